@@ -1,0 +1,85 @@
+"""Every key and channel in Redis, one function each.
+
+``fb1`` is the version of the layout. The part in braces is the hash tag: all keys of one
+script share it, so that a decision is one script on one slot of a Cluster, and atomic.
+Subjects (tenant ids) are hashed: nothing a customer chooses can collide or steer a slot.
+"""
+
+from functools import lru_cache
+from hashlib import blake2b
+from zlib import crc32
+
+#: Tenant records are spread over this many hashes, so that each stays a compact listpack.
+TENANT_BUCKETS = 1024
+
+
+@lru_cache(maxsize=65_536)
+def subject_digest(subject: str) -> str:
+    """80 bits of BLAKE2b, as 20 hexadecimal digits."""
+    return blake2b(subject.encode(), digest_size=10).hexdigest()
+
+
+# Configuration: one tag per environment, so that a publish is one atomic script.
+
+
+def config_head(environment: str) -> str:
+    """HASH epoch, revision, hash, policy (the document), published_at_us."""
+    return f"fb1:{environment}:{{cfg}}:head"
+
+
+def tenant_bucket_number(tenant: str) -> int:
+    return crc32(tenant.encode()) % TENANT_BUCKETS
+
+
+def tenant_bucket(environment: str, number: int) -> str:
+    """HASH tenant id -> ``TenantRecord`` as JSON."""
+    return f"fb1:{environment}:{{cfg}}:tenants:{number}"
+
+
+def config_channel(environment: str) -> str:
+    """Pub/sub channel of ``Nudge``: a hint that a newer configuration can be fetched."""
+    return f"fb1:{environment}:config"
+
+
+def ramp(environment: str) -> str:
+    """STRING: store time in microseconds at which the first server came back to Redis."""
+    return f"fb1:{environment}:ramp"
+
+
+# The domain of a dependency: calls that leave a service.
+
+
+def override(environment: str, dependency: str) -> str:
+    """STRING ``mode expires_at_us revision``; written by the control plane alone."""
+    return f"fb1:{environment}:{{d:{dependency}}}:override"
+
+
+def breaker(environment: str, dependency: str) -> str:
+    """STRING, see ``fuseboard.contract.breaker_state``."""
+    return f"fb1:{environment}:{{d:{dependency}}}:breaker"
+
+
+def outcomes(environment: str, dependency: str) -> str:
+    """STRING, msgpack: the fleet's outcomes in 1 s buckets."""
+    return f"fb1:{environment}:{{d:{dependency}}}:outcomes"
+
+
+def evidence(environment: str, dependency: str) -> str:
+    """HASH server -> when it last had an outcome, and a failure."""
+    return f"fb1:{environment}:{{d:{dependency}}}:evidence"
+
+
+def transitions(environment: str, dependency: str) -> str:
+    """STREAM of breaker transitions, capped; stored once in Postgres by (dependency, generation)."""
+    return f"fb1:{environment}:{{d:{dependency}}}:transitions"
+
+
+def vendor_limit(environment: str, dependency: str, limit: str) -> str:
+    return f"fb1:{environment}:{{d:{dependency}}}:limit:{limit}"
+
+
+# The domain of a tenant: requests that enter a service.
+
+
+def tenant_quota(environment: str, tenant: str, quota: str) -> str:
+    return f"fb1:{environment}:{{t:{subject_digest(tenant)}}}:quota:{quota}"

@@ -1,0 +1,171 @@
+"""Heartbeat and poll in one: ``POST /agent/v1/sync``.
+
+A server says who it is, what configuration it applied and what it saw; the answer says
+whether there is something newer, and when to come back. Counters are cumulative since the
+process started (``boot``), so that a lost or repeated beat costs nothing. Durations travel
+instead of clock readings: no clock of a pod is ever trusted.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fuseboard.contract.policy import ConfigHead, TenantRecord
+from fuseboard.contract.words import (
+    BreakerState,
+    ConfigSource,
+    ConfigStatus,
+    Mode,
+    OverrideMode,
+    Reason,
+    Slug,
+    Subject,
+)
+
+SYNC_PATH = "/agent/v1/sync"
+
+#: A larger body is refused before it is read.
+MAX_BODY_BYTES = 262_144
+
+#: Upper edges of the store latency histogram in microseconds; one more bucket counts the rest.
+LATENCY_EDGES_US = (250, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000)
+
+#: In a response: the policy the server applied is still the one in force.
+NO_POLICY = msgspec.Raw()
+
+Age = Annotated[int, Meta(ge=0, le=10**12)]
+Total = Annotated[int, Meta(ge=0, le=2**53)]
+ShortText = Annotated[str, Meta(max_length=500)]
+
+
+class Applied(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The configuration a server decides by, and why not a newer one."""
+
+    epoch: Annotated[int, Meta(ge=0)] = 0
+    revision: Annotated[int, Meta(ge=0)] = 0
+    hash: Annotated[str, Meta(max_length=64)] = ""
+    source: ConfigSource = ConfigSource.BUILT_IN
+    status: ConfigStatus = ConfigStatus.NONE
+    #: With ``rejected``: what was wrong with the configuration offered.
+    error: ShortText = ""
+
+
+class BreakerView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A dependency's breaker as one server sees it."""
+
+    dependency: Slug
+    state: BreakerState = BreakerState.CLOSED
+    generation: Annotated[int, Meta(ge=0)] = 0
+    for_ms: Age = 0
+    #: Until an open breaker may probe.
+    remaining_ms: Age = 0
+    override: OverrideMode | None = None
+    #: Decided by this server alone, without the store.
+    local: bool = False
+    #: The fleet's outcomes in the breaker's window, as the last report saw them.
+    window_calls: Total = 0
+    window_failures: Total = 0
+    consecutive_failures: Total = 0
+
+
+class DependencyCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Calls to one dependency since the process started."""
+
+    dependency: Slug
+    ok: Total = 0
+    failure: Total = 0
+    slow: Total = 0
+    neutral: Total = 0
+    refused: dict[Reason, Total] = msgspec.field(default_factory=dict)
+
+
+class TenantCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Requests of one tenant since the process started."""
+
+    tenant: Subject
+    allowed: Total = 0
+    refused: Total = 0
+
+
+class StoreCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Questions put to Redis since the process started."""
+
+    asked: Total = 0
+    timeouts: Total = 0
+    errors: Total = 0
+    #: Answer times, by ``LATENCY_EDGES_US``.
+    latency: Annotated[tuple[Total, ...], Meta(max_length=32)] = ()
+
+
+class Counters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything counted since the process started."""
+
+    requests: Total = 0
+    #: Requests answered 429 or 503, by reason.
+    refused: dict[Reason, Total] = msgspec.field(default_factory=dict)
+    unknown_tenants: Total = 0
+    decided_locally: Total = 0
+    store: StoreCounters = msgspec.field(default_factory=StoreCounters)
+    dependencies: Annotated[tuple[DependencyCounters, ...], Meta(max_length=500)] = ()
+    #: The busiest tenants only; ``requests`` and ``refused`` hold the totals.
+    tenants: Annotated[tuple[TenantCounters, ...], Meta(max_length=100)] = ()
+
+
+class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    environment: Slug
+    service: Slug
+    server: Slug
+    #: A new random id per process.
+    boot: Annotated[str, Meta(min_length=8, max_length=64)]
+    #: Rises by one with every request of this process.
+    sequence: Annotated[int, Meta(ge=0, le=2**53)]
+    agent_version: Annotated[str, Meta(max_length=64)]
+    zone: Annotated[str, Meta(max_length=64)] = ""
+    up_ms: Age = 0
+    applied: Applied = msgspec.field(default_factory=Applied)
+    mode: Mode = Mode.SHARED
+    mode_for_ms: Age = 0
+    #: Why the mode is what it is, in words: ``connection refused``, ``100 timeouts in 10 s``.
+    mode_cause: ShortText = ""
+    breakers: Annotated[tuple[BreakerView, ...], Meta(max_length=500)] = ()
+    counters: Counters = msgspec.field(default_factory=Counters)
+    #: Tenants this server has met and has no record of.
+    want: Annotated[tuple[Subject, ...], Meta(max_length=1000)] = ()
+    #: The last request of a process that stops on purpose.
+    leaving: bool = False
+
+
+class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    #: The control plane's clock; expiries are counted from it on the pod's monotonic clock.
+    server_time_us: int
+    #: When to come back; the agent adds 20 percent of jitter either way.
+    next_ms: Annotated[int, Meta(ge=50, le=600_000)]
+    #: Servers of this environment, the most of the last minutes: the divisor of local shares.
+    live_servers: Annotated[int, Meta(ge=1, le=1_000_000)]
+    head: ConfigHead
+    #: The policy document, when its hash is not the one the server applied; else empty. Kept as
+    #: bytes so that the hash can be checked before anything is parsed.
+    policy: msgspec.Raw = NO_POLICY
+    #: The records wanted, and those changed since the applied revision; ``None`` is a tenant
+    #: nobody registered, who gets the default tier.
+    tenants: dict[Subject, TenantRecord | None] = msgspec.field(default_factory=dict)
+    #: Too much has changed to list: ask again for every tenant held.
+    refetch_tenants: bool = False
+
+
+class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Published on ``keys.config_channel`` after a newer configuration reached Redis."""
+
+    epoch: int
+    revision: int
+    #: The revision this one was published over: a pod that applied less has missed something.
+    since: int
+    #: Tenants whose records changed between the two; ``None`` for too many to list.
+    tenants: tuple[str, ...] | None = ()
+
+
+encode = msgspec.json.Encoder().encode
+decode_request = msgspec.json.Decoder(SyncRequest).decode
+decode_response = msgspec.json.Decoder(SyncResponse).decode
+decode_nudge = msgspec.json.Decoder(Nudge).decode
