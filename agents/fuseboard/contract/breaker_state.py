@@ -55,6 +55,7 @@ def parse_breaker(text: str | None) -> StoredBreaker | None:
     if match is None:
         return None
     state, generation, until, since, attempt, successes, cause, permits = match.groups()
+    leases = (pair.rpartition("=") for pair in permits.split())
     return StoredBreaker(
         state=BreakerState(state),
         generation=int(generation),
@@ -63,7 +64,7 @@ def parse_breaker(text: str | None) -> StoredBreaker | None:
         attempt=int(attempt),
         successes=int(successes),
         cause=cause,
-        permits={token: int(expires) for token, _, expires in (pair.rpartition("=") for pair in permits.split())},
+        permits={token: int(expires) for token, _, expires in leases},
     )
 
 

@@ -1,0 +1,26 @@
+"""What the agent may raise into an application.
+
+::
+
+    FuseboardError
+    +-- Refused            a call must not be made now; carries the decision
+    +-- Misconfigured      wrong use or settings; the message says what to do
+"""
+
+from fuseboard.decision import Decision
+
+
+class FuseboardError(Exception):
+    """Root of everything the agent raises on purpose."""
+
+
+class Refused(FuseboardError):
+    """A guarded call was refused; nothing was sent and nothing was consumed."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.explain())
+        self.decision = decision
+
+
+class Misconfigured(FuseboardError):
+    """A setting or an argument is wrong. Raised at once, never under load."""
