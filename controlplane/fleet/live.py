@@ -1,0 +1,150 @@
+"""The fleet as pages and the API read it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.db.models.functions import Now
+
+from controlplane.fleet.models import Figures, Server, ServerState
+
+#: Figures older than this belong to a gateway that has stopped.
+FIGURES_FRESH_FOR = timedelta(seconds=10)
+
+#: A gateway lists this many tenants, and so does the sum.
+TOP_TENANTS = 20
+
+#: States in which a server is expected to take up a new revision.
+LIVE_STATES = (ServerState.ONLINE, ServerState.LATE, ServerState.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class TenantFigures:
+    tenant: str
+    requests_per_s: float
+    refused_per_s: float
+
+
+@dataclass(frozen=True)
+class DependencyFigures:
+    calls_per_s: float = 0.0
+    failures_per_s: float = 0.0
+    slow_per_s: float = 0.0
+    refused_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class StoreFigures:
+    """Answer times of Redis in microseconds, the worst gateway's; ``None`` when nobody asked it."""
+
+    p50_us: int | None = None
+    p99_us: int | None = None
+    timeouts_per_s: float = 0.0
+    errors_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class FleetFigures:
+    """Rates over the whole fleet, smoothed over about 5 s."""
+
+    requests_per_s: float = 0.0
+    refused_per_s: float = 0.0
+    refused_by_reason: dict[str, float] = field(default_factory=dict)
+    tenants: list[TenantFigures] = field(default_factory=list)
+    dependencies: dict[str, DependencyFigures] = field(default_factory=dict)
+    store: StoreFigures = field(default_factory=StoreFigures)
+    decided_locally_per_s: float = 0.0
+    unknown_tenants_per_s: float = 0.0
+    #: Servers of the last ten minutes, the divisor of local shares.
+    live_servers: int = 0
+    #: So many servers fell silent at once that none is called offline.
+    frozen: bool = False
+    #: Gateways whose figures are in here; 0 means that nobody is measuring.
+    gateways: int = 0
+
+
+def servers(environment: str) -> list[Server]:
+    """Every server that is not gone, and those gone in the last ten minutes, by name."""
+    recently = Now() - timedelta(minutes=10)
+    rows = Server.objects.filter(environment=environment)
+    return list(rows.exclude(state=ServerState.GONE, last_seen_at__lt=recently).order_by("name"))
+
+
+def figures(environment: str) -> FleetFigures:
+    """The sum over the gateways that reported within the last seconds."""
+    fresh = Figures.objects.filter(environment=environment, at__gte=Now() - FIGURES_FRESH_FOR)
+    return add_figures(list(fresh.values_list("document", flat=True)))
+
+
+def confirmed(environment: str, revision: int, *, epoch: int | None = None) -> tuple[int, int]:
+    """How many live servers decide by ``revision`` or a newer one, and how many are live.
+
+    Without ``epoch``, the newest that any live server has reported counts: a revision of an
+    older epoch never confirms one of a newer.
+    """
+    live = Server.objects.filter(environment=environment, state__in=LIVE_STATES)
+    applied = list(live.values_list("epoch", "revision"))
+    newest = max((at for at, _ in applied), default=0) if epoch is None else epoch
+    return sum(1 for pair in applied if pair >= (newest, revision)), len(applied)
+
+
+def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
+    """Sum the documents of several gateways; percentiles take the worst."""
+    if not documents:
+        return FleetFigures()
+    reasons: Counter[str] = Counter()
+    for document in documents:
+        reasons.update(document.get("refused_by_reason", {}))
+    stores = [document.get("store", {}) for document in documents]
+    return FleetFigures(
+        requests_per_s=_sum(documents, "requests_per_s"),
+        refused_per_s=_sum(documents, "refused_per_s"),
+        refused_by_reason=dict(reasons),
+        tenants=_add_tenants(documents),
+        dependencies=_add_dependencies(documents),
+        store=StoreFigures(
+            p50_us=_worst(stores, "p50_us"),
+            p99_us=_worst(stores, "p99_us"),
+            timeouts_per_s=_sum(stores, "timeouts_per_s"),
+            errors_per_s=_sum(stores, "errors_per_s"),
+        ),
+        decided_locally_per_s=_sum(documents, "decided_locally_per_s"),
+        unknown_tenants_per_s=_sum(documents, "unknown_tenants_per_s"),
+        live_servers=max(int(document.get("live_servers", 0)) for document in documents),
+        frozen=any(document.get("frozen", False) for document in documents),
+        gateways=len(documents),
+    )
+
+
+def _add_tenants(documents: list[dict[str, Any]]) -> list[TenantFigures]:
+    requests: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    for document in documents:
+        for row in document.get("tenants", []):
+            requests[row["tenant"]] += row["requests_per_s"]
+            refused[row["tenant"]] += row["refused_per_s"]
+    busiest = sorted(requests, key=lambda tenant: (-refused[tenant], -requests[tenant], tenant))
+    return [TenantFigures(tenant, requests[tenant], refused[tenant]) for tenant in busiest[:TOP_TENANTS]]
+
+
+def _add_dependencies(documents: list[dict[str, Any]]) -> dict[str, DependencyFigures]:
+    names = sorted({name for document in documents for name in document.get("dependencies", {})})
+    rows = {name: [d["dependencies"][name] for d in documents if name in d["dependencies"]] for name in names}
+    return {
+        name: DependencyFigures(
+            calls_per_s=_sum(seen, "calls_per_s"),
+            failures_per_s=_sum(seen, "failures_per_s"),
+            slow_per_s=_sum(seen, "slow_per_s"),
+            refused_per_s=_sum(seen, "refused_per_s"),
+        )
+        for name, seen in rows.items()
+    }
+
+
+def _sum(documents: list[dict[str, Any]], name: str) -> float:
+    return float(sum(document.get(name, 0.0) for document in documents))
+
+
+def _worst(documents: list[dict[str, Any]], name: str) -> int | None:
+    return max((int(d[name]) for d in documents if d.get(name) is not None), default=None)

@@ -1,0 +1,87 @@
+"""What the fleet last said. Written by the gateway alone, read through ``controlplane.fleet.live``.
+
+Rows are a copy of the gateway's memory, at most about a second old: whether a server is
+alive is decided there, on one clock, and never from ``last_seen_at``.
+"""
+
+from django.db import models
+from django.db.models.functions import Now
+
+from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
+
+
+class ServerState(models.TextChoices):
+    """How sure we are that a server is there."""
+
+    ONLINE = "online"
+    #: One beat is overdue.
+    LATE = "late"
+    #: Its lease is over: what it last said is shown as last known, not as fact.
+    UNKNOWN = "unknown"
+    OFFLINE = "offline"
+    #: It said goodbye, or has been silent for a day.
+    GONE = "gone"
+
+
+class Server(models.Model):
+    """One running pod."""
+
+    environment = models.CharField(max_length=64)
+    name = models.CharField(max_length=64)
+    boot = models.CharField(max_length=64)
+    service = models.CharField(max_length=64)
+    zone = models.CharField(max_length=64, blank=True, default="")
+    agent_version = models.CharField(max_length=64)
+
+    state = models.CharField(max_length=16, choices=ServerState)
+    mode = models.CharField(max_length=16, choices=[(mode.value, mode.value) for mode in Mode])
+    mode_since = models.DateTimeField()
+    mode_cause = models.CharField(max_length=500, blank=True, default="")
+
+    epoch = models.BigIntegerField(default=0)
+    revision = models.BigIntegerField(default=0)
+    config_hash = models.CharField(max_length=64, blank=True, default="")
+    config_status = models.CharField(max_length=16, choices=[(s.value, s.value) for s in ConfigStatus])
+    config_source = models.CharField(max_length=16, choices=[(s.value, s.value) for s in ConfigSource])
+    config_error = models.CharField(max_length=500, blank=True, default="")
+
+    started_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField()
+    #: The latest time at which the next beat was expected.
+    due_at = models.DateTimeField()
+    left_at = models.DateTimeField(null=True, blank=True)
+
+    #: Requests answered per second; of a server that answers none, the calls it asked for.
+    calls_per_s = models.FloatField(default=0.0)
+    #: 99th percentile of the store's answer times, over about 10 s; null when it was not asked.
+    redis_p99_us = models.IntegerField(null=True, blank=True)
+    #: A list of dependency, state, generation, since, until (both unix seconds), override, local,
+    #: window_calls, window_failures, consecutive_failures.
+    breakers = models.JSONField(default=list)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=["environment", "name"], name="fleet_server_once"),
+            models.CheckConstraint(
+                condition=models.Q(state__in=ServerState.values), name="fleet_server_state_known"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.name}"
+
+
+class Figures(models.Model):
+    """The rates one gateway process measures over the servers that report to it."""
+
+    gateway = models.CharField(max_length=100)
+    environment = models.CharField(max_length=64)
+    at = models.DateTimeField(db_default=Now())
+    document = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=["gateway", "environment"], name="fleet_figures_once"),)
+        verbose_name_plural = "figures"
+
+    def __str__(self) -> str:
+        return f"{self.environment} seen by {self.gateway}"
