@@ -1,0 +1,102 @@
+# `make help` lists the targets. A fresh machine needs make and Python 3.11 or newer; everything else
+# is installed into .venv from pinned and hashed requirements.
+
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/sh
+
+# Every tool of the environment is run through its own Python, so that a moved checkout still works.
+PY := .venv/bin/python
+AGENT_PY := .venv-agent/bin/python
+UV ?= uv
+
+TEMPLATES = $(shell find dashboard controlplane -name '*.html' -path '*/templates/*' 2>/dev/null)
+LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full soak lint format bench faults requirements clean \
+        environment agent-environment chromium luacheck \
+        lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 runs the story by itself, CHECK=all every checkpoint
+	@exec $(PY) manage.py demo $(if $(CHECK),$(if $(filter all,$(CHECK)),--check-all,--check))
+
+test: environment agent-environment chromium ## all tests but the slow ones: agent without Django first, then everything
+	@$(AGENT_PY) -m pytest tests/agents tests/contract
+	@$(PY) -m pytest
+
+test-full: environment agent-environment chromium ## every test however long, the fault matrix, every checkpoint of the demo
+	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract
+	@$(PY) manage.py demo --check-all
+	@$(MAKE) faults
+	@$(PY) -m pytest -m ""
+
+soak: environment ## the 10- and 30-minute runs
+	@$(PY) -m pytest -m soak --timeout 3600
+
+bench: environment ## benchmarks side by side; last lines are RATIO name value (bar >= x)
+	@$(PY) tools/run_each.py tests/bench/bench_*.py
+
+faults: environment ## the fault matrix on real processes
+	@$(PY) tools/run_each.py tests/faults/matrix.py
+
+lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks
+
+lint-python: environment
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+lint-types: environment
+	@$(PY) -m mypy
+
+lint-imports: environment
+	@.venv/bin/lint-imports --no-logo
+
+lint-lua: luacheck
+	@if command -v luacheck >/dev/null; then luacheck --quiet $(LUA); fi
+
+lint-templates: environment
+	@$(if $(TEMPLATES),$(PY) -m djade --check --target-version 5.2 $(TEMPLATES),echo "no templates yet")
+
+lint-tree: environment
+	@$(PY) tools/check_tree.py
+
+lint-django: environment
+	@$(PY) manage.py check --deploy --fail-level WARNING
+	@$(PY) manage.py makemigrations --check --dry-run --verbosity 1
+
+format: environment ## rewrite Python and templates in the house format
+	@$(PY) -m ruff check --fix-only .
+	@$(PY) -m ruff format .
+	@$(if $(TEMPLATES),$(PY) -m djade --target-version 5.2 $(TEMPLATES) || true)
+
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+          --custom-compile-command "make requirements" $(UPGRADE) pyproject.toml
+
+requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGRADE=--upgrade takes newer versions
+	@command -v $(UV) >/dev/null || { echo "make requirements needs uv: python3 -m pip install uv"; exit 1; }
+	$(COMPILE) --all-extras --group dev -o requirements/dev.txt
+	$(COMPILE) --extra controlplane -c requirements/dev.txt -o requirements/controlplane.txt
+	$(COMPILE) --group pod -c requirements/dev.txt -o requirements/pod.txt
+	$(COMPILE) --group agent-test -c requirements/dev.txt -o requirements/agent-test.txt
+
+clean: ## remove environments, caches and the data of the embedded servers
+	@rm -rf .venv .venv-agent .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	        staticfiles test-results build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+environment:
+	@sh tools/environment.sh .venv requirements/dev.txt
+
+# A second environment without Django, with the wheel a pod would install.
+agent-environment: environment
+	@sh tools/environment.sh .venv-agent requirements/agent-test.txt
+	@sh tools/install_wheel.sh $(PY) $(AGENT_PY)
+
+chromium:
+	@sh tools/system_package.sh chromium chromium "the browser tests are skipped"
+
+luacheck:
+	@sh tools/system_package.sh luacheck lua-check "Lua files cannot be checked"
