@@ -1,0 +1,5 @@
+import sys
+
+from controlplane.embedded.keeper import main
+
+sys.exit(main())

@@ -1,0 +1,43 @@
+"""Whether the servers somebody configured can be reached, said with the variable's name."""
+
+from urllib.parse import urlsplit
+
+import psycopg
+import redis
+
+from controlplane.embedded.servers import configured
+
+_PATIENCE_S = 3
+
+
+def problems() -> dict[str, str]:
+    """What is wrong with each configured server: variable -> a sentence. Empty when all answer."""
+    found = {variable: problem(variable, url) for variable, url in configured().items()}
+    return {variable: sentence for variable, sentence in found.items() if sentence is not None}
+
+
+def problem(variable: str, url: str) -> str | None:
+    """One sentence about the server at ``url``, without its password; ``None`` when it answers."""
+    try:
+        if variable == "DATABASE_URL":
+            psycopg.connect(url, connect_timeout=_PATIENCE_S).close()
+        else:
+            with redis.Redis.from_url(
+                url, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S
+            ) as client:
+                client.ping()
+    except (psycopg.Error, redis.RedisError, ValueError) as error:
+        return f"{variable} names {_place(url)}, which cannot be used: {_first_line(error)}"
+    return None
+
+
+def _place(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname or 'a local socket'}:{parts.port or 'default port'}"
+    except ValueError:
+        return "something that is no URL"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

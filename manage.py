@@ -1,0 +1,42 @@
+#!/usr/bin/env python
+"""Runs the control plane's commands, around embedded servers where none are configured."""
+
+import os
+import sys
+
+# Written for whoever has an older one: nothing here that Python 3.5 could not read.
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit("Fuseboard needs Python 3.11 or newer; this is {}.{}.".format(*sys.version_info[:2]))
+
+#: Commands that touch no server.
+OFFLINE = {"help", "version", "--version", "collectstatic", "compilemessages", "findstatic"}
+
+#: Processes made to run on while Postgres is away: to them it is news, not an error.
+ENDURING = {"web", "gateway"}
+
+
+def main():  # type: () -> None
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    from django.core.management import execute_from_command_line
+
+    command = sys.argv[1] if len(sys.argv) > 1 else "help"
+    if command in OFFLINE or {"-h", "--help"} & set(sys.argv):
+        execute_from_command_line(sys.argv)
+        return
+
+    from controlplane import embedded
+    from controlplane.embedded import reachable
+
+    for variable, problem in reachable.problems().items():
+        sys.stderr.write(problem + "\n")
+        if variable == "DATABASE_URL" and command not in ENDURING:
+            sys.exit(1)
+    try:
+        with embedded.running():
+            execute_from_command_line(sys.argv)
+    except embedded.ServerFailed as failure:
+        sys.exit(str(failure))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Real servers for every test: started once, before anything reads Django's settings.
+
+The agent's tests also run where Django is not installed; then only a Valkey is started.
+The servers are always our own, whatever the environment configures: tests empty them.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from controlplane import embedded
+from controlplane.embedded.valkey import Valkey
+
+_session = ExitStack()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="fuseboard-tests-"))
+    _session.callback(shutil.rmtree, folder)
+    # Without Django, or with ``-p no:django``.
+    agents_alone = not config.pluginmanager.hasplugin("django")
+    variables = ["FUSEBOARD_REDIS_URL"] if agents_alone else list(embedded.SERVERS)
+    try:
+        _session.enter_context(embedded.running(variables, folder=folder, forgetful=True))
+    except embedded.ServerFailed as failure:
+        raise pytest.UsageError(str(failure)) from failure
+    if not agents_alone:
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+        os.environ.setdefault("FUSEBOARD_SECRET_KEY", "tests-sign-with-this-and-nothing-else-does")
+        from django.conf import settings
+
+        # Reading them here tells pytest-django, whose turn is next, that there is a project to set up.
+        assert settings.DATABASES
+
+
+def pytest_unconfigure() -> None:
+    _session.close()
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    """The address of the session's ``limits`` server."""
+    return os.environ["FUSEBOARD_REDIS_URL"]
+
+
+@pytest.fixture
+def limits(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of the ``limits`` server, which is empty."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """A server of the test's own, to be stopped, killed or frozen at will."""
+    server = Valkey(tmp_path)
+    server.start()
+    yield server
+    server.stop()

@@ -1,0 +1,178 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+import redis
+
+from controlplane import embedded
+from controlplane.embedded import children, reachable
+from controlplane.embedded.postgres import Postgres
+from controlplane.embedded.valkey import Valkey
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+HOLDER = """
+import json, os, sys, time
+from pathlib import Path
+from controlplane import embedded
+with embedded.running(["FUSEBOARD_REDIS_URL"], folder=Path(sys.argv[1])) as urls:
+    print(json.dumps(urls), flush=True)
+    sys.stdin.read()
+"""
+
+
+def eventually(holds: Callable[[], bool], *, within_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], str]]]:
+    """Starts processes that use an embedded Valkey until their stdin closes."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+        )
+        started.append(holder)
+        return holder, json.loads(holder.stdout.readline())["FUSEBOARD_REDIS_URL"]
+
+    yield start
+    for holder in started:
+        with holder:
+            holder.kill()
+
+
+def test_a_second_start_finds_the_data_of_the_first(tmp_path):
+    with embedded.running(["DATABASE_URL"], folder=tmp_path, forgetful=True) as urls:
+        with psycopg.connect(urls["DATABASE_URL"]) as database:
+            database.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+        assert os.environ["DATABASE_URL"] == urls["DATABASE_URL"]
+    with (
+        embedded.running(["DATABASE_URL"], folder=tmp_path, forgetful=True) as urls,
+        psycopg.connect(urls["DATABASE_URL"]) as database,
+    ):
+        assert database.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+def test_only_what_nobody_configured_is_started(tmp_path, monkeypatch):
+    for variable in embedded.SERVERS:
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "url").write_text("redis://10.0.0.1:6379\n")
+    monkeypatch.setenv("FUSEBOARD_REDIS_URL_FILE", str(tmp_path / "url"))
+    monkeypatch.setenv("DATABASE_URL", "postgresql://db.example.com/fuseboard")
+    assert embedded.unconfigured() == ["FUSEBOARD_BROKER_URL"]
+
+
+def test_servers_refuse_whoever_lacks_the_password(redis_url):
+    without = redis_url.replace(redis_url[redis_url.index(":", 8) : redis_url.index("@")], "")
+    with redis.Redis.from_url(without.replace("//@", "//")) as client, pytest.raises(redis.RedisError):
+        client.ping()
+
+
+def test_nothing_is_left_when_the_last_user_leaves(tmp_path):
+    with embedded.running(["FUSEBOARD_BROKER_URL"], folder=tmp_path):
+        running = embedded.look_up("FUSEBOARD_BROKER_URL", folder=tmp_path)
+        assert psutil.pid_exists(running.server)
+    assert not psutil.pid_exists(running.server)
+    assert not psutil.pid_exists(running.keeper)
+    with pytest.raises(embedded.ServerFailed):
+        embedded.look_up("FUSEBOARD_BROKER_URL", folder=tmp_path)
+
+
+def test_a_second_process_joins_and_the_last_one_out_stops_the_server(hold):
+    first, url = hold()
+    second, same_url = hold()
+    assert url == same_url
+    first.stdin.close()
+    first.wait(10)
+    with redis.Redis.from_url(url) as client:
+        assert client.ping()
+    second.stdin.close()
+    second.wait(10)
+    assert children.port_is_free(int(url.rpartition(":")[2].split("/")[0]))
+
+
+def test_a_killed_user_leaves_no_server_behind(hold, tmp_path):
+    holder, _url = hold()
+    running = embedded.look_up("FUSEBOARD_REDIS_URL", folder=tmp_path)
+    holder.kill()
+    assert eventually(lambda: not psutil.pid_exists(running.server) and not psutil.pid_exists(running.keeper))
+
+
+def test_a_killed_keeper_takes_its_server_along_and_the_next_user_starts_another(hold, tmp_path):
+    _holder, _url = hold()
+    running = embedded.look_up("FUSEBOARD_REDIS_URL", folder=tmp_path)
+    os.kill(running.keeper, signal.SIGKILL)
+    assert eventually(lambda: not psutil.pid_exists(running.server))
+    _other, url = hold()
+    with redis.Redis.from_url(url) as client:
+        assert client.ping()
+
+
+def test_a_killed_server_comes_back_at_its_address(tmp_path):
+    with embedded.running(["FUSEBOARD_REDIS_URL"], folder=tmp_path) as urls:
+        before = embedded.look_up("FUSEBOARD_REDIS_URL", folder=tmp_path)
+        os.kill(before.server, signal.SIGKILL)
+        after = embedded.revive("FUSEBOARD_REDIS_URL", folder=tmp_path)
+        assert (after.url, after.keeper) == (before.url, before.keeper)
+        with redis.Redis.from_url(urls["FUSEBOARD_REDIS_URL"]) as client:
+            assert client.ping()
+
+
+def test_a_port_lost_to_somebody_else_is_replaced(valkey, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    other = Valkey(tmp_path / "other")
+    offers = iter([valkey.port, children.free_port()])
+    monkeypatch.setattr("controlplane.embedded.valkey.free_port", lambda: next(offers))
+    other.start()
+    try:
+        assert other.port not in (0, valkey.port)
+    finally:
+        other.stop()
+
+
+def test_postgres_killed_with_its_lock_file_left_behind_starts_again(tmp_path):
+    server = Postgres(tmp_path, durable=False)
+    server.start()
+    try:
+        children.kill_group(server.process)
+        server.process.wait()
+        # The number in the lock file is alive, but it is not Postgres.
+        lock = server.data / "postmaster.pid"
+        lock.write_text(lock.read_text().replace(str(server.process.pid), str(os.getppid()), 1))
+        server.start()
+        psycopg.connect(server.url).close()
+    finally:
+        server.stop()
+
+
+def test_an_unreachable_server_is_named_by_its_variable_without_its_password(redis_url):
+    port = children.free_port()
+    for variable, url in (
+        ("DATABASE_URL", f"postgresql://u:secret@127.0.0.1:{port}/db"),
+        ("FUSEBOARD_REDIS_URL", f"redis://:secret@127.0.0.1:{port}/0"),
+    ):
+        sentence = reachable.problem(variable, url)
+        assert sentence is not None
+        assert variable in sentence
+        assert str(port) in sentence
+        assert "secret" not in sentence
+    assert reachable.problem("FUSEBOARD_REDIS_URL", redis_url) is None
