@@ -1,0 +1,1 @@
+"""Fuseboard's control plane."""

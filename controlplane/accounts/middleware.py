@@ -1,0 +1,22 @@
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import SimpleLazyObject
+
+from controlplane.accounts import claims
+
+
+class ClaimsAuthentication:
+    """Sets ``request.user`` as Django does, or from the session's claims while Postgres is down."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        request.user = SimpleLazyObject(lambda: claims.user_of(request))  # type: ignore[assignment]
+
+        async def auser() -> object:
+            return await claims.auser_of(request)
+
+        request.auser = auser  # type: ignore[assignment]
+        return self.get_response(request)

@@ -1,0 +1,11 @@
+from django.apps import AppConfig
+
+
+class ControlPlaneConfig(AppConfig):
+    """Commands and system checks of the project as a whole."""
+
+    name = "controlplane"
+    label = "controlplane"
+
+    def ready(self) -> None:
+        from controlplane import checks  # noqa: F401 - registers itself

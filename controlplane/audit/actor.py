@@ -1,0 +1,19 @@
+from dataclasses import dataclass
+from typing import Literal
+
+Origin = Literal["form", "api", "celery", "command"]
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who changes something, and from where."""
+
+    name: str
+    role: str
+    origin: Origin
+    #: Of the client, as the server saw it.
+    address: str = ""
+
+
+#: What the control plane does by itself, such as ending an override that expired.
+FUSEBOARD = Actor(name="fuseboard", role="admin", origin="celery")

@@ -1,0 +1,49 @@
+from typing import Any
+
+import pgtrigger
+from django.db import models
+from django.db.models.functions import Now
+
+
+class Entry(models.Model):
+    """One change by a person, a token or the control plane itself. Never changed, never deleted."""
+
+    at = models.DateTimeField(db_default=Now())
+    actor = models.CharField(max_length=200)
+    role = models.CharField(max_length=32)
+    #: form, api, celery or command.
+    origin = models.CharField(max_length=16)
+    address = models.CharField(max_length=64, blank=True)
+    #: ``tenant_quota.set``, ``breaker.held``, ``token.created``: subject and past participle.
+    action = models.CharField(max_length=64)
+    target_kind = models.CharField(max_length=32)
+    target_name = models.CharField(max_length=200)
+    #: The target's fields before and after, flat; null where it did not exist.
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    reason = models.CharField(max_length=500, blank=True)
+    environment = models.CharField(max_length=64, blank=True)
+    #: Null for changes that are not published, such as those of tokens.
+    epoch = models.BigIntegerField(null=True)
+    revision = models.BigIntegerField(null=True)
+
+    class Meta:
+        verbose_name_plural = "entries"
+        indexes = (
+            models.Index(fields=["environment", "-at", "-id"], name="entry_newest_first"),
+            models.Index(fields=["target_kind", "target_name", "-id"], name="entry_by_target"),
+        )
+        triggers = (pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),)
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.action} {self.target_name}"
+
+    @property
+    def changes(self) -> dict[str, tuple[Any, Any]]:
+        """Field -> value before and after, for the fields that differ."""
+        before, after = self.before or {}, self.after or {}
+        return {
+            field: (before.get(field), after.get(field))
+            for field in sorted(before.keys() | after.keys())
+            if before.get(field) != after.get(field) and field != "version"
+        }

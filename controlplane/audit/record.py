@@ -1,0 +1,37 @@
+from typing import Any
+
+from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
+
+Fields = dict[str, Any]
+
+
+def record(
+    *,
+    actor: Actor,
+    action: str,
+    target_kind: str,
+    target_name: str,
+    before: Fields | None,
+    after: Fields | None,
+    reason: str,
+    environment: str = "",
+    epoch: int | None = None,
+    revision: int | None = None,
+) -> Entry:
+    """Append one entry, in the transaction of the change itself."""
+    return Entry.objects.create(
+        actor=actor.name[:200],
+        role=actor.role,
+        origin=actor.origin,
+        address=actor.address[:64],
+        action=action,
+        target_kind=target_kind,
+        target_name=target_name[:200],
+        before=before,
+        after=after,
+        reason=reason,
+        environment=environment,
+        epoch=epoch,
+        revision=revision,
+    )

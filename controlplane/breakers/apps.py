@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class BreakersConfig(AppConfig):
+    name = "controlplane.breakers"
+    label = "breakers"

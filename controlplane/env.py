@@ -1,0 +1,85 @@
+"""Read settings from the environment, strictly.
+
+An error names the variable and says what would be right; it never repeats the value, which
+may be a secret. ``NAME_FILE`` may stand for any ``NAME``, so that secrets can be mounted as files.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
+
+_FLAGS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
+_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(?P<port>[0-9]{1,5}))?")
+
+
+def text(name: str, default: str = "") -> str:
+    """The variable's value, or that of the file ``NAME_FILE`` names; ``default`` when neither is set."""
+    value, file = os.environ.get(name), os.environ.get(f"{name}_FILE")
+    if value is not None and file is not None:
+        raise ImproperlyConfigured(f"{name} and {name}_FILE are both set; set one of them.")
+    if file is not None:
+        try:
+            value = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ImproperlyConfigured(f"{name}_FILE names a file that cannot be read as text.") from error
+    value = (value or "").strip()
+    if "\x00" in value or "\n" in value:
+        raise ImproperlyConfigured(f"{name} must be one line without control characters.")
+    return value or default
+
+
+def flag(name: str, default: bool = False) -> bool:
+    value = text(name)
+    if not value:
+        return default
+    try:
+        return _FLAGS[value.lower()]
+    except KeyError:
+        raise ImproperlyConfigured(f"{name} must be one of 1, 0, true, false, yes, no, on, off.") from None
+
+
+def integer(name: str, default: int, *, at_least: int, at_most: int) -> int:
+    value = text(name)
+    if not value:
+        return default
+    if not _WHOLE_NUMBER.fullmatch(value) or not at_least <= int(value) <= at_most:
+        raise ImproperlyConfigured(f"{name} must be a whole number from {at_least} to {at_most}.")
+    return int(value)
+
+
+def words(name: str, default: list[str]) -> list[str]:
+    """A list separated by commas."""
+    return [word.strip() for word in text(name).split(",") if word.strip()] or default
+
+
+def origins(name: str) -> list[str]:
+    """A list of ``scheme://host[:port]``, exactly as browsers send them."""
+    found = words(name, [])
+    for origin in found:
+        match = _ORIGIN.fullmatch(origin)
+        if match is None or int(match["port"] or 0) > 65_535:
+            raise ImproperlyConfigured(
+                f"{name} must list origins such as https://fuseboard.example.com or http://127.0.0.1:8000,"
+                " separated by commas, without a path."
+            )
+    return found
+
+
+def url(name: str, schemes: tuple[str, ...]) -> str:
+    """An address of a server, or an empty text when the variable is not set."""
+    value = text(name)
+    if value and value.partition("://")[0] not in schemes:
+        raise ImproperlyConfigured(f"{name} must start with one of: {', '.join(s + '://' for s in schemes)}")
+    return value

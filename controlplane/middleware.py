@@ -1,0 +1,31 @@
+"""What is answered when Postgres cannot be asked."""
+
+from collections.abc import Callable
+
+import structlog
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+log = structlog.get_logger(__name__)
+
+
+class StoreErrors:
+    """Turns a lost Postgres into a 503 that says so, and keeps pages out of shared caches."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        if not request.path.startswith("/static/"):
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if not isinstance(exception, OperationalError | InterfaceError):
+            return None
+        log.error("database.unavailable", path=request.path, error=str(exception).splitlines()[0])
+        response = render(request, "503.html", status=503)
+        response.headers["Retry-After"] = "5"
+        return response

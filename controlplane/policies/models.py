@@ -1,0 +1,229 @@
+"""What an environment's configuration is made of; changed only through ``controlplane.policies.edits``."""
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import F, Q
+
+from controlplane.policies.limits import LimitColumns
+from fuseboard.contract.words import is_slug, is_subject
+
+
+def check_slug(name: str) -> None:
+    if not is_slug(name):
+        raise ValidationError(
+            "Use 1 to 64 letters, digits, dots, dashes or underscores,"
+            " beginning and ending with a letter or digit."
+        )
+
+
+def check_subject(key: str) -> None:
+    if not is_subject(key):
+        raise ValidationError("Use 1 to 200 characters without control characters.")
+
+
+class Environment(models.Model):
+    """A revision line of its own, with its own keys in Redis and its own tokens."""
+
+    slug = models.CharField(primary_key=True, max_length=64, validators=[check_slug])
+    #: Rises when the database is restored, so that a lower revision can win once.
+    epoch = models.BigIntegerField(default=1)
+    #: Of the last edit. Taken by an UPDATE whose row lock makes commits follow revisions.
+    revision = models.BigIntegerField(default=0)
+    #: The tier of tenants nobody has registered.
+    default_tier = models.ForeignKey("Tier", on_delete=models.PROTECT, related_name="+")
+    #: ``fuseboard.contract.policy.Tuning``; missing fields have its defaults.
+    tuning = models.JSONField(default=dict, blank=True)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(epoch__gte=1, revision__gte=0), name="environment_head_not_negative"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Tier(models.Model):
+    """A named class of tenants: what they get unless they have quotas of their own."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="tiers")
+    name = models.CharField(max_length=64, validators=[check_slug])
+    title = models.CharField(max_length=200, blank=True)
+    #: 0 to 100; under overload the lowest is shed first.
+    priority = models.IntegerField(default=50)
+    #: Rises with every edit of the tier or its quotas.
+    version = models.IntegerField(default=1)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=["environment", "name"], name="tier_once"),
+            models.CheckConstraint(condition=Q(priority__range=(0, 100)), name="tier_priority_range"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TierQuota(LimitColumns):
+    tier = models.ForeignKey(Tier, on_delete=models.CASCADE, related_name="quotas")
+
+    class Meta(LimitColumns.Meta):
+        constraints = (
+            *LimitColumns.Meta.constraints,
+            models.UniqueConstraint(fields=["tier", "name"], name="tier_quota_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.tier}/{self.name}"
+
+
+class Tenant(models.Model):
+    """A customer whose use is limited."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="tenants")
+    key = models.CharField(max_length=200, validators=[check_subject])
+    title = models.CharField(max_length=200, blank=True)
+    tier = models.ForeignKey(Tier, on_delete=models.PROTECT, related_name="tenants")
+    suspended = models.BooleanField(default=False)
+    #: A tombstone: kept so that the removal, too, is published.
+    deleted = models.BooleanField(default=False)
+    #: The revision of the last edit: publishing takes those above what Redis has.
+    changed_revision = models.BigIntegerField()
+    version = models.IntegerField(default=1)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=["environment", "key"], name="tenant_once"),
+            models.CheckConstraint(condition=~Q(key=""), name="tenant_key_not_empty"),
+        )
+        indexes = (models.Index(fields=["environment", "changed_revision"], name="tenant_by_change"),)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class TenantQuota(LimitColumns):
+    """Replaces the tier's quota of the same name."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")
+
+    class Meta(LimitColumns.Meta):
+        constraints = (
+            *LimitColumns.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "name"], name="tenant_quota_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.name}"
+
+
+class Runbook(models.Model):
+    """What to do when a breaker opens, in Markdown; shown beside the override form."""
+
+    slug = models.CharField(primary_key=True, max_length=64, validators=[check_slug])
+    title = models.CharField(max_length=200)
+    body = models.TextField()
+    #: The file it came from, relative to docs/; empty when written in the app.
+    source = models.CharField(max_length=200, blank=True)
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class Kind(models.TextChoices):
+    """What a dependency is: decides its breaker's first policy, see ``controlplane.policies.presets``."""
+
+    LLM = "llm", "LLM API"
+    EXTERNAL = "external", "External API"
+    DATABASE = "database", "Database"
+    INTERNAL = "internal", "Internal service"
+
+
+MAX_MS = 400 * 86_400_000
+
+#: Column of ``Dependency`` -> least and greatest value, as ``fuseboard.contract.policy`` has them.
+BREAKER_RANGES: dict[str, tuple[int, int]] = {
+    "consecutive_failures": (0, 1_000_000_000),
+    "failure_percent": (1, 100),
+    "slow_percent": (1, 100),
+    "slow_ms": (1, MAX_MS),
+    "minimum_calls": (1, 1_000_000_000),
+    "window_s": (1, 600),
+    "open_ms": (1, MAX_MS),
+    "open_max_ms": (1, MAX_MS),
+    "probes": (1, 100),
+    "probe_lease_ms": (1, MAX_MS),
+    "successes_to_close": (1, 100),
+    "minimum_servers": (1, 100),
+}
+
+
+class Dependency(models.Model):
+    """Something called over the network, with the policy of its breaker."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="dependencies")
+    name = models.CharField(max_length=64, validators=[check_slug])
+    title = models.CharField(max_length=200, blank=True)
+    kind = models.CharField(max_length=16, choices=Kind, default=Kind.EXTERNAL)
+    owner = models.CharField(max_length=200, blank=True)
+    #: What callers do instead while the breaker is open.
+    fallback_note = models.CharField(max_length=500, blank=True)
+    timeout_ms = models.BigIntegerField(default=30_000)
+    runbook = models.ForeignKey(
+        Runbook, on_delete=models.SET_NULL, null=True, blank=True, related_name="dependencies"
+    )
+    #: The revision of the last reset by a human.
+    reset_revision = models.BigIntegerField(default=0)
+    version = models.IntegerField(default=1)
+
+    consecutive_failures = models.IntegerField(default=5)
+    failure_percent = models.IntegerField(default=50)
+    slow_percent = models.IntegerField(default=100)
+    slow_ms = models.BigIntegerField(default=10_000)
+    minimum_calls = models.IntegerField(default=20)
+    window_s = models.IntegerField(default=30)
+    open_ms = models.BigIntegerField(default=60_000)
+    open_max_ms = models.BigIntegerField(default=600_000)
+    probes = models.IntegerField(default=3)
+    probe_lease_ms = models.BigIntegerField(default=30_000)
+    successes_to_close = models.IntegerField(default=2)
+    minimum_servers = models.IntegerField(default=2)
+
+    class Meta:
+        verbose_name_plural = "dependencies"
+        constraints = (
+            models.UniqueConstraint(fields=["environment", "name"], name="dependency_once"),
+            models.CheckConstraint(condition=Q(kind__in=Kind.values), name="dependency_kind_known"),
+            models.CheckConstraint(
+                condition=Q(timeout_ms__range=(1, MAX_MS)), name="dependency_timeout_range"
+            ),
+            models.CheckConstraint(
+                condition=Q(open_max_ms__gte=F("open_ms")), name="dependency_open_max_at_least_open"
+            ),
+            *(
+                models.CheckConstraint(
+                    condition=Q(**{f"{column}__range": bounds}), name=f"dependency_{column}_range"
+                )
+                for column, bounds in BREAKER_RANGES.items()
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class VendorLimit(LimitColumns):
+    """What the vendor lets the whole fleet do."""
+
+    dependency = models.ForeignKey(Dependency, on_delete=models.CASCADE, related_name="vendor_limits")
+
+    class Meta(LimitColumns.Meta):
+        constraints = (
+            *LimitColumns.Meta.constraints,
+            models.UniqueConstraint(fields=["dependency", "name"], name="vendor_limit_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dependency}/{self.name}"

@@ -1,0 +1,34 @@
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class OutboxEntry(models.Model):
+    """A revision that is committed and must reach Redis; written in the edit's own transaction.
+
+    It carries no content: publishing always takes the newest state, so order does not matter.
+    """
+
+    environment = models.CharField(max_length=64)
+    epoch = models.BigIntegerField()
+    revision = models.BigIntegerField()
+    #: With a reset: the dependency whose breaker Redis must close, once.
+    reset = models.CharField(max_length=64, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    published_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name_plural = "outbox entries"
+        constraints = (
+            models.UniqueConstraint(fields=["environment", "epoch", "revision"], name="outbox_revision_once"),
+        )
+        indexes = (
+            models.Index(
+                fields=["environment", "revision"],
+                condition=Q(published_at__isnull=True),
+                name="outbox_waiting",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.environment} {self.epoch}.{self.revision}"

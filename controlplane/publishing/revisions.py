@@ -1,0 +1,87 @@
+"""One edit: a revision, its rows, its audit entry and its outbox entry, in one transaction.
+
+The revision is taken by an UPDATE of the environment's row. Its lock is held until commit, so
+revisions are committed in their order and a reader that sees 7 sees everything up to 7.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection, transaction
+
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.policies.errors import NotFound
+from controlplane.publishing.models import OutboxEntry
+
+CHANNEL = "fuseboard_config"
+
+
+@dataclass(frozen=True)
+class Revision:
+    """The revision being made; ``environment`` is the slug."""
+
+    environment: str
+    epoch: int
+    number: int
+    actor: Actor
+    reason: str
+
+    def audit(
+        self,
+        action: str,
+        *,
+        target_kind: str,
+        target_name: str,
+        before: dict[str, Any] | None,
+        after: dict[str, Any] | None,
+    ) -> None:
+        record(
+            actor=self.actor,
+            action=action,
+            target_kind=target_kind,
+            target_name=target_name,
+            before=before,
+            after=after,
+            reason=self.reason,
+            environment=self.environment,
+            epoch=self.epoch,
+            revision=self.number,
+        )
+
+
+@contextmanager
+def revise(*, environment: str, actor: Actor, reason: str, reset: str = "") -> Iterator[Revision]:
+    """Make one revision; everything inside is committed together with it, or nothing is.
+
+    ``reset`` names the dependency whose breaker Redis shall close once the revision is committed.
+    """
+    with transaction.atomic():
+        epoch, number = take_revision(environment)
+        yield Revision(environment=environment, epoch=epoch, number=number, actor=actor, reason=reason)
+        OutboxEntry.objects.create(environment=environment, epoch=epoch, revision=number, reset=reset)
+        notify(CHANNEL, {"epoch": epoch, "revision": number})
+
+
+def take_revision(environment: str) -> tuple[int, int]:
+    """The environment's epoch and its next revision; other edits wait until this one is committed."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE policies_environment SET revision = revision + 1 WHERE slug = %s"
+            " RETURNING epoch, revision",
+            [environment],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise NotFound("environment", environment)
+    epoch, revision = row
+    return int(epoch), int(revision)
+
+
+def notify(channel: str, payload: dict[str, Any]) -> None:
+    """Tell listening processes; delivered when the transaction commits, lost when nobody listens."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [channel, json.dumps(payload)])

@@ -1,0 +1,251 @@
+"""Everything that can be configured, on one page. README.md lists the variables."""
+
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+from csp.constants import NONE, SELF
+from django.core.management.utils import get_random_secret_key
+
+from controlplane import env, logs
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+#: Data of the embedded servers and the generated secret key; ignored by git.
+DATA_DIR = Path(env.text("FUSEBOARD_DATA_DIR", str(BASE_DIR / ".fuseboard")))
+
+DEBUG = env.flag("FUSEBOARD_DEBUG")
+#: Serve over plain http, as on localhost: cookies are not marked secure, nothing redirects to https.
+PLAIN_HTTP = env.flag("FUSEBOARD_PLAIN_HTTP", default=DEBUG)
+
+
+def _secret_key() -> str:
+    """The configured key; without one, a key made once and kept beside the embedded servers' data."""
+    if configured := env.text("FUSEBOARD_SECRET_KEY"):
+        return configured
+    file = DATA_DIR / "secret_key"
+    if not file.exists():
+        DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = DATA_DIR / f"secret_key.{secrets.token_hex(8)}"
+        draft.touch(mode=0o600)
+        draft.write_text(get_random_secret_key() + get_random_secret_key())
+        # Two processes may start at once: the first link wins, both read the same key.
+        with suppress(FileExistsError):
+            file.hardlink_to(draft)
+        draft.unlink()
+    return file.read_text()
+
+
+SECRET_KEY = _secret_key()
+
+# Stores. Without a URL, manage.py starts embedded servers and exports theirs; see controlplane.checks
+# for what is said when neither happened.
+
+DATABASE_URL = env.url("DATABASE_URL", ("postgres", "postgresql"))
+#: Counters, breakers and the copy of the configuration.
+REDIS_URL = env.url("FUSEBOARD_REDIS_URL", ("redis", "rediss", "unix"))
+#: Celery's queue, a server of its own: a full queue must not hurt a limit.
+BROKER_URL = env.url("FUSEBOARD_BROKER_URL", ("redis", "rediss", "redis+socket", "unix"))
+
+#: Nobody listens there, and the error shows the name.
+_UNSET: dict[str, Any] = {
+    "ENGINE": "django.db.backends.postgresql",
+    "HOST": "/DATABASE_URL is not set",
+    "NAME": "fuseboard",
+}
+_database: dict[str, Any] = dict(dj_database_url.parse(DATABASE_URL)) if DATABASE_URL else _UNSET
+_database |= {
+    "CONN_MAX_AGE": env.integer("FUSEBOARD_CONN_MAX_AGE", 60, at_least=0, at_most=3600),
+    "CONN_HEALTH_CHECKS": True,
+    "OPTIONS": {
+        "connect_timeout": 2,
+        "application_name": "fuseboard",
+        "options": "-c statement_timeout=5s -c lock_timeout=3s -c idle_in_transaction_session_timeout=15s",
+        **_database.get("OPTIONS", {}),
+    },
+}
+DATABASES = {"default": _database}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "csp",
+    "django_htmx",
+    "ninja",
+    "pgtrigger",
+    "template_partials.apps.SimpleAppConfig",
+    "controlplane.apps.ControlPlaneConfig",
+    "controlplane.accounts.apps.AccountsConfig",
+    "controlplane.audit.apps.AuditConfig",
+    "controlplane.policies.apps.PoliciesConfig",
+    "controlplane.publishing.apps.PublishingConfig",
+    "controlplane.breakers.apps.BreakersConfig",
+    "controlplane.fleet.apps.FleetConfig",
+    "dashboard.apps.DashboardConfig",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "controlplane.middleware.StoreErrors",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "controlplane.accounts.middleware.ClaimsAuthentication",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "controlplane.urls"
+ASGI_APPLICATION = "controlplane.asgi.application"
+
+_loaders: list[Any] = [
+    "django.template.loaders.filesystem.Loader",
+    "django.template.loaders.app_directories.Loader",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "OPTIONS": {
+            "loaders": [
+                (
+                    "template_partials.loader.Loader",
+                    _loaders if DEBUG else [("django.template.loaders.cached.Loader", _loaders)],
+                )
+            ],
+            "builtins": ["template_partials.templatetags.partials"],
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+# Accounts and sessions
+
+AUTH_USER_MODEL = "accounts.User"
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "login"
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 12},
+    },
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+# Signed cookies need no store, so that operators stay logged in while Postgres is down.
+SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"
+SESSION_COOKIE_NAME = "fuseboard" if PLAIN_HTTP else "__Host-fuseboard"
+SESSION_COOKIE_AGE = 12 * 3600
+SESSION_COOKIE_SECURE = not PLAIN_HTTP
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_NAME = "fuseboard-csrf" if PLAIN_HTTP else "__Host-fuseboard-csrf"
+CSRF_COOKIE_SECURE = not PLAIN_HTTP
+CSRF_COOKIE_HTTPONLY = True
+CSRF_COOKIE_SAMESITE = "Lax"
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
+
+# Where it is served
+
+ALLOWED_HOSTS = env.words("FUSEBOARD_ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]"])
+#: Pages that may open the socket and post forms, with scheme and port.
+ORIGINS = env.origins("FUSEBOARD_ORIGINS")
+CSRF_TRUSTED_ORIGINS = ORIGINS
+
+SECURE_SSL_REDIRECT = not PLAIN_HTTP
+# Probes come from the node itself, without TLS.
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+SECURE_HSTS_SECONDS = 0 if PLAIN_HTTP else 365 * 86_400
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+if env.flag("FUSEBOARD_BEHIND_PROXY"):
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+# HSTS for this host only: whether its siblings and the browsers' lists follow is for its owner to say.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
+
+CONTENT_SECURITY_POLICY: dict[str, Any] = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF],
+        "font-src": [SELF],
+        # Older Safari does not count the socket as 'self'.
+        "connect-src": [SELF, *(origin.replace("http", "ws", 1) for origin in ORIGINS)],
+        "form-action": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+    }
+}
+
+# Static files: hashed names once `collectstatic` has run; straight from the packages before that.
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+_collected = not DEBUG and (STATIC_ROOT / "staticfiles.json").exists()
+WHITENOISE_USE_FINDERS = not _collected
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
+        if _collected or env.flag("FUSEBOARD_COLLECT")
+        else "django.contrib.staticfiles.storage.StaticFilesStorage"
+    },
+}
+
+# The rest
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1_048_576
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
+
+logs.configure()
+LOGGING = logs.dict_config(env.text("FUSEBOARD_LOG_LEVEL", "INFO").upper())
+
+# Celery: see controlplane.celery
+
+
+def _every(seconds: float, task: str) -> dict[str, Any]:
+    # What waited longer than a few rounds is worth nothing: later rounds see the same state.
+    return {"task": task, "schedule": seconds, "options": {"expires": 5 * seconds}}
+
+
+CELERY_BROKER_URL = BROKER_URL or "redis://FUSEBOARD_BROKER_URL-is-not-set"
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 60, "socket_timeout": 5, "socket_connect_timeout": 2}
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SOFT_TIME_LIMIT = 20
+CELERY_TASK_TIME_LIMIT = 30
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_TIMEZONE = "UTC"
+# The schedule below needs no memory between runs, so no file for it either.
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+CELERY_BEAT_SCHEDULE = {
+    "sweep-outbox": _every(1, "publishing.sweep_outbox"),
+    "reconcile": _every(2, "publishing.reconcile"),
+    "expire-overrides": _every(1, "breakers.expire_overrides"),
+    "collect-transitions": _every(1, "breakers.collect_transitions"),
+}
