@@ -87,8 +87,11 @@ clean: ## remove environments, caches and the data of the embedded servers
 	        staticfiles test-results build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# As make's own error, so that a Python that is too old gives one line and not two.
+NO_PYTHON = $(shell PYTHON='$(PYTHON)' sh tools/find_python.sh 2>&1 >/dev/null)
+
 environment:
-	@sh tools/environment.sh .venv requirements/dev.txt
+	$(if $(NO_PYTHON),$(error $(NO_PYTHON)))@sh tools/environment.sh .venv requirements/dev.txt
 
 # A second environment without Django, with the wheel a pod would install.
 agent-environment: environment

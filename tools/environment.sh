@@ -5,30 +5,13 @@ set -eu
 venv=$1
 requirements=$2
 
-# Interpreters are run, not only found: a version manager's shim may exist and still refuse.
-usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
-
-find_python() {
-    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3.14 python3 python}; do
-        if usable "$candidate"; then
-            echo "$candidate"
-            return
-        fi
-    done
-    for candidate in ${PYTHON:-python3 python}; do
-        found="$("$candidate" -c 'import sys; print("found %d.%d.%d" % sys.version_info[:3])' 2>/dev/null)" && break
-    done
-    echo "Fuseboard needs Python 3.11 or newer (${found:-found none}): install it, or name one with PYTHON=python3.12" >&2
-    exit 1
-}
-
 # A moved checkout has stale paths inside its environment, hence the folder in the stamp.
 stamp="$(cksum <"$requirements") $(pwd)"
-if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.stamp" 2>/dev/null || true)" = "$stamp" ] && usable "$venv/bin/python"; then
+if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.stamp" 2>/dev/null || true)" = "$stamp" ]; then
     exit 0
 fi
 
-python=$(find_python)
+python=$(sh "$(dirname "$0")/find_python.sh")
 echo "Installing $requirements into $venv with $("$python" --version) ..."
 if ! "$python" -m venv --clear "$venv" >/dev/null 2>&1; then
     # Debian keeps venv's pip in a package of its own.
