@@ -1,0 +1,50 @@
+"""Server time on the pod's monotonic clock.
+
+Overrides expire at a moment of server time. A pod's own clock may be hours off or step;
+its monotonic clock does neither, so it is read with an offset learned from answers that
+carry the server's time.
+"""
+
+import time
+from collections.abc import Callable
+
+#: A better sample (a shorter round trip) is believed for this long before any sample replaces it.
+_SAMPLE_AGE_US = 600_000_000
+
+
+class ServerClock:
+    """Until a server has answered, the pod's wall clock as it was at start is the best guess."""
+
+    def __init__(
+        self,
+        *,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._monotonic_ns = monotonic_ns
+        self.offset_us = (wall_ns() - monotonic_ns()) // 1000
+        self._round_trip_us: int | None = None
+        self._sampled_us = 0
+
+    @property
+    def learned(self) -> bool:
+        """Whether a server has told the time yet."""
+        return self._round_trip_us is not None
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch, as the servers count them."""
+        return self._monotonic_ns() // 1000 + self.offset_us
+
+    def observe(self, server_us: int, *, asked_ns: int, answered_ns: int) -> None:
+        """Learn from an answer: the server read its clock somewhere between asking and answering."""
+        round_trip_us = max(0, answered_ns - asked_ns) // 1000
+        offset_us = server_us + round_trip_us // 2 - answered_ns // 1000
+        if self._round_trip_us is not None:
+            fresh = answered_ns // 1000 - self._sampled_us < _SAMPLE_AGE_US
+            # Two samples whose error bars do not meet: a clock stepped, or the pod was suspended.
+            agree = abs(offset_us - self.offset_us) <= (round_trip_us + self._round_trip_us) // 2 + 1000
+            if fresh and agree and round_trip_us > self._round_trip_us:
+                return
+        self.offset_us = offset_us
+        self._round_trip_us = round_trip_us
+        self._sampled_us = answered_ns // 1000

@@ -1,0 +1,163 @@
+"""The last good configuration on disk, so that a pod can restart with everything else down.
+
+A file is one line of header (format, length, SHA-256 of the rest) and one JSON document. It
+is written to a temporary name, flushed to the disk and renamed: a reader sees the old file
+or the new one. What is read back is refused whole unless every byte is as it was written.
+"""
+
+import logging
+import os
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from fuseboard.configuration.offer import MAX_DOCUMENT_BYTES, Offer, check_tenants, read_offer
+from fuseboard.contract.policy import ConfigHead, TenantRecord, hash_of
+from fuseboard.contract.words import ConfigSource
+
+logger = logging.getLogger("fuseboard.configuration")
+
+#: Rises when the layout changes; a file of another format is refused.
+FORMAT = "fuseboard-config-1"
+
+#: The policy and the records of 20,000 tenants.
+MAX_FILE_BYTES = 8 * MAX_DOCUMENT_BYTES
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """What a file holds."""
+
+    environment: str
+    head: ConfigHead
+    policy: msgspec.Raw
+    tenants: dict[str, TenantRecord | None]
+    #: The divisor of local shares when it was written.
+    live_servers: int
+
+
+class Bootstrap(Struct, frozen=True, kw_only=True):
+    """A file made by hand or by a build: counts as revision 0, so anything published replaces it."""
+
+    policy: msgspec.Raw
+    tenants: dict[str, TenantRecord | None] = {}
+
+
+class DiskError(ValueError):
+    """A file is damaged or of another format; the message says how, without its content."""
+
+
+class Disk:
+    """The file of one environment and service. A failed write is counted and logged once."""
+
+    def __init__(self, directory: Path, *, environment: str, service: str) -> None:
+        # No slug contains "@", so two pairs never share a name.
+        self.path = directory / f"{environment}@{service}.config"
+        self.failures = 0
+        self._environment = environment
+
+    def write(self, kept: Kept) -> bool:
+        body = msgspec.json.encode(kept)
+        header = f"{FORMAT} {len(body)} {sha256(body).hexdigest()}\n".encode()
+        try:
+            self._replace(header + body)
+        except OSError as error:
+            self.failures += 1
+            if self.failures == 1:
+                logger.warning("config.not_kept path=%s: %s; the agent goes on", self.path, error.strerror)
+            return False
+        return True
+
+    def _replace(self, content: bytes) -> None:
+        directory = self.path.parent
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A name of its own for each writer: the pods of one host share the directory.
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=directory)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _sync_directory(directory)
+
+    def read(self) -> tuple[Offer, int] | None:
+        """The offer and the number of live servers; ``None`` without a file.
+
+        Raises ``DiskError`` or ``OfferError`` for a file that must not be used.
+        """
+        content = _read_file(self.path)
+        if content is None:
+            return None
+        kept = _decode(content)
+        if kept.environment != self._environment:
+            raise DiskError(f"written for environment {kept.environment!r}")
+        offer = read_offer(
+            environment=self._environment,
+            head=kept.head,
+            document=bytes(kept.policy),
+            tenants=check_tenants(kept.tenants),
+            source=ConfigSource.DISK,
+        )
+        return offer, max(1, kept.live_servers)
+
+
+def read_bootstrap(path: Path, *, environment: str) -> Offer:
+    """Read a bootstrap file. Raises ``DiskError`` or ``OfferError``."""
+    content = _read_file(path)
+    if content is None:
+        raise DiskError("there is no such file")
+    try:
+        bootstrap = msgspec.json.decode(content, type=Bootstrap)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DiskError(f"not a bootstrap file: {error}") from error
+    document = bytes(bootstrap.policy)
+    return read_offer(
+        environment=environment,
+        head=ConfigHead(epoch=0, revision=0, hash=hash_of(document)),
+        document=document,
+        tenants=check_tenants(bootstrap.tenants),
+        source=ConfigSource.BOOTSTRAP,
+    )
+
+
+def _read_file(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DiskError(f"cannot be read: {error.strerror}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise DiskError(f"larger than {MAX_FILE_BYTES} bytes")
+    return content
+
+
+def _decode(content: bytes) -> Kept:
+    header, _, body = content.partition(b"\n")
+    fields = header.split(b" ")
+    if len(fields) != 3 or fields[0] != FORMAT.encode():
+        raise DiskError(f"not of the format {FORMAT}")
+    if fields[1] != str(len(body)).encode():
+        raise DiskError("truncated")
+    if fields[2] != sha256(body).hexdigest().encode():
+        raise DiskError("damaged: the checksum differs")
+    try:
+        return msgspec.json.decode(body, type=Kept)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DiskError(f"unreadable: {error}") from error
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,188 @@
+"""The configuration in force: takes newer, never older, and knows what it still lacks.
+
+Everything here belongs to the event loop. The sync thread prepares an ``Offer`` on its own
+and hands it over with ``call_soon_threadsafe``; so a change of policy and tenants is one
+step between two decisions, without a lock on their path.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import chain, islice
+
+from fuseboard.configuration.clock import ServerClock
+from fuseboard.configuration.offer import Offer, OfferError
+from fuseboard.configuration.snapshot import Snapshot, TenantRules, TenantTable, built_in
+from fuseboard.contract.policy import ConfigHead, Override
+from fuseboard.contract.sync import Applied
+from fuseboard.contract.words import ConfigSource, ConfigStatus
+
+logger = logging.getLogger("fuseboard.configuration")
+
+#: Tenants met without a record, remembered for the next beat.
+WANTED_TENANTS = 1000
+
+_TRUST = {
+    ConfigSource.BUILT_IN: 0,
+    ConfigSource.BOOTSTRAP: 1,
+    ConfigSource.DISK: 2,
+    ConfigSource.REDIS: 3,
+    ConfigSource.HTTP: 4,
+}
+
+
+class Configuration:
+    """What decisions read: ``snapshot``, ``live_servers``, ``override_in_force``, ``meet``."""
+
+    def __init__(self, *, environment: str, clock: ServerClock | None = None) -> None:
+        self.environment = environment
+        self.clock = clock or ServerClock()
+        self.snapshot: Snapshot = built_in(environment)
+        #: The policy's bytes, for the copy on disk; empty while built in.
+        self.document = b""
+        #: The divisor of local shares: the most servers of the last minutes.
+        self.live_servers = 1
+        #: Asks Redis for the wanted tenants: that batch's future, or ``None`` when it is no use.
+        self.fetch: Callable[[], asyncio.Future[None] | None] | None = None
+        self._status = ConfigStatus.NONE
+        self._error = ""
+        self._rejected_from: ConfigSource | None = None
+        self._poisoned = ""
+        #: The newest head under which every tenant held is up to date.
+        self._complete = self.snapshot.head
+        self._behind: dict[str, None] = {}
+        self._wanted: dict[str, None] = {}
+        self._listeners: list[Callable[[Snapshot], None]] = []
+
+    # What is in force
+
+    @property
+    def applied(self) -> Applied:
+        """What the next beat says of it. The revision waits until every tenant held has followed."""
+        return Applied(
+            epoch=self._complete.epoch,
+            revision=self._complete.revision,
+            hash=self._complete.hash,
+            source=self.snapshot.source,
+            status=self._status,
+            error=self._error,
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether every tenant held is up to date with ``snapshot.head``."""
+        return not self._behind
+
+    def override_in_force(self, dependency: str) -> Override | None:
+        """The override of a dependency, unless it has expired by server time."""
+        found = self.snapshot.dependency(dependency)
+        if found is None or found.override is None:
+            return None
+        return found.override if found.override.expires_at_us > self.clock.now_us() else None
+
+    def listen(self, listener: Callable[[Snapshot], None]) -> None:
+        """Call ``listener`` on the loop after each change of head. It must not raise."""
+        self._listeners.append(listener)
+
+    # Tenants met for the first time
+
+    async def meet(self, tenant: str) -> TenantRules:
+        """The rules of a tenant never met before, waiting at most the store's deadline for them.
+
+        Without a usable store, or when the answer is late, the default tier decides this time;
+        the record is taken up as soon as it comes, from Redis or with the next beat.
+        """
+        rules = self.snapshot.quotas_of(tenant)
+        if rules.met:
+            return rules
+        self.want(tenant)
+        batch = self.fetch() if self.fetch is not None else None
+        if batch is None:
+            return rules
+        # Not wait_for: a caller that gives up must not cancel what others wait for.
+        await asyncio.wait({batch}, timeout=self.snapshot.tuning.store_deadline_us / 1e6)
+        return self.snapshot.quotas_of(tenant)
+
+    def want(self, tenant: str) -> None:
+        """Remember a tenant without a record; the longest wanted is forgotten first."""
+        if tenant in self.snapshot.tenants or tenant in self._wanted:
+            return
+        if len(self._wanted) >= WANTED_TENANTS:
+            self._wanted.pop(next(iter(self._wanted)))
+        self._wanted[tenant] = None
+
+    def wanted(self, limit: int = WANTED_TENANTS) -> tuple[str, ...]:
+        """Tenants to ask for: those just met, then those whose records may be out of date."""
+        return tuple(islice(chain(self._wanted, self._behind), limit))
+
+    # Changes
+
+    def is_poisoned(self, head: ConfigHead) -> bool:
+        """Whether this document was refused before. Reads one attribute, so any thread may ask."""
+        return head.hash != "" and head.hash == self._poisoned
+
+    def reject(self, error: OfferError, *, head: ConfigHead, source: ConfigSource) -> None:
+        """Keep what is in force, and let the next beat say why."""
+        if self._error != str(error):
+            logger.error("config.rejected revision=%d hash=%s: %s", head.revision, head.hash, error)
+        self._status, self._error, self._rejected_from = ConfigStatus.REJECTED, str(error), source
+        if error.poisoned:
+            self._poisoned = head.hash
+
+    def apply(self, offer: Offer) -> bool:
+        """Put an offer in force, whole; ``True`` when the head changed. Older ones change nothing."""
+        current, source = self.snapshot.head, self.snapshot.source
+        offered = (offer.head.epoch, offer.head.revision)
+        if offered < (current.epoch, current.revision):
+            return False
+        if offer.policy is None and offer.head.hash != current.hash:
+            return False  # another source was faster; the next beat names the hash held now
+        if offered > (current.epoch, current.revision):
+            self._replace(offer)
+            return True
+        if offer.head.hash == current.hash:
+            self._confirm(offer)
+            return False
+        # A newer control plane may spell the same revision differently. HTTP is the truth, and
+        # a copy never replaces a better one: else two sources would take turns for ever.
+        if offer.source is not ConfigSource.HTTP and _TRUST[offer.source] <= _TRUST[source]:
+            return False
+        self._replace(offer)
+        return True
+
+    def _replace(self, offer: Offer) -> None:
+        tenants = self.snapshot.tenants.copy()
+        if not offer.complete:
+            self._behind = dict.fromkeys(tenants)
+        self._take(tenants, offer)
+        policy = offer.policy or self.snapshot.policy
+        self.document = offer.document or self.document
+        self.snapshot = Snapshot(head=offer.head, policy=policy, source=offer.source, tenants=tenants)
+        self._rejected_from = offer.source
+        self._settle(offer)
+        for listener in self._listeners:
+            listener(self.snapshot)
+
+    def _confirm(self, offer: Offer) -> None:
+        """The head in force, offered again: learn its tenants, and who vouches for it."""
+        self._take(self.snapshot.tenants, offer)
+        if _TRUST[offer.source] > _TRUST[self.snapshot.source]:
+            self.snapshot.source = offer.source
+        self._settle(offer)
+
+    def _take(self, tenants: TenantTable, offer: Offer) -> None:
+        # A beat lists every change of the fleet; a pod keeps those of the tenants it serves.
+        everyone = offer.source in (ConfigSource.DISK, ConfigSource.BOOTSTRAP)
+        for tenant, record in offer.tenants.items():
+            if everyone or tenant in tenants or tenant in self._wanted:
+                tenants.put(tenant, record)
+            self._wanted.pop(tenant, None)
+            self._behind.pop(tenant, None)
+
+    def _settle(self, offer: Offer) -> None:
+        # A refusal stands until the source that was refused offers something good: the copy in
+        # Redis is still the old one while the gateway's is poisoned.
+        if self._rejected_from in (None, offer.source):
+            self._status, self._error, self._rejected_from = ConfigStatus.APPLIED, "", None
+        if not self._behind:
+            self._complete = offer.head

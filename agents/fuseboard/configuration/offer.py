@@ -1,0 +1,100 @@
+"""A configuration from outside, checked whole before anything is changed.
+
+Pure: may run in any thread. What passes is applied in one step by ``holder``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from fuseboard.contract.policy import (
+    ConfigHead,
+    Policy,
+    PolicyError,
+    TenantRecord,
+    decode_policy,
+    decode_tenant,
+    encode_tenant,
+    hash_of,
+)
+from fuseboard.contract.words import ConfigSource, is_subject
+
+#: A larger document is refused before it is parsed.
+MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
+
+
+class OfferError(ValueError):
+    """An offered configuration is unfit; the message says why, for the next beat."""
+
+    def __init__(self, message: str, *, poisoned: bool) -> None:
+        super().__init__(message[:500])
+        #: The document itself is bad, so the same hash need not be tried again. A torn one
+        #: (its bytes are not those the hash was made of) may arrive whole the next time.
+        self.poisoned = poisoned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A checked configuration."""
+
+    head: ConfigHead
+    source: ConfigSource
+    #: ``None``: the policy in force is still the one of this head.
+    policy: Policy | None
+    document: bytes
+    tenants: Mapping[str, TenantRecord | None]
+    #: Every tenant held that changed up to this head is in ``tenants``.
+    complete: bool = True
+
+
+def read_offer(
+    *,
+    environment: str,
+    head: ConfigHead,
+    document: bytes,
+    tenants: Mapping[str, TenantRecord | None],
+    source: ConfigSource,
+    complete: bool = True,
+) -> Offer:
+    """Check a configuration. Raises ``OfferError``; never returns half of one.
+
+    ``tenants`` are records that were checked already, by ``decode_tenant`` or ``check_tenants``.
+    """
+    if head.epoch < 0 or head.revision < 0:
+        raise OfferError(f"head: negative ({head.epoch}, {head.revision})", poisoned=True)
+    return Offer(
+        head=head,
+        source=source,
+        policy=_read_policy(environment, head, document) if document else None,
+        document=document,
+        tenants=tenants,
+        complete=complete,
+    )
+
+
+def _read_policy(environment: str, head: ConfigHead, document: bytes) -> Policy:
+    if len(document) > MAX_DOCUMENT_BYTES:
+        raise OfferError(f"policy: {len(document)} bytes, more than {MAX_DOCUMENT_BYTES}", poisoned=False)
+    if (found := hash_of(document)) != head.hash:
+        raise OfferError(f"policy: torn, its hash is {found} and not {head.hash}", poisoned=False)
+    try:
+        policy = decode_policy(document)
+    except (msgspec.DecodeError, PolicyError, UnicodeDecodeError, RecursionError) as error:
+        raise OfferError(f"policy: {error}", poisoned=True) from error
+    if policy.environment != environment:
+        raise OfferError(f"policy: made for environment {policy.environment!r}", poisoned=True)
+    return policy
+
+
+def check_tenants(tenants: Mapping[str, TenantRecord | None]) -> Mapping[str, TenantRecord | None]:
+    """Check records that were decoded as part of something larger. Raises ``OfferError``."""
+    for tenant, record in tenants.items():
+        if not is_subject(tenant):
+            raise OfferError("tenants: an id that no tenant can have", poisoned=False)
+        if record is not None:
+            try:
+                decode_tenant(encode_tenant(record))
+            except (msgspec.DecodeError, PolicyError) as error:
+                raise OfferError(f"tenants.{tenant}: {error}", poisoned=False) from error
+    return tenants

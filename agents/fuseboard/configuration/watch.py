@@ -1,0 +1,244 @@
+"""Told by Redis that there is a newer configuration, and asking Redis for tenants just met.
+
+Runs on the application's loop, on connections of its own: a slow answer here delays no
+decision. A lost nudge costs nothing but time, since every subscription begins with a look,
+looks recur, and the gateway says the same over HTTP.
+"""
+
+import asyncio
+import logging
+import random
+from time import monotonic
+
+import msgspec
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.offer import OfferError, read_offer
+from fuseboard.configuration.snapshot import HELD_TENANTS
+from fuseboard.configuration.stored import Stored, read_configuration, read_head
+from fuseboard.contract import keys
+from fuseboard.contract.policy import ConfigHead
+from fuseboard.contract.sync import Nudge, decode_nudge
+from fuseboard.contract.words import ConfigSource
+
+logger = logging.getLogger("fuseboard.configuration")
+
+#: Longest silence of the subscription before the head is looked at anyway, jittered by 20 percent.
+LOOK_S = 15.0
+#: After a failure: full jitter up to this, doubling from the first to the last.
+BACKOFF_S = (0.2, 10.0)
+IO_TIMEOUT_S = 1.0
+#: After an answer that could not be used, wanted tenants do not wait for Redis for this long.
+USELESS_S = 0.25
+#: Reads of a configuration that moves on while it is read; the next nudge goes on from there.
+_TRIES = 5
+
+_FAILURES = (RedisError, OSError, TimeoutError, OfferError)
+
+
+class Watch:
+    """Follows the configuration in Redis until stopped. Never raises into the application."""
+
+    def __init__(self, *, url: str, configuration: Configuration, rng: random.Random | None = None) -> None:
+        self._configuration = configuration
+        self._rng = rng or random.Random()
+        self._redis: Redis = Redis.from_url(
+            url,
+            socket_timeout=IO_TIMEOUT_S,
+            socket_connect_timeout=IO_TIMEOUT_S,
+            health_check_interval=5,
+            retry=Retry(NoBackoff(), 0),
+            max_connections=4,
+        )
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._batch: asyncio.Task[None] | None = None
+        self._batches: set[asyncio.Task[None]] = set()
+        self._asked_at = 0.0
+        self._useless_until = 0.0
+        #: Set once the first look has ended, well or not.
+        self.looked = asyncio.Event()
+        self.connected = False
+        self.failures = 0
+
+    def start(self) -> None:
+        self._configuration.fetch = self.fetch_soon
+        self._task = asyncio.create_task(self._run(), name="fuseboard-watch")
+
+    async def stop(self) -> None:
+        self._configuration.fetch = None
+        tasks = [*self._batches, *([self._task] if self._task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._redis.aclose()
+        except (RedisError, OSError) as error:
+            logger.debug("watch.close: %s", error)
+
+    # Tenants met for the first time
+
+    def fetch_soon(self) -> asyncio.Future[None] | None:
+        """The batch that will ask for all wanted tenants of this tick; ``None`` when it would not help."""
+        now = monotonic()
+        if not self.connected or now < self._useless_until:
+            return None
+        deadline_s = self._configuration.snapshot.tuning.store_deadline_us / 1e6
+        if self._asked_at and now - self._asked_at > deadline_s:
+            return None  # Redis hangs: nobody waits behind an answer that is already late
+        if self._batch is None:
+            self._batch = asyncio.create_task(self._fetch_wanted(), name="fuseboard-tenants")
+            self._batches.add(self._batch)
+            self._batch.add_done_callback(self._batches.discard)
+        return self._batch
+
+    async def _fetch_wanted(self) -> None:
+        async with self._turn:
+            self._batch = None  # who comes from now on waits for the next one
+            try:
+                await self._catch_up([])
+            except _FAILURES as error:
+                self._failed(error)
+
+    # Following the head
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            pubsub = self._redis.pubsub()
+            try:
+                await self._follow(pubsub)
+            except _FAILURES as error:
+                self._failed(error)
+            except Exception:
+                # A defect of ours must not end the task: the application would run on an old
+                # configuration without anybody noticing.
+                self.failures += 1
+                logger.exception("watch.defect")
+            finally:
+                attempt = 0 if self.connected else attempt + 1
+                self.connected = False
+                self.looked.set()
+                await _close(pubsub)
+            await asyncio.sleep(self._rng.uniform(0, min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** min(attempt, 10))))
+
+    async def _follow(self, pubsub: PubSub) -> None:
+        await pubsub.subscribe(keys.config_channel(self._configuration.environment))
+        # Wait for the confirmation, so that nothing falls between the look and the first nudge.
+        if await pubsub.get_message(timeout=IO_TIMEOUT_S) is None:
+            raise TimeoutError("the subscription was not confirmed")
+        await self._look([])
+        self.connected = True
+        self.looked.set()
+        while True:
+            nudges = await self._next_nudges(pubsub)
+            current = self._configuration.snapshot.head
+            if nudges and all((n.epoch, n.revision) <= (current.epoch, current.revision) for n in nudges):
+                continue
+            await self._look(nudges)
+
+    async def _look(self, nudges: list[Nudge]) -> None:
+        async with self._turn:
+            await self._catch_up(nudges)
+
+    async def _next_nudges(self, pubsub: PubSub) -> list[Nudge]:
+        """All nudges at hand, waiting for the first; empty when it is time to look without one."""
+        nudges: list[Nudge] = []
+        timeout = LOOK_S * self._rng.uniform(0.8, 1.2)
+        while (
+            message := await pubsub.get_message(ignore_subscribe_messages=True, timeout=timeout)
+        ) is not None:
+            try:
+                nudges.append(decode_nudge(message["data"]))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                logger.warning("watch.unreadable_nudge; looking at the head instead")
+                return []
+            timeout = 0.0
+        return nudges
+
+    async def _catch_up(self, nudges: list[Nudge]) -> None:
+        """Fetch what is newer in Redis, and the wanted tenants, as they were at one moment."""
+        self._asked_at = monotonic()
+        try:
+            for _ in range(_TRIES):
+                if await self._fetch(nudges):
+                    return
+        finally:
+            self._asked_at = 0.0
+
+    async def _fetch(self, nudges: list[Nudge]) -> bool:
+        """One attempt; ``False`` when the head moved on meanwhile."""
+        configuration = self._configuration
+        head = await read_head(self._redis, configuration.environment)
+        current = configuration.snapshot.head
+        if head is None or _order(head) < _order(current) or configuration.is_poisoned(head):
+            self._useless_until = monotonic() + USELESS_S
+            return True
+        listed = set[str]() if _order(head) == _order(current) else _listed(nudges, current, head)
+        held = configuration.snapshot.tenants
+        changed = held if listed is None else (tenant for tenant in listed if tenant in held)
+        try:
+            stored = await read_configuration(
+                self._redis,
+                configuration.environment,
+                tenants=tuple(dict.fromkeys((*configuration.wanted(HELD_TENANTS), *changed))),
+                with_policy=head.hash != current.hash,
+                clock=configuration.clock,
+            )
+            if stored is None or stored.head != head:
+                return False
+            self._offer(stored, listed)
+        except OfferError as error:
+            configuration.reject(error, head=head, source=ConfigSource.REDIS)
+            self._useless_until = monotonic() + USELESS_S
+        return True
+
+    def _offer(self, stored: Stored, listed: set[str] | None) -> None:
+        configuration = self._configuration
+        # Judged now, not when asked: the gateway may have taught us tenants in between.
+        held = configuration.snapshot.tenants
+        changed = held if listed is None else (tenant for tenant in listed if tenant in held)
+        offer = read_offer(
+            environment=configuration.environment,
+            head=stored.head,
+            document=stored.document,
+            tenants=stored.tenants,
+            source=ConfigSource.REDIS,
+            complete=all(tenant in stored.tenants for tenant in changed),
+        )
+        configuration.apply(offer)
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        if self.connected or self.failures == 1:
+            logger.warning(
+                "watch.lost: %s: %s; the configuration stays", type(error).__name__, error
+            )
+        self._useless_until = monotonic() + USELESS_S
+
+
+def _order(head: ConfigHead) -> tuple[int, int]:
+    return head.epoch, head.revision
+
+
+def _listed(nudges: list[Nudge], current: ConfigHead, head: ConfigHead) -> set[str] | None:
+    """The tenants that changed from ``current`` to ``head``, or ``None`` when the nudges do not say."""
+    reached, tenants = current.revision, set[str]()
+    for nudge in sorted(nudges, key=lambda nudge: nudge.revision):
+        if nudge.epoch != current.epoch or nudge.since > reached or nudge.tenants is None:
+            return None
+        reached = max(reached, nudge.revision)
+        tenants.update(nudge.tenants)
+    return tenants if reached == head.revision and head.epoch == current.epoch else None
+
+
+async def _close(pubsub: PubSub) -> None:
+    try:
+        await pubsub.aclose()  # type: ignore[no-untyped-call]
+    except (RedisError, OSError) as error:
+        logger.debug("watch.close: %s", error)

@@ -1,0 +1,183 @@
+"""Where the agent finds its servers, and who it says it is. Read once, at start."""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+from fuseboard.contract.words import is_slug
+from fuseboard.errors import Misconfigured
+
+PREFIX = "FUSEBOARD_"
+
+#: Every variable the agent reads, without the prefix.
+_OURS = {
+    "BOOTSTRAP_FILE",
+    "ENVIRONMENT",
+    "REDIS_URL",
+    "SERVER",
+    "SERVICE",
+    "STATE_DIR",
+    "TOKEN",
+    "TOKEN_FILE",
+    "URL",
+    "ZONE",
+}
+#: Variables of the control plane, which may share an environment with an agent.
+_THEIRS = {
+    "ALLOWED_HOSTS",
+    "BEAT_MS",
+    "BROKER_URL",
+    "DATABASE_URL",
+    "DEBUG",
+    "ORIGINS",
+    "SECRET_KEY",
+    "SECRET_KEY_FILE",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Everything a pod must know before it has a configuration.
+
+    The timings of the store and the breakers are not here: they are configuration, so that
+    one edit changes them for the whole fleet.
+    """
+
+    redis_url: str
+    #: The gateway, or empty to run from Redis alone.
+    url: str = ""
+    token: str = field(default="", repr=False)
+    environment: str = "production"
+    service: str = "default"
+    server: str = ""
+    zone: str = ""
+    #: Where the last good configuration is kept, or ``None`` to keep none.
+    state_dir: Path | None = None
+    bootstrap_file: Path | None = None
+    #: How long ``start`` waits for the gateway before it asks the next source.
+    boot_http_s: float = 0.3
+    boot_redis_s: float = 0.5
+    boot_file_s: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not self.server:
+            object.__setattr__(self, "server", _server_name())
+        _check_url(PREFIX + "REDIS_URL", self.redis_url, {"redis", "rediss", "unix"})
+        if self.url:
+            _check_url(PREFIX + "URL", self.url, {"http", "https"})
+            if not self.token:
+                raise Misconfigured(f"{PREFIX}TOKEN is not set: {PREFIX}URL needs an agent token")
+        if self.token and not re.fullmatch(r"[\x21-\x7e]+", self.token):
+            raise Misconfigured(f"{PREFIX}TOKEN holds characters that no token has (quotes? a line break?)")
+        for name in ("environment", "service", "server"):
+            if not is_slug(getattr(self, name)):
+                raise Misconfigured(
+                    f"{PREFIX}{name.upper()} must be 1 to 64 letters, digits, '.', '_' or '-', "
+                    "and begin and end with a letter or digit"
+                )
+        if len(self.zone) > 64:
+            raise Misconfigured(f"{PREFIX}ZONE must have at most 64 characters")
+
+    def __repr__(self) -> str:
+        return (
+            f"AgentSettings(url={_without_password(self.url)!r}, token={'***' if self.token else ''!r}, "
+            f"redis_url={_without_password(self.redis_url)!r}, environment={self.environment!r}, "
+            f"service={self.service!r}, server={self.server!r}, zone={self.zone!r}, "
+            f"state_dir={self.state_dir!r}, bootstrap_file={self.bootstrap_file!r})"
+        )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read ``FUSEBOARD_*``. Raises ``Misconfigured``, naming the variable, never its value."""
+        values = _Variables(os.environ if environ is None else environ)
+        values.refuse_near_misses()
+        bootstrap = values.text("BOOTSTRAP_FILE")
+        return cls(
+            redis_url=values.text("REDIS_URL"),
+            url=values.text("URL"),
+            token=values.secret("TOKEN"),
+            environment=values.text("ENVIRONMENT") or "production",
+            service=values.text("SERVICE") or "default",
+            server=values.text("SERVER"),
+            zone=values.text("ZONE"),
+            state_dir=_state_dir(values.text("STATE_DIR")),
+            bootstrap_file=Path(bootstrap) if bootstrap else None,
+        )
+
+
+class _Variables:
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def text(self, name: str) -> str:
+        return self._environ.get(PREFIX + name, "").strip()
+
+    def secret(self, name: str) -> str:
+        """``X``, or the content of the file named by ``X_FILE``; not both."""
+        value, path = self.text(name), self.text(f"{name}_FILE")
+        if value and path:
+            raise Misconfigured(f"{PREFIX}{name} and {PREFIX}{name}_FILE are both set: keep one")
+        if not path:
+            return value
+        try:
+            content = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misconfigured(f"{PREFIX}{name}_FILE cannot be read: {type(error).__name__}") from None
+        if not content:
+            raise Misconfigured(f"{PREFIX}{name}_FILE names an empty file")
+        return content
+
+    def refuse_near_misses(self) -> None:
+        """A misspelled variable would silently leave its default in force."""
+        for variable in self._environ:
+            name = variable.removeprefix(PREFIX)
+            if name == variable or name in _OURS or name in _THEIRS:
+                continue
+            if close := get_close_matches(name, _OURS, n=1, cutoff=0.8):
+                raise Misconfigured(f"{variable} is unknown: did you mean {PREFIX}{close[0]}?")
+
+
+def _check_url(variable: str, url: str, schemes: set[str]) -> None:
+    expected = " or ".join(f"{scheme}://" for scheme in sorted(schemes))
+    if not url:
+        raise Misconfigured(f"{variable} is not set: it must begin with {expected}")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise Misconfigured(f"{variable} is no URL (is '#', '@' or '/' in a password escaped?)") from None
+    if parts.scheme not in schemes:
+        raise Misconfigured(f"{variable} must begin with {expected}")
+    if parts.scheme != "unix" and (not parts.hostname or port == 0):
+        raise Misconfigured(f"{variable} names no host or port")
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
+
+
+def _server_name() -> str:
+    """The host name, which in Kubernetes is the pod's, made fit for a slug."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip("._-") or "server"
+
+
+def _state_dir(text: str) -> Path | None:
+    if text == "off":
+        return None
+    if text:
+        return Path(text)
+    base = os.environ.get("XDG_STATE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".local" / "state") / "fuseboard"
+    except RuntimeError:  # no home directory, as in some containers
+        return None
