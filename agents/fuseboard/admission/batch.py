@@ -1,0 +1,240 @@
+"""All callers of one event-loop tick share one question to Redis per domain.
+
+A domain is what one script can decide atomically: a tenant, or a dependency. One question
+per domain is in flight; the next gathers meanwhile. A question has its deadline from the
+moment its first caller arrived, sent or not, and one timer serves them all. Nothing is ever
+cancelled: a caller whose deadline passed decides locally, and the late answer is still read,
+because it says what was consumed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from fuseboard.admission.question import LATE, PROBES, Answer, Caller, Domain, Question
+from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word
+from fuseboard.store.health import StoreHealth
+from fuseboard.store.scripts import ADMIT
+
+#: A timer that fires this much too late says that the loop was busy, not that Redis is slow.
+LOOP_LAG_S = 0.002
+
+#: Calls in one question at most; the rest ask next.
+MAX_CALLS = 1000
+
+
+class StoreMeter(Protocol):
+    """Where the batcher counts what the store did."""
+
+    def store_answer(self, latency_us: int) -> None: ...
+    def store_timeout(self) -> None: ...
+    def store_error(self) -> None: ...
+
+
+class Batcher:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        health: StoreHealth,
+        meter: StoreMeter,
+        deadline_s: Callable[[], float],
+        token_prefix: str,
+    ) -> None:
+        self._store = store
+        self._health = health
+        self._meter = meter
+        self._deadline_s = deadline_s
+        self._token_prefix = token_prefix
+        self._questions = 0
+        self._ready: list[Domain] = []
+        self._scheduled = False
+        self._deadlines: deque[Question] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, domain: Domain, cost: int) -> Caller:
+        """Join the question about ``domain`` that gathers now."""
+        loop = asyncio.get_running_loop()
+        question = domain.gathering
+        if question is None or question.calls >= MAX_CALLS:
+            question = self._begin(domain, loop)
+        caller: Caller = loop.create_future()
+        question.groups.setdefault(cost, []).append(caller)
+        question.calls += 1
+        return caller
+
+    def close(self) -> None:
+        """Let everybody who still waits decide locally."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._deadlines:
+            question = self._deadlines.popleft()
+            if not question.over:
+                question.tell_all(None)
+
+    def _begin(self, domain: Domain, loop: asyncio.AbstractEventLoop) -> Question:
+        self._questions += 1
+        deadline = monotonic() + self._deadline_s()
+        question = Question(domain, deadline, f"{self._token_prefix}{self._questions}")
+        if domain.gathering is not None:  # full: send it without waiting for the one in flight
+            self._send(domain, domain.gathering)
+        domain.gathering = question
+        self._deadlines.append(question)
+        if self._timer is None:
+            self._timer = loop.call_at(loop.time() + self._deadline_s(), self._timer_fired)
+        if domain.in_flight is None:
+            self._schedule(domain, loop)
+        return question
+
+    def _schedule(self, domain: Domain, loop: asyncio.AbstractEventLoop) -> None:
+        self._ready.append(domain)
+        if not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        ready, self._ready = self._ready, []
+        for domain in ready:
+            question = domain.gathering
+            if question is not None and domain.in_flight is None:
+                domain.gathering = None
+                self._send(domain, question)
+
+    def _send(self, domain: Domain, question: Question) -> None:
+        if question.over:
+            return
+        domain.in_flight = question
+        question.sent_at = monotonic()
+        now_us = self._health.store_time_us()
+        not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
+        every_limit = range(1, domain.limit_count() + 1)
+        arguments: list[Word] = [not_after, *domain.script_head(question.token), len(question.groups)]
+        for cost, callers in question.groups.items():
+            arguments += (len(callers), cost, len(every_limit), *every_limit)
+        self._store.run(
+            ADMIT, domain.script_keys(), tuple(arguments), lambda reply: self._answered(question, reply)
+        )
+
+    def _answered(self, question: Question, reply: Reply) -> None:
+        domain = question.domain
+        late = question.over
+        try:
+            if isinstance(reply, Exception):
+                self._complain(reply)
+            elif not self._distribute(question, reply, late=late):
+                self._health.failed("an answer that makes no sense")
+                self._meter.store_error()
+        finally:
+            if not question.over:
+                question.tell_all(None)
+            if domain.in_flight is question:
+                domain.in_flight = None
+                if domain.gathering is not None:
+                    # The callers just woken may ask again in this tick: let them join.
+                    self._schedule(domain, asyncio.get_running_loop())
+
+    def _complain(self, error: Exception) -> None:
+        self._meter.store_error()
+        if not isinstance(error, ConnectionLostError):  # a lost connection was counted when it broke
+            self._health.failed(f"{type(error).__name__}: {error}")
+
+    def _distribute(self, question: Question, reply: Reply, *, late: bool) -> bool:
+        """Hand out what was granted, first come first served. False when ``reply`` is no reply of ours."""
+        domain, groups = question.domain, question.groups
+        limits = domain.limit_count()
+        if not isinstance(reply, list) or not all(type(part) is int for part in reply):
+            return False
+        if len(reply) == 4 and reply[0] == LATE:
+            self._health.answered(reply[3])
+            return True
+        if len(reply) != 4 + 3 * len(groups) + 3 * limits:
+            return False
+        verdict, generation, wait_us, now_us = reply[:4]
+        self._health.answered(now_us)
+        # All grants of a half-open breaker are probes, numbered over the groups.
+        tokens = verdict == PROBES
+        if late:
+            if tokens:
+                granted = sum(reply[4 + 3 * i] for i in range(len(groups)))
+                domain.came_late(generation, tuple(f"{question.token}.{n + 1}" for n in range(granted)))
+            return True
+        self._meter.store_answer(int((monotonic() - question.sent_at) * 1_000_000))
+        domain.learned(verdict, generation, wait_us)
+        left = tuple(reply[4 + 3 * len(groups) :: 3])
+        number = 0
+        unused: list[str] = []
+        question.over = True
+        for position, callers in enumerate(groups.values()):
+            granted, blocked, group_wait = reply[4 + 3 * position : 7 + 3 * position]
+            yes = Answer(
+                granted=True, verdict=verdict, generation=generation, blocked=0, wait_us=0, left=left
+            )
+            no = Answer(
+                granted=False,
+                verdict=verdict,
+                generation=generation,
+                blocked=blocked,
+                wait_us=group_wait,
+                left=left,
+            )
+            for caller in callers:
+                if granted <= 0:
+                    if not caller.done():
+                        caller.set_result(no)
+                    continue
+                granted -= 1
+                answer = yes
+                if tokens:
+                    number += 1
+                    answer = Answer(
+                        granted=True, verdict=verdict, generation=generation, blocked=0, wait_us=0, left=left
+                    )
+                    answer.token = f"{question.token}.{number}"
+                if not caller.done():
+                    caller.set_result(answer)
+                elif tokens:  # cancelled meanwhile: the slot must not wait for its lease
+                    unused.append(answer.token)
+        if unused:
+            domain.came_late(generation, tuple(unused))
+        return True
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        while self._deadlines and self._deadlines[0].over:
+            self._deadlines.popleft()
+        if not self._deadlines:
+            return
+        lag = monotonic() - self._deadlines[0].deadline
+        if lag > LOOP_LAG_S:
+            # The answers may lie in the socket already: read first, and blame nobody.
+            loop.call_soon(self._expire, False)
+        else:
+            self._expire(True)
+
+    def _expire(self, blame_store: bool) -> None:
+        now = monotonic()
+        loop = asyncio.get_running_loop()
+        while self._deadlines and (self._deadlines[0].over or self._deadlines[0].deadline <= now):
+            question = self._deadlines.popleft()
+            if question.over:
+                continue
+            question.tell_all(None)
+            domain = question.domain
+            sent = domain.in_flight is question
+            if sent:
+                domain.in_flight = None
+                if domain.gathering is not None:
+                    self._schedule(domain, loop)
+            elif domain.gathering is question:
+                domain.gathering = None
+            self._meter.store_timeout()
+            if blame_store:
+                self._health.missed(question.calls)
+        if self._deadlines and self._timer is None:
+            wait = max(0.0, self._deadlines[0].deadline - now)
+            self._timer = loop.call_later(wait, self._timer_fired)

@@ -1,0 +1,120 @@
+"""This server's own breaker for one dependency.
+
+It runs always. In shared mode it protects this server alone when only its own calls fail (a
+bad node must not stop a vendor for everybody, so the fleet's breaker will not trip); in local
+mode it is the only one left. Conditions and times are those of the shared policy, with one
+probe at a time, because no server knows of the others' probes.
+"""
+
+import random
+from collections import deque
+from time import monotonic
+
+from fuseboard.contract.policy import BreakerPolicy
+from fuseboard.contract.words import BreakerState, Outcome
+
+
+class LocalBreaker:
+    __slots__ = (
+        "_buckets",
+        "attempt",
+        "consecutive",
+        "probing_until",
+        "since",
+        "state",
+        "successes",
+        "until",
+    )
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Closed, with nothing counted."""
+        self.state = BreakerState.CLOSED
+        self.since = monotonic()
+        self.until = 0.0
+        self.attempt = 0
+        self.consecutive = 0
+        self.successes = 0
+        #: While half-open: when the one probe under way is given up.
+        self.probing_until = 0.0
+        #: (second, calls, failures, slow), oldest first.
+        self._buckets: deque[list[int]] = deque()
+
+    def open_until(self, until: float) -> None:
+        """Take over an open state that was learned from the fleet. Monotonic seconds."""
+        self._move(BreakerState.OPEN)
+        self.until = until
+
+    def wait(self, policy: BreakerPolicy) -> float:
+        """Seconds until a call may be made; 0 when one may be made now.
+
+        When the open time is over this makes the caller the probe.
+        """
+        if self.state is BreakerState.CLOSED:
+            return 0.0
+        now = monotonic()
+        if self.state is BreakerState.OPEN:
+            if now < self.until:
+                return self.until - now
+            self._move(BreakerState.HALF_OPEN)
+        if now < self.probing_until:
+            return self.probing_until - now
+        self.probing_until = now + policy.probe_lease_ms / 1000
+        return 0.0
+
+    def record(self, outcome: Outcome, policy: BreakerPolicy) -> None:
+        """Count an outcome of a call this server made."""
+        failed = outcome is Outcome.FAILURE
+        if self.state is BreakerState.HALF_OPEN:
+            self._record_probe(outcome, policy)
+            return
+        if self.state is BreakerState.OPEN or outcome is Outcome.NEUTRAL:
+            return
+        self.consecutive = self.consecutive + 1 if failed else 0
+        calls, failures, slow = self._count(outcome, policy)
+        if not failed and outcome is not Outcome.SLOW:
+            return
+        enough = calls >= policy.minimum_calls
+        if (
+            (policy.consecutive_failures and self.consecutive >= policy.consecutive_failures)
+            or (enough and failures * 100 >= policy.failure_percent * calls)
+            or (enough and slow * 100 >= policy.slow_percent * calls)
+        ):
+            self._open(policy)
+
+    def _record_probe(self, outcome: Outcome, policy: BreakerPolicy) -> None:
+        self.probing_until = 0.0
+        if outcome in (Outcome.FAILURE, Outcome.SLOW):
+            self._open(policy)
+        elif outcome is Outcome.OK:
+            self.successes += 1
+            if self.successes >= policy.successes_to_close:
+                self.reset()
+
+    def _count(self, outcome: Outcome, policy: BreakerPolicy) -> tuple[int, int, int]:
+        second = int(monotonic())
+        buckets = self._buckets
+        if not buckets or buckets[-1][0] != second:
+            buckets.append([second, 0, 0, 0])
+        while buckets[0][0] <= second - policy.window_s:
+            buckets.popleft()
+        newest = buckets[-1]
+        newest[1] += 1
+        newest[2] += outcome is Outcome.FAILURE
+        newest[3] += outcome is Outcome.SLOW
+        return sum(b[1] for b in buckets), sum(b[2] for b in buckets), sum(b[3] for b in buckets)
+
+    def _open(self, policy: BreakerPolicy) -> None:
+        length = min(policy.open_max_ms, policy.open_ms * 2 ** min(self.attempt, 20)) / 1000
+        self.attempt += 1
+        self._move(BreakerState.OPEN)
+        self.until = monotonic() + length * random.uniform(1.0, 1.1)
+
+    def _move(self, state: BreakerState) -> None:
+        self.state = state
+        self.since = monotonic()
+        self.consecutive = self.successes = 0
+        self.probing_until = 0.0
+        self._buckets.clear()

@@ -1,0 +1,60 @@
+"""Outcomes on their way to Redis: batched per dependency and generation, urgent ones at once."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from fuseboard.admission.gate import Gate
+from fuseboard.contract.policy import Tuning
+from fuseboard.store.connection import ConnectionLostError, Reply, Store
+from fuseboard.store.health import StoreHealth
+from fuseboard.store.scripts import REPORT
+
+#: Failures and probe results wait this long for company.
+URGENT_S = 0.005
+
+
+class Reports:
+    def __init__(self, *, store: Store, health: StoreHealth, tuning: Callable[[], Tuning]) -> None:
+        self._store = store
+        self._health = health
+        self._tuning = tuning
+        self._gates: dict[str, Gate] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, gate: Gate, *, urgent: bool) -> None:
+        """Send what ``gate`` has pending soon."""
+        self._gates[gate.name] = gate
+        loop = asyncio.get_running_loop()
+        due = loop.time() + (URGENT_S if urgent else self._tuning().report_interval_ms / 1000)
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self.flush)
+
+    def flush(self) -> None:
+        """Send everything pending now; drop it when Redis is gone, for then it decides nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        gates, self._gates = self._gates, {}
+        for gate in gates.values():
+            pending, gate.pending = gate.pending, {}
+            if not self._health.usable:
+                continue
+            for generation, outcomes in pending.items():
+                arguments = gate.report_arguments(generation, outcomes, random.randint(0, 100))
+                self._store.run(REPORT, gate.guard_keys, arguments, self._answered(gate))
+
+    def _answered(self, gate: Gate) -> Callable[[Reply], None]:
+        def answered(reply: Reply) -> None:
+            if isinstance(reply, ConnectionLostError):
+                return  # counted when the connection broke
+            if isinstance(reply, list) and len(reply) == 8 and all(type(part) is int for part in reply):
+                self._health.answered(reply[4])
+                gate.reported(reply)
+            else:
+                self._health.failed(f"report: {reply}")
+
+        return answered

@@ -1,0 +1,59 @@
+-- Inserted into the scripts that read or write a breaker (store/scripts.py does it).
+-- The text is described in contract/breaker_state.py:
+--   state generation until_us since_us attempt successes cause [token=expires_us ...]
+
+local function whole(number)
+    return string.format('%d', number)
+end
+
+-- The breaker in `text`, or nil when it is missing or unreadable.
+local function read_breaker(text)
+    if not text then return nil end
+    local state, generation, till, since, attempt, successes, cause, permits =
+        string.match(text, '^(%l[%l_]*) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)(.*)$')
+    if state ~= 'closed' and state ~= 'open' and state ~= 'half_open' then return nil end
+    local breaker = {
+        state = state, generation = tonumber(generation), till = tonumber(till), since = tonumber(since),
+        attempt = tonumber(attempt), successes = tonumber(successes), cause = cause, permits = {},
+    }
+    for token, expires in string.gmatch(permits, ' (%S+)=(%d+)') do
+        breaker.permits[#breaker.permits + 1] = { token = token, expires = tonumber(expires) }
+    end
+    return breaker
+end
+
+local function write_breaker(key, breaker)
+    local parts = {
+        breaker.state, whole(breaker.generation), whole(breaker.till), whole(breaker.since),
+        whole(breaker.attempt), whole(breaker.successes), breaker.cause,
+    }
+    for _, permit in ipairs(breaker.permits) do
+        parts[#parts + 1] = permit.token .. '=' .. whole(permit.expires)
+    end
+    redis.call('SET', key, table.concat(parts, ' '))
+end
+
+-- Every transition raises the generation, above anything a ticket can carry even when the
+-- key was lost in between: that is why the clock takes part.
+local function move(breaker, state, cause, till, now)
+    breaker.state, breaker.cause, breaker.till, breaker.since = state, cause, till, now
+    breaker.generation = math.max(breaker.generation + 1, now)
+    breaker.successes, breaker.permits = 0, {}
+end
+
+-- The override in `text`: mode and when it ends; nil when there is none.
+local function read_override(text)
+    if not text then return nil, 0 end
+    local mode, expires = string.match(text, '^(%l[%l_]*) (%d+) %d+$')
+    if not mode then return nil, 0 end
+    return mode, tonumber(expires)
+end
+
+local function append_transition(key, from, breaker, actor, server, now)
+    -- A poisoned stream must not stop a breaker: history is the least of its duties.
+    if redis.pcall('XADD', key, 'MAXLEN', '~', '1000', '*', 'generation', whole(breaker.generation), 'from', from,
+            'to', breaker.state, 'cause', breaker.cause, 'actor', actor, 'server', server,
+            'at_us', whole(now)).err then
+        redis.call('DEL', key)
+    end
+end

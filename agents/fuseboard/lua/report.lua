@@ -1,0 +1,182 @@
+#!lua
+-- What became of calls to one dependency? Counts outcomes over the fleet, trips and closes.
+--
+-- Invariant: outcomes of an older generation change nothing. A half-open breaker moves only by
+-- outcomes of permits whose lease still runs; a closed one trips only when enough servers saw
+-- failures, of those that had outcomes at all.
+--
+-- KEYS  1 override  2 breaker  3 outcomes  4 evidence  5 transitions
+-- ARGV  server generation          who reports, and the generation its calls were admitted in
+--       ok failure slow            outcomes of calls admitted while closed
+--       tail                       failures since the last success among them
+--       consecutive                trip after this many failures since the last success; 0 never
+--       failure_percent slow_percent minimum_calls window_s     trip by ratio over the window
+--       minimum_servers            that must have seen failures, when as many had outcomes
+--       open open_max              us it stays open at first, and at most
+--       successes                  probes that close it
+--       jitter                     0 to 100: open this many thousandths longer
+--       [token outcome]...         permits; outcome 0 neutral, 1 ok, 2 failed or slow
+-- Returns integers
+--   change       0 none  1 tripped  2 reopened  3 closed  4 stale  5 would have tripped
+--   state        0 closed  1 open  2 half-open
+--   generation   now in force
+--   remaining    us until an open breaker may probe; else 0
+--   now          store time in us
+--   calls failures consecutive      in the window, over the fleet
+--
+-- outcomes: msgpack [second, consecutive, calls failures slow, ...] one triple per second.
+-- evidence: HASH server -> `last_outcome_us last_failure_us`.
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- insert breaker_text
+
+local NONE, TRIPPED, REOPENED, CLOSED, STALE, WOULD_TRIP = 0, 1, 2, 3, 4, 5
+local STATES = { closed = 0, open = 1, half_open = 2 }
+local server, generation = ARGV[1], tonumber(ARGV[2])
+local ok, failure, slow, tail = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local consecutive_limit = tonumber(ARGV[7])
+local failure_percent, slow_percent = tonumber(ARGV[8]), tonumber(ARGV[9])
+local minimum_calls, window = tonumber(ARGV[10]), tonumber(ARGV[11])
+local minimum_servers = tonumber(ARGV[12])
+local open_first, open_max, successes_needed = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
+local jitter = tonumber(ARGV[16])
+
+local texts = redis.call('MGET', KEYS[1], KEYS[2])
+local mode, expires = read_override(texts[1])
+local held = mode and expires > now
+local breaker = read_breaker(texts[2])
+
+local calls, failures, consecutive = 0, 0, 0
+local function answer(change)
+    local remaining = 0
+    if breaker and breaker.state == 'open' then remaining = math.max(0, breaker.till - now) end
+    local state = breaker and STATES[breaker.state] or 0
+    return { change, state, breaker and breaker.generation or 0, remaining, now, calls, failures, consecutive }
+end
+
+if not breaker or breaker.generation ~= generation then return answer(STALE) end
+-- A hold that ended by itself starts a new generation with the next admission.
+if mode and not held and mode ~= 'forced_open' and generation < expires then return answer(STALE) end
+if held and (mode == 'disabled' or mode == 'forced_open') then return answer(NONE) end
+
+local function change_state(state, cause, till)
+    local from = breaker.state
+    move(breaker, state, cause, till, now)
+    write_breaker(KEYS[2], breaker)
+    redis.call('DEL', KEYS[3], KEYS[4])
+    append_transition(KEYS[5], from, breaker, '', server, now)
+end
+
+local function open(cause)
+    -- Backs off while recoveries fail; forgets it after ten open times of health.
+    if breaker.state == 'closed' and now - breaker.since > 10 * open_first then breaker.attempt = 0 end
+    local length = math.min(open_max, open_first * 2 ^ math.min(breaker.attempt, 20))
+    breaker.attempt = breaker.attempt + 1
+    change_state('open', cause, now + math.floor(length * (1000 + jitter) / 1000))
+end
+
+if breaker.state == 'open' then return answer(NONE) end
+
+if breaker.state == 'half_open' then
+    local freed = false
+    for i = 17, #ARGV, 2 do
+        for at, permit in ipairs(breaker.permits) do
+            if permit.token == ARGV[i] then
+                table.remove(breaker.permits, at)
+                freed = true
+                local outcome = permit.expires > now and ARGV[i + 1] or '0'
+                if outcome == '2' then
+                    open('probe_failed')
+                    return answer(REOPENED)
+                elseif outcome == '1' then
+                    breaker.successes = breaker.successes + 1
+                end
+                break
+            end
+        end
+    end
+    if breaker.successes >= successes_needed then
+        change_state('closed', 'probes_passed', 0)
+        return answer(CLOSED)
+    end
+    if freed then write_breaker(KEYS[2], breaker) end
+    return answer(NONE)
+end
+
+-- Closed: count.
+local second = math.floor(now / 1000000)
+local text = redis.call('MGET', KEYS[3])[1]
+local good, ring = false, nil
+if text then
+    good, ring = pcall(cmsgpack.unpack, text)
+    good = good and type(ring) == 'table' and #ring == 2 + 3 * window
+    for i = 1, good and #ring or 0 do good = good and type(ring[i]) == 'number' end
+    -- From a clock far ahead: its seconds would never pass.
+    good = good and ring[1] <= second + window
+end
+if not good then
+    ring = { second, 0 }
+    for i = 1, 3 * window do ring[2 + i] = 0 end
+end
+for step = 1, math.min(math.max(0, second - ring[1]), window) do
+    local slot = ((ring[1] + step) % window) * 3 + 3
+    ring[slot], ring[slot + 1], ring[slot + 2] = 0, 0, 0
+end
+ring[1] = math.max(ring[1], second)
+local slot = (ring[1] % window) * 3 + 3
+ring[slot] = ring[slot] + ok + failure + slow
+ring[slot + 1] = ring[slot + 1] + failure
+ring[slot + 2] = ring[slot + 2] + slow
+ring[2] = (ok + slow > 0) and tail or ring[2] + tail
+consecutive = ring[2]
+local slow_calls = 0
+for i = 3, #ring, 3 do
+    calls, failures, slow_calls = calls + ring[i], failures + ring[i + 1], slow_calls + ring[i + 2]
+end
+
+if ok + failure + slow > 0 then
+    redis.call('SET', KEYS[3], cmsgpack.pack(ring), 'PX', window * 1000 + 1000)
+    local known = redis.pcall('HGET', KEYS[4], server)
+    if type(known) == 'table' then
+        redis.call('DEL', KEYS[4])
+        known = nil
+    end
+    local last_failure = known and string.match(known, '^%d+ (%d+)$') or '0'
+    if failure + slow > 0 then last_failure = whole(now) end
+    redis.call('HSET', KEYS[4], server, whole(now) .. ' ' .. last_failure)
+    redis.call('PEXPIRE', KEYS[4], window * 1000 + 1000)
+end
+
+local cause = nil
+if failure + slow > 0 then
+    if consecutive_limit > 0 and consecutive >= consecutive_limit then
+        cause = 'consecutive'
+    elseif calls >= minimum_calls and failures * 100 >= failure_percent * calls then
+        cause = 'ratio'
+    elseif calls >= minimum_calls and slow_calls * 100 >= slow_percent * calls then
+        cause = 'slow'
+    end
+end
+if not cause then return answer(NONE) end
+
+-- One bad node must not stop a vendor for everybody: that node's own breaker does.
+local with_outcomes, with_failures, since, old = 0, 0, now - window * 1000000, {}
+local evidence = redis.call('HGETALL', KEYS[4])
+for i = 1, #evidence, 2 do
+    local any, bad = string.match(evidence[i + 1], '^(%d+) (%d+)$')
+    if any and tonumber(any) > since then
+        with_outcomes = with_outcomes + 1
+        if tonumber(bad) > since then with_failures = with_failures + 1 end
+    else
+        old[#old + 1] = evidence[i]
+    end
+end
+if #old > 0 then redis.call('HDEL', KEYS[4], unpack(old)) end
+if with_failures < math.min(minimum_servers, with_outcomes) then return answer(NONE) end
+if held then return answer(WOULD_TRIP) end
+local window_calls, window_failures, window_consecutive = calls, failures, consecutive
+open(cause)
+calls, failures, consecutive = window_calls, window_failures, window_consecutive
+return answer(TRIPPED)

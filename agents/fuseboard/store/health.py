@@ -1,0 +1,230 @@
+"""Whether Redis can be trusted, and so in which mode this server decides.
+
+::
+
+    shared --(3 failures in 5 s, or 100 missed deadlines in 10 s, or refused)--> local
+    local --(a background probe is answered)--> ramping --(30 s)--> shared
+    ramping --(any of the above)--> local
+
+All figures come from the policy's tuning. Calls never probe: one background task does.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+import hiredis
+
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Tuning
+from fuseboard.contract.words import Mode
+from fuseboard.store.connection import ConnectionLostError, Store
+
+log = logging.getLogger("fuseboard.store")
+
+#: The shared part of traffic when a ramp begins.
+RAMP_START = 0.1
+
+#: The first look after a lost connection comes at once: a failover or a proxy's hiccup is no outage.
+FIRST_PROBE_S = 0.01
+
+OFFSET_STRETCH_S = 5.0
+
+#: A probe, connecting included, may take this long: it hurts nobody.
+PROBE_TIMEOUT_S = 1.0
+
+
+class StoreHealth:
+    """Counts what goes wrong, decides the mode, and brings Redis back in the background."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        environment: str,
+        tuning: Callable[[], Tuning],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._environment = environment
+        self._tuning = tuning
+        self._on_change = on_change
+        self._failures: deque[float] = deque(maxlen=1000)
+        self._timeouts: deque[float] = deque(maxlen=10_000)
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._ramp_ends = 0.0
+        self._ramp_length = 1.0
+        self.mode: Mode = Mode.LOCAL
+        self.cause = "not connected yet"
+        self.since = monotonic()
+        # Store time minus the monotonic clock in us, the largest of this stretch of 5 s and of the
+        # last: a reply delayed on its way back makes the difference smaller, never larger.
+        self._offsets: tuple[int | None, int | None] = (None, None)
+        self._offsets_since = monotonic()
+
+    @property
+    def usable(self) -> bool:
+        """Whether a decision may ask Redis at all."""
+        return self.mode is not Mode.LOCAL and self._store.connected
+
+    @property
+    def shared_part(self) -> float:
+        """The part of traffic, and of each limit, that is Redis's: 0 local, 0.1 to 1 ramping, 1 shared."""
+        if self.mode is Mode.SHARED:
+            return 1.0
+        if self.mode is Mode.LOCAL:
+            return 0.0
+        left = self._ramp_ends - monotonic()
+        if left <= 0:
+            self._change(Mode.SHARED, "the ramp is over")
+            return 1.0
+        return max(RAMP_START, 1.0 - (1.0 - RAMP_START) * left / self._ramp_length)
+
+    @property
+    def shared_tenths(self) -> float:
+        """The shared part in steps of a tenth, so that a ramp is not new arguments for every call."""
+        return int(self.shared_part * 10 + 1e-9) / 10
+
+    @property
+    def local_part(self) -> float:
+        """The part of each limit that servers may spend locally now.
+
+        All of it in local mode; what the ramp leaves; and all of it for the odd call that
+        Redis did not answer in time, where a share is the best guess there is.
+        """
+        return (1.0 - self.shared_tenths) or 1.0
+
+    def start(self) -> None:
+        self._store.on_lost(self._connection_lost)
+        self._task = asyncio.get_running_loop().create_task(self._keep_connected(), name="fuseboard-store")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        await self._store.close()
+
+    def answered(self, now_us: int) -> None:
+        """Redis answered; ``now_us`` is its time."""
+        moment = monotonic()
+        offset = now_us - int(moment * 1_000_000)
+        newest, older = self._offsets
+        if moment - self._offsets_since > OFFSET_STRETCH_S:
+            newest, older, self._offsets_since = None, newest, moment
+        self._offsets = (offset if newest is None else max(newest, offset), older)
+
+    def store_time_us(self) -> int:
+        """What time Redis has, to the delay of its quickest recent reply; 0 before it ever said."""
+        newest, older = self._offsets
+        known = max(offset for offset in (newest, older, -1 << 62) if offset is not None)
+        return 0 if known == -1 << 62 else int(monotonic() * 1_000_000) + known
+
+    def failed(self, cause: str) -> None:
+        """Redis answered with an error, or the connection broke."""
+        tuning = self._tuning()
+        if self._count(self._failures, tuning.failure_window_ms, 1) >= tuning.store_failures:
+            self._go_local(
+                f"{tuning.store_failures} failures in {tuning.failure_window_ms / 1000:g} s, last: {cause}"
+            )
+
+    def missed(self, calls: int) -> None:
+        """This many calls waited until their deadline for nothing."""
+        tuning = self._tuning()
+        if self._count(self._timeouts, tuning.timeout_window_ms, calls) >= tuning.store_timeouts:
+            self._go_local(f"{tuning.store_timeouts} timeouts in {tuning.timeout_window_ms / 1000:g} s")
+
+    @staticmethod
+    def _count(moments: deque[float], window_ms: int, times: int) -> int:
+        now = monotonic()
+        moments.extend([now] * times)
+        while moments and moments[0] < now - window_ms / 1000:
+            moments.popleft()
+        return len(moments)
+
+    def _connection_lost(self, error: Exception | None) -> None:
+        self.failed(str(error or "the server closed the connection"))
+        self._wake.set()
+
+    def _go_local(self, cause: str) -> None:
+        if self.mode is not Mode.LOCAL:
+            self._change(Mode.LOCAL, cause)
+        self._wake.set()
+
+    def _change(self, mode: Mode, cause: str) -> None:
+        log.warning("mode changed", extra={"was": self.mode, "mode": mode, "cause": cause})
+        self.mode, self.cause, self.since = mode, cause, monotonic()
+        self._failures.clear()
+        self._timeouts.clear()
+        self._on_change()
+
+    async def _keep_connected(self) -> None:
+        """The only place that connects and probes. Runs until ``stop``."""
+        first = True
+        while True:
+            if self.mode is not Mode.LOCAL and self._store.connected:
+                self._wake.clear()
+                await self._wake.wait()
+                # A broken connection is looked at again at once; a slow Redis gets its interval.
+                await asyncio.sleep(self._interval() if self._store.connected else FIRST_PROBE_S)
+                continue
+            try:
+                await self._probe()
+            except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
+                # A socket that swallowed a probe may be dead for good: the next one opens its own.
+                await self._store.close()
+                self._go_local(f"{type(error).__name__}: {error}".rstrip(": "))
+                if first:
+                    self.cause = f"never reached: {error}"
+                first = False
+                await asyncio.sleep(self._interval())
+                continue
+            await self._come_back(first)
+            first = False
+
+    async def _probe(self) -> None:
+        if not self._store.connected:
+            await self._store.connect(PROBE_TIMEOUT_S)
+        reply = await self._store.call("TIME", timeout=PROBE_TIMEOUT_S)
+        if not isinstance(reply, list) or len(reply) != 2:
+            raise ConnectionLostError(f"TIME was answered with {reply!r}")
+        seconds, microseconds = reply
+        self.answered(int(seconds) * 1_000_000 + int(microseconds))
+
+    async def _come_back(self, first: bool) -> None:
+        """Redis answers. A start, and a reconnect that was never noticed, need no ramp."""
+        if self.mode is not Mode.LOCAL:
+            return
+        if first:
+            self._change(Mode.SHARED, "connected")
+            return
+        try:
+            begun = await self._shared_ramp_start()
+        except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
+            self.cause = f"answers, but: {error}"
+            await asyncio.sleep(self._interval())
+            return
+        self._ramp_length = self._tuning().ramp_ms / 1000
+        elapsed = max(0.0, (self.store_time_us() - begun) / 1_000_000)
+        self._ramp_ends = monotonic() + max(0.0, self._ramp_length - elapsed)
+        self._change(Mode.RAMPING, "Redis answers again")
+        asyncio.get_running_loop().call_later(self._ramp_length, self._finish_ramp)
+
+    def _finish_ramp(self) -> None:
+        """Leave the ramp on time even when no call asks for it."""
+        if self.mode is Mode.RAMPING and monotonic() >= self._ramp_ends:
+            self._change(Mode.SHARED, "the ramp is over")
+
+    async def _shared_ramp_start(self) -> int:
+        """All servers that come back together ramp together: the first one's time counts."""
+        key, length = keys.ramp(self._environment), self._tuning().ramp_ms
+        await self._store.call("SET", key, self.store_time_us(), "NX", "PX", length)
+        begun = await self._store.call("GET", key)
+        return int(begun) if isinstance(begun, bytes) and begun.isdigit() else self.store_time_us()
+
+    def _interval(self) -> float:
+        return self._tuning().probe_interval_ms / 1000 * random.uniform(0.8, 1.2)

@@ -1,0 +1,31 @@
+"""The questions put to Redis: loads ``lua/``, one ``Script`` each."""
+
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.resources import files
+
+#: How every script reads the time. Tests put virtual time in its place; nothing else differs.
+CLOCK = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
+_INSERT = "-- insert breaker_text\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    text: str
+    #: SHA-1 in hexadecimal, by which Redis knows a loaded script.
+    sha: str
+
+
+def read_script(name: str, *, clock: str = CLOCK) -> Script:
+    """Load ``lua/<name>.lua`` whole, with the shared functions inserted where it says so."""
+    folder = files("fuseboard") / "lua"
+    text = (folder / f"{name}.lua").read_text()
+    if text.count(CLOCK) != 1:
+        raise ValueError(f"lua/{name}.lua must read the time exactly once, as store/scripts.py spells it")
+    text = text.replace(_INSERT, (folder / "breaker_text.lua").read_text()).replace(CLOCK, clock)
+    return Script(name=name, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+ADMIT = read_script("admit")
+REPORT = read_script("report")
