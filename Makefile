@@ -73,14 +73,15 @@ format: environment ## rewrite Python and templates in the house format
 	@$(if $(TEMPLATES),$(PY) -m djade --target-version 5.2 $(TEMPLATES) || true)
 
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-          --custom-compile-command "make requirements" $(UPGRADE) pyproject.toml
+          --custom-compile-command "make requirements" $(UPGRADE)
 
 requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGRADE=--upgrade takes newer versions
 	@command -v $(UV) >/dev/null || { echo "make requirements needs uv: python3 -m pip install uv"; exit 1; }
-	$(COMPILE) --all-extras --group dev -o requirements/dev.txt
-	$(COMPILE) --extra controlplane -c requirements/dev.txt -o requirements/controlplane.txt
-	$(COMPILE) --group pod -c requirements/dev.txt -o requirements/pod.txt
-	$(COMPILE) --group agent-test -c requirements/dev.txt -o requirements/agent-test.txt
+	$(COMPILE) pyproject.toml --all-extras --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra controlplane -c requirements/dev.txt -o requirements/controlplane.txt
+	$(COMPILE) pyproject.toml --group pod -c requirements/dev.txt -o requirements/pod.txt
+	$(COMPILE) pyproject.toml --group agent-test -c requirements/dev.txt -o requirements/agent-test.txt
+	$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
 	@rm -rf .venv .venv-agent .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \

@@ -17,7 +17,7 @@ MAX_PYTHON_LINES = 300
 # Character classes keep these patterns from matching this file.
 _MACHINE_PATHS = re.compile(r"(?<![\w.~}-])/(?:hom[e]/\w|User[s]/\w|roo[t]/|wor[k]/|tm[p]/\w|mn[t]/\w)")
 _REGISTRY_HOSTS = re.compile(
-    r"(?:pyp[i]\.org|pythonhoste[d]\.org|registr[y]\.\w|npmj[s]\.(?:org|com)|docke[r]\.io|ghc[r]\.io|qua[y]\.io"
+    r"(?:pyp[i]\.org|pythonhoste[d]\.org|registr[y]\.[a-z]+\.(?:com|org|io|net)|npmj[s]\.(?:org|com)|docke[r]\.io|ghc[r]\.io|qua[y]\.io"
     r"|unpk[g]\.com|jsdeliv[r]\.net|cdnj[s]\.|proxy\.golan[g]\.org|crate[s]\.io|(?:deb|security)\.debia[n]\.org)"
     r"|^--?(?:index-ur[l]|extra-index-ur[l]|find-link[s]|trusted-hos[t])",
     re.IGNORECASE,

@@ -1,0 +1,56 @@
+# docker build --target controlplane .   web, gateway, worker, beat
+# docker build --target pod .            a demo pod: the agent alone, without Django
+#
+# Everything is installed from the hashes in requirements/; the images run as a user without rights,
+# and on a read-only file system.
+
+FROM python:3.11-slim AS python
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 \
+    PYTHONUNBUFFERED=1
+
+FROM python AS wheel
+WORKDIR /build
+COPY requirements/build.txt requirements/
+RUN pip install --require-hashes --requirement requirements/build.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY agents agents
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
+
+FROM python AS controlplane-environment
+RUN python -m venv /opt/fuseboard
+COPY requirements/controlplane.txt requirements/
+RUN /opt/fuseboard/bin/pip install --require-hashes --requirement requirements/controlplane.txt
+COPY --from=wheel /wheels /wheels
+RUN /opt/fuseboard/bin/pip install --no-deps --no-index /wheels/*.whl
+
+FROM python AS pod-environment
+RUN python -m venv /opt/fuseboard
+COPY requirements/pod.txt requirements/
+RUN /opt/fuseboard/bin/pip install --require-hashes --requirement requirements/pod.txt
+COPY --from=wheel /wheels /wheels
+RUN /opt/fuseboard/bin/pip install --no-deps --no-index /wheels/*.whl
+
+FROM python AS runtime
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fuseboard \
+    && install --directory --owner fuseboard --mode 0700 /run/fuseboard
+ENV PATH=/opt/fuseboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+WORKDIR /app
+
+FROM runtime AS pod
+COPY --from=pod-environment /opt/fuseboard /opt/fuseboard
+# The demo's programs, and nothing of the control plane they do not import.
+COPY controlplane/__init__.py controlplane/
+COPY controlplane/demo controlplane/demo
+USER fuseboard
+EXPOSE 8080
+
+FROM runtime AS controlplane
+COPY --from=controlplane-environment /opt/fuseboard /opt/fuseboard
+COPY manage.py ./
+COPY controlplane controlplane
+COPY dashboard dashboard
+COPY docs/runbooks docs/runbooks
+# No secret is needed to collect files, and none is left in the image.
+RUN FUSEBOARD_COLLECT=1 FUSEBOARD_SECRET_KEY=only-while-collecting python manage.py collectstatic --noinput --verbosity 0
+USER fuseboard
+EXPOSE 8000 8001

@@ -1,0 +1,116 @@
+"""docker-compose.yml says nothing that Compose would refuse, and names only what exists."""
+
+import importlib
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from django.core.management import get_commands
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict] = COMPOSE["services"]
+OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
+
+
+def _schema() -> dict:
+    """The schema of the compose-spec project, as check-jsonschema carries it along."""
+    file = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    return json.loads(file.read_text())
+
+
+def test_it_follows_the_compose_schema():
+    jsonschema.validate(COMPOSE, _schema())
+
+
+def test_the_schema_would_refuse_a_mistake():
+    with pytest.raises(jsonschema.ValidationError, match="comand"):
+        jsonschema.validate({"services": {"web": {"image": "x", "comand": "y"}}}, _schema())
+
+
+def test_every_process_of_the_product_is_there():
+    assert {"postgres", "limits", "broker", "migrate", "web", "gateway", "worker", "beat"} <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_command_of_a_service_exists(name):
+    _check_command(SERVICES[name]["command"])
+
+
+def _check_command(command: list[str]) -> None:
+    match command:
+        case ["python", "manage.py", name, *_]:
+            assert name in get_commands()
+        case ["python", "-m", module, *_]:
+            assert importlib.util.find_spec(module) is not None
+        case ["celery", "-A", module, ("worker" | "beat"), *_]:
+            assert importlib.import_module(f"{module}.celery").app.main == module
+        case ["uvicorn", *_]:
+            target = next(word for word in command if re.fullmatch(r"[\w.]+:\w+", word))
+            module, _, attribute = target.partition(":")
+            assert callable(getattr(importlib.import_module(module), attribute))
+        case _:
+            raise AssertionError(f"a command this test does not know: {command}")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_image_of_a_service_has_its_target(name):
+    targets = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert SERVICES[name]["build"]["target"] in targets
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_services_run_without_rights_on_a_read_only_disk(name):
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "privileged" not in service
+    for stage in ("controlplane", "pod"):
+        body = re.search(rf"AS {stage}\n(.*?)(?:\nFROM|\Z)", (ROOT / "Dockerfile").read_text(), re.DOTALL)
+        assert "USER fuseboard" in body.group(1)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_every_service_has_limits_of_its_own(name):
+    limits = SERVICES[name]["deploy"]["resources"]["limits"]
+    assert {"cpus", "memory"} <= set(limits)
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"migrate", "beat", "enrol", "load"}))
+def test_every_service_that_serves_is_asked_whether_it_is_well(name):
+    assert SERVICES[name]["healthcheck"]["test"]
+
+
+def test_no_secret_has_a_default():
+    for variable, default in re.findall(
+        r"\$\{(\w+)(:?[-?][^}]*)?\}", (ROOT / "docker-compose.yml").read_text()
+    ):
+        if re.search(r"PASSWORD|SECRET|TOKEN", variable):
+            assert default.startswith(":?"), f"{variable} may be empty"
+
+
+def test_the_example_names_every_variable_and_holds_no_secret():
+    asked = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
+    example = dict(re.findall(r"^#? ?(\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    assert asked == set(example)
+    assert [name for name in example if re.search(r"PASSWORD|SECRET|TOKEN", name) and example[name]] == []
+
+
+def test_limits_and_broker_are_two_servers_that_never_evict():
+    urls = SERVICES["web"]["environment"]
+    assert "@limits:" in urls["FUSEBOARD_REDIS_URL"]
+    assert "@broker:" in urls["FUSEBOARD_BROKER_URL"]
+    for name in ("limits", "broker"):
+        assert "--maxmemory-policy noeviction" in " ".join(SERVICES[name]["command"])
+
+
+def test_volumes_are_declared_and_only_loopback_is_published():
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", []):
+            assert volume.split(":")[0] in COMPOSE["volumes"], name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name

