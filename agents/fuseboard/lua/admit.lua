@@ -2,8 +2,8 @@
 -- May these calls be made now? Override, breaker and every limit of one domain in one answer.
 --
 -- Invariant: all or nothing. Everything is checked before anything is written; a call that is
--- refused consumes nothing, and a batch in which every call is refused leaves every key as it
--- was. A batch that arrives after `not_after` charges nothing.
+-- refused consumes nothing, and a batch in which every call is refused leaves every readable key
+-- as it was. A batch that arrives after `not_after` charges nothing.
 --
 -- KEYS  guarded: 1 override  2 breaker  3 outcomes  4 evidence  5 transitions, then the limits
 --       not guarded: the limits alone
@@ -150,6 +150,7 @@ local function read_ring(limit, text, missing)
     if not ring then
         -- New, unreadable, of another window, or from a clock far ahead: what is known to be
         -- spent counts as spent now, which can only refuse too much, and for one window.
+        limit.repaired = text or not missing
         ring = { width, index, sum }
         for i = 0, size do ring[i + 4] = 0 end
         ring[index % (size + 1) + 4] = sum
@@ -175,7 +176,7 @@ local function read_bucket(limit, text, missing)
     if not us or old_limit < 1 or old_window < 1 then
         us, fraction = now, 0
         if text or not missing then
-            limit.unreadable, us = 1, now + full
+            limit.unreadable, limit.repaired, us = 1, true, now + full
         end
     elseif us < now then
         us, fraction = now, 0
@@ -183,7 +184,7 @@ local function read_bucket(limit, text, missing)
         us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0
     end
     -- Further ahead than a full bucket is impossible, unless a clock or a burst was changed.
-    if us - now > full then us, fraction = now + full, 0 end
+    if us - now > full then limit.repaired, us, fraction = true, now + full, 0 end
     limit.us, limit.fraction = us, fraction
 end
 
@@ -281,9 +282,20 @@ for _, limit in ipairs(limits) do
     reply[#reply + 1] = limit.refused
     reply[#reply + 1] = limit.unreadable
 end
-if granted_total == 0 then return reply end
 
--- 4. Commit.
+-- 4. Commit. What was repaired is written even when nothing was granted, or it would never heal.
+for _, limit in ipairs(limits) do
+    if limit.spent or limit.repaired then
+        local ring = limit.ring
+        if ring then
+            redis.call('SET', limit.key, cmsgpack.pack(ring), 'PX', ceil(limit.width * (limit.size + 2) / 1000))
+        else
+            local text = whole(limit.us) .. ' ' .. whole(limit.fraction) .. ' ' .. whole(limit.limit) .. ' ' .. whole(limit.window)
+            redis.call('SET', limit.key, text, 'PX', ceil((limit.us - now) / 1000) + 1)
+        end
+    end
+end
+if granted_total == 0 or not guarded then return reply end
 if verdict == PROBES then
     for i = 1, granted_total do
         breaker.permits[#breaker.permits + 1] = { token = token .. '.' .. whole(i), expires = now + lease }
@@ -293,16 +305,5 @@ if verdict == PROBES or before then
     write_breaker(KEYS[2], breaker)
     if forget then redis.call('DEL', KEYS[3], KEYS[4]) end
     if before and before ~= 'missing' then append_transition(KEYS[5], before, breaker, '', server, now) end
-end
-for _, limit in ipairs(limits) do
-    if limit.spent then
-        local ring = limit.ring
-        if ring then
-            redis.call('SET', limit.key, cmsgpack.pack(ring), 'PX', ceil(limit.width * (limit.size + 2) / 1000))
-        else
-            local text = whole(limit.us) .. ' ' .. whole(limit.fraction) .. ' ' .. whole(limit.limit) .. ' ' .. whole(limit.window)
-            redis.call('SET', limit.key, text, 'PX', ceil((limit.us - now) / 1000) + 1)
-        end
-    end
 end
 return reply

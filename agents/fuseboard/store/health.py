@@ -167,10 +167,7 @@ class StoreHealth:
         first = True
         while True:
             if self.mode is not Mode.LOCAL and self._store.connected:
-                self._wake.clear()
-                await self._wake.wait()
-                # A broken connection is looked at again at once; a slow Redis gets its interval.
-                await asyncio.sleep(self._interval() if self._store.connected else FIRST_PROBE_S)
+                await self._until_something_broke()
                 continue
             try:
                 await self._probe()
@@ -185,6 +182,12 @@ class StoreHealth:
                 continue
             await self._come_back(first)
             first = False
+
+    async def _until_something_broke(self) -> None:
+        self._wake.clear()
+        await self._wake.wait()
+        # A broken connection is looked at again at once; a slow Redis gets its interval.
+        await asyncio.sleep(self._interval() if self._store.connected else FIRST_PROBE_S)
 
     async def _probe(self) -> None:
         if not self._store.connected:

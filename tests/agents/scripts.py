@@ -1,0 +1,142 @@
+"""The real scripts on a real server, in virtual time.
+
+The shipped text runs with one difference: ``now`` is the last argument instead of ``TIME``.
+"""
+
+from dataclasses import dataclass, field
+
+import redis
+
+from fuseboard.admission.limits import script_arguments
+from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
+from fuseboard.contract.policy import BreakerPolicy, Limit
+from fuseboard.store.scripts import Script, read_script
+
+VIRTUAL_CLOCK = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil\n"
+
+#: When virtual time begins: as many digits as the real clock has.
+START_US = 1_790_000_000_000_000
+
+VERDICTS = ("admits", "probes", "open", "probe_busy", "forced_open", "bypass", "late")
+CHANGES = ("none", "tripped", "reopened", "closed", "stale", "would_trip")
+
+
+@dataclass(frozen=True)
+class Group:
+    granted: int
+    blocked: int
+    wait_us: int
+
+
+@dataclass(frozen=True)
+class Admitted:
+    verdict: str
+    generation: int
+    wait_us: int
+    now_us: int
+    groups: list[Group]
+    left: list[int]
+    shadow_refused: list[int]
+    unreadable: list[int]
+
+    @property
+    def granted(self) -> int:
+        return sum(group.granted for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Reported:
+    change: str
+    state: int
+    generation: int
+    remaining_us: int
+    calls: int
+    failures: int
+    consecutive: int
+
+
+@dataclass
+class Store:
+    """One domain: five guard keys and any limits."""
+
+    client: redis.Redis
+    limits: list[Limit] = field(default_factory=list)
+    policy: BreakerPolicy = field(default_factory=BreakerPolicy)
+    guarded: bool = False
+    now_us: int = START_US
+    admit_script: Script = field(default_factory=lambda: read_script("admit", clock=VIRTUAL_CLOCK))
+    report_script: Script = field(default_factory=lambda: read_script("report", clock=VIRTUAL_CLOCK))
+    batches: int = 0
+
+    GUARD = ("{d}:override", "{d}:breaker", "{d}:outcomes", "{d}:evidence", "{d}:transitions")
+
+    def limit_key(self, limit: Limit) -> str:
+        return f"{{d}}:limit:{limit.name}"
+
+    def admit(self, *groups: tuple[int, int], not_after: int = 0, server: str = "web-1") -> Admitted:
+        """Ask for groups of (count, cost); one call of cost 1 when none is given."""
+        wanted = groups or ((1, 1),)
+        self.batches += 1
+        keys = [*(self.GUARD if self.guarded else ()), *(self.limit_key(limit) for limit in self.limits)]
+        arguments: list[object] = [not_after, int(self.guarded)]
+        if self.guarded:
+            policy = self.policy
+            arguments += [policy.probes, policy.probe_lease_ms * 1000, policy.open_max_ms * 1100]
+            arguments += [f"b{self.batches}", server]
+        arguments.append(len(self.limits))
+        for limit in self.limits:
+            arguments += script_arguments(limit, 1.0)
+        arguments.append(len(wanted))
+        every = range(1, len(self.limits) + 1)
+        for count, cost in wanted:
+            arguments += [count, cost, len(self.limits), *every]
+        reply = self._run(self.admit_script, keys, arguments)
+        if len(reply) == 4:
+            return Admitted(VERDICTS[reply[0]], *reply[1:], [], [], [], [])
+        rows = [Group(*reply[4 + 3 * i : 7 + 3 * i]) for i in range(len(wanted))]
+        tail = reply[4 + 3 * len(wanted) :]
+        return Admitted(VERDICTS[reply[0]], *reply[1:4], rows, tail[0::3], tail[1::3], tail[2::3])
+
+    def report(
+        self,
+        generation: int,
+        *,
+        ok: int = 0,
+        failure: int = 0,
+        slow: int = 0,
+        tail: int | None = None,
+        probes: tuple[tuple[str, int], ...] = (),
+        server: str = "web-1",
+        jitter: int = 0,
+    ) -> Reported:
+        policy = self.policy
+        arguments: list[object] = [server, generation, ok, failure, slow, failure if tail is None else tail]
+        arguments += [policy.consecutive_failures, policy.failure_percent, policy.slow_percent]
+        arguments += [policy.minimum_calls, policy.window_s, policy.minimum_servers]
+        arguments += [policy.open_ms * 1000, policy.open_max_ms * 1000, policy.successes_to_close, jitter]
+        for token, outcome in probes:
+            arguments += [token, outcome]
+        reply = self._run(self.report_script, list(self.GUARD), arguments)
+        return Reported(CHANGES[reply[0]], *reply[1:4], *reply[5:])
+
+    def breaker(self) -> StoredBreaker | None:
+        text = self.client.get("{d}:breaker")
+        return parse_breaker(text.decode() if isinstance(text, bytes) else None)
+
+    def hold(self, mode: str, seconds: float, revision: int = 1) -> None:
+        """An override as the control plane writes its key."""
+        self.client.set("{d}:override", f"{mode} {self.now_us + int(seconds * 1_000_000)} {revision}")
+
+    def advance(self, seconds: float) -> None:
+        self.now_us += int(seconds * 1_000_000)
+
+    def contents(self) -> dict[bytes, bytes | None]:
+        """Every key, byte for byte."""
+        return {key: self.client.dump(key) for key in self.client.keys("*")}
+
+    def _run(self, script: Script, keys: list[str], arguments: list[object]) -> list[int]:
+        every = [*keys, *arguments, self.now_us]
+        try:
+            return self.client.evalsha(script.sha, len(keys), *every)
+        except redis.exceptions.NoScriptError:
+            return self.client.eval(script.text, len(keys), *every)

@@ -1,0 +1,163 @@
+"""``report.lua`` on a real server, in virtual time: what trips, closes and is ignored."""
+
+import pytest
+import redis
+
+from fuseboard.contract.policy import BreakerPolicy
+from tests.agents.scripts import Store
+
+POLICY = BreakerPolicy(
+    consecutive_failures=5,
+    failure_percent=50,
+    slow_percent=50,
+    minimum_calls=10,
+    window_s=10,
+    open_ms=2000,
+    open_max_ms=8000,
+    probes=2,
+    probe_lease_ms=1000,
+    successes_to_close=2,
+    minimum_servers=2,
+)
+
+
+@pytest.fixture
+def store(limits: redis.Redis) -> Store:
+    return Store(limits, policy=POLICY, guarded=True)
+
+
+def open_again(store: Store) -> int:
+    """Trip it, wait, and return the generation of the half-open state with two permits out."""
+    store.report(store.admit().generation, failure=5)
+    store.advance(store.breaker().until_us / 1e6 - store.now_us / 1e6 + 0.001)
+    return store.admit((2, 1)).generation
+
+
+def test_failures_of_all_servers_add_up(store: Store):
+    generation = store.admit().generation
+    for server in ("a", "b", "a", "b"):
+        assert store.report(generation, failure=1, server=server).change == "none"
+    assert store.report(generation, failure=1, server="a").change == "tripped"
+
+
+def test_a_success_between_ends_the_row_of_failures(store: Store):
+    generation = store.admit().generation
+    store.report(generation, failure=4, server="a")
+    store.report(generation, ok=1, failure=1, tail=1, server="b")
+    assert store.report(generation, failure=3, server="a").consecutive == 4
+    assert store.breaker().state == "closed"
+
+
+def test_a_ratio_needs_enough_calls(store: Store):
+    generation = store.admit().generation
+    for _ in range(4):
+        assert store.report(generation, ok=1, failure=1, tail=0, server="a").change == "none"
+    assert store.report(generation, ok=1, failure=1, tail=0, server="b").change == "tripped"
+    assert store.breaker().cause == "ratio"
+
+
+def test_slow_calls_trip_it_too(store: Store):
+    generation = store.admit().generation
+    store.report(generation, ok=4, server="a", slow=2)
+    assert store.report(generation, ok=1, slow=3, server="b").change == "tripped"
+    assert store.breaker().cause == "slow"
+
+
+def test_the_window_slides(store: Store):
+    generation = store.admit().generation
+    store.report(generation, ok=4, failure=4, tail=0, server="a")
+    store.advance(10)
+    assert store.report(generation, ok=1, failure=1, tail=0, server="b").calls == 2
+
+
+def test_one_bad_server_cannot_trip_it_for_the_others(store: Store):
+    generation = store.admit().generation
+    store.report(generation, ok=1, server="healthy")
+    for _ in range(20):
+        assert store.report(generation, failure=1, server="bad").change == "none"
+    assert store.breaker().state == "closed"
+
+
+def test_a_server_that_is_alone_with_its_calls_trips_it_alone(store: Store):
+    generation = store.admit().generation
+    assert store.report(generation, failure=5, server="only").change == "tripped"
+
+
+def test_an_older_generation_changes_nothing(store: Store):
+    old = store.admit().generation
+    half_open = open_again(store)
+    before = store.contents()
+    assert store.report(old, ok=100, failure=100, probes=(("b2.1", 1),)).change == "stale"
+    assert store.contents() == before
+    assert store.breaker().generation == half_open
+
+
+def test_enough_good_probes_close_it(store: Store):
+    generation = open_again(store)
+    assert store.report(generation, probes=(("b2.1", 1),)).change == "none"
+    assert store.report(generation, probes=(("b2.2", 1),)).change == "closed"
+    assert store.breaker().state == "closed"
+
+
+def test_one_probe_reported_twice_is_one_success(store: Store):
+    generation = open_again(store)
+    store.report(generation, probes=(("b2.1", 1),))
+    assert store.report(generation, probes=(("b2.1", 1),)).change == "none"
+
+
+def test_a_failed_probe_opens_it_for_twice_as_long(store: Store):
+    generation = open_again(store)
+    reopened = store.report(generation, probes=(("b2.1", 2),))
+    assert (reopened.change, reopened.remaining_us) == ("reopened", 4_000_000)
+
+
+def test_the_open_time_has_a_maximum(store: Store):
+    for _ in range(5):
+        generation = open_again(store)
+        reopened = store.report(generation, probes=((f"b{store.batches}.1", 2),))
+    assert reopened.remaining_us == 8_000_000
+
+
+def test_a_lease_that_ran_out_counts_neither_way(store: Store):
+    generation = open_again(store)
+    store.advance(1.1)
+    assert store.report(generation, probes=(("b2.1", 1), ("b2.2", 2))).change == "none"
+    assert store.breaker().state == "half_open"
+
+
+def test_a_neutral_probe_frees_its_slot(store: Store):
+    generation = open_again(store)
+    assert store.admit().granted == 0
+    store.report(generation, probes=(("b2.1", 0),))
+    assert store.admit((2, 1)).granted == 1
+
+
+def test_a_lost_key_does_not_let_old_outcomes_in(store: Store, limits: redis.Redis):
+    old = store.admit().generation
+    open_again(store)
+    limits.flushall()
+    store.advance(0.001)
+    new = store.admit().generation
+    assert new > old
+    assert store.report(old, failure=50).change == "stale"
+
+
+def test_under_a_hold_closed_it_says_what_would_have_happened(store: Store):
+    generation = store.admit().generation
+    store.hold("metrics_only", 60)
+    assert store.report(generation, failure=5).change == "would_trip"
+    assert store.breaker().state == "closed"
+
+
+def test_disabled_records_nothing(store: Store, limits: redis.Redis):
+    generation = store.admit().generation
+    store.hold("disabled", 60)
+    assert store.report(generation, failure=50).change == "none"
+    assert not limits.exists("{d}:outcomes")
+
+
+def test_garbage_in_the_outcomes_starts_them_again(store: Store, limits: redis.Redis):
+    generation = store.admit().generation
+    for poison in (b"x", b"\x93\xa1a\xa1b\xa1c", b""):
+        limits.set("{d}:outcomes", poison)
+        assert store.report(generation, failure=1, server="a").calls == 1
