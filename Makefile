@@ -58,19 +58,19 @@ lint-lua: luacheck
 	@if command -v luacheck >/dev/null; then luacheck --quiet $(LUA); fi
 
 lint-templates: environment
-	@$(if $(TEMPLATES),$(PY) -m djade --check --target-version 5.2 $(TEMPLATES),echo "no templates yet")
+	@$(if $(TEMPLATES),.venv/bin/djade --check --target-version 5.2 $(TEMPLATES),echo "no templates yet")
 
 lint-tree: environment
 	@$(PY) tools/check_tree.py
 
 lint-django: environment
-	@$(PY) manage.py check --deploy --fail-level WARNING
+	@FUSEBOARD_ORIGINS=https://fuseboard.example.com $(PY) manage.py check --deploy --fail-level WARNING
 	@$(PY) manage.py makemigrations --check --dry-run --verbosity 1
 
 format: environment ## rewrite Python and templates in the house format
 	@$(PY) -m ruff check --fix-only .
 	@$(PY) -m ruff format .
-	@$(if $(TEMPLATES),$(PY) -m djade --target-version 5.2 $(TEMPLATES) || true)
+	@$(if $(TEMPLATES),.venv/bin/djade --target-version 5.2 $(TEMPLATES) || true)
 
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
           --custom-compile-command "make requirements" $(UPGRADE)
