@@ -1,0 +1,13 @@
+"""The two clocks, as one value that tests can turn by hand."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Clock:
+    #: Seconds that never jump: everything is decided on these.
+    monotonic: Callable[[], float] = time.monotonic
+    #: Unix seconds: for rows and answers only.
+    wall: Callable[[], float] = time.time

@@ -1,0 +1,168 @@
+"""The published configuration in memory, and the answers made of it, encoded once.
+
+Nothing here waits for a store. A copy that has become old is served on; it is never replaced
+by an older one, by one that does not parse, or by an empty one.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from fuseboard.contract.policy import ConfigHead, decode_policy
+from fuseboard.contract.sync import Applied, SyncRequest
+
+#: More changed tenants than this are not listed: the server asks again for those it holds.
+MOST_LISTED = 500
+
+#: Changes remembered for servers that were away.
+CHANGES_KEPT = 20_000
+
+_NOTHING = b""
+_REFETCH = b',"refetch_tenants":true'
+_encode = msgspec.json.encode
+
+
+class Refused(ValueError):
+    """A loaded configuration that must not replace the one in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one reading of Postgres found, all of one moment."""
+
+    head: ConfigHead
+    policy: bytes
+    #: ``TenantRecord`` as JSON, ``None`` for a tenant that was removed: every tenant when
+    #: ``whole``, else those changed since the head that was in force.
+    tenants: dict[str, bytes | None]
+    whole: bool
+
+
+class Changes:
+    """Which tenants changed at which revision, as far back as ``floor``."""
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor
+        self._log: list[tuple[int, str]] = []
+
+    def extend(self, revision: int, tenants: Iterable[str]) -> None:
+        self._log.extend((revision, tenant) for tenant in tenants)
+        excess = len(self._log) - CHANGES_KEPT
+        if excess > 0:
+            self.floor = self._log[excess - 1][0]
+            # A revision is either wholly remembered or wholly forgotten.
+            del self._log[: self._position_after(self.floor)]
+
+    def since(self, revision: int) -> list[str] | None:
+        """Tenants changed after ``revision``; ``None`` when they are too many, or it is too long ago."""
+        if revision < self.floor:
+            return None
+        names = dict.fromkeys(tenant for _, tenant in self._log[self._position_after(revision) :])
+        return list(names) if len(names) <= MOST_LISTED else None
+
+    def _position_after(self, revision: int) -> int:
+        return bisect_right(self._log, revision, key=lambda entry: entry[0])
+
+
+class Configuration:
+    """One environment's configuration, and its servers' answers."""
+
+    def __init__(self, environment: str) -> None:
+        self.environment = environment
+        self.head = ConfigHead(epoch=0, revision=0, hash="")
+        self.policy = b""
+        self.tenants: dict[str, bytes] = {}
+        self.changes = Changes(floor=0)
+        self.policies_sent = 0
+        self._head_part = b""
+        #: Applied revision -> the changes since, ready to send.
+        self._changes_parts: dict[int, bytes] = {}
+
+    @property
+    def loaded(self) -> bool:
+        return bool(self._head_part)
+
+    def take(self, loaded: Loaded) -> bool:
+        """Take up what was read; whether it was newer.
+
+        Raises ``Refused``, or what ``decode_policy`` raises, and then keeps what it had.
+        """
+        head = loaded.head
+        if self.loaded and (head.epoch, head.revision) <= (self.head.epoch, self.head.revision):
+            return False
+        if not loaded.whole and head.epoch != self.head.epoch:
+            raise Refused("changes of another epoch")
+        if loaded.whole and self.tenants and not any(loaded.tenants.values()):
+            raise Refused("no tenants at all, where there were some")
+        if loaded.policy != self.policy:
+            decode_policy(loaded.policy)
+        self._replace(loaded)
+        return True
+
+    def answer(self, beat: SyncRequest, *, server_time_us: int, next_ms: int, live_servers: int) -> bytes:
+        """The ``SyncResponse`` for this beat, as JSON."""
+        head, applied = self.head, beat.applied
+        start = b'{"server_time_us":%d,"next_ms":%d,"live_servers":%d,%b' % (
+            server_time_us,
+            next_ms,
+            live_servers,
+            self._head_part,
+        )
+        if applied.hash == head.hash and applied.revision == head.revision and applied.epoch == head.epoch:
+            return start + (self._tenants_part(beat.want) if beat.want else _NOTHING) + b"}"
+        return start + self._difference(beat) + b"}"
+
+    def _difference(self, beat: SyncRequest) -> bytes:
+        head, applied = self.head, beat.applied
+        if _is_ahead(applied, head):
+            # It heard of a revision from Redis before this process did: nothing here is news to it.
+            return self._tenants_part(beat.want) if beat.want else _NOTHING
+        policy = _NOTHING
+        if applied.hash != head.hash:
+            policy = b',"policy":' + self.policy
+            self.policies_sent += 1
+        if applied.epoch != head.epoch:
+            return policy + self._tenants_part(beat.want) + _REFETCH
+        if not beat.want:
+            return policy + self._changes_part(applied.revision)
+        changed = self.changes.since(applied.revision)
+        if changed is None:
+            return policy + self._tenants_part(beat.want) + _REFETCH
+        return policy + self._tenants_part(dict.fromkeys([*beat.want, *changed]))
+
+    def _changes_part(self, revision: int) -> bytes:
+        part = self._changes_parts.get(revision)
+        if part is None:
+            changed = self.changes.since(revision)
+            part = _REFETCH if changed is None else self._tenants_part(changed)
+            if len(self._changes_parts) < 1000:
+                self._changes_parts[revision] = part
+        return part
+
+    def _tenants_part(self, names: Collection[str]) -> bytes:
+        if not names:
+            return _NOTHING
+        records = self.tenants
+        pairs = (b"%b:%b" % (_encode(name), records.get(name, b"null")) for name in names)
+        return b',"tenants":{%b}' % b",".join(pairs)
+
+    def _replace(self, loaded: Loaded) -> None:
+        if loaded.whole:
+            self.tenants = {}
+            self.changes = Changes(floor=loaded.head.revision)
+        else:
+            self.changes.extend(loaded.head.revision, loaded.tenants)
+        for tenant, record in loaded.tenants.items():
+            if record is None:
+                self.tenants.pop(tenant, None)
+            else:
+                self.tenants[tenant] = record
+        self.policy, self.head = loaded.policy, loaded.head
+        self._head_part = b'"head":%b' % _encode(loaded.head)
+        self._changes_parts = {}
+
+
+def _is_ahead(applied: Applied, head: ConfigHead) -> bool:
+    return (applied.epoch, applied.revision) > (head.epoch, head.revision)

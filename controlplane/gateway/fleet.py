@@ -1,0 +1,168 @@
+"""The servers of one environment: who is there, since when, and what they count."""
+
+from collections.abc import Iterable
+
+import structlog
+
+from controlplane.fleet.models import ServerState
+from controlplane.gateway.clock import Clock
+from controlplane.gateway.liveness import ASLEEP_S, RecentMaximum, SelfPreservation
+from controlplane.gateway.rates import Totals
+from controlplane.gateway.server import KnownServer
+from fuseboard.contract.sync import SyncRequest
+
+#: More servers than this in one environment is a mistake, or an attack.
+MOST_SERVERS = 50_000
+
+#: A server that said goodbye is remembered this long, so that an overtaken beat does not revive it.
+TOMBSTONE_S = 60.0
+
+_SILENT = (ServerState.UNKNOWN, ServerState.OFFLINE)
+
+log = structlog.get_logger(__name__)
+
+
+class FleetFull(Exception):
+    """There is no room for another server."""
+
+
+class Fleet:
+    """Absorbs beats and, once a second, silence. ``dirty`` holds what Postgres does not know yet."""
+
+    def __init__(self, environment: str, clock: Clock, *, beat_ms: int, beats_per_s: int) -> None:
+        self.environment = environment
+        self.servers: dict[str, KnownServer] = {}
+        self.dirty: dict[str, KnownServer] = {}
+        #: The part of ``dirty`` that should be seen at once.
+        self.urgent: dict[str, KnownServer] = {}
+        self.totals = Totals()
+        self.preservation = SelfPreservation()
+        self.stale_beats = 0
+        self._clock = clock
+        self._beat_ms = beat_ms
+        self._beats_per_s = beats_per_s
+        self._most = RecentMaximum()
+        self._swept = clock.monotonic()
+
+    @property
+    def next_ms(self) -> int:
+        """When a server should come back: later as the fleet grows, so that beats per second stay bounded."""
+        return min(600_000, max(self._beat_ms, len(self.servers) * 1000 // self._beats_per_s))
+
+    @property
+    def live_servers(self) -> int:
+        """Servers that may be spending, the most of the last ten minutes, at least 1."""
+        return self._most.value
+
+    def absorb(self, beat: SyncRequest) -> bool:
+        """Take in one beat; whether it should be seen at once. Stale beats change nothing.
+
+        Raises ``FleetFull``.
+        """
+        now, wall = self._clock.monotonic(), self._clock.wall()
+        name, next_s = beat.server, self.next_ms / 1000
+        server = self.servers.get(name)
+        if server is None:
+            server, news = self._meet(beat, now=now, wall=wall, next_s=next_s), True
+        elif server.is_stale(beat, wall=wall):
+            self.stale_beats += 1
+            return False
+        else:
+            news = False
+        news = server.take(beat, now=now, wall=wall, next_s=next_s) or news
+        self.dirty[name] = server
+        if news:
+            self.urgent[name] = server
+        return news
+
+    def wait_s(self, name: str) -> float:
+        """Seconds until this server may beat again; 0.0 when it may now."""
+        server = self.servers.get(name)
+        return 0.0 if server is None else server.allowance.take(self._clock.monotonic())
+
+    def adopt(self, server: KnownServer) -> None:
+        """Take over a server from Postgres: its lease begins now, its counters with its next beat."""
+        if server.beat.server not in self.servers and len(self.servers) < MOST_SERVERS:
+            self.servers[server.beat.server] = server
+            self._count()
+
+    def sweep(self) -> list[KnownServer]:
+        """Let silence do its work; the servers whose state changed."""
+        now = self._clock.monotonic()
+        if now - self._swept > ASLEEP_S:
+            self._start_leases_anew(now)
+        self._swept = now
+        wanted = [(s, s.state_at(now)) for s in self.servers.values() if s.state is not ServerState.GONE]
+        self._judge(wanted, now)
+        changed = [server for server, state in wanted if self._move(server, state)]
+        for server in changed:
+            self.dirty[server.beat.server] = self.urgent[server.beat.server] = server
+        self._forget_the_gone(now)
+        self._count()
+        return changed
+
+    def refresh_rates(self, servers: Iterable[KnownServer]) -> None:
+        """Bring the totals up to date with these servers' newest counters."""
+        for server in servers:
+            heard = server.state in (ServerState.ONLINE, ServerState.LATE)
+            rates = server.track.contribution() if heard else {}
+            self.totals.replace(server.rates, rates)
+            server.rates = rates
+
+    def count(self, state: ServerState) -> int:
+        return sum(1 for server in self.servers.values() if server.state is state)
+
+    def _meet(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> KnownServer:
+        if len(self.servers) >= MOST_SERVERS:
+            raise FleetFull
+        server = KnownServer(
+            beat=beat, seen=now, seen_wall=wall, next_s=next_s, started_wall=wall - beat.up_ms / 1000
+        )
+        self.servers[beat.server] = server
+        self._count()
+        return server
+
+    def _judge(self, wanted: list[tuple[KnownServer, ServerState]], now: float) -> None:
+        was_frozen = self.preservation.frozen
+        present = [(s, state) for s, state in wanted if s.state is not ServerState.OFFLINE]
+        silent = [server for server, state in present if state not in (ServerState.ONLINE, ServerState.LATE)]
+        self.preservation.observe(
+            now=now,
+            newly_silent=sum(1 for server in silent if server.state not in _SILENT),
+            silent=len(silent),
+            expected=len(present),
+        )
+        if self.preservation.frozen != was_frozen:
+            log.warning(
+                "fleet_expiry_frozen" if self.preservation.frozen else "fleet_expiry_resumed",
+                environment=self.environment,
+                silent=len(silent),
+                expected=len(present),
+            )
+
+    def _move(self, server: KnownServer, state: ServerState) -> bool:
+        if self.preservation.frozen and state in (ServerState.OFFLINE, ServerState.GONE):
+            state = ServerState.UNKNOWN if server.state is not ServerState.OFFLINE else server.state
+        if state is server.state:
+            return False
+        server.state = state
+        if state is ServerState.GONE:
+            server.left_wall = self._clock.wall()
+        return True
+
+    def _forget_the_gone(self, now: float) -> None:
+        gone = [name for name, server in self.servers.items() if server.state is ServerState.GONE]
+        for name in gone:
+            if name not in self.dirty and now - self.servers[name].seen > TOMBSTONE_S:
+                del self.servers[name]
+
+    def _start_leases_anew(self, now: float) -> None:
+        """Whoever was silent while this process did not run may have been speaking to nobody."""
+        log.warning("gateway_was_asleep", environment=self.environment, for_s=round(now - self._swept, 1))
+        asleep = now - self._swept
+        for server in self.servers.values():
+            server.seen = min(now, server.seen + asleep)
+
+    def _count(self) -> None:
+        there = sum(1 for server in self.servers.values() if server.state is not ServerState.GONE)
+        self._most.add(self._clock.monotonic(), there)

@@ -1,0 +1,96 @@
+"""Refusals as RFC 9457 documents."""
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from fuseboard.contract.sync import MAX_BODY_BYTES
+
+_PATH = re.compile(r"(?: - at | in )`\$\.?([^`]*)`$")
+
+
+@dataclass(eq=False)
+class Problem(Exception):
+    """A request that gets no answer but this."""
+
+    status: int
+    title: str
+    detail: str
+    #: Where in the body, as ``counters.requests`` or ``want[3]``.
+    field: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def document(self) -> bytes:
+        body = {"type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail}
+        return msgspec.json.encode(body | {"field": self.field} if self.field else body)
+
+
+def unauthorized() -> Problem:
+    """One answer for every wrong token: which part was wrong is nobody's business."""
+    return Problem(
+        401,
+        "Unauthorized",
+        "Send a valid token of this environment as 'Authorization: Bearer fb_...'.",
+        headers=((b"www-authenticate", b"Bearer"),),
+    )
+
+
+def wrong_environment(environment: str) -> Problem:
+    detail = f"This token does not belong to environment {environment!r}."
+    return Problem(403, "Forbidden", detail, field="environment")
+
+
+def not_found() -> Problem:
+    return Problem(404, "Not Found", "The gateway serves /agent/v1/sync, /healthz, /readyz and /metrics.")
+
+
+def wrong_method(allowed: bytes) -> Problem:
+    detail = f"Use {allowed.decode()} here."
+    return Problem(405, "Method Not Allowed", detail, headers=((b"allow", allowed),))
+
+
+def too_slow() -> Problem:
+    return Problem(
+        408, "Request Timeout", "The body did not arrive in time.", headers=((b"connection", b"close"),)
+    )
+
+
+def too_large() -> Problem:
+    # The rest of the body is never read, so the connection cannot be used again.
+    detail = f"A body has at most {MAX_BODY_BYTES} bytes."
+    return Problem(413, "Content Too Large", detail, headers=((b"connection", b"close"),))
+
+
+def wrong_media_type() -> Problem:
+    return Problem(415, "Unsupported Media Type", "Send uncompressed 'Content-Type: application/json'.")
+
+
+def malformed(error: Exception) -> Problem:
+    return Problem(400, "Bad Request", f"The body is not a JSON document: {error}.")
+
+
+def invalid(error: msgspec.ValidationError) -> Problem:
+    """Name the field that msgspec's message ends with."""
+    message = str(error)
+    match = _PATH.search(message)
+    where = match.group(1) if match else ""
+    return invalid_field(where, message[: match.start()] if match else message)
+
+
+def invalid_field(where: str, detail: str) -> Problem:
+    named = f"{where}: {detail}" if where else detail
+    return Problem(422, "Unprocessable Content", named, field=where)
+
+
+def too_many(wait_s: float) -> Problem:
+    detail = "Too many requests; come back after the time in Retry-After."
+    return Problem(429, "Too Many Requests", detail, headers=(_retry_after(wait_s),))
+
+
+def not_ready(detail: str) -> Problem:
+    return Problem(503, "Service Unavailable", detail, headers=(_retry_after(1.0),))
+
+
+def _retry_after(wait_s: float) -> tuple[bytes, bytes]:
+    return (b"retry-after", str(max(1, -int(-wait_s // 1))).encode())

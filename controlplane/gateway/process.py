@@ -1,0 +1,170 @@
+"""The gateway's parts, put together and kept running."""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+from msgspec import DecodeError
+
+from controlplane.gateway.adoption import known_server_of
+from controlplane.gateway.clock import Clock
+from controlplane.gateway.configuration import Configuration, Loaded, Refused
+from controlplane.gateway.fleet import Fleet
+from controlplane.gateway.flush import Flusher
+from controlplane.gateway.loading import Reading
+from controlplane.gateway.metrics import Counts
+from controlplane.gateway.refresh import Refresher
+from controlplane.gateway.settings import GatewaySettings
+from controlplane.gateway.tokens import TokenBook
+from fuseboard.contract.policy import PolicyError
+
+SWEEP_S = 1.0
+
+#: A collection of the oldest generation stops every beat: 10,000 connections had a p99 of 225 ms
+#: with Python's thresholds, and of 15 ms with these and a frozen start.
+GC_THRESHOLDS = (50_000, 20, 50)
+
+#: Before a loop that failed by mistake begins again.
+RESTART_S = 1.0
+
+#: Between a SIGTERM and the last batch.
+STOP_S = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class Gateway:
+    """State of one gateway process. Everything runs on one event loop."""
+
+    def __init__(self, settings: GatewaySettings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or Clock()
+        self.configurations: dict[str, Configuration] = {}
+        self.fleets: dict[str, Fleet] = {}
+        self.tokens = TokenBook(rate_per_s=settings.token_rate_per_s, burst=settings.token_burst)
+        self.counts = Counts()
+        #: Whether a configuration was ever read; once true, it stays so.
+        self.ready = False
+        self._read_at = self.clock.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._flusher: Flusher | None = None
+        self._refresher: Refresher | None = None
+
+    @property
+    def configuration_age_s(self) -> float:
+        return self.clock.monotonic() - self._read_at
+
+    def fleet(self, environment: str) -> Fleet:
+        fleet = self.fleets.get(environment)
+        if fleet is None:
+            fleet = self.fleets[environment] = Fleet(
+                environment, self.clock, beat_ms=self.settings.beat_ms, beats_per_s=self.settings.beats_per_s
+            )
+        return fleet
+
+    def hurry(self) -> None:
+        """Something should be seen at once."""
+        if self._flusher is not None:
+            self._flusher.hurry()
+
+    def start(self) -> None:
+        """Start the work in the background; does nothing the second time."""
+        if self._tasks:
+            return
+        self._flusher = Flusher(self.fleets, self.settings, self.counts)
+        self._refresher = Refresher(
+            heads=lambda: {name: held.head for name, held in self.configurations.items()},
+            take=self.take,
+            failed=self._reload_failed,
+            every_s=self.settings.reload_s,
+        )
+        self._tasks = [
+            self._keep(self._refresher.run, "refresh"),
+            self._keep(self._refresher.listen, "listen"),
+            self._keep(self._sweep, "sweep"),
+            self._keep(self._flusher.run, "flush"),
+        ]
+        log.info("gateway.started", gateway=self.settings.gateway, beat_ms=self.settings.beat_ms)
+
+    async def stop(self) -> None:
+        """Write what is not written yet, for at most ``STOP_S``."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self._refresher is not None:
+            self._refresher.close()
+        if self._flusher is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await self._flusher.finish()
+        log.info("gateway.stopped", gateway=self.settings.gateway)
+
+    def take(self, reading: Reading) -> None:
+        """Take up what was read from Postgres; what is wrong with it leaves in force what there was."""
+        self.tokens.replace(reading.tokens)
+        for environment, why in reading.unreadable.items():
+            self._reload_failed()
+            log.error("gateway.configuration_unreadable", environment=environment, error=why)
+        for environment, loaded in reading.loaded.items():
+            self._take_configuration(environment, loaded)
+        for server in reading.servers:
+            self.fleet(server.environment).adopt(
+                known_server_of(server, now=self.clock.monotonic(), wall=self.clock.wall())
+            )
+        self._read_at = self.clock.monotonic()
+        if self.configurations and not self.ready:
+            self.ready = True
+            if self.settings.alone:
+                tune_collector()
+
+    def _take_configuration(self, environment: str, loaded: Loaded) -> None:
+        configuration = self.configurations.get(environment) or Configuration(environment)
+        head = loaded.head
+        try:
+            taken = configuration.take(loaded)
+        except (Refused, DecodeError, PolicyError) as error:
+            self._reload_failed()
+            log.error("gateway.configuration_refused", environment=environment, error=str(error))
+            return
+        if taken:
+            log.info(
+                "gateway.configuration_taken",
+                environment=environment,
+                epoch=head.epoch,
+                revision=head.revision,
+                tenants=len(loaded.tenants),
+            )
+        self.configurations[environment] = configuration
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for fleet in self.fleets.values():
+                if fleet.sweep():
+                    self.hurry()
+
+    def _reload_failed(self) -> None:
+        self.counts.reload_failures += 1
+
+    def _keep(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(_for_ever(work, name), name=f"gateway-{name}")
+
+
+async def _for_ever(work: Callable[[], Awaitable[None]], name: str) -> None:
+    """A mistake in one loop must not leave a gateway that answers and does nothing else."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.critical("gateway.task_failed", task=name, exc_info=True)
+        await asyncio.sleep(RESTART_S)
+
+
+def tune_collector() -> None:
+    """Leave what the start built out of every later collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)

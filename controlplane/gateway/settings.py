@@ -1,0 +1,43 @@
+"""How a gateway process behaves: read once, from Django's settings and the environment."""
+
+import socket
+from dataclasses import dataclass
+
+from controlplane import env
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings:
+    #: Names this process in ``fleet.Figures``; the same after a restart.
+    gateway: str = "gateway"
+    #: How often servers come back, before the fleet's size is taken into account.
+    beat_ms: int = 5_000
+    #: Beats per second that one process is meant to take; a larger fleet is told to come less often.
+    beats_per_s: int = 2_000
+    #: Requests per second of one token, which many servers may share.
+    token_rate_per_s: int = 4_000
+    token_burst: int = 20_000
+    #: A bearer token for /metrics alone; any agent's token opens it too.
+    metrics_token: str = ""
+    #: A body that is not there by then is not waited for.
+    body_timeout_s: float = 10.0
+    #: How often the head in Postgres is compared, however quiet the notifications are.
+    reload_s: float = 5.0
+    flush_s: float = 1.0
+    #: A batch that Postgres has not taken by then is tried again on a new connection.
+    flush_timeout_s: float = 3.0
+    #: Whether the process does nothing else, so that its garbage collector may be tuned.
+    alone: bool = False
+
+
+def from_environment(*, port: int = 0, alone: bool = False) -> GatewaySettings:
+    """Raises ``ImproperlyConfigured``, naming the variable."""
+    return GatewaySettings(
+        gateway=f"{socket.gethostname()}:{port}"[-100:],
+        beat_ms=env.integer("FUSEBOARD_BEAT_MS", 5_000, at_least=50, at_most=600_000),
+        beats_per_s=env.integer("FUSEBOARD_BEATS_PER_S", 2_000, at_least=1, at_most=100_000),
+        token_rate_per_s=env.integer("FUSEBOARD_TOKEN_RATE_PER_S", 4_000, at_least=1, at_most=1_000_000),
+        token_burst=env.integer("FUSEBOARD_TOKEN_BURST", 20_000, at_least=1, at_most=10_000_000),
+        metrics_token=env.text("FUSEBOARD_METRICS_TOKEN"),
+        alone=alone,
+    )

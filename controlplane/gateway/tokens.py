@@ -1,0 +1,81 @@
+"""Who may sync: ``Authorization: Bearer fb_<selector>_<secret>``, checked in memory."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from hmac import compare_digest
+
+#: Compared against when the selector is unknown, so that both refusals take equally long.
+_NOBODY = sha256(b"").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One valid token; revoked ones are never loaded."""
+
+    selector: str
+    #: SHA-256 of the secret.
+    digest: bytes
+    environment: str
+    #: Unix seconds; ``None`` for never.
+    expires_at: float | None = None
+
+
+class Allowance:
+    """Requests per second of one sender: GCRA, with a burst."""
+
+    __slots__ = ("_full_at", "_interval", "_tolerance")
+
+    def __init__(self, *, rate_per_s: float, burst: int) -> None:
+        self._interval = 1.0 / rate_per_s
+        self._tolerance = burst / rate_per_s
+        self._full_at = 0.0
+
+    def take(self, now: float) -> float:
+        """Spend one request at the monotonic time ``now``; the seconds to wait when there is none left."""
+        begins = self._full_at if self._full_at > now else now
+        full_at = begins + self._interval
+        if full_at - now > self._tolerance:
+            return full_at - now - self._tolerance
+        self._full_at = full_at
+        return 0.0
+
+
+class TokenBook:
+    """The tokens in force, by selector."""
+
+    def __init__(self, *, rate_per_s: float, burst: int) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._tokens: dict[str, Token] = {}
+        self._allowances: dict[str, Allowance] = {}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def replace(self, tokens: dict[str, Token]) -> None:
+        """Take up a new set whole; an allowance outlives a reload."""
+        self._tokens = tokens
+        self._allowances = {name: seen for name, seen in self._allowances.items() if name in tokens}
+
+    def check(self, authorization: bytes, now: float) -> Token | None:
+        """The token that an ``Authorization`` header proves at the unix time ``now``, or ``None``."""
+        scheme, _, credentials = authorization.partition(b" ")
+        parts = credentials.strip().split(b"_", 2)
+        if scheme.lower() != b"bearer" or len(parts) != 3 or parts[0] != b"fb":
+            return None
+        token = self._tokens.get(parts[1].decode("ascii", "replace"))
+        expected = _NOBODY if token is None else token.digest
+        proven = compare_digest(sha256(parts[2]).digest(), expected)
+        if token is None or not proven:
+            return None
+        if token.expires_at is not None and now >= token.expires_at:
+            return None
+        return token
+
+    def wait_s(self, token: Token, now: float) -> float:
+        """How long the sender must wait for its next request; 0.0 when it may go on."""
+        allowance = self._allowances.get(token.selector)
+        if allowance is None:
+            allowance = Allowance(rate_per_s=self._rate_per_s, burst=self._burst)
+            self._allowances[token.selector] = allowance
+        return allowance.take(now)
