@@ -21,7 +21,8 @@ def main(folder: str) -> int:
     for script in scripts:
         sys.stdout.write(f"== {script}\n")
         sys.stdout.flush()
-        if subprocess.run([sys.executable, script], env=environment, check=False).returncode:
+        command = [sys.executable, script]
+        if subprocess.run(command, env=environment, check=False).returncode:  # noqa: S603 - files of this tree
             failed.append(script)
     if failed:
         sys.stderr.write(f"Failed: {', '.join(failed)}\n")
