@@ -89,6 +89,7 @@ class CallAdmission:
                 server=self.answers.server,
                 dependency=known,
                 on_change=self.on_change,
+                report_soon=lambda gate: self.reports.add(gate, urgent=True),
             )
         return found
 

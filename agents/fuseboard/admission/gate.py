@@ -52,7 +52,13 @@ class Gate:
     """A dependency's domain. ``on_change`` is called when its state is no longer what was last seen."""
 
     def __init__(
-        self, *, environment: str, server: str, dependency: Dependency, on_change: Callable[[], None]
+        self,
+        *,
+        environment: str,
+        server: str,
+        dependency: Dependency,
+        on_change: Callable[[], None],
+        report_soon: Callable[["Gate"], None],
     ) -> None:
         self.name = dependency.name
         self.gathering: Question | None = None
@@ -63,6 +69,7 @@ class Gate:
         self._environment = environment
         self._server = server
         self._on_change = on_change
+        self._report_soon = report_soon
         # What was last learned of the fleet's breaker.
         self.state = BreakerState.CLOSED
         self.generation = 0
@@ -134,6 +141,7 @@ class Gate:
     def came_late(self, generation: int, tokens: tuple[str, ...]) -> None:
         pending = self.pending.setdefault(generation, PendingReport())
         pending.probes.extend((token, 0) for token in tokens)
+        self._report_soon(self)
 
     # Outcomes
 
@@ -183,10 +191,9 @@ class Gate:
         changed = state is not self.state or generation != self.generation
         if changed:
             self.since = monotonic()
+            # The fleet has decided something newer than what this server alone concluded.
+            self.local.reset()
             if state is BreakerState.CLOSED:
-                # The fleet's breaker has recovered: this server's own need not repeat it.
-                if self.generation:
-                    self.local.reset()
                 self.window = (0, 0, 0)
         self.state, self.generation = state, generation
         self.until = until if state is BreakerState.OPEN else 0.0

@@ -1,0 +1,111 @@
+"""Servers of the agent, put together without HTTP: a configuration, a real Redis, a name."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fuseboard.admission import Admission
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.offer import Offer
+from fuseboard.contract.policy import (
+    BreakerPolicy,
+    ConfigHead,
+    Dependency,
+    Limit,
+    Policy,
+    TenantRecord,
+    Tier,
+    Tuning,
+    encode_policy,
+    hash_of,
+)
+from fuseboard.contract.words import Algorithm, ConfigSource, FailurePolicy, Mode
+from fuseboard.reporting.counters import Counters
+from fuseboard.store import Store
+
+REQUESTS = Limit(
+    name="requests", limit=60, window_ms=60_000, burst=20, failure_policy=FailurePolicy.LOCAL_SHARE
+)
+CALLS = Limit(
+    name="calls",
+    limit=1000,
+    window_ms=1000,
+    algorithm=Algorithm.SLIDING_WINDOW,
+    failure_policy=FailurePolicy.LOCAL_SHARE,
+)
+BREAKER = BreakerPolicy(consecutive_failures=4, open_ms=60_000, probes=2, minimum_servers=1)
+#: Quick enough to watch, and a deadline that a busy machine does not miss by itself.
+TUNING = Tuning(probe_interval_ms=50, ramp_ms=300, store_deadline_us=50_000, store_timeouts=5)
+POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free", quotas=(REQUESTS,)), Tier(name="unlimited")),
+    dependencies=(Dependency(name="payments", vendor_limits=(CALLS,), breaker=BREAKER),),
+    tuning=TUNING,
+)
+TENANTS = {
+    "acme": TenantRecord(tier="free"),
+    "big": TenantRecord(tier="unlimited"),
+    "late-payer": TenantRecord(tier="free", suspended=True),
+}
+
+
+def configured(policy: Policy = POLICY, *, revision: int = 7, live_servers: int = 1) -> Configuration:
+    configuration = Configuration(environment="production")
+    give(configuration, policy, revision=revision)
+    configuration.live_servers = live_servers
+    return configuration
+
+
+def give(configuration: Configuration, policy: Policy, *, revision: int) -> None:
+    """Publish ``policy`` to one server."""
+    document = encode_policy(policy)
+    head = ConfigHead(epoch=1, revision=revision, hash=hash_of(document))
+    configuration.apply(
+        Offer(head=head, source=ConfigSource.DISK, policy=policy, document=document, tenants=TENANTS)
+    )
+
+
+class Server:
+    """One pod: its admission, and what it would tell the control plane."""
+
+    def __init__(self, redis_url: str, name: str, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.counters = Counters()
+        self.changes = 0
+        self.admission = Admission(
+            configuration=configuration,
+            counters=self.counters,
+            store=Store(redis_url),
+            server=name,
+            environment="production",
+            on_change=self._changed,
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def until(self, condition: Callable[[], object], within_s: float = 10.0) -> None:
+        await until(condition, within_s)
+
+
+@asynccontextmanager
+async def running(
+    redis_url: str, name: str = "web-1", configuration: Configuration | None = None, *, connected: bool = True
+) -> AsyncIterator[Server]:
+    server = Server(redis_url, name, configuration or configured())
+    server.admission.start()
+    try:
+        if connected:
+            await until(lambda: server.admission.mode is Mode.SHARED)
+        yield server
+    finally:
+        await server.admission.stop()
+
+
+async def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
+    """Wait for something that happens by itself, at most ``within_s``."""
+    deadline = asyncio.get_running_loop().time() + within_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)
