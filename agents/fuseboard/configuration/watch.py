@@ -216,9 +216,7 @@ class Watch:
     def _failed(self, error: Exception) -> None:
         self.failures += 1
         if self.connected or self.failures == 1:
-            logger.warning(
-                "watch.lost: %s: %s; the configuration stays", type(error).__name__, error
-            )
+            logger.warning("watch.lost: %s: %s; the configuration stays", type(error).__name__, error)
         self._useless_until = monotonic() + USELESS_S
 
 

@@ -1,0 +1,117 @@
+"""The order of the sources at start, and keeping what was learned for the next one.
+
+The disk is read first although it is trusted last: an answer from HTTP or Redis that is
+newer replaces it, and an older one, from a restored store, does not. The bootstrap file
+counts only when nothing else answered.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import TypeVar
+
+import msgspec
+
+from fuseboard.configuration.disk import Disk, DiskError, Kept, read_bootstrap
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.offer import OfferError
+from fuseboard.contract.policy import ConfigHead
+from fuseboard.contract.words import ConfigSource
+
+logger = logging.getLogger("fuseboard.configuration")
+
+T = TypeVar("T")
+
+#: A change of the tenants held alone is written at most this often; a new head at once.
+TENANTS_WRITE_S = 30.0
+
+
+async def apply_from_disk(configuration: Configuration, disk: Disk, *, timeout_s: float) -> None:
+    """Start from the last good configuration, when there is one that can be read in time."""
+    try:
+        found = await _read(disk.read, timeout_s=timeout_s)
+    except (DiskError, OfferError, TimeoutError) as error:
+        logger.error("config.disk_refused path=%s: %s", disk.path, error)
+        return
+    if found is not None:
+        offer, live_servers = found
+        configuration.apply(offer)
+        configuration.live_servers = max(configuration.live_servers, live_servers)
+
+
+async def apply_bootstrap(configuration: Configuration, path: Path, *, timeout_s: float) -> None:
+    """Decide by the bootstrap file, unless anything better is in force."""
+    if configuration.snapshot.source is not ConfigSource.BUILT_IN:
+        return
+    environment = configuration.environment
+    try:
+        offer = await _read(lambda: read_bootstrap(path, environment=environment), timeout_s=timeout_s)
+    except (DiskError, OfferError, TimeoutError) as error:
+        logger.error("config.bootstrap_refused path=%s: %s", path, error)
+        return
+    configuration.apply(offer)
+
+
+class Keeper:
+    """Decides when the copy on disk is out of date. Writing is left to the thread that asks."""
+
+    def __init__(self, configuration: Configuration, disk: Disk | None) -> None:
+        self._configuration = configuration
+        self._disk = disk
+        self._head: ConfigHead | None = None
+        self._about: tuple[int, int] = (0, 0)
+        self._written_at = 0.0
+
+    def due(self) -> Kept | None:
+        """On the loop: what to write now, or ``None``."""
+        configuration, snapshot = self._configuration, self._configuration.snapshot
+        if self._disk is None or not configuration.document or not configuration.complete:
+            return None
+        about = (len(snapshot.tenants), configuration.live_servers)
+        now = monotonic()
+        if snapshot.head == self._head and (about == self._about or now - self._written_at < TENANTS_WRITE_S):
+            return None
+        self._head, self._about, self._written_at = snapshot.head, about, now
+        return Kept(
+            environment=configuration.environment,
+            head=snapshot.head,
+            policy=msgspec.Raw(configuration.document),
+            tenants=snapshot.tenants.as_dict(),
+            live_servers=configuration.live_servers,
+        )
+
+    def write(self, kept: Kept) -> None:
+        """In any thread but the loop's: a disk may take its time, or be full."""
+        if self._disk is not None:
+            self._disk.write(kept)
+
+
+async def _read(read: Callable[[], T], *, timeout_s: float) -> T:
+    """Call ``read`` in a daemon thread: a file system that hangs delays neither start nor exit."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def finish(value: T | None, error: Exception | None) -> None:
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(value)  # type: ignore[arg-type]
+
+    def run() -> None:
+        value, failure = None, None
+        try:
+            value = read()
+        except Exception as error:  # raised where it was asked for
+            failure = error
+        try:
+            loop.call_soon_threadsafe(finish, value, failure)
+        except RuntimeError:
+            logger.debug("config.read_too_late")
+
+    threading.Thread(target=run, name="fuseboard-read", daemon=True).start()
+    return await asyncio.wait_for(result, timeout_s)

@@ -1,0 +1,1 @@
+"""Fuseboard in one line: middleware for ASGI applications, a transport for httpx clients."""

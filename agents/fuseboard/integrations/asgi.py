@@ -1,0 +1,151 @@
+"""ASGI middleware: a tenant's quota decides before the application sees the request.
+
+::
+
+    app.add_middleware(FuseboardMiddleware, agent=agent, tenant=tenant_of)
+
+Refusals are answered here: 429 for a spent quota, 403 for a suspended tenant, 503 when the
+service itself is short, each with problem+json, ``RateLimit`` headers and ``Retry-After``.
+A ``Refused`` that the application lets escape from a guarded call becomes a 503 as well.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from fuseboard.agent import Agent
+from fuseboard.decision import Decision
+from fuseboard.errors import Misconfigured, Refused
+from fuseboard.integrations.problem import limit_headers, refusal
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+logger = logging.getLogger("fuseboard.asgi")
+
+
+class FuseboardMiddleware:
+    """Decides HTTP requests; WebSockets pass through.
+
+    ``tenant`` names the tenant of a request, or returns ``None`` for one that nobody's quota
+    decides (health checks). An empty or impossible name is limited like an unknown tenant. ``cost`` is what it costs, 1 unless given. Both are yours: what
+    they raise is the application's error. The agent is started and stopped with the
+    application's lifespan unless it is running already.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        agent: Agent,
+        tenant: Callable[[Scope], str | None],
+        cost: Callable[[Scope], int] | None = None,
+    ) -> None:
+        self._app = app
+        self._agent = agent
+        self._tenant = tenant
+        self._cost = cost
+        #: Requests that passed because the agent could not be asked.
+        self.failed_open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._request(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _Lifespan(self._app, self._agent).run(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tenant = self._tenant(scope)
+        decision: Decision | None = None
+        if tenant is not None:
+            decision = await self._decide(tenant, self._cost(scope) if self._cost is not None else 1)
+            if decision is not None and not decision.allowed:
+                await _refuse(scope, send, decision)
+                return
+        started = False
+        extra = limit_headers(decision) if decision is not None else []
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                if extra:
+                    message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Refused as refused:
+            if started:
+                raise
+            await _refuse(scope, send, refused.decision)
+
+    async def _decide(self, tenant: str, cost: int) -> Decision | None:
+        try:
+            return await self._agent.admit_request(tenant, cost)
+        except Misconfigured:
+            # Not started, or a cost that cannot be. Refusing everybody would be worse than no limit.
+            self.failed_open += 1
+            if self.failed_open == 1:
+                logger.exception("asgi.failed_open: the request passed; further ones are only counted")
+            return None
+
+
+class _Lifespan:
+    """Runs the agent around the application's own lifespan, whether it has one or not."""
+
+    def __init__(self, app: App, agent: Agent) -> None:
+        self._app, self._agent = app, agent
+        self._ours = False
+        self._received: list[str] = []
+        self._answered = False
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_and_start() -> Message:
+            message = await receive()
+            self._received.append(message["type"])
+            if message["type"] == "lifespan.startup" and not self._agent.running:
+                self._ours = True
+                await self._agent.start()
+            return message
+
+        async def stop_and_send(message: Message) -> None:
+            self._answered = True
+            if message["type"] != "lifespan.startup.complete":
+                await self._stop()
+            await send(message)
+
+        try:
+            await self._app(scope, receive_and_start, stop_and_send)
+        except Exception:
+            if self._answered:
+                await self._stop()
+                raise
+            # The application knows no lifespan: by ASGI it raises, and is served nevertheless.
+            await self._stand_in(receive_and_start, send)
+        except BaseException:
+            await self._stop()
+            raise
+
+    async def _stand_in(self, receive: Receive, send: Send) -> None:
+        if not self._received:
+            await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _stop(self) -> None:
+        if self._ours:
+            self._ours = False
+            await self._agent.stop()
+
+
+async def _refuse(scope: Scope, send: Send, decision: Decision) -> None:
+    status, headers, body = refusal(decision)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

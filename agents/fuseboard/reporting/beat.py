@@ -1,0 +1,202 @@
+"""One beat: what this server says of itself, and what the gateway answers."""
+
+import http.client
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from time import monotonic, monotonic_ns
+from uuid import uuid4
+
+import msgspec
+
+from fuseboard.contract.sync import (
+    MAX_BODY_BYTES,
+    SYNC_PATH,
+    Applied,
+    BreakerView,
+    SyncRequest,
+    SyncResponse,
+    decode_response,
+    encode,
+)
+from fuseboard.contract.words import Mode
+from fuseboard.reporting.connection import Answer, AnswerError, Connection
+from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.loop_port import LoopGoneError
+from fuseboard.settings import AgentSettings
+
+READ_TIMEOUT_S = 2.0
+TOTAL_TIMEOUT_S = 5.0
+#: The last beat of a process that stops.
+LEAVING_TIMEOUT_S = 0.4
+
+
+class Failure(StrEnum):
+    """Why a beat was for nothing."""
+
+    #: No connection, no whole answer, a certificate that does not fit.
+    UNREACHABLE = "unreachable"
+    #: 429 or 5xx: it will pass.
+    BUSY = "busy"
+    #: 401 or 403: the token, and a person has to act.
+    REFUSED = "refused"
+    #: Something answered that is no gateway, or is broken.
+    WRONG = "wrong"
+
+
+class FailedBeatError(Exception):
+    """The gateway did not take a beat, or its answer cannot be used."""
+
+    def __init__(self, failure: Failure, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.failure, self.retry_after_s = failure, retry_after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """What the loop says of itself for one beat."""
+
+    applied: Applied
+    mode: Mode
+    mode_for_ms: int
+    mode_cause: str
+    breakers: tuple[BreakerView, ...]
+    wanted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One beat that was answered. The two moments are of the monotonic clock."""
+
+    request: SyncRequest
+    response: SyncResponse
+    asked_ns: int
+    answered_ns: int
+
+
+class Gateway:
+    """The gateway, as one thread talks to it."""
+
+    def __init__(
+        self, *, settings: AgentSettings, counters: Counters, state: Callable[[], ServerState]
+    ) -> None:
+        self._settings, self._counters, self._state = settings, counters, state
+        self._began = monotonic()
+        self._sequence = 0
+        self._boot = uuid4().hex
+        self._last_state: ServerState | None = None
+        self._connection = self._connect(READ_TIMEOUT_S, TOTAL_TIMEOUT_S)
+
+    def beat(self) -> Exchange:
+        """Raises ``FailedBeatError``, or ``LoopGoneError`` when the loop never said anything yet."""
+        return self._exchange(self._connection, leaving=False)
+
+    def leave(self) -> None:
+        """Say good-bye, briefly, on a connection of its own. Raises as ``beat`` does."""
+        self.close()
+        farewell = self._connect(LEAVING_TIMEOUT_S, LEAVING_TIMEOUT_S)
+        try:
+            self._exchange(farewell, leaving=True)
+        finally:
+            farewell.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _connect(self, timeout_s: float, total_s: float) -> Connection:
+        return Connection(
+            self._settings.url.rstrip("/") + SYNC_PATH,
+            headers={
+                "Authorization": f"Bearer {self._settings.token}",
+                "User-Agent": f"fuseboard-agent/{agent_version()}",
+            },
+            timeout_s=timeout_s,
+            total_s=total_s,
+        )
+
+    def _exchange(self, connection: Connection, *, leaving: bool) -> Exchange:
+        request = self._request(leaving=leaving)
+        asked_ns = monotonic_ns()
+        try:
+            answer = connection.post(encode_bounded(request))
+        except (OSError, http.client.HTTPException, AnswerError) as error:
+            raise FailedBeatError(Failure.UNREACHABLE, f"{type(error).__name__}: {error}") from error
+        answered_ns = monotonic_ns()
+        return Exchange(
+            request=request, response=read_answer(answer), asked_ns=asked_ns, answered_ns=answered_ns
+        )
+
+    def _request(self, *, leaving: bool) -> SyncRequest:
+        state = self._state_of_loop()
+        self._sequence += 1
+        return SyncRequest(
+            environment=self._settings.environment,
+            service=self._settings.service,
+            server=self._settings.server,
+            zone=self._settings.zone,
+            boot=self._boot,
+            sequence=self._sequence,
+            agent_version=agent_version(),
+            up_ms=int((monotonic() - self._began) * 1000),
+            applied=state.applied,
+            mode=state.mode,
+            mode_for_ms=state.mode_for_ms,
+            mode_cause=state.mode_cause[:500],
+            breakers=state.breakers[:500],
+            counters=self._counters.wire(),
+            want=state.wanted,
+            leaving=leaving,
+        )
+
+    def _state_of_loop(self) -> ServerState:
+        """What the loop says now, or said last: a busy loop must not make the server look dead."""
+        try:
+            self._last_state = self._state()
+        except LoopGoneError:
+            if self._last_state is None:
+                raise
+        return self._last_state
+
+
+def read_answer(answer: Answer) -> SyncResponse:
+    """The response in an HTTP answer. Raises ``FailedBeatError`` for everything else."""
+    status = answer.status
+    if status in (401, 403):
+        raise FailedBeatError(Failure.REFUSED, f"{status}: is FUSEBOARD_TOKEN valid, for this environment?")
+    if status == 429 or status >= 500:
+        retry_after_s = _seconds(answer.retry_after)
+        raise FailedBeatError(Failure.BUSY, f"status {status}", retry_after_s=retry_after_s)
+    if status != 200:
+        raise FailedBeatError(Failure.WRONG, f"status {status}: is FUSEBOARD_URL the gateway's address?")
+    if answer.content_type != "application/json":
+        raise FailedBeatError(Failure.WRONG, f"answered {answer.content_type}, not application/json")
+    try:
+        return decode_response(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FailedBeatError(Failure.WRONG, f"unreadable answer: {error}") from error
+
+
+def encode_bounded(request: SyncRequest) -> bytes:
+    """The request within the body the gateway accepts, leaving out what the next beat can repeat."""
+    body = encode(request)
+    if len(body) > MAX_BODY_BYTES:
+        body = encode(request := msgspec.structs.replace(request, want=request.want[:50]))
+    if len(body) > MAX_BODY_BYTES:
+        counters = msgspec.structs.replace(request.counters, tenants=(), dependencies=())
+        body = encode(request := msgspec.structs.replace(request, counters=counters))
+    if len(body) > MAX_BODY_BYTES:
+        body = encode(msgspec.structs.replace(request, breakers=request.breakers[:100]))
+    return body
+
+
+def agent_version() -> str:
+    try:
+        return version("fuseboard")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _seconds(retry_after: str) -> float:
+    """Retry-After in seconds; 0 for a date, which would need a clock nobody trusts."""
+    return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0

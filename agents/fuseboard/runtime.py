@@ -1,0 +1,194 @@
+"""One run of the agent, from ``start`` to ``stop``: the parts, and what flows between them.
+
+::
+
+    gateway <-> sync thread -> LoopPort -> Configuration <- Watch <-> Redis
+                     |                          |
+                    disk                    Admission <-> Redis
+"""
+
+import asyncio
+import logging
+from time import monotonic
+
+from fuseboard.admission import Admission
+from fuseboard.configuration.boot import Keeper, apply_bootstrap, apply_from_disk
+from fuseboard.configuration.disk import Disk
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.offer import Offer, OfferError, check_tenants, read_offer
+from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.configuration.watch import Watch
+from fuseboard.contract.words import ConfigSource, Mode
+from fuseboard.reporting.beat import Exchange, Gateway, ServerState
+from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.loop_port import LoopPort
+from fuseboard.reporting.sync import SyncThread
+from fuseboard.settings import AgentSettings
+from fuseboard.store import Store
+
+logger = logging.getLogger("fuseboard")
+
+#: How long the sync thread waits for the loop to describe itself before it repeats what it knew.
+LOOP_ANSWER_S = 0.25
+#: After an edit, servers acknowledge within this part of their pace, so that they do not come at once.
+ACKNOWLEDGE_PART = 0.2
+#: How long ``start`` waits for Redis to be connected before the first calls are decided locally.
+CONNECT_S = 0.5
+#: How long ``stop`` takes at most.
+STOP_S = 0.5
+
+
+class Runtime:
+    """Belongs to the loop it is started on, and is started once."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self.configuration = Configuration(environment=settings.environment)
+        self.counters = Counters()
+        self.admission = Admission(
+            configuration=self.configuration,
+            counters=self.counters,
+            store=Store(settings.redis_url),
+            server=settings.server,
+            environment=settings.environment,
+            on_change=self._changed,
+        )
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._disk: Disk | None = None
+        if settings.state_dir is not None:
+            self._disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
+        self._keeper = Keeper(self.configuration, self._disk)
+        self._watch = Watch(url=settings.redis_url, configuration=self.configuration)
+        self._sync: SyncThread | None = None
+        self._first_beat = asyncio.Event()
+        self._left = asyncio.Event()
+        self._mode_changed = asyncio.Event()
+
+    # From start to stop
+
+    async def start(self) -> None:
+        """Ready within 2 s with every server down; at once when they answer."""
+        settings, began = self._settings, monotonic()
+        self.loop = asyncio.get_running_loop()
+        if self._disk is not None:
+            await apply_from_disk(self.configuration, self._disk, timeout_s=settings.boot_file_s)
+        self.admission.start()
+        self._watch.start()
+        self._sync = self._make_sync(LoopPort(self.loop))
+        self.configuration.listen(self._acknowledge)
+        self._sync.start()
+        if settings.url:
+            await _wait(self._first_beat, settings.boot_http_s)
+        if self.configuration.snapshot.source is not ConfigSource.HTTP:
+            await _wait(self._watch.looked, settings.boot_redis_s - (monotonic() - began))
+        if settings.bootstrap_file is not None:
+            await apply_bootstrap(self.configuration, settings.bootstrap_file, timeout_s=settings.boot_file_s)
+        until = began + CONNECT_S
+        while self.admission.mode is Mode.LOCAL and monotonic() < until:
+            self._mode_changed.clear()
+            await _wait(self._mode_changed, until - monotonic())
+        head, source = self.configuration.snapshot.head, self.configuration.snapshot.source
+        logger.info("agent.started source=%s revision=%d mode=%s", source, head.revision, self.admission.mode)
+
+    async def stop(self) -> None:
+        """Send what is unreported, say good-bye, disconnect; give up what takes over half a second."""
+        parts = [
+            asyncio.ensure_future(self.admission.stop()),
+            asyncio.ensure_future(self._watch.stop()),
+        ]
+        if self._sync is not None:
+            self._sync.stop()
+            parts.append(asyncio.ensure_future(_wait(self._left, STOP_S)))
+        done, late = await asyncio.wait(parts, timeout=STOP_S)
+        for part in late:
+            part.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        for part in done:
+            if (error := part.exception()) is not None:
+                logger.error("agent.stop: %s", error, exc_info=error)
+
+    def _make_sync(self, port: LoopPort) -> SyncThread:
+        gateway = None
+        if self._settings.url:
+            gateway = Gateway(
+                settings=self._settings,
+                counters=self.counters,
+                state=lambda: port.ask(self._describe, timeout_s=LOOP_ANSWER_S),
+            )
+        return SyncThread(
+            gateway=gateway,
+            receive=lambda exchange: self._receive(port, exchange),
+            after_beat=lambda: self._after_beat(port),
+            ended=lambda: port.post(self._left.set),
+        )
+
+    # On the loop
+
+    def _changed(self) -> None:
+        """The mode or a breaker changed: the fleet wants to know at once."""
+        self._mode_changed.set()
+        if self._sync is not None:
+            self._sync.beat_soon()
+
+    def _acknowledge(self, _: Snapshot) -> None:
+        if self._sync is not None:
+            self._sync.beat_soon(within_s=self._sync.pace_s * ACKNOWLEDGE_PART)
+
+    def _describe(self) -> ServerState:
+        admission = self.admission
+        return ServerState(
+            applied=self.configuration.applied,
+            mode=admission.mode,
+            mode_for_ms=admission.mode_for_ms,
+            mode_cause=admission.mode_cause,
+            breakers=admission.breaker_views(),
+            wanted=self.configuration.wanted(),
+        )
+
+    def _adopt(self, exchange: Exchange, offer: Offer | None) -> None:
+        configuration, response = self.configuration, exchange.response
+        configuration.clock.observe(
+            response.server_time_us, asked_ns=exchange.asked_ns, answered_ns=exchange.answered_ns
+        )
+        configuration.live_servers = response.live_servers
+        if offer is not None:
+            configuration.apply(offer)
+        if not configuration.complete and configuration.fetch is not None:
+            configuration.fetch()
+        # A refetch is more than one beat's worth of tenants; go on while it gets somewhere.
+        if response.tenants and configuration.wanted(1) and self._sync is not None:
+            self._sync.beat_soon()
+
+    # In the sync thread
+
+    def _receive(self, port: LoopPort, exchange: Exchange) -> None:
+        request, response = exchange.request, exchange.response
+        offer: Offer | None = None
+        if not self.configuration.is_poisoned(response.head):
+            try:
+                offer = read_offer(
+                    environment=self._settings.environment,
+                    head=response.head,
+                    document=bytes(response.policy),
+                    tenants=check_tenants(response.tenants),
+                    source=ConfigSource.HTTP,
+                    complete=not response.refetch_tenants and request.applied.epoch == response.head.epoch,
+                )
+            except OfferError as error:
+                port.post(self.configuration.reject, error, head=response.head, source=ConfigSource.HTTP)
+        port.post(self._adopt, exchange, offer)
+
+    def _after_beat(self, port: LoopPort) -> None:
+        port.post(self._first_beat.set)
+        kept = port.ask(self._keeper.due, timeout_s=LOOP_ANSWER_S)
+        if kept is not None:
+            self._keeper.write(kept)
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for ``event``, or long enough."""
+    if timeout_s > 0 and not event.is_set():
+        try:
+            await asyncio.wait_for(event.wait(), timeout_s)
+        except TimeoutError:
+            return
