@@ -31,9 +31,10 @@ class FuseboardMiddleware:
     """Decides HTTP requests; WebSockets pass through.
 
     ``tenant`` names the tenant of a request, or returns ``None`` for one that nobody's quota
-    decides (health checks). An empty or impossible name is limited like an unknown tenant. ``cost`` is what it costs, 1 unless given. Both are yours: what
-    they raise is the application's error. The agent is started and stopped with the
-    application's lifespan unless it is running already.
+    decides (health checks). An empty or impossible name is limited like an unknown tenant.
+    ``cost`` is what the request costs, 1 unless given. Both are yours: what they raise is the
+    application's error. The agent is started and stopped with the application's lifespan
+    unless it is running already.
     """
 
     def __init__(
