@@ -1,6 +1,6 @@
 """docker-compose.yml says nothing that Compose would refuse, and names only what exists."""
 
-import importlib
+import importlib.util
 import json
 import re
 from importlib.resources import files
@@ -45,6 +45,9 @@ def _check_command(command: list[str]) -> None:
     match command:
         case ["python", "manage.py", name, *_]:
             assert name in get_commands()
+        case ["sh", "-c", script]:
+            for part in script.split(" && "):
+                _check_command(part.split())
         case ["python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None
         case ["celery", "-A", module, ("worker" | "beat"), *_]:
