@@ -248,4 +248,5 @@ CELERY_BEAT_SCHEDULE = {
     "reconcile": _every(2, "publishing.reconcile"),
     "expire-overrides": _every(1, "breakers.expire_overrides"),
     "collect-transitions": _every(1, "breakers.collect_transitions"),
+    "prune-outbox": _every(3600, "publishing.prune_outbox"),
 }

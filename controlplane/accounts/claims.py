@@ -70,8 +70,8 @@ def renew(session: SessionBase, user: Any) -> None:
     if not role:
         return
     claims, now = session.get(KEY), time.time()
-    fresh = claims is not None and claims["until"] - now > BELIEVED_S - RENEWED_S
-    if not fresh or (claims["name"], claims["role"]) != (user.get_username(), role):
+    mine = claims is not None and (claims["name"], claims["role"]) == (user.get_username(), role)
+    if claims is None or not mine or claims["until"] - now < BELIEVED_S - RENEWED_S:
         session[KEY] = {"name": user.get_username(), "role": role, "until": int(now) + BELIEVED_S}
 
 

@@ -10,7 +10,7 @@ from django.db import InterfaceError, OperationalError
 from controlplane.accounts import claims
 
 
-class ListedOrigins(OriginValidator):  # type: ignore[misc]
+class ListedOrigins(OriginValidator):
     """Only pages served at the listed origins, compared with scheme and port.
 
     Listed exactly, without ``*``: a page on another port of this host is another page.
@@ -31,12 +31,12 @@ def _readable(origin: bytes) -> bool:
         return False
 
 
-class ClaimsAuthMiddleware(AuthMiddleware):  # type: ignore[misc]
+class ClaimsAuthMiddleware(AuthMiddleware):
     """Sets ``scope["user"]`` as channels does, or from the session's claims while Postgres is down."""
 
     async def resolve_scope(self, scope: Any) -> None:
         try:
-            user = await get_user(scope)
+            user: Any = await get_user(scope)
         except (OperationalError, InterfaceError) as error:
             user = claims.believed(scope["session"], error)
         scope["user"]._wrapped = user

@@ -1,4 +1,4 @@
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from django.db import models
 from django.db.models import F, Q
@@ -6,6 +6,8 @@ from django.db.models.functions import Now
 
 from controlplane.policies.models import Dependency
 from fuseboard.contract.words import BreakerState, OverrideMode
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Override(models.Model):
@@ -41,6 +43,10 @@ class Override(models.Model):
     def __str__(self) -> str:
         return f"{self.dependency} {self.mode}"
 
+    @property
+    def expires_at_us(self) -> int:
+        return (self.expires_at - _EPOCH) // timedelta(microseconds=1)
+
     def in_force(self, now: datetime) -> bool:
         return self.ended_at is None and self.expires_at > now
 
@@ -51,9 +57,8 @@ class Transition(models.Model):
     dependency = models.ForeignKey(Dependency, on_delete=models.CASCADE, related_name="transitions")
     generation = models.BigIntegerField()
     at = models.DateTimeField()
-    from_state = models.CharField(
-        max_length=16, choices=[(state.value, state.value) for state in BreakerState]
-    )
+    #: ``missing`` when Redis had lost the breaker.
+    from_state = models.CharField(max_length=16)
     to_state = models.CharField(max_length=16, choices=[(state.value, state.value) for state in BreakerState])
     #: ``consecutive``, ``ratio``, ``slow``, ``probe_failed``, an override's mode, ``reset``, ...
     cause = models.CharField(max_length=64)

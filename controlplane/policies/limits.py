@@ -32,7 +32,7 @@ class LimitColumns(models.Model):
 
     class Meta:
         abstract = True
-        constraints = (
+        constraints: tuple[models.BaseConstraint, ...] = (
             models.CheckConstraint(
                 condition=Q(algorithm__in=[word.value for word in Algorithm]),
                 name="%(class)s_algorithm_known",

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
@@ -16,6 +17,7 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.policies.errors import NotFound
 from controlplane.publishing.models import OutboxEntry
+from controlplane.publishing.publish import publish_promptly
 
 CHANNEL = "fuseboard_config"
 
@@ -64,6 +66,7 @@ def revise(*, environment: str, actor: Actor, reason: str, reset: str = "") -> I
         yield Revision(environment=environment, epoch=epoch, number=number, actor=actor, reason=reason)
         OutboxEntry.objects.create(environment=environment, epoch=epoch, revision=number, reset=reset)
         notify(CHANNEL, {"epoch": epoch, "revision": number})
+        transaction.on_commit(partial(publish_promptly, environment), robust=True)
 
 
 def take_revision(environment: str) -> tuple[int, int]:

@@ -47,7 +47,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('generation', models.BigIntegerField()),
                 ('at', models.DateTimeField()),
-                ('from_state', models.CharField(choices=[('closed', 'closed'), ('open', 'open'), ('half_open', 'half_open')], max_length=16)),
+                ('from_state', models.CharField(max_length=16)),
                 ('to_state', models.CharField(choices=[('closed', 'closed'), ('open', 'open'), ('half_open', 'half_open')], max_length=16)),
                 ('cause', models.CharField(max_length=64)),
                 ('actor', models.CharField(blank=True, max_length=200)),

@@ -1,0 +1,115 @@
+"""Streams of transitions in Redis -> rows, each once."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import redis
+import structlog
+from django.db import transaction
+
+from controlplane.breakers.models import StreamPosition, Transition
+from controlplane.policies.models import Dependency
+from controlplane.publishing.revisions import notify
+from controlplane.publishing.store import PATIENT_S, limits
+from fuseboard.contract import keys
+from fuseboard.contract.words import BreakerState
+
+log = structlog.get_logger(__name__)
+
+CHANNEL = "fuseboard_breakers"
+#: The scripts cap the streams at about a thousand.
+AT_ONCE = 1_000
+
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STATES = {state.value for state in BreakerState}
+
+StreamEntry = tuple[str, dict[str, str]]
+
+
+def collect_transitions(environment: str) -> int:
+    """Store what is new in the streams; returns how many rows that were.
+
+    The position is only there to read little: a row is stored once per generation whatever is
+    read, and a position beyond the end of its stream, of a Redis that was emptied, starts over.
+    """
+    store = limits(deadline_s=PATIENT_S)
+    dependencies = list(Dependency.objects.filter(environment_id=environment).order_by("name"))
+    positions = dict(
+        StreamPosition.objects.filter(dependency__in=dependencies).values_list("dependency_id", "last_id")
+    )
+    streams = _read(store, environment, dependencies, positions)
+    rows: list[Transition] = []
+    moved: list[StreamPosition] = []
+    for dependency, entries in zip(dependencies, streams, strict=True):
+        if entries:
+            rows += filter(None, (_transition(dependency, entry) for entry in entries))
+            moved.append(StreamPosition(dependency=dependency, last_id=entries[-1][0]))
+    if not moved:
+        return 0
+    with transaction.atomic():
+        Transition.objects.bulk_create(rows, ignore_conflicts=True)
+        StreamPosition.objects.bulk_create(
+            moved, update_conflicts=True, unique_fields=["dependency"], update_fields=["last_id"]
+        )
+        if rows:
+            names = sorted({row.dependency.name for row in rows})
+            notify(CHANNEL, {"environment": environment, "dependencies": names[:50]})
+    return len(rows)
+
+
+def _read(
+    store: redis.Redis,
+    environment: str,
+    dependencies: list[Dependency],
+    positions: dict[int, str],
+) -> list[list[StreamEntry]]:
+    """The new entries of each stream."""
+    with store.pipeline(transaction=False) as pipeline:
+        for dependency in dependencies:
+            stream = keys.transitions(environment, dependency.name)
+            pipeline.xrange(stream, min=f"({positions.get(dependency.pk, '0-0')}", count=AT_ONCE)
+            pipeline.xrevrange(stream, count=1)
+        answers = pipeline.execute(raise_on_error=False)
+    found: list[list[StreamEntry]] = []
+    for number, dependency in enumerate(dependencies):
+        entries, newest = answers[2 * number : 2 * number + 2]
+        if isinstance(entries, redis.ResponseError) or isinstance(newest, redis.ResponseError):
+            log.warning("transitions.unreadable", environment=environment, dependency=dependency.name)
+            entries = []
+        elif not entries and newest and _is_before(newest[0][0], positions.get(dependency.pk, "0-0")):
+            entries = store.xrange(keys.transitions(environment, dependency.name), count=AT_ONCE)
+        found.append(entries)
+    return found
+
+
+def _is_before(one: str, other: str) -> bool:
+    return _stream_id(one) < _stream_id(other)
+
+
+def _stream_id(text: str) -> tuple[int, int]:
+    milliseconds, _, sequence = text.partition("-")
+    return int(milliseconds), int(sequence)
+
+
+def _transition(dependency: Dependency, entry: StreamEntry) -> Transition | None:
+    """The row an entry makes; ``None``, and a line in the log, when it is none of ours."""
+    _, fields = entry
+    generation, at = fields.get("generation", ""), fields.get("at_us", "")
+    if not (_NUMBER.fullmatch(generation) and _NUMBER.fullmatch(at) and fields.get("to") in _STATES):
+        log.warning("transition.unreadable", dependency=dependency.name, entry=entry[0])
+        return None
+    return Transition(
+        dependency=dependency,
+        generation=int(generation),
+        at=_EPOCH + timedelta(microseconds=int(at)),
+        from_state=_text(fields, "from", 16),
+        to_state=fields["to"],
+        cause=_text(fields, "cause", 64),
+        actor=_text(fields, "actor", 200),
+        server=_text(fields, "server", 64),
+    )
+
+
+def _text(fields: dict[str, str], name: str, longest: int) -> str:
+    return fields.get(name, "").replace("\x00", "")[:longest]

@@ -1,0 +1,161 @@
+"""Overrides and resets, Postgres -> Redis: the admission scripts look at a key of their own first."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import redis
+import structlog
+from django.db import InterfaceError, OperationalError
+from django.db.models.functions import Now
+from django.utils import timezone
+from prometheus_client import Counter
+
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Override
+from controlplane.policies.document import environment_of
+from controlplane.policies.models import Dependency
+from controlplane.publishing.models import OutboxEntry
+from controlplane.publishing.store import PROMPT_S, Script, limits
+from fuseboard.contract import keys
+from fuseboard.contract.breaker_state import StoredOverride, parse_override
+from fuseboard.contract.words import OverrideMode
+
+log = structlog.get_logger(__name__)
+
+APPLY_OVERRIDE = Script(Path(__file__).parent / "lua" / "apply_override.lua")
+
+failures = Counter("fuseboard_enforce_failures_total", "Holds and resets left to the reconciler.")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What Postgres says about one dependency."""
+
+    dependency: str
+    override: Override | None
+    #: Resets Redis has not seen, oldest first.
+    resets: tuple[OutboxEntry, ...]
+
+
+def enforce(
+    environment: str, *, only: Collection[str] | None = None, actor: str = "", deadline_s: float = PROMPT_S
+) -> list[str]:
+    """Make Redis hold the breakers as Postgres says; returns the dependencies it had to change.
+
+    ``actor`` stands in the history as the one who ended a hold. Raises ``redis.RedisError``.
+    """
+    # Revision first: a hold made after this line is newer, and the script then refuses to end it.
+    revision = environment_of(environment).revision
+    wanted = _wanted(environment, only)
+    if not wanted:
+        return []
+    store = limits(deadline_s=deadline_s)
+    with store.pipeline(transaction=False) as pipeline:
+        for item in wanted:
+            pipeline.get(keys.override(environment, item.dependency))
+        texts = pipeline.execute(raise_on_error=False)
+    changed = []
+    now = timezone.now()
+    for item, text in zip(wanted, texts, strict=True):
+        stored = parse_override(text) if isinstance(text, str) else None
+        if _apply(store, environment, item, stored, revision=revision, actor=actor, now=now):
+            changed.append(item.dependency)
+            log.info("breaker.enforced", environment=environment, dependency=item.dependency)
+    return changed
+
+
+def enforce_promptly(environment: str, dependency: str, actor: str) -> None:
+    """After a commit: do it at once if Redis answers at once. The reconciler does it otherwise."""
+    try:
+        enforce(environment, only=[dependency], actor=actor)
+    except (redis.RedisError, OperationalError, InterfaceError) as error:
+        failures.inc()
+        log.warning(
+            "breaker.enforce_left_to_reconciler",
+            environment=environment,
+            dependency=dependency,
+            error=str(error),
+        )
+
+
+def _wanted(environment: str, only: Collection[str] | None) -> list[Wanted]:
+    dependencies = Dependency.objects.filter(environment_id=environment).order_by("name")
+    if only is not None:
+        dependencies = dependencies.filter(name__in=only)
+    overrides = {
+        row.dependency_id: row
+        for row in Override.objects.filter(dependency__in=dependencies, ended_at__isnull=True)
+    }
+    resets: dict[str, list[OutboxEntry]] = {}
+    waiting = OutboxEntry.objects.filter(environment=environment, published_at__isnull=True).exclude(reset="")
+    for entry in waiting.order_by("revision"):
+        resets.setdefault(entry.reset, []).append(entry)
+    return [
+        Wanted(dependency=row.name, override=overrides.get(row.pk), resets=tuple(resets.get(row.name, ())))
+        for row in dependencies
+    ]
+
+
+def _apply(
+    store: redis.Redis,
+    environment: str,
+    wanted: Wanted,
+    stored: StoredOverride | None,
+    *,
+    revision: int,
+    actor: str,
+    now: datetime,
+) -> bool:
+    """Whether anything was done in Redis."""
+    done = False
+    for entry in wanted.resets:
+        by = Entry.objects.filter(environment=environment, epoch=entry.epoch, revision=entry.revision).first()
+        done |= _run(
+            store, environment, wanted.dependency, "reset", entry.revision, 0, by.actor if by else ""
+        )
+        OutboxEntry.objects.filter(pk=entry.pk).update(published_at=Now())
+    override = wanted.override
+    if override is not None and override.in_force(now):
+        target = StoredOverride(
+            mode=OverrideMode(override.mode),
+            expires_at_us=override.expires_at_us,
+            revision=override.revision,
+        )
+        if done or stored != target:
+            done |= _run(
+                store,
+                environment,
+                wanted.dependency,
+                target.mode,
+                target.revision,
+                target.expires_at_us,
+                override.actor,
+            )
+    elif stored is not None and not done:
+        done = _run(store, environment, wanted.dependency, "end", revision, 0, actor)
+    return done
+
+
+def _run(
+    store: redis.Redis,
+    environment: str,
+    dependency: str,
+    what: str,
+    revision: int,
+    expires_at_us: int,
+    actor: str,
+) -> bool:
+    done, _ = APPLY_OVERRIDE.run(
+        store,
+        keys=[
+            keys.override(environment, dependency),
+            keys.breaker(environment, dependency),
+            keys.outcomes(environment, dependency),
+            keys.evidence(environment, dependency),
+            keys.transitions(environment, dependency),
+        ],
+        args=[what, revision, expires_at_us, actor],
+    )
+    return bool(done)

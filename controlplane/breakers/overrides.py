@@ -1,0 +1,162 @@
+"""What people do to a breaker: hold it, end the hold, reset it."""
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.audit.actor import FUSEBOARD, Actor
+from controlplane.breakers.enforce import enforce_promptly
+from controlplane.breakers.models import Override
+from controlplane.policies.errors import NotFound
+from controlplane.policies.models import Dependency
+from controlplane.policies.validation import Problems
+from controlplane.publishing.revisions import Revision, revise
+from fuseboard.contract.words import OverrideMode
+
+LONGEST = timedelta(hours=24)
+#: Held closed, a breaker protects nobody.
+LONGEST_CLOSED = timedelta(minutes=15)
+
+
+def hold_breaker(
+    *,
+    environment: str,
+    dependency: str,
+    mode: OverrideMode,
+    reason: str,
+    expires_at: datetime,
+    actor: Actor,
+) -> int:
+    """Hold the breaker in ``mode`` until ``expires_at``, replacing a hold there may be."""
+    problems = Problems()
+    problems.reason(reason)
+    problems.choice("mode", mode, OverrideMode)
+    _check_expiry(problems, mode, expires_at)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        row = _dependency(environment, dependency)
+        before = _end_current(row, by=actor.name)
+        held = Override.objects.create(
+            dependency=row,
+            mode=mode,
+            reason=reason,
+            actor=actor.name,
+            expires_at=expires_at,
+            revision=revision.number,
+        )
+        _audit(revision, "breaker.held", dependency, before, held)
+        _enforce_after_commit(environment, dependency, actor)
+    return revision.number
+
+
+def end_override(*, environment: str, dependency: str, reason: str, actor: Actor) -> int:
+    """Let the breaker decide by itself again. Raises ``NotFound`` when nothing holds it."""
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        before = _end_current(_dependency(environment, dependency), by=actor.name)
+        if before is None:
+            raise NotFound("override of", dependency)
+        _audit(revision, "breaker.released", dependency, before, None)
+        _enforce_after_commit(environment, dependency, actor)
+    return revision.number
+
+
+def reset_breaker(*, environment: str, dependency: str, reason: str, actor: Actor) -> int:
+    """Close the breaker and forget what it counted; ends a hold there may be."""
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason, reset=dependency) as revision:
+        row = _dependency(environment, dependency)
+        before = _end_current(row, by=actor.name)
+        row.reset_revision = revision.number
+        row.save(update_fields=["reset_revision"])
+        _audit(revision, "breaker.reset", dependency, before, None)
+        _enforce_after_commit(environment, dependency, actor)
+    return revision.number
+
+
+def expire_overrides() -> list[str]:
+    """Mark the overrides whose time is over, each as a revision of its own; returns the dependencies."""
+    over = Override.objects.filter(ended_at__isnull=True, expires_at__lte=timezone.now())
+    due = list(over.values_list("pk", "dependency__environment_id", "dependency__name"))
+    expired = []
+    for pk, environment, dependency in due:
+        with (
+            suppress(_AlreadyEnded),
+            revise(environment=environment, actor=FUSEBOARD, reason="Its time is over.") as revision,
+        ):
+            override = over.filter(pk=pk).select_related("dependency").first()
+            if override is None:
+                # Somebody was faster; the revision taken above is given back.
+                raise _AlreadyEnded
+            before = _end_current(override.dependency, by=FUSEBOARD.name)
+            _audit(revision, "override.expired", dependency, before, None)
+            _enforce_after_commit(environment, dependency, FUSEBOARD)
+            expired.append(dependency)
+    return expired
+
+
+class _AlreadyEnded(Exception):
+    pass
+
+
+def _check_expiry(problems: Problems, mode: OverrideMode, expires_at: datetime) -> None:
+    if timezone.is_naive(expires_at):
+        problems.add("expires_at", "Give the time zone.")
+        return
+    remaining = expires_at - timezone.now()
+    longest = LONGEST_CLOSED if mode == OverrideMode.FORCED_CLOSED else LONGEST
+    if remaining <= timedelta(0):
+        problems.add("expires_at", "Choose a time in the future.")
+    elif remaining > longest:
+        hours, minutes = divmod(int(longest.total_seconds()) // 60, 60)
+        problems.add("expires_at", f"At most {hours} h." if hours else f"At most {minutes} minutes.")
+
+
+def _dependency(environment: str, name: str) -> Dependency:
+    try:
+        return Dependency.objects.get(environment_id=environment, name=name)
+    except Dependency.DoesNotExist:
+        raise NotFound("dependency", name) from None
+
+
+def _end_current(dependency: Dependency, *, by: str) -> Override | None:
+    """End the hold there is, and return it."""
+    current = Override.objects.filter(dependency=dependency, ended_at__isnull=True).first()
+    if current is not None:
+        current.ended_at = timezone.now()
+        current.ended_by = by
+        current.save(update_fields=["ended_at", "ended_by"])
+    return current
+
+
+def _audit(
+    revision: Revision, action: str, dependency: str, before: Override | None, after: Override | None
+) -> None:
+    revision.audit(
+        action,
+        target_kind="dependency",
+        target_name=dependency,
+        before=_fields(before),
+        after=_fields(after),
+    )
+
+
+def _fields(override: Override | None) -> dict[str, str] | None:
+    if override is None:
+        return None
+    return {
+        "override.mode": override.mode,
+        "override.reason": override.reason,
+        "override.expires_at": override.expires_at.isoformat(timespec="seconds"),
+    }
+
+
+def _enforce_after_commit(environment: str, dependency: str, actor: Actor) -> None:
+    transaction.on_commit(partial(enforce_promptly, environment, dependency, actor.name), robust=True)

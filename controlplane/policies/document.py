@@ -1,0 +1,124 @@
+"""Rows -> the documents pods decide by. A few queries each, however many rows there are."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from controlplane.breakers.models import Override as OverrideRow
+from controlplane.policies.errors import NotFound
+from controlplane.policies.limits import LimitColumns
+from controlplane.policies.models import (
+    BREAKER_RANGES,
+    Dependency,
+    Environment,
+    Tenant,
+    TenantQuota,
+    Tier,
+    TierQuota,
+    VendorLimit,
+)
+from fuseboard.contract import policy as contract
+from fuseboard.contract.words import Algorithm, FailurePolicy, OverrideMode
+
+
+def limit_of(row: LimitColumns) -> contract.Limit:
+    return contract.Limit(
+        name=row.name,
+        limit=row.limit,
+        window_ms=row.window_s * 1000,
+        algorithm=Algorithm(row.algorithm),
+        burst=row.burst,
+        failure_policy=FailurePolicy(row.failure_policy),
+        shadow=row.shadow,
+    )
+
+
+def policy_of(environment: Environment) -> contract.Policy:
+    """Everything but the tenants.
+
+    An override stands in it until it is marked as ended, expired or not: the document depends on
+    the revision alone, not on the moment it is written. Pods heed the expiry themselves.
+    """
+    tiers = list(Tier.objects.filter(environment=environment).order_by("name"))
+    quotas = _by_owner(TierQuota.objects.filter(tier__environment=environment).order_by("name"), "tier_id")
+    names = {tier.pk: tier.name for tier in tiers}
+    return contract.Policy(
+        environment=environment.slug,
+        default_tier=names.get(environment.default_tier_id, ""),
+        tiers=tuple(
+            contract.Tier(name=tier.name, priority=tier.priority, quotas=tuple(quotas[tier.pk]))
+            for tier in tiers
+        ),
+        dependencies=tuple(_dependencies(environment)),
+        tuning=tuning_of(environment),
+    )
+
+
+def tuning_of(environment: Environment) -> contract.Tuning:
+    return msgspec.convert(environment.tuning, contract.Tuning)
+
+
+def _dependencies(environment: Environment) -> Iterable[contract.Dependency]:
+    limits = _by_owner(
+        VendorLimit.objects.filter(dependency__environment=environment).order_by("name"), "dependency_id"
+    )
+    overrides = {
+        row.dependency_id: override_of(row)
+        for row in OverrideRow.objects.filter(dependency__environment=environment, ended_at__isnull=True)
+    }
+    for row in Dependency.objects.filter(environment=environment).order_by("name"):
+        yield contract.Dependency(
+            name=row.name,
+            vendor_limits=tuple(limits[row.pk]),
+            breaker=contract.BreakerPolicy(**{column: getattr(row, column) for column in BREAKER_RANGES}),
+            timeout_ms=row.timeout_ms,
+            override=overrides.get(row.pk),
+            reset_revision=row.reset_revision,
+        )
+
+
+def override_of(row: OverrideRow) -> contract.Override:
+    return contract.Override(
+        mode=OverrideMode(row.mode),
+        revision=row.revision,
+        expires_at_us=row.expires_at_us,
+        reason=row.reason,
+        actor=row.actor,
+    )
+
+
+def tenant_records(
+    environment: str, *, since: int = -1, keys: Iterable[str] | None = None
+) -> dict[str, contract.TenantRecord | None]:
+    """Tenants changed after the revision ``since``, and only those in ``keys`` when given.
+
+    ``None`` stands for one that was removed.
+    """
+    chosen = Tenant.objects.filter(environment_id=environment, changed_revision__gt=since)
+    if keys is not None:
+        chosen = chosen.filter(key__in=list(keys))
+    quotas = _by_owner(
+        TenantQuota.objects.filter(tenant__in=chosen, tenant__deleted=False).order_by("name"), "tenant_id"
+    )
+    rows = chosen.values_list("pk", "key", "tier__name", "suspended", "deleted")
+    return {
+        key: None
+        if deleted
+        else contract.TenantRecord(tier=tier, suspended=suspended, quotas=tuple(quotas.get(pk, ())))
+        for pk, key, tier, suspended, deleted in rows.iterator(chunk_size=10_000)
+    }
+
+
+def environment_of(slug: str) -> Environment:
+    try:
+        return Environment.objects.get(pk=slug)
+    except Environment.DoesNotExist:
+        raise NotFound("environment", slug) from None
+
+
+def _by_owner(rows: Iterable[LimitColumns], owner: str) -> dict[int, list[contract.Limit]]:
+    found: dict[int, list[contract.Limit]] = defaultdict(list)
+    for row in rows:
+        found[getattr(row, owner)].append(limit_of(row))
+    return found

@@ -1,0 +1,57 @@
+"""Every change of the configuration: one function each, one transaction, one revision.
+
+All arguments are named; all return the new revision. They raise ``controlplane.policies.errors``
+and change nothing then. Who may call them is asked before, see ``controlplane.accounts.permissions``.
+"""
+
+from controlplane.policies.edits.dependencies import (
+    create_dependency,
+    describe_dependency,
+    save_runbook,
+    set_breaker_policy,
+)
+from controlplane.policies.edits.environments import (
+    create_environment,
+    create_tier,
+    set_default_tier,
+    set_tuning,
+)
+from controlplane.policies.edits.quotas import (
+    remove_tenant_quota,
+    remove_tier_quota,
+    remove_vendor_limit,
+    set_tenant_quota,
+    set_tier_quota,
+    set_vendor_limit,
+)
+from controlplane.policies.edits.tenants import (
+    change_tier,
+    create_tenant,
+    create_tenants,
+    remove_tenant,
+    resume_tenant,
+    suspend_tenant,
+)
+
+__all__ = [
+    "change_tier",
+    "create_dependency",
+    "create_environment",
+    "create_tenant",
+    "create_tenants",
+    "create_tier",
+    "describe_dependency",
+    "remove_tenant",
+    "remove_tenant_quota",
+    "remove_tier_quota",
+    "remove_vendor_limit",
+    "resume_tenant",
+    "save_runbook",
+    "set_breaker_policy",
+    "set_default_tier",
+    "set_tenant_quota",
+    "set_tier_quota",
+    "set_tuning",
+    "set_vendor_limit",
+    "suspend_tenant",
+]

@@ -1,0 +1,110 @@
+from collections.abc import Iterable
+
+from controlplane.audit.actor import Actor
+from controlplane.policies.edits.rows import TenantEdit, find_tier
+from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.fields import tenant_fields
+from controlplane.policies.models import Tenant
+from controlplane.policies.validation import Problems
+from controlplane.publishing.revisions import Revision, revise
+
+
+def create_tenant(
+    *, environment: str, tenant: str, tier: str, reason: str, actor: Actor, title: str = ""
+) -> int:
+    return create_tenants(
+        environment=environment, tenants=[(tenant, tier, title)], reason=reason, actor=actor
+    )
+
+
+def create_tenants(
+    *, environment: str, tenants: Iterable[tuple[str, str, str]], reason: str, actor: Actor
+) -> int:
+    """Register tenants (key, tier, title), all of them or none, as one revision."""
+    tenants = list(tenants)
+    problems = Problems()
+    problems.reason(reason)
+    for key, _, title in tenants:
+        problems.subject("tenant", key)
+        problems.text("title", title, 200)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        tiers = {name: find_tier(environment, name) for name in {tier for _, tier, _ in tenants}}
+        known = {
+            row.key: row
+            for row in Tenant.objects.filter(
+                environment_id=environment, key__in=[key for key, _, _ in tenants]
+            )
+        }
+        for key, tier, title in tenants:
+            row = known.get(key)
+            if row is not None and not row.deleted:
+                raise InvalidEdit({"tenant": ["There is a tenant of that name."]})
+            # A removed one comes back under a higher version than it went with.
+            row = row or Tenant(environment_id=environment, key=key, version=0)
+            row.tier, row.title, row.suspended, row.deleted = tiers[tier], title, False, False
+            _save_new(revision, row)
+            known[key] = row
+    return revision.number
+
+
+def _save_new(revision: Revision, row: Tenant) -> None:
+    row.changed_revision = revision.number
+    row.version += 1
+    row.save()
+    revision.audit(
+        "tenant.created", target_kind="tenant", target_name=row.key, before=None, after=tenant_fields(row)
+    )
+
+
+def change_tier(
+    *, environment: str, tenant: str, tier: str, expected_version: int | None, reason: str, actor: Actor
+) -> int:
+    _check_reason(reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = TenantEdit(revision, tenant, expected_version)
+        edit.row.tier = find_tier(environment, tier)
+        edit.finish("tenant.tier_changed")
+    return revision.number
+
+
+def suspend_tenant(
+    *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
+) -> int:
+    """Refuse every request of the tenant until it is resumed."""
+    _check_reason(reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = TenantEdit(revision, tenant, expected_version)
+        edit.row.suspended = True
+        edit.finish("tenant.suspended")
+    return revision.number
+
+
+def resume_tenant(
+    *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
+) -> int:
+    _check_reason(reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = TenantEdit(revision, tenant, expected_version)
+        edit.row.suspended = False
+        edit.finish("tenant.resumed")
+    return revision.number
+
+
+def remove_tenant(
+    *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
+) -> int:
+    """Forget the tenant: it gets the default tier, as anybody nobody has registered."""
+    _check_reason(reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = TenantEdit(revision, tenant, expected_version)
+        edit.row.quotas.all().delete()
+        edit.row.deleted = True
+        edit.finish("tenant.removed")
+    return revision.number
+
+
+def _check_reason(reason: object) -> None:
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()

@@ -1,0 +1,67 @@
+"""Collects what is wrong with an edit, so that a form can say everything at once."""
+
+import re
+from enum import StrEnum
+
+from controlplane.policies.errors import InvalidEdit
+from fuseboard.contract.words import is_slug, is_subject
+
+#: Control characters except tab and line breaks, and halves of surrogate pairs.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+SHORTEST_REASON = 8
+LONGEST_REASON = 500
+
+
+class Problems:
+    """Field -> what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, list[str]] = {}
+
+    def add(self, field: str, message: str) -> None:
+        self.errors.setdefault(field, []).append(message)
+
+    def settle(self) -> None:
+        """Raise ``InvalidEdit`` when anything was wrong."""
+        if self.errors:
+            raise InvalidEdit(self.errors)
+
+    def whole(self, field: str, value: object, least: int, most: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.add(field, "Enter a whole number.")
+        elif not least <= value <= most:
+            self.add(field, f"Enter a number from {least:,} to {most:,}.")
+
+    def flag(self, field: str, value: object) -> None:
+        if not isinstance(value, bool):
+            self.add(field, "Say true or false.")
+
+    def choice(self, field: str, value: object, words: type[StrEnum]) -> None:
+        if value not in list(words):
+            self.add(field, f"Choose one of: {', '.join(words)}.")
+
+    def slug(self, field: str, value: object) -> None:
+        if not isinstance(value, str) or not is_slug(value):
+            self.add(
+                field,
+                "Use 1 to 64 letters, digits, dots, dashes or underscores,"
+                " beginning and ending with a letter or digit.",
+            )
+
+    def subject(self, field: str, value: object) -> None:
+        if not isinstance(value, str) or not is_subject(value):
+            self.add(field, "Use 1 to 200 characters without control characters.")
+
+    def text(self, field: str, value: object, longest: int) -> None:
+        if not isinstance(value, str):
+            self.add(field, "Enter text.")
+        elif _UNPRINTABLE.search(value):
+            self.add(field, "Remove the control characters.")
+        elif len(value) > longest:
+            self.add(field, f"Use at most {longest:,} characters.")
+
+    def reason(self, value: object) -> None:
+        self.text("reason", value, LONGEST_REASON)
+        if isinstance(value, str) and len(value.strip()) < SHORTEST_REASON:
+            self.add("reason", f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it.")

@@ -1,0 +1,161 @@
+"""Postgres -> Redis, state-based: whatever happened before, the newest state is what is written.
+
+1. Read the head Redis has.
+2. Read the newest configuration from Postgres, and the tenants changed since that head.
+3. Write it, provided the head is still the one that was read; otherwise begin again.
+
+So publishers may run at once, die half way, and come late: older never overwrites newer.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import redis
+import structlog
+from django.db import InterfaceError, OperationalError
+from django.db.models import Q
+from django.db.models.functions import Now
+from prometheus_client import Counter
+
+from controlplane.publishing.models import OutboxEntry
+from controlplane.publishing.snapshot import Snapshot, take_snapshot
+from controlplane.publishing.store import PROMPT_S, Script, limits
+from fuseboard.contract import keys
+from fuseboard.contract.policy import ConfigHead, encode_tenant, hash_of
+from fuseboard.contract.sync import Nudge, encode
+
+log = structlog.get_logger(__name__)
+
+PUBLISH_CONFIG = Script(Path(__file__).parent / "lua" / "publish_config.lua")
+
+#: Another publisher wins at most a few times in a row: it brings Redis to where we want it.
+ATTEMPTS = 10
+#: Tenants written by one call, so that none holds Redis up for more than a few milliseconds.
+TENANTS_PER_CALL = 2_000
+#: Tenants named in a nudge; with more of them, pods ask for those they serve.
+TENANTS_PER_NUDGE = 200
+
+_NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
+
+failures = Counter("fuseboard_publish_failures_total", "Publications that were left to the sweep.")
+published = Counter("fuseboard_published_total", "Configurations written to Redis.")
+
+
+class PublishError(Exception):
+    """The configuration in Redis is not the newest."""
+
+
+def publish_head(environment: str, *, deadline_s: float = PROMPT_S) -> ConfigHead:
+    """Bring Redis to the newest configuration and return its head; does nothing when it is there.
+
+    Raises ``redis.RedisError`` when Redis does not answer within ``deadline_s`` per question, and
+    ``PublishError`` when Redis is ahead of Postgres or other publishers were always faster.
+    """
+    store = limits(deadline_s=deadline_s)
+    for _ in range(ATTEMPTS):
+        seen = read_head(store, environment)
+        snapshot = take_snapshot(environment, since=seen)
+        if seen is not None and seen == snapshot.head:
+            mark_published(environment, snapshot.head)
+            return snapshot.head
+        if seen is not None and _is_ahead(seen, snapshot.head):
+            raise PublishError(
+                f"Redis has {seen.epoch}.{seen.revision}, Postgres only"
+                f" {snapshot.head.epoch}.{snapshot.head.revision}: if Postgres was restored,"
+                " run `manage.py raise_epoch`."
+            )
+        if _write(store, environment, seen, snapshot):
+            published.inc()
+            log.info(
+                "policy.published",
+                environment=environment,
+                epoch=snapshot.head.epoch,
+                revision=snapshot.head.revision,
+                tenants=len(snapshot.tenants),
+            )
+            mark_published(environment, snapshot.head)
+            return snapshot.head
+    raise PublishError(f"{ATTEMPTS} other publishers of {environment} were faster")
+
+
+def publish_promptly(environment: str) -> None:
+    """After a commit: publish at once if Redis answers at once. The sweep does it otherwise."""
+    try:
+        publish_head(environment)
+    except (redis.RedisError, OperationalError, InterfaceError, PublishError) as error:
+        failures.inc()
+        log.warning("policy.publish_left_to_sweep", environment=environment, error=str(error))
+
+
+def read_head(store: redis.Redis, environment: str) -> ConfigHead | None:
+    """The head in Redis; ``None`` when there is none. The hash is empty when the policy is damaged."""
+    try:
+        fields: list[Any] = store.hmget(keys.config_head(environment), "epoch", "revision", "hash", "policy")
+    except redis.ResponseError:  # the key is no hash
+        return None
+    epoch, revision, digest, policy = fields
+    if not (epoch and revision and _NUMBER.fullmatch(epoch) and _NUMBER.fullmatch(revision)):
+        return None
+    intact = digest is not None and policy is not None and hash_of(policy.encode(errors="replace")) == digest
+    return ConfigHead(epoch=int(epoch), revision=int(revision), hash=digest if intact and digest else "")
+
+
+def mark_published(environment: str, head: ConfigHead) -> None:
+    OutboxEntry.objects.filter(
+        Q(epoch__lt=head.epoch) | Q(epoch=head.epoch, revision__lte=head.revision),
+        environment=environment,
+        published_at__isnull=True,
+        # A reset is done when the breaker is closed, see controlplane.breakers.enforce.
+        reset="",
+    ).update(published_at=Now())
+
+
+def _is_ahead(seen: ConfigHead, head: ConfigHead) -> bool:
+    return (seen.epoch, seen.revision) > (head.epoch, head.revision)
+
+
+def _write(store: redis.Redis, environment: str, seen: ConfigHead | None, snapshot: Snapshot) -> bool:
+    """Whether it was written; ``False`` when the head in Redis is no longer ``seen``."""
+    head = snapshot.head
+    versions = [seen.epoch if seen else 0, seen.revision if seen else 0, head.epoch, head.revision]
+    names = sorted(snapshot.tenants)
+    nudge = Nudge(
+        epoch=head.epoch,
+        revision=head.revision,
+        since=seen.revision if seen and not snapshot.complete else 0,
+        tenants=None if snapshot.complete or len(names) > TENANTS_PER_NUDGE else tuple(names),
+    )
+    last = [head.hash, snapshot.policy.decode(), keys.config_channel(environment), encode(nudge).decode()]
+    parts = list(_parts(environment, snapshot)) or [([], [])]
+    for number, (buckets, args) in enumerate(parts, start=1):
+        ending = last if number == len(parts) else ["", "", "", ""]
+        if not PUBLISH_CONFIG.run(
+            store, keys=[keys.config_head(environment), *buckets], args=[*versions, *ending, *args]
+        ):
+            return False
+    return True
+
+
+def _parts(environment: str, snapshot: Snapshot) -> Iterator[tuple[list[str], list[str | int]]]:
+    """Keys and arguments of each call: whole buckets, about ``TENANTS_PER_CALL`` tenants at a time."""
+    buckets: dict[int, list[str]] = defaultdict(list)
+    for tenant in snapshot.tenants:
+        buckets[keys.tenant_bucket_number(tenant)].append(tenant)
+    names: list[str] = []
+    args: list[str | int] = []
+    # A complete configuration also empties the buckets that have no tenant any more.
+    for number in range(keys.TENANT_BUCKETS) if snapshot.complete else sorted(buckets):
+        names.append(keys.tenant_bucket(environment, number))
+        records = [(tenant, snapshot.tenants[tenant]) for tenant in buckets[number]]
+        kept = [(tenant, record) for tenant, record in records if record or not snapshot.complete]
+        args += [int(snapshot.complete), len(kept)]
+        for tenant, record in kept:
+            args += [tenant, encode_tenant(record).decode() if record else ""]
+        if len(args) >= 2 * TENANTS_PER_CALL:
+            yield names, args
+            names, args = [], []
+    if names:
+        yield names, args

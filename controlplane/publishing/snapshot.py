@@ -1,0 +1,36 @@
+from dataclasses import dataclass
+
+from django.db import connection, transaction
+
+from controlplane.policies.document import environment_of, policy_of, tenant_records
+from fuseboard.contract.policy import ConfigHead, TenantRecord, decode_policy, encode_policy, hash_of
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment's configuration."""
+
+    head: ConfigHead
+    policy: bytes
+    #: Those changed since ``since``, or all.
+    tenants: dict[str, TenantRecord | None]
+    #: Whether ``tenants`` are all there are.
+    complete: bool
+
+
+def take_snapshot(environment: str, *, since: ConfigHead | None) -> Snapshot:
+    """Read head, policy and tenants as of one moment.
+
+    All tenants, when ``since`` is ``None`` or of another epoch. Must not run inside a transaction.
+    Raises ``PolicyError`` when the rows make no valid policy, which nobody must ever be given.
+    """
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        row = environment_of(environment)
+        complete = since is None or since.epoch != row.epoch
+        tenants = tenant_records(environment, since=-1 if complete or since is None else since.revision)
+        policy = encode_policy(policy_of(row))
+    decode_policy(policy)
+    head = ConfigHead(epoch=row.epoch, revision=row.revision, hash=hash_of(policy))
+    return Snapshot(head=head, policy=policy, tenants=tenants, complete=complete)

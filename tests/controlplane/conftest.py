@@ -1,0 +1,34 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from controlplane.audit.actor import Actor
+
+ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
+
+
+@pytest.fixture
+def alice() -> Actor:
+    return ALICE
+
+
+@pytest.fixture
+def production(transactional_db: Any, limits: redis.Redis) -> str:
+    """An environment with the usual tiers, a tenant and a dependency, published."""
+    from controlplane.policies import edits
+
+    edits.create_environment(environment="production", reason="for a test", actor=ALICE)
+    edits.create_tenant(environment="production", tenant="acme", tier="pro", reason="for a test", actor=ALICE)
+    edits.create_dependency(
+        environment="production", dependency="openai", kind="llm", reason="for a test", actor=ALICE
+    )
+    return "production"
+
+
+@pytest.fixture
+def text_limits(redis_url: str, limits: redis.Redis) -> Iterator[Any]:
+    """The same server as ``limits``, answering text."""
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        yield client

@@ -1,0 +1,316 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.audit.models import Entry
+from controlplane.breakers.collect import collect_transitions
+from controlplane.breakers.enforce import APPLY_OVERRIDE, enforce
+from controlplane.breakers.models import Override, StreamPosition, Transition
+from controlplane.breakers.overrides import end_override, expire_overrides, hold_breaker, reset_breaker
+from controlplane.policies.document import environment_of, policy_of
+from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.policies.models import Environment
+from controlplane.publishing.models import OutboxEntry
+from controlplane.publishing.tasks import reconcile_environment, sweep_outbox
+from fuseboard.contract import keys
+from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker, parse_override
+from fuseboard.contract.words import BreakerState, OverrideMode
+
+KEYS = [
+    make("production", "openai")
+    for make in (keys.override, keys.breaker, keys.outcomes, keys.evidence, keys.transitions)
+]
+OVERRIDE, BREAKER, OUTCOMES, EVIDENCE, TRANSITIONS = KEYS
+BYPASSES = [OverrideMode.FORCED_CLOSED, OverrideMode.METRICS_ONLY, OverrideMode.DISABLED]
+
+
+def now_us(store: Any) -> int:
+    seconds, micros = store.time()
+    return seconds * 1_000_000 + micros
+
+
+def breaker(store: Any) -> StoredBreaker:
+    found = parse_breaker(store.get(BREAKER))
+    assert found is not None
+    return found
+
+
+def apply(store: Any, what: str, revision: int, expires_in_us: int = 0) -> int:
+    expires = now_us(store) + expires_in_us if expires_in_us else 0
+    done, _ = APPLY_OVERRIDE.run(store, keys=KEYS, args=[what, revision, expires, "alice"])
+    return done
+
+
+def hold(alice: Any, mode: OverrideMode = OverrideMode.FORCED_OPEN, minutes: float = 10, **more: Any) -> int:
+    return hold_breaker(
+        **{
+            "environment": "production",
+            "dependency": "openai",
+            "mode": mode,
+            "reason": "vendor is having an incident",
+            "expires_at": timezone.now() + timedelta(minutes=minutes),
+            "actor": alice,
+        }
+        | more
+    )
+
+
+# The script, against a real server
+
+
+def test_forced_open_opens_the_breaker_until_the_hold_expires(text_limits: Any) -> None:
+    assert apply(text_limits, "forced_open", 5, 60_000_000) == 1
+    override, found = parse_override(text_limits.get(OVERRIDE)), breaker(text_limits)
+    assert override is not None
+    assert (override.mode, override.revision) == (OverrideMode.FORCED_OPEN, 5)
+    assert (found.state, found.cause, found.until_us) == (BreakerState.OPEN, "forced", override.expires_at_us)
+    assert found.generation >= found.since_us > 0
+
+
+@pytest.mark.parametrize("mode", BYPASSES)
+def test_other_holds_close_the_breaker_and_forget_what_it_counted(text_limits: Any, mode: str) -> None:
+    text_limits.set(BREAKER, "open 41 99999999999999 5 3 0 consecutive")
+    text_limits.set(OUTCOMES, "x")
+    text_limits.hset(EVIDENCE, "pod-1", "1")
+    assert apply(text_limits, mode, 5, 60_000_000) == 1
+    found = breaker(text_limits)
+    assert (found.state, found.attempt, found.until_us) == (BreakerState.CLOSED, 0, 0)
+    assert found.generation > 41
+    assert text_limits.exists(OUTCOMES, EVIDENCE) == 0
+
+
+def test_doing_it_twice_is_doing_it_once(text_limits: Any) -> None:
+    expires = now_us(text_limits) + 60_000_000
+    for _ in range(3):
+        APPLY_OVERRIDE.run(text_limits, keys=KEYS, args=["forced_open", 5, expires, "alice"])
+    assert text_limits.xlen(TRANSITIONS) == 1
+    for _ in range(3):
+        apply(text_limits, "reset", 6)
+    assert text_limits.xlen(TRANSITIONS) == 2
+
+
+def test_an_older_revision_undoes_nothing(text_limits: Any) -> None:
+    assert apply(text_limits, "forced_open", 5, 60_000_000) == 1
+    assert apply(text_limits, "end", 4) == 0
+    assert apply(text_limits, "disabled", 4, 60_000_000) == 0
+    assert apply(text_limits, "reset", 4) == 0
+    assert parse_override(text_limits.get(OVERRIDE)).mode == OverrideMode.FORCED_OPEN
+
+
+def test_a_late_message_cannot_bring_an_ended_hold_back(text_limits: Any) -> None:
+    apply(text_limits, "forced_open", 5, 60_000_000)
+    assert apply(text_limits, "end", 6) == 1
+    assert parse_override(text_limits.get(OVERRIDE)) is None
+    assert apply(text_limits, "forced_open", 5, 60_000_000) == 0
+    assert parse_override(text_limits.get(OVERRIDE)) is None
+
+
+def test_ending_forced_open_early_lets_it_probe_at_once(text_limits: Any) -> None:
+    apply(text_limits, "forced_open", 5, 60_000_000)
+    generation = breaker(text_limits).generation
+    apply(text_limits, "end", 6)
+    found = breaker(text_limits)
+    assert (found.state, found.generation) == (BreakerState.OPEN, generation)
+    assert found.until_us <= now_us(text_limits)
+
+
+@pytest.mark.parametrize("mode", BYPASSES)
+def test_ending_another_hold_closes_with_a_new_generation(text_limits: Any, mode: str) -> None:
+    apply(text_limits, mode, 5, 60_000_000)
+    generation = breaker(text_limits).generation
+    text_limits.set(OUTCOMES, "x")
+    apply(text_limits, "end", 6)
+    assert breaker(text_limits).state == BreakerState.CLOSED
+    assert breaker(text_limits).generation > generation
+    assert bool(text_limits.exists(OUTCOMES)) == (mode == OverrideMode.METRICS_ONLY)
+
+
+def test_what_happened_after_the_expiry_is_left_alone(text_limits: Any) -> None:
+    """The hold ran out, calls were made, and the breaker tripped; then the control plane notices."""
+    past = now_us(text_limits) - 1_000_000
+    text_limits.set(OVERRIDE, f"forced_closed {past} 5")
+    tripped = f"open {past + 10} {past + 90_000_000} {past + 10} 1 0 consecutive"
+    text_limits.set(BREAKER, tripped)
+    assert apply(text_limits, "end", 6) == 1
+    assert text_limits.get(BREAKER) == tripped
+
+
+def test_a_hold_that_is_over_is_not_applied(text_limits: Any) -> None:
+    assert apply(text_limits, "forced_open", 5, -1_000_000) == 0
+    assert text_limits.exists(*KEYS) == 0
+
+
+@pytest.mark.parametrize("what", [*OverrideMode, "reset"])
+@pytest.mark.parametrize(
+    "rubbish",
+    ["", "open", "open x", "open 99999999999999999999999 1 1 1 1 x", "\x00\xff", "closed -1 0 0 0 0 x"],
+)
+def test_rubbish_in_the_keys_stops_nothing(text_limits: Any, what: str, rubbish: str) -> None:
+    text_limits.mset(dict.fromkeys(KEYS, rubbish))
+    assert apply(text_limits, what, 5, 0 if what == "reset" else 60_000_000) == 1
+    assert breaker(text_limits).state == (BreakerState.OPEN if what == "forced_open" else BreakerState.CLOSED)
+
+
+@pytest.mark.parametrize("what", [*OverrideMode, "reset"])
+def test_keys_of_another_type_stop_nothing(text_limits: Any, what: str) -> None:
+    for key in KEYS:
+        text_limits.sadd(key, "x")
+    assert apply(text_limits, what, 5, 0 if what == "reset" else 60_000_000) == 1
+    assert breaker(text_limits).generation > 0
+
+
+# The functions people call
+
+
+def test_a_hold_is_in_redis_in_the_document_and_in_the_audit(
+    production: str, text_limits: Any, alice: Any
+) -> None:
+    revision = hold(alice)
+    assert parse_override(text_limits.get(OVERRIDE)).revision == revision
+    [dependency] = policy_of(environment_of("production")).dependencies
+    assert dependency.override is not None
+    assert (dependency.override.actor, dependency.override.revision) == ("alice", revision)
+    entry = Entry.objects.latest("id")
+    assert (entry.action, entry.actor, entry.reason) == (
+        "breaker.held",
+        "alice",
+        "vendor is having an incident",
+    )
+
+
+def test_a_second_hold_replaces_the_first(production: str, text_limits: Any, alice: Any) -> None:
+    hold(alice)
+    revision = hold(alice, OverrideMode.FORCED_CLOSED)
+    assert Override.objects.filter(ended_at__isnull=True).get().revision == revision
+    assert parse_override(text_limits.get(OVERRIDE)).mode == OverrideMode.FORCED_CLOSED
+    assert Entry.objects.latest("id").changes["override.mode"] == ("forced_open", "forced_closed")
+
+
+def test_a_reset_closes_forgets_and_is_told_to_servers(production: str, text_limits: Any, alice: Any) -> None:
+    hold(alice)
+    revision = reset_breaker(
+        environment="production", dependency="openai", reason="vendor says all clear", actor=alice
+    )
+    found = breaker(text_limits)
+    assert (found.state, found.cause, found.attempt) == (BreakerState.CLOSED, "reset", 0)
+    [dependency] = policy_of(environment_of("production")).dependencies
+    assert (dependency.reset_revision, dependency.override) == (revision, None)
+    assert not OutboxEntry.objects.filter(published_at__isnull=True).exists()
+
+
+def test_ending_what_nobody_holds_is_an_error_and_takes_no_revision(production: str, alice: Any) -> None:
+    before = Environment.objects.get().revision
+    with pytest.raises(NotFound):
+        end_override(environment="production", dependency="openai", reason="nothing to end", actor=alice)
+    assert Environment.objects.get().revision == before
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [
+        ("reason", {"reason": "short"}),
+        ("reason", {"reason": "       "}),
+        ("reason", {"reason": "with a NUL \x00 in it"}),
+        ("expires_at", {"minutes": -1}),
+        ("expires_at", {"minutes": 24 * 60 + 1}),
+        ("expires_at", {"mode": OverrideMode.FORCED_CLOSED, "minutes": 16}),
+        ("mode", {"mode": "wide_open"}),
+    ],
+)
+def test_a_hold_without_reason_or_with_a_bad_expiry_says_which(
+    production: str, alice: Any, field: str, changed: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidEdit) as invalid:
+        hold(alice, **changed)
+    assert list(invalid.value.errors) == [field]
+    assert not Override.objects.exists()
+
+
+def test_an_expired_hold_ends_by_itself_with_a_revision(
+    production: str, text_limits: Any, alice: Any
+) -> None:
+    hold(alice)
+    Override.objects.update(
+        created_at=timezone.now() - timedelta(minutes=2), expires_at=timezone.now() - timedelta(minutes=1)
+    )
+    before = Environment.objects.get().revision
+    assert expire_overrides() == ["openai"]
+    assert expire_overrides() == []
+    override = Override.objects.get()
+    assert override.ended_by == "fuseboard"
+    assert Environment.objects.get().revision == before + 1
+    assert parse_override(text_limits.get(OVERRIDE)) is None
+    assert Entry.objects.latest("id").action == "override.expired"
+
+
+def test_an_emptied_redis_gets_its_holds_back(production: str, text_limits: Any, alice: Any) -> None:
+    revision = hold(alice)
+    text_limits.flushall()
+    reconcile_environment("production")
+    assert parse_override(text_limits.get(OVERRIDE)).revision == revision
+    assert breaker(text_limits).state == BreakerState.OPEN
+    assert enforce("production") == []
+
+
+def test_a_hold_nobody_ordered_is_removed(production: str, text_limits: Any) -> None:
+    text_limits.set(OVERRIDE, f"disabled {now_us(text_limits) + 10**9} 1")
+    assert enforce("production") == ["openai"]
+    assert parse_override(text_limits.get(OVERRIDE)) is None
+
+
+def test_a_reset_redis_missed_is_done_once_later(
+    production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text_limits.set(BREAKER, "open 41 99999999999999 5 3 0 consecutive")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("controlplane.breakers.overrides.enforce_promptly", lambda *_: None)
+        reset_breaker(
+            environment="production", dependency="openai", reason="vendor is well again", actor=alice
+        )
+    assert breaker(text_limits).state == BreakerState.OPEN
+    sweep_outbox()
+    assert breaker(text_limits).state == BreakerState.CLOSED
+    assert text_limits.xrange(TRANSITIONS)[0][1]["actor"] == "alice"
+    text_limits.set(BREAKER, "open 99999999999999 99999999999999 5 3 0 consecutive")
+    sweep_outbox()
+    assert breaker(text_limits).state == BreakerState.OPEN
+
+
+# History
+
+
+def test_transitions_are_stored_once(production: str, text_limits: Any, alice: Any) -> None:
+    hold(alice)
+    reset_breaker(environment="production", dependency="openai", reason="vendor is well again", actor=alice)
+    assert collect_transitions("production") == 2
+    StreamPosition.objects.all().delete()
+    collect_transitions("production")
+    rows = list(Transition.objects.order_by("generation").values_list("to_state", "cause", "actor"))
+    assert rows == [("open", "forced_open", "alice"), ("closed", "reset", "alice")]
+
+
+def test_a_stream_that_began_anew_is_read_from_its_start(
+    production: str, text_limits: Any, alice: Any
+) -> None:
+    hold(alice)
+    collect_transitions("production")
+    text_limits.delete(TRANSITIONS)
+    text_limits.xadd(
+        TRANSITIONS,
+        {"generation": 7, "from": "open", "to": "half_open", "cause": "open_time_over", "at_us": 10**15},
+        id="5-1",
+    )
+    assert collect_transitions("production") == 1
+    assert Transition.objects.filter(generation=7, to_state="half_open").exists()
+
+
+def test_entries_that_are_none_of_ours_are_passed_over(production: str, text_limits: Any, alice: Any) -> None:
+    text_limits.xadd(TRANSITIONS, {"generation": "x", "to": "open", "at_us": "1"})
+    text_limits.xadd(TRANSITIONS, {"rubbish": "\x00"})
+    hold(alice)
+    assert collect_transitions("production") == 1
+    text_limits.delete(TRANSITIONS)
+    text_limits.set(TRANSITIONS, "not a stream")
+    assert collect_transitions("production") == 0
