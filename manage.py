@@ -25,17 +25,29 @@ def main():  # type: () -> None
         return
 
     from controlplane import embedded
+
+    try:
+        if command == "demo":
+            from controlplane.demo.premises import premises
+
+            with premises(check=bool({"--check", "--check-all"} & set(sys.argv))):
+                execute_from_command_line(sys.argv)
+            return
+        name_what_is_unreachable(command)
+        with embedded.running():
+            execute_from_command_line(sys.argv)
+    except embedded.ServerFailed as failure:
+        sys.exit(str(failure))
+
+
+def name_what_is_unreachable(command):  # type: (str) -> None
+    """Say which configured server does not answer; without Postgres most commands end here."""
     from controlplane.embedded import reachable
 
     for variable, problem in reachable.problems().items():
         sys.stderr.write(problem + "\n")
         if variable == "DATABASE_URL" and command not in ENDURING:
             sys.exit(1)
-    try:
-        with embedded.running():
-            execute_from_command_line(sys.argv)
-    except embedded.ServerFailed as failure:
-        sys.exit(str(failure))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,119 @@
+"""A browser without a screen: logs in, reads pages, fills in forms as they stand in the page."""
+
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import httpx
+
+
+class NoSuchForm(LookupError):
+    """The page has no such form; the message says which ones it has."""
+
+
+@dataclass
+class Form:
+    action: str
+    method: str
+    #: What the page has filled in: name -> value.
+    fields: dict[str, str] = field(default_factory=dict)
+    #: Every name a person could fill in or press.
+    names: set[str] = field(default_factory=set)
+
+
+class Browser:
+    """One person's visit to the dashboard, with cookies."""
+
+    def __init__(self, url: str) -> None:
+        self.client = httpx.Client(base_url=url, timeout=10.0, follow_redirects=True)
+
+    def close(self) -> None:
+        self.client.close()
+
+    def log_in(self, name: str, password: str) -> httpx.Response:
+        """Fill in the login page; the answer is the page after it."""
+        return self.submit("/login/", {"username": name, "password": password})
+
+    def read(self, path: str) -> str:
+        """The page at ``path``. Raises ``httpx.HTTPStatusError`` unless it is there."""
+        return self.client.get(path).raise_for_status().text
+
+    def submit(self, path: str, answers: dict[str, str], *, action: str = "") -> httpx.Response:
+        """Open ``path`` and send its form that has all of these fields (and ``action`` in its address)."""
+        page = self.client.get(path)
+        page.raise_for_status()
+        return self.send(find_form(page.text, set(answers), action=action), answers, page=str(page.url))
+
+    def send(self, form: Form, answers: dict[str, str], *, page: str) -> httpx.Response:
+        """Send a form found on ``page``, filled in."""
+        return self.client.request(
+            form.method,
+            httpx.URL(page).join(form.action),
+            data=form.fields | answers,
+            headers={"Referer": page, "Origin": str(self.client.base_url).rstrip("/")},
+        )
+
+
+def find_form(page: str, names: set[str], *, action: str = "") -> Form:
+    """The first form on the page that has these fields, and ``action`` in its address."""
+    reader = _FormReader()
+    reader.feed(page)
+    for form in reader.forms:
+        if names <= form.names and action in form.action:
+            return form
+    seen = "; ".join(f"{form.action or '.'}: {', '.join(sorted(form.names))}" for form in reader.forms)
+    raise NoSuchForm(f"No form {action!r} with {', '.join(sorted(names))}; the page has: {seen or 'none'}")
+
+
+class _FormReader(HTMLParser):
+    """Collects the forms of a page with their fields and what is filled in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms: list[Form] = []
+        self._form: Form | None = None
+        self._select = ""
+        self._textarea = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if tag == "form":
+            # htmx forms may name their address only in hx-post.
+            action = attributes.get("action") or attributes.get("hx-post") or ""
+            method = attributes.get("method") or ("post" if "hx-post" in attributes else "get")
+            self._form = Form(action=action, method=method.upper())
+            self.forms.append(self._form)
+        elif self._form is not None:
+            self._field(tag, attributes, self._form)
+
+    def _field(self, tag: str, attributes: dict[str, str | None], form: Form) -> None:
+        name, value = attributes.get("name") or "", attributes.get("value") or ""
+        if tag == "option" and self._select:
+            if "selected" in attributes or self._select not in form.fields:
+                form.fields[self._select] = value
+            return
+        if not name:
+            return
+        form.names.add(name)
+        if tag == "select":
+            self._select = name
+        elif tag == "textarea":
+            self._textarea = name
+            form.fields[name] = ""
+        elif tag == "input":
+            kind = attributes.get("type") or "text"
+            if kind in ("radio", "checkbox") and "checked" not in attributes:
+                return
+            if kind not in ("submit", "button"):
+                form.fields[name] = value
+
+    def handle_data(self, data: str) -> None:
+        if self._textarea and self._form is not None:
+            self._form.fields[self._textarea] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self._form = None
+        elif tag == "select":
+            self._select = ""
+        elif tag == "textarea":
+            self._textarea = ""

@@ -1,0 +1,155 @@
+"""Who plays in the demo: tenants of three tiers, what they do, and the numbers all of it runs by."""
+
+import math
+from dataclasses import dataclass
+from zlib import crc32
+
+#: The service whose pods serve the tenants.
+SERVICE = "shop"
+PODS = ("shop-1", "shop-2", "shop-3")
+ZONES = ("zone-a", "zone-b", "zone-c")
+
+#: The vendor that has bad spells.
+FLAKY = "payments-api"
+
+#: ``Tuning`` for a demo: everything that takes minutes in production takes seconds.
+TUNING = {
+    "failure_window_ms": 2_000,
+    "timeout_window_ms": 2_000,
+    "probe_interval_ms": 500,
+    "ramp_ms": 3_000,
+    "report_interval_ms": 50,
+}
+
+#: How often pods sync, in milliseconds.
+BEAT_MS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """A token bucket: ``limit`` calls per ``window_s`` seconds, ``burst`` at once."""
+
+    limit: int
+    window_s: int
+    burst: int
+
+
+#: Every tier and tenant has this one quota.
+QUOTA = "requests"
+
+#: Tier -> quota, in place of the usual ones per minute.
+TIERS = {
+    "anonymous": Quota(limit=4, window_s=1, burst=4),
+    "free": Quota(limit=8, window_s=1, burst=8),
+    "pro": Quota(limit=30, window_s=1, burst=30),
+    "enterprise": Quota(limit=120, window_s=1, burst=120),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenant:
+    key: str
+    title: str
+    tier: str
+    #: The middle of its calls per second, as a share of the whole.
+    share: float
+    #: It swings by this part of the middle, once per period.
+    swing: float
+    period_s: float
+
+    def share_at(self, seconds: float) -> float:
+        """Its share of the traffic at that moment; a swing above 1 means silence between bursts."""
+        # Each begins elsewhere in its period, so that not all of them peak together.
+        phase = 2 * math.pi * (seconds / self.period_s + crc32(self.key.encode()) % 7 / 7)
+        return max(0.0, self.share * (1 + self.swing * math.sin(phase)))
+
+
+TENANTS = (
+    Tenant(key="acme-retail", title="Acme Retail", tier="enterprise", share=0.30, swing=0.5, period_s=40),
+    Tenant(key="globex", title="Globex", tier="enterprise", share=0.20, swing=0.3, period_s=25),
+    Tenant(key="initech", title="Initech", tier="pro", share=0.14, swing=0.6, period_s=30),
+    Tenant(key="umbrella-labs", title="Umbrella Labs", tier="pro", share=0.10, swing=0.4, period_s=55),
+    Tenant(key="hooli-trial", title="Hooli (trial)", tier="free", share=0.02, swing=0.8, period_s=35),
+    # Bursts to some three times its quota, then falls silent.
+    Tenant(key="noisy-sparrow", title="Noisy Sparrow", tier="free", share=0.10, swing=1.6, period_s=20),
+)
+
+#: Calls under a name nobody registered: decided by the default tier, and counted.
+STRANGER = Tenant(key="nobody-we-know", title="-", tier="anonymous", share=0.01, swing=0.5, period_s=30)
+
+#: Who asks on behalf of the story, without any limit to speak of.
+STORYTELLER = "storyteller"
+
+#: A free tenant that nobody else calls for: its quota is the story's alone.
+PENNY = "penny-wise"
+
+#: Left out of the traffic: key, tier and title.
+RESERVED = ((STORYTELLER, "enterprise", "Storyteller"), (PENNY, "free", "Penny Wise"))
+
+#: The storyteller's own.
+UNLIMITED = Quota(limit=100_000, window_s=1, burst=100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    name: str
+    title: str
+    kind: str
+    owner: str
+    fallback: str
+    runbook: str
+    #: Of all calls that leave the pods.
+    share: float
+    latency_ms: int
+    #: Breaker columns that differ from the preset of its kind.
+    breaker: dict[str, int]
+    #: Calls per second the vendor's contract allows, or ``None``.
+    vendor_limit: int | None = None
+
+
+_QUICK = {
+    "window_s": 2,
+    "minimum_calls": 10,
+    "open_ms": 2_000,
+    "open_max_ms": 8_000,
+    "probe_lease_ms": 2_000,
+    "slow_ms": 1_000,
+}
+
+DEPENDENCIES = (
+    Dependency(
+        name=FLAKY,
+        title="Payments API",
+        kind="external",
+        owner="payments-oncall",
+        fallback="Orders are taken and charged later.",
+        runbook="payments-api",
+        share=0.6,
+        latency_ms=12,
+        breaker=_QUICK,
+        vendor_limit=400,
+    ),
+    Dependency(
+        name="search",
+        title="Product search",
+        kind="internal",
+        owner="search-team",
+        fallback="Best sellers are shown instead of results.",
+        runbook="search",
+        share=0.3,
+        latency_ms=6,
+        breaker=_QUICK,
+    ),
+    Dependency(
+        name="email-smtp",
+        title="Mail relay",
+        kind="external",
+        owner="platform-oncall",
+        fallback="Receipts wait in the outbox.",
+        runbook="email-smtp",
+        share=0.1,
+        latency_ms=20,
+        breaker=_QUICK,
+        vendor_limit=100,
+    ),
+)

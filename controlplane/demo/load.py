@@ -1,0 +1,134 @@
+"""The tenants at work: a bounded stream of calls to the pods, with a rhythm worth watching.
+
+Calls are made when their time has come, whether or not earlier ones were answered, as real
+customers do; past a fixed number under way they are dropped and counted, so that trouble never
+piles up here. ``GET /figures`` says what came back; ``DELETE /figures`` begins a new account.
+Run: ``python -m controlplane.demo.load --port N --per-pod 30 URL URL URL``.
+"""
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import msgspec
+import uvicorn
+from fastapi import FastAPI, Response
+
+from controlplane.demo.cast import DEPENDENCIES, STRANGER, TENANTS
+
+#: Calls under way per pod; more are dropped.
+MOST_AT_ONCE = 60
+
+_TICK_S = 0.02
+
+
+class Account(msgspec.Struct):
+    """What one pod answered since the account began."""
+
+    calls: int = 0
+    #: Answers by status.
+    statuses: dict[str, int] = msgspec.field(default_factory=dict)
+    #: Calls without any answer, and the last one's error.
+    unanswered: int = 0
+    error: str = ""
+    dropped: int = 0
+    slowest_ms: float = 0.0
+    total_ms: float = 0.0
+
+    @property
+    def answered(self) -> int:
+        return sum(self.statuses.values())
+
+
+class Traffic:
+    def __init__(self, pods: list[str], per_pod: float) -> None:
+        self.per_pod = per_pod
+        self.clients = {url: httpx.AsyncClient(base_url=url, timeout=5.0) for url in pods}
+        self.accounts = {url: Account() for url in pods}
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def forget(self) -> None:
+        self.accounts = {url: Account() for url in self.clients}
+
+    async def run(self) -> None:
+        """Make calls for ever; between two ticks as many as have come due, by chance."""
+        began = last = time.monotonic()
+        async with asyncio.TaskGroup() as calls:
+            while True:
+                await asyncio.sleep(_TICK_S)
+                now = time.monotonic()
+                for tenant in (*TENANTS, STRANGER):
+                    per_second = self.per_pod * len(self.clients) * tenant.share_at(now - began)
+                    # After a pause of this process the backlog is not made up for.
+                    for _ in range(_by_chance(per_second * min(now - last, 0.2))):
+                        self._begin(calls, tenant.key)
+                last = now
+
+    def _begin(self, calls: asyncio.TaskGroup, tenant: str) -> None:
+        url = random.choice(list(self.clients))
+        if len(self._under_way) >= MOST_AT_ONCE * len(self.clients):
+            self.accounts[url].dropped += 1
+            return
+        task = calls.create_task(self._call(url, tenant))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _call(self, url: str, tenant: str) -> None:
+        wanted = random.choices(DEPENDENCIES, [dependency.share for dependency in DEPENDENCIES])[0]
+        account = self.accounts[url]
+        began = time.perf_counter()
+        account.calls += 1
+        try:
+            answer = await self.clients[url].get(f"/{wanted.name}", headers={"X-Tenant": tenant})
+        except httpx.HTTPError as error:
+            account.unanswered += 1
+            account.error = repr(error)
+            return
+        took_ms = (time.perf_counter() - began) * 1000
+        status = str(answer.status_code)
+        account.statuses[status] = account.statuses.get(status, 0) + 1
+        account.total_ms += took_ms
+        account.slowest_ms = max(account.slowest_ms, took_ms)
+
+
+def _by_chance(expected: float) -> int:
+    whole = int(expected)
+    return whole + (random.random() < expected - whole)
+
+
+def application(traffic: Traffic) -> FastAPI:
+    @asynccontextmanager
+    async def working(_: FastAPI) -> AsyncIterator[None]:
+        work = asyncio.create_task(traffic.run())
+        yield
+        work.cancel()
+        for client in traffic.clients.values():
+            await client.aclose()
+
+    app = FastAPI(lifespan=working, openapi_url=None)
+
+    @app.get("/figures")
+    async def figures() -> Response:
+        body = msgspec.json.encode(traffic.accounts)
+        return Response(body, media_type="application/json")
+
+    @app.delete("/figures")
+    async def forget() -> None:
+        traffic.forget()
+
+    return app
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--host", default="127.0.0.1")
+    arguments.add_argument("--port", type=int, required=True)
+    arguments.add_argument("--per-pod", type=float, default=30.0, help="calls per second")
+    arguments.add_argument("pods", nargs="+")
+    given = arguments.parse_args()
+    app = application(Traffic(given.pods, given.per_pod))
+    uvicorn.run(app, host=given.host, port=given.port, log_level="warning", access_log=False)

@@ -1,0 +1,139 @@
+"""What the demo finds when it opens: a configuration, people who may log in, a token for the pods.
+
+Written once; later starts keep what was edited since. Only the passwords and the pods' token are
+new each time.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from hashlib import sha256
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.accounts.models import AgentToken, Role, User
+from controlplane.audit.actor import Actor
+from controlplane.demo import cast
+from controlplane.embedded.servers import PROJECT
+from controlplane.policies import edits
+from controlplane.policies.models import Dependency
+from fuseboard.contract.words import FailurePolicy
+
+ENVIRONMENT = "production"
+
+DIRECTOR = Actor(name="demo", role="admin", origin="command")
+_REASON = "Set up for the demo"
+
+
+@dataclass(frozen=True)
+class Seeded:
+    #: User name -> password.
+    logins: Mapping[str, str]
+    agent_token: str
+
+
+def seed() -> Seeded:
+    """Bring the database to what the demo needs."""
+    if not Dependency.objects.filter(environment=ENVIRONMENT, name=cast.FLAKY).exists():
+        with transaction.atomic():
+            _configuration()
+    return Seeded(logins=_people(), agent_token=_token())
+
+
+def _configuration() -> None:
+    edits.create_environment(environment=ENVIRONMENT, reason=_REASON, actor=DIRECTOR)
+    edits.set_tuning(environment=ENVIRONMENT, tuning=cast.TUNING, reason=_REASON, actor=DIRECTOR)
+    for tier, quota in cast.TIERS.items():
+        edits.set_tier_quota(
+            environment=ENVIRONMENT,
+            tier=tier,
+            quota=cast.QUOTA,
+            expected_version=None,
+            reason=_REASON,
+            actor=DIRECTOR,
+            **asdict(quota),
+        )
+    tenants = [(tenant.key, tenant.tier, tenant.title) for tenant in cast.TENANTS]
+    edits.create_tenants(
+        environment=ENVIRONMENT, tenants=[*tenants, *cast.RESERVED], reason=_REASON, actor=DIRECTOR
+    )
+    edits.set_tenant_quota(
+        environment=ENVIRONMENT,
+        tenant=cast.STORYTELLER,
+        quota=cast.QUOTA,
+        expected_version=None,
+        reason=_REASON,
+        actor=DIRECTOR,
+        **asdict(cast.UNLIMITED),
+    )
+    _runbooks()
+    for dependency in cast.DEPENDENCIES:
+        _dependency(dependency)
+
+
+def _dependency(played: cast.Dependency) -> None:
+    edits.create_dependency(
+        environment=ENVIRONMENT,
+        dependency=played.name,
+        kind=played.kind,
+        title=played.title,
+        owner=played.owner,
+        fallback_note=played.fallback,
+        timeout_ms=2_000,
+        runbook=played.runbook,
+        breaker=played.breaker,
+        reason=_REASON,
+        actor=DIRECTOR,
+    )
+    if played.vendor_limit is not None:
+        edits.set_vendor_limit(
+            environment=ENVIRONMENT,
+            dependency=played.name,
+            name="contract",
+            limit=played.vendor_limit,
+            window_s=1,
+            failure_policy=FailurePolicy.LOCAL_SHARE,
+            expected_version=None,
+            reason=_REASON,
+            actor=DIRECTOR,
+        )
+
+
+def _runbooks() -> None:
+    """Everything in ``docs/runbooks``; a file's first line is the title."""
+    for path in sorted((PROJECT / "docs" / "runbooks").glob("*.md")):
+        heading, _, body = path.read_text().partition("\n")
+        edits.save_runbook(
+            runbook=path.stem,
+            title=heading.lstrip("# "),
+            body=body.strip(),
+            source=f"runbooks/{path.name}",
+            reason=_REASON,
+            actor=DIRECTOR,
+        )
+
+
+def _people() -> dict[str, str]:
+    """One user per role, with a new password at every start: none of them is ever a known one."""
+    logins = {}
+    for role in Role.values:
+        user, _ = User.objects.get_or_create(username=role, defaults={"role": role})
+        logins[role] = secrets.token_urlsafe(9)
+        user.set_password(logins[role])
+        user.save(update_fields=["password"])
+    return logins
+
+
+def _token() -> str:
+    """A token for the pods, good for one day."""
+    selector, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    AgentToken.objects.create(
+        name="demo pods",
+        selector=selector,
+        digest=sha256(secret.encode()).hexdigest(),
+        expires_at=timezone.now() + timedelta(days=1),
+        environment=ENVIRONMENT,
+    )
+    return f"fb_{selector}_{secret}"

@@ -1,0 +1,156 @@
+"""The demo set up: its processes, its figures, and a hand on its switches."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from controlplane.demo.cast import BEAT_MS, DEPENDENCIES, PODS, SERVICE, ZONES
+from controlplane.demo.load import Account
+from controlplane.demo.processes import Actor, Troupe
+from controlplane.demo.seed import Seeded
+from controlplane.embedded.children import port_is_free
+
+CONTROL_PLANE = ("web", "gateway", "worker", "beat")
+
+#: The first choice for the dashboard's port; another is taken when it is in use.
+WEB_PORT = 8000
+
+#: What a pod must not see: it knows neither Postgres nor the queue.
+_CONTROL_PLANE_ONLY = ("DATABASE_URL", "FUSEBOARD_BROKER_URL", "FUSEBOARD_DATA_DIR", "FUSEBOARD_PLAIN_HTTP")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Accounts of the load generator, by pod."""
+
+    pods: dict[str, Account]
+
+    @property
+    def answered(self) -> int:
+        return sum(account.answered for account in self.pods.values())
+
+    @property
+    def slowest_ms(self) -> float:
+        return max(account.slowest_ms for account in self.pods.values())
+
+    @property
+    def typical_ms(self) -> float:
+        """The mean of all answers."""
+        return sum(account.total_ms for account in self.pods.values()) / max(1, self.answered)
+
+    def trouble(self) -> str:
+        """What no caller should have seen: calls without an answer, answers other than 200 and 429."""
+        found = []
+        for pod, account in self.pods.items():
+            bad = {status: n for status, n in account.statuses.items() if status not in ("200", "429")}
+            if bad:
+                found.append(f"{pod} answered {bad}")
+            if account.unanswered:
+                found.append(f"{pod} left {account.unanswered} calls unanswered ({account.error})")
+        return "; ".join(found)
+
+
+class Stage:
+    def __init__(self, folder: Path, seeded: Seeded, *, per_pod: float) -> None:
+        self.folder = folder
+        self.seeded = seeded
+        self.troupe = Troupe(folder / "logs")
+        self.client = httpx.Client(timeout=5.0)
+        self._cast_control_plane()
+        self._cast_pods()
+        pods = [self.troupe.actors[name].url for name in PODS]
+        load = ["-m", "controlplane.demo.load", "--port", "{port}", "--per-pod", str(per_pod), *pods]
+        self.troupe.add(Actor("load", load, _outside(), health="/figures"))
+
+    def _cast_control_plane(self) -> None:
+        web = Actor("web", ["manage.py", "web", "--exactly", "--port", "{port}"], health="/healthz")
+        web.port = WEB_PORT if port_is_free(WEB_PORT) else 0
+        gateway = Actor(
+            "gateway", ["manage.py", "gateway", "--exactly", "--port", "{port}"], health="/healthz"
+        )
+        celery = ["-m", "celery", "-A", "controlplane"]
+        worker = [
+            *celery,
+            "worker",
+            "--pool=threads",
+            "--concurrency=2",
+            "--without-gossip",
+            "--without-mingle",
+        ]
+        environment = dict(os.environ) | {"FUSEBOARD_BEAT_MS": str(BEAT_MS), "FUSEBOARD_LOG_LEVEL": "INFO"}
+        for actor in (web, gateway, Actor("worker", worker), Actor("beat", [*celery, "beat"])):
+            actor.environment = environment
+            self.troupe.add(actor)
+
+    def _cast_pods(self) -> None:
+        vendor = self.troupe.add(
+            Actor(
+                "vendor",
+                ["-m", "controlplane.demo.vendor", "--port", "{port}"],
+                _outside(),
+                health="/control",
+            )
+        )
+        for name, zone in zip(PODS, ZONES, strict=True):
+            environment = _outside() | {
+                "FUSEBOARD_URL": self.troupe.actors["gateway"].url,
+                "FUSEBOARD_TOKEN": self.seeded.agent_token,
+                "FUSEBOARD_REDIS_URL": os.environ["FUSEBOARD_REDIS_URL"],
+                "FUSEBOARD_SERVICE": SERVICE,
+                "FUSEBOARD_SERVER": name,
+                "FUSEBOARD_ZONE": zone,
+                "FUSEBOARD_STATE_DIR": str(self.folder / "pods" / name),
+                "VENDOR_URL": vendor.url,
+            }
+            arguments = ["-m", "controlplane.demo.pod", "--port", "{port}"]
+            self.troupe.add(Actor(name, arguments, environment, health="/healthz"))
+
+    def open(self) -> None:
+        """Start everything and wait until all of it answers. Raises ``DidNotStart``."""
+        actors = self.troupe.actors
+        self.troupe.begin("vendor", *CONTROL_PLANE)
+        self.troupe.await_answers(["vendor", "gateway"])
+        for dependency in DEPENDENCIES:
+            self.switch(dependency.name, failure_percent=0, latency_ms=dependency.latency_ms)
+        self.troupe.begin(*PODS)
+        self.troupe.await_answers(["web", *PODS])
+        self.troupe.begin("load")
+        self.troupe.await_answers(actors)
+
+    def close(self) -> None:
+        """Stop everything: customers first, then pods, which say goodbye to the gateway."""
+        self.troupe.dismiss("load", grace_s=3.0)
+        self.troupe.dismiss(*PODS, grace_s=5.0)
+        self.troupe.dismiss("vendor", *CONTROL_PLANE)
+        self.client.close()
+
+    def url(self, name: str) -> str:
+        return self.troupe.actors[name].url
+
+    def switch(self, dependency: str, *, failure_percent: int, latency_ms: int) -> None:
+        """Decide how the vendor behaves from its next answer on."""
+        behaviour = {"failure_percent": failure_percent, "latency_ms": latency_ms}
+        self.client.put(f"{self.url('vendor')}/control/{dependency}", json=behaviour).raise_for_status()
+
+    def vendor_calls(self, dependency: str) -> int:
+        """Calls the vendor received as this dependency since it started."""
+        stations = self.client.get(f"{self.url('vendor')}/control").raise_for_status().json()
+        return int(stations.get(dependency, {"received": 0})["received"])
+
+    def figures(self, *, begin_anew: bool = False) -> Figures:
+        """What the load generator saw since the account began."""
+        url = f"{self.url('load')}/figures"
+        accounts = msgspec.json.decode(
+            self.client.get(url).raise_for_status().content, type=dict[str, Account]
+        )
+        if begin_anew:
+            self.client.delete(url).raise_for_status()
+        return Figures({pod: accounts[self.url(pod)] for pod in PODS})
+
+
+def _outside() -> dict[str, str]:
+    """The environment of everything that is not the control plane."""
+    return {name: value for name, value in os.environ.items() if name not in _CONTROL_PLANE_ONLY}

@@ -1,0 +1,27 @@
+"""The story of the demo, told by itself: one function per checkpoint, in the order of the telling.
+
+A later feature adds its checkpoint to ``MORE``; ``make demo CHECK=all`` tells those too.
+"""
+
+from controlplane.demo.story import opening, operator, outage, quotas, redis, restart
+from controlplane.demo.story.telling import Checkpoint, Telling, Untrue
+
+#: Told by ``make demo CHECK=1``, in under a minute. ``up`` and ``clean-exit`` stand around them.
+BASE = (
+    Checkpoint("login-roles", opening.login_roles),
+    Checkpoint("traffic", opening.traffic),
+    Checkpoint("quota-429", quotas.quota_429),
+    Checkpoint("quota-edit", quotas.quota_edit),
+    Checkpoint("vendor-outage", outage.vendor_outage),
+    Checkpoint("recovery", outage.recovery),
+    Checkpoint("operator-trip", operator.operator_trip),
+    Checkpoint("operator-reset", operator.operator_reset),
+    Checkpoint("redis-killed", redis.redis_killed),
+    Checkpoint("redis-back", redis.redis_back),
+    Checkpoint("control-plane-restart", restart.control_plane_restart),
+)
+
+#: Told in addition by ``make demo CHECK=all``.
+MORE: tuple[Checkpoint, ...] = ()
+
+__all__ = ["BASE", "MORE", "Checkpoint", "Telling", "Untrue"]

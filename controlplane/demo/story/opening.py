@@ -1,0 +1,52 @@
+"""Everything runs, people come in, customers call."""
+
+import time
+
+import httpx
+
+from controlplane.demo.cast import FLAKY, PODS, STORYTELLER
+from controlplane.demo.story.telling import Telling, Untrue
+from fuseboard.contract.words import Mode
+
+PAGES = ("/", "/breakers/", "/servers/", "/tenants/", "/audit/")
+
+
+def login_roles(telling: Telling) -> str:
+    """Each role gets what it may have, and no more."""
+    stranger = httpx.get(telling.stage.url("web") + "/", follow_redirects=False)
+    if stranger.status_code != 302:
+        raise Untrue(f"a stranger sees the overview: status {stranger.status_code}")
+    forms = {}
+    for role in ("viewer", "operator", "admin"):
+        browser = telling.browser(role)
+        for page in PAGES:
+            browser.read(page)
+        breaker = browser.read(f"/breakers/{FLAKY}/")
+        tenant = browser.read(f"/tenants/one/?key={STORYTELLER}&quota=requests")
+        forms[role] = ('id="override-form"' in breaker, 'name="limit"' in tenant)
+    expected = {"viewer": (False, False), "operator": (True, False), "admin": (True, True)}
+    if forms != expected:
+        raise Untrue(f"forms offered (override, quota): {forms}")
+    return (
+        f"3 roles read {len(PAGES) + 2} pages each; override form from operator on, quota form from admin on"
+    )
+
+
+def traffic(telling: Telling) -> str:
+    """The tenants' calls go through all three pods, decided by Redis."""
+    telling.stage.figures(begin_anew=True)
+    began = time.monotonic()
+    time.sleep(2.0)
+    accounts = telling.stage.figures()
+    seconds = time.monotonic() - began
+    rates = {pod: account.answered / seconds for pod, account in accounts.pods.items()}
+    for pod in PODS:
+        answer = telling.ask(pod, "search", STORYTELLER)
+        if answer.status != 200 or answer.mode != Mode.SHARED:
+            raise Untrue(f"{pod} answers {answer.status} in mode {answer.mode!r}: {answer.body}")
+    if min(rates.values()) < 5:
+        raise Untrue(f"a pod is idle: {rates} calls/s")
+    if trouble := accounts.trouble():
+        raise Untrue(trouble)
+    each = ", ".join(f"{pod} {rate:.0f}" for pod, rate in rates.items())
+    return f"{sum(rates.values()):.0f} calls/s ({each}), all answered, every pod in mode shared"

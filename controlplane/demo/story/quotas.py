@@ -1,0 +1,52 @@
+"""A tenant over its quota, and an admin who raises it."""
+
+import time
+
+from controlplane.demo.cast import PENNY, PODS, QUOTA, TIERS
+from controlplane.demo.story.telling import Telling, Untrue, slowest
+
+NEW_LIMIT = 40
+
+
+def quota_429(telling: Telling) -> str:
+    """More calls than the quota allows, spread over all pods: the fleet together allows no more."""
+    quota = TIERS["free"]
+    began = time.monotonic()
+    answers = [telling.ask(PODS[number % len(PODS)], "search", PENNY) for number in range(36)]
+    took_s = time.monotonic() - began
+    allowed = [answer for answer in answers if answer.status == 200]
+    refused = [answer for answer in answers if answer.status == 429]
+    if len(allowed) + len(refused) != len(answers) or not refused:
+        raise Untrue(f"statuses {sorted({answer.status for answer in answers})}, {len(refused)} of them 429")
+    most = quota.burst + int(quota.limit * took_s / quota.window_s) + 1
+    if len(allowed) > most:
+        raise Untrue(f"{len(allowed)} calls allowed in {took_s:.2f} s, at most {most} by the quota")
+    headers = refused[0].headers
+    wanted = ("RateLimit", "RateLimit-Policy", "Retry-After")
+    missing = [name for name in wanted if not headers.get(name)]
+    if missing or not headers["Content-Type"].startswith("application/problem+json"):
+        raise Untrue(f"a 429 lacks {missing}; its content type is {headers['Content-Type']}")
+    shown = "; ".join(f"{name}: {headers[name]}" for name in wanted)
+    return (
+        f"{len(allowed)} of {len(answers)} allowed in {took_s:.2f} s (at most {most}), then 429 with {shown}"
+    )
+
+
+def quota_edit(telling: Telling) -> str:
+    """From the admin's click to the first decision under the new limit, on every pod."""
+    admin = telling.browser("admin")
+    page = f"/tenants/one/?key={PENNY}&quota={QUOTA}"
+    with telling.watch("search", PENNY) as watch:
+        clicked = time.monotonic()
+        answers = {"limit": str(NEW_LIMIT), "burst": str(NEW_LIMIT), "reason": "Penny upgraded her plan"}
+        saved = admin.submit(page, answers, action="tenants")
+        if saved.status_code != 200:
+            raise Untrue(f"the form answered {saved.status_code}: {saved.text[:300]}")
+        times = watch.first(
+            "decide by the new limit",
+            lambda answer: f"q={NEW_LIMIT}" in answer.headers.get("RateLimit-Policy", ""),
+            since=clicked,
+            within_s=5,
+        )
+    revision = max(answers[-1].revision for answers in watch.answers.values())
+    return f"{slowest(times)} from opening the form to decisions under the new limit, revision {revision}"

@@ -1,0 +1,55 @@
+"""Redis dies under load; pods answer on, each by its own share; it comes back and they share again."""
+
+import os
+import re
+import signal
+import time
+
+from controlplane import embedded
+from controlplane.demo.cast import PODS, STORYTELLER
+from controlplane.demo.story.telling import Telling, Untrue, slowest, until
+from fuseboard.contract.words import Mode
+
+LIMITS = "FUSEBOARD_REDIS_URL"
+
+
+def redis_killed(telling: Telling) -> str:
+    """``kill -9`` for the ``limits`` server alone."""
+    telling.stage.figures(begin_anew=True)
+    time.sleep(1.5)
+    calm = telling.stage.figures(begin_anew=True)
+    with telling.watch("search", STORYTELLER) as watch:
+        os.kill(embedded.look_up(LIMITS, folder=telling.stage.folder).server, signal.SIGKILL)
+        killed = time.monotonic()
+        times = watch.first("decide locally", lambda a: a.mode == Mode.LOCAL, since=killed, within_s=10)
+        until(
+            "three servers listed on local fallback", lambda: _listed_local(telling) == list(PODS), within_s=5
+        )
+        listed_ms = (time.monotonic() - killed) * 1000
+        time.sleep(1.0)
+    figures = telling.stage.figures()
+    if trouble := figures.trouble() or ", ".join(watch.errors[:1]):
+        raise Untrue(trouble)
+    return (
+        f"{figures.answered} calls answered meanwhile, none failed; longest added delay "
+        f"{max(0.0, figures.slowest_ms - calm.typical_ms):.0f} ms (slowest call before the kill "
+        f"{calm.slowest_ms:.0f} ms); all pods local after {slowest(times)}; "
+        f"the dashboard lists 3 servers on local fallback after {listed_ms:.0f} ms"
+    )
+
+
+def redis_back(telling: Telling) -> str:
+    """Started again, empty: the configuration is published, pods ramp up, then share."""
+    with telling.watch("search", STORYTELLER) as watch:
+        began = time.monotonic()
+        embedded.revive(LIMITS, folder=telling.stage.folder)
+        ramping = watch.first("ramp up", lambda a: a.mode == Mode.RAMPING, since=began, within_s=10)
+        shared = watch.first("share limits", lambda a: a.mode == Mode.SHARED, since=began, within_s=15)
+    if any(shared[pod] <= ramping[pod] for pod in PODS):
+        raise Untrue(f"a pod shared before it ramped: ramping {ramping}, shared {shared}")
+    return f"all pods ramping after {slowest(ramping)}, all shared after {slowest(shared)}"
+
+
+def _listed_local(telling: Telling) -> list[str]:
+    page = telling.browser("viewer").read("/servers/")
+    return sorted(re.findall(r'id="srv-([^"]+)"[^>]*data-kind="local"', page))

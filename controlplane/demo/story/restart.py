@@ -1,0 +1,58 @@
+"""The control plane dies and comes back; the pods do not mind."""
+
+import re
+import time
+
+from controlplane.demo.cast import PENNY, PODS, QUOTA, STORYTELLER
+from controlplane.demo.stage import CONTROL_PLANE
+from controlplane.demo.story.telling import Telling, Untrue, slowest, until
+
+_AWAY_S = 2.0
+_LIMIT_AFTER = 60
+
+
+def control_plane_restart(telling: Telling) -> str:
+    """``kill -9`` for web, gateway, worker and beat; then all of them again, and one more edit."""
+    troupe = telling.stage.troupe
+    telling.stage.figures(begin_anew=True)
+    with telling.watch("search", STORYTELLER) as watch:
+        troupe.kill(*CONTROL_PLANE)
+        time.sleep(_AWAY_S)
+        troupe.begin(*CONTROL_PLANE)
+        began = time.monotonic()
+        troupe.await_answers(CONTROL_PLANE)
+        answers_ms = (time.monotonic() - began) * 1000
+    figures = telling.stage.figures()
+    if trouble := figures.trouble() or ", ".join(watch.errors[:1]):
+        raise Untrue(trouble)
+    decided = sum(len(answers) for answers in watch.answers.values()) + figures.answered
+    # The same browser: a signed cookie outlives the process that signed it.
+    until("all pods on the servers page again", lambda: _listed_well(telling) == list(PODS), within_s=10)
+    times = _edit(telling)
+    return (
+        f"{decided} calls decided while it was away, none failed; it answered {answers_ms:.0f} ms after its "
+        f"start, and all pods decided by the next edit {slowest(times)} after opening the form"
+    )
+
+
+def _edit(telling: Telling) -> dict[str, float]:
+    with telling.watch("search", PENNY) as watch:
+        began = time.monotonic()
+        answers = {
+            "limit": str(_LIMIT_AFTER),
+            "burst": str(_LIMIT_AFTER),
+            "reason": "Still her plan, after all",
+        }
+        page = f"/tenants/one/?key={PENNY}&quota={QUOTA}"
+        telling.browser("admin").submit(page, answers).raise_for_status()
+        return watch.first(
+            "decide by the edit after the restart",
+            lambda answer: f"q={_LIMIT_AFTER}" in answer.headers.get("RateLimit-Policy", ""),
+            since=began,
+            within_s=5,
+        )
+
+
+def _listed_well(telling: Telling) -> list[str]:
+    page = telling.browser("viewer").read("/servers/")
+    return sorted(re.findall(r'id="srv-([^"]+)"[^>]*data-kind="shared"', page))

@@ -1,0 +1,96 @@
+"""The outside world: a flaky HTTP server whose failures and slowness can be switched.
+
+``/<dependency>/...`` answers as that dependency; ``GET /control`` says what it received, and
+``PUT /control/<dependency>`` with ``{"failure_percent": 100, "latency_ms": 20}`` switches it.
+Run: ``python -m controlplane.demo.vendor --port N``.
+"""
+
+import argparse
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Annotated, Any
+
+import msgspec
+import uvicorn
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Behaviour(msgspec.Struct, forbid_unknown_fields=True):
+    failure_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    #: The middle of the answer times; they spread by 40 percent either way.
+    latency_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 12
+
+
+class Station(msgspec.Struct):
+    """One dependency, and the calls it received since the start."""
+
+    behaviour: Behaviour = msgspec.field(default_factory=Behaviour)
+    received: int = 0
+    failed: int = 0
+
+
+class Vendor:
+    """The ASGI application."""
+
+    def __init__(self) -> None:
+        self.stations: defaultdict[str, Station] = defaultdict(Station)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        first, _, rest = scope["path"].strip("/").partition("/")
+        if first != "control":
+            await self._serve(self.stations[first], receive, send)
+        elif scope["method"] == "PUT" and rest:
+            await self._switch(rest, receive, send)
+        else:
+            await _answer(send, 200, msgspec.json.encode(dict(self.stations)))
+
+    async def _serve(self, station: Station, receive: Receive, send: Send) -> None:
+        await _body(receive)
+        station.received += 1
+        behaviour = station.behaviour
+        await asyncio.sleep(behaviour.latency_ms / 1000 * random.uniform(0.6, 1.4))
+        if random.random() * 100 < behaviour.failure_percent:
+            station.failed += 1
+            await _answer(send, 503, b'{"error": "The vendor has a bad day."}')
+        else:
+            await _answer(send, 200, b'{"done": true}')
+
+    async def _switch(self, dependency: str, receive: Receive, send: Send) -> None:
+        try:
+            self.stations[dependency].behaviour = msgspec.json.decode(await _body(receive), type=Behaviour)
+        except msgspec.DecodeError as error:
+            await _answer(send, 422, msgspec.json.encode({"error": str(error)}))
+            return
+        await _answer(send, 200, b"{}")
+
+
+async def _body(receive: Receive) -> bytes:
+    body = b""
+    while True:
+        message = await receive()
+        body += bytes(message.get("body", b""))
+        if not message.get("more_body"):
+            return body
+
+
+async def _answer(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--host", default="127.0.0.1")
+    arguments.add_argument("--port", type=int, required=True)
+    given = arguments.parse_args()
+    uvicorn.run(
+        Vendor(), host=given.host, port=given.port, log_level="warning", access_log=False, lifespan="off"
+    )
