@@ -1,0 +1,1 @@
+"""People and their roles, tokens of agents and programs."""

@@ -1,0 +1,1 @@
+"""Holds that people put on breakers, and what breakers did."""

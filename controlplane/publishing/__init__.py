@@ -1,0 +1,1 @@
+"""From Postgres to Redis: revisions, the outbox, compare-and-set."""
