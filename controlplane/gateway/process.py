@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import structlog
 from msgspec import DecodeError
@@ -89,17 +88,19 @@ class Gateway:
         log.info("gateway.started", gateway=self.settings.gateway, beat_ms=self.settings.beat_ms)
 
     async def stop(self) -> None:
-        """Write what is not written yet, for at most ``STOP_S``."""
+        """Write what is not written yet, for at most ``STOP_S``; does nothing the second time."""
+        if self._flusher is None or self._refresher is None:
+            return
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        if self._refresher is not None:
-            self._refresher.close()
-        if self._flusher is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    await self._flusher.finish()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._flusher.finish()
+                await self._refresher.close()
+        except TimeoutError:
+            log.warning("gateway.stopped_early", gateway=self.settings.gateway)
+        self._tasks, self._flusher, self._refresher = [], None, None
         log.info("gateway.stopped", gateway=self.settings.gateway)
 
     def take(self, reading: Reading) -> None:

@@ -87,8 +87,10 @@ class Refresher:
                 await close(connection)
             await backoff.pause()
 
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+    async def close(self) -> None:
+        """End the thread, and its connection, once it has read what it is reading."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, connections.close_all)
+        self._thread.shutdown(wait=False)
 
 
 def _read(known: dict[str, ConfigHead], with_servers: bool) -> Reading:

@@ -1,0 +1,198 @@
+"""The gateway and a real Postgres: what it reads, what it writes, and how soon."""
+
+import asyncio
+import json
+import time
+from hashlib import sha256
+
+import psycopg
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from controlplane.fleet import live
+from controlplane.gateway.postgres import conninfo
+from controlplane.gateway.process import Gateway
+from controlplane.gateway.settings import GatewaySettings
+from fuseboard.contract.sync import Applied, BreakerView, Counters, decode_response
+from fuseboard.contract.words import BreakerState, Mode
+from tests.controlplane.gateway import TOKEN, beat, post
+
+_PREFIX, _SELECTOR, SECRET = TOKEN.split("_", 2)
+
+
+@pytest.fixture
+def token(production):
+    from datetime import UTC, datetime, timedelta
+
+    from controlplane.accounts.models import AgentToken
+
+    return AgentToken.objects.create(
+        name="pods",
+        selector="sel1",
+        digest=sha256(SECRET.encode()).hexdigest(),
+        environment=production,
+        expires_at=datetime.now(UTC) + timedelta(days=1),
+    )
+
+
+@pytest.fixture
+async def gateway(token):
+    """A gateway as ``manage.py gateway`` runs it, on this test's event loop."""
+    started = Gateway(GatewaySettings(gateway="test"))
+    started.start()
+    await eventually(lambda: started.ready)
+    yield started
+    await started.stop()
+    # The thread in which these tests ask Django has a connection of its own.
+    await sync_to_async(connections.close_all)()
+
+
+@pytest.fixture
+async def database(token):
+    async with await psycopg.AsyncConnection.connect(conninfo("test"), autocommit=True) as connection:
+        yield connection
+
+
+async def eventually(holds, *, within_s=5.0):
+    deadline = time.monotonic() + within_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+        await asyncio.sleep(0.005)
+    return found
+
+
+async def row(database, columns="state", server="pod-1"):
+    query = f"SELECT {columns} FROM fleet_server WHERE name = %s"  # noqa: S608
+    found = await (await database.execute(query, [server])).fetchone()
+    return found and (found[0] if len(found) == 1 else found)
+
+
+async def row_becomes(database, expected, *, server="pod-1", within_s=5.0):
+    deadline = time.monotonic() + within_s
+    while (found := await row(database, server=server)) != expected:
+        assert time.monotonic() < deadline, f"{found}, not {expected}, after {within_s} s"
+        await asyncio.sleep(0.005)
+
+
+async def test_a_beat_becomes_a_row_that_pages_can_read(gateway, database):
+    view = BreakerView(dependency="openai", state=BreakerState.OPEN, for_ms=2_000, remaining_ms=58_000)
+    assert (await post(gateway, beat(breakers=(view,), zone="a\x00b"))).status_code == 200
+    await row_becomes(database, "online")
+    (server,) = await sync_to_async(live.servers)("production")
+    assert (server.name, server.service, server.mode, server.zone) == ("pod-1", "checkout", "shared", "a b")
+    (breaker,) = server.breakers
+    assert (breaker["dependency"], breaker["state"], breaker["override"]) == ("openai", "open", None)
+    assert breaker["since"] == pytest.approx(time.time() - 2, abs=1)
+    assert breaker["until"] == pytest.approx(time.time() + 58, abs=1)
+
+
+async def test_a_change_of_mode_is_in_postgres_and_announced_within_100_ms(gateway, database):
+    await post(gateway, beat())
+    await row_becomes(database, "online")
+    took = []
+    for mode in (Mode.LOCAL, Mode.RAMPING, Mode.SHARED) * 3:
+        await database.execute("LISTEN fuseboard_fleet")
+        await asyncio.sleep(0.11)  # off the beat of the second before it
+        begun = time.perf_counter()
+        await post(gateway, beat(mode=mode, mode_cause="a test"))
+        async for notification in database.notifies(timeout=2.0):
+            if "pod-1" in json.loads(notification.payload)["servers"]:
+                break
+        took.append(time.perf_counter() - begun)
+        assert await row(database, "mode") == mode.value
+    assert sorted(took)[len(took) // 2] < 0.1, took
+
+
+async def test_figures_are_written_every_second(gateway, database):
+    await post(gateway, beat(up_ms=5_000, counters=Counters(requests=500)))
+    await database.execute("LISTEN fuseboard_fleet")
+    seen = 0
+    async for notification in database.notifies(timeout=5.0):
+        seen += json.loads(notification.payload)["figures"]
+        if seen == 2:
+            break
+    figures = await sync_to_async(live.figures)("production")
+    assert figures.requests_per_s == pytest.approx(100, rel=0.05)
+    assert (figures.gateways, figures.live_servers, figures.frozen) == (1, 1, False)
+
+
+async def test_an_edit_is_answered_as_soon_as_it_is_committed(gateway, database, alice):
+    from controlplane.policies import edits
+
+    head = gateway.configurations["production"].head
+    begun = time.perf_counter()
+    revision = await sync_to_async(edits.create_tenant)(
+        environment="production", tenant="globex", tier="pro", reason="for a test", actor=alice
+    )
+    held = gateway.configurations["production"]
+    await eventually(lambda: held.head.revision == revision, within_s=2.0)
+    assert time.perf_counter() - begun < 2.0
+    applied = Applied(epoch=head.epoch, revision=head.revision, hash=head.hash)
+    answer = decode_response((await post(gateway, beat(applied=applied, want=("acme",)))).content)
+    assert answer.tenants["globex"].tier == "pro"
+    assert answer.tenants["acme"].tier == "pro"
+
+
+async def test_confirmed_counts_servers_that_took_up_a_revision(gateway, database):
+    for n, revision in enumerate([7, 8, 9, 8]):
+        await post(gateway, beat(f"pod-{n}", applied=Applied(epoch=1, revision=revision)))
+    await post(gateway, beat("pod-4", applied=Applied(epoch=1, revision=9), leaving=True))
+    for n in range(4):
+        await row_becomes(database, "online", server=f"pod-{n}")
+    await row_becomes(database, "gone", server="pod-4")
+    confirmed = sync_to_async(live.confirmed)
+    assert await confirmed("production", 8) == (3, 4)
+    assert await confirmed("production", 9) == (1, 4)
+    assert await confirmed("production", 7, epoch=2) == (0, 4)
+    assert await confirmed("staging", 7) == (0, 0)
+
+
+async def test_a_revoked_token_is_refused_within_the_reload_interval(gateway, token):
+    from django.db.models.functions import Now
+
+    assert (await post(gateway, beat())).status_code == 200
+
+    def revoke():
+        from django.db import connection
+
+        type(token).objects.update(revoked_at=Now())
+        with connection.cursor() as cursor:
+            cursor.execute("NOTIFY fuseboard_tokens")
+
+    await sync_to_async(revoke)()
+    deadline = time.monotonic() + 2.0
+    while (await post(gateway, beat())).status_code != 401:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_a_restarted_gateway_remembers_who_was_there(gateway, database):
+    for n in range(3):
+        await post(gateway, beat(f"pod-{n}", mode=Mode.LOCAL, mode_cause="connection refused"))
+    await gateway.stop()
+    again = Gateway(GatewaySettings(gateway="test"))
+    again.start()
+    try:
+        await eventually(lambda: again.ready)
+        fleet = again.fleet("production")
+        assert fleet.live_servers == 3
+        assert {server.beat.mode for server in fleet.servers.values()} == {Mode.LOCAL}
+        assert all(server.state == "online" for server in fleet.servers.values())
+        assert (await post(again, beat("pod-0", sequence=1))).status_code == 200
+    finally:
+        await again.stop()
+
+
+async def test_a_row_that_postgres_refuses_does_not_stop_the_others(gateway, database, caplog):
+    fleet = gateway.fleet("production")
+    for n in range(5):
+        fleet.absorb(beat(f"pod-{n}"))
+    # What no beat can do, because it is checked before.
+    fleet.servers["pod-3"].beat = beat("pod-3", applied=Applied(revision=2**63))
+    gateway.hurry()
+    for name in ("pod-0", "pod-1", "pod-2", "pod-4"):
+        await row_becomes(database, "online", server=name)
+    assert await row(database, server="pod-3") is None
+    assert "gateway.row_refused" in caplog.text
+    assert gateway.counts.flush_failures == 0
