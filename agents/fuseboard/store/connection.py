@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import hiredis
@@ -51,8 +52,8 @@ class Pipe(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream socket has one
-        self.transport = transport
+        # Not checked by isinstance: uvloop's transports are not asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
         plain = transport.get_extra_info("socket")
         if plain is not None and plain.family != socket.AF_UNIX:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
