@@ -264,7 +264,9 @@ class TestOverride:
         refused = store.admit()
         assert (refused.verdict, refused.granted, refused.wait_us) == ("forced_open", 0, 10_000_000)
 
-    def test_the_other_modes_admit_through_an_open_breaker_but_keep_the_vendor_limit(self, limits: redis.Redis):
+    def test_the_other_modes_admit_through_an_open_breaker_but_keep_the_vendor_limit(
+        self, limits: redis.Redis
+    ):
         for mode in ("forced_closed", "metrics_only", "disabled"):
             limits.flushall()
             store = self.store(limits)
@@ -273,7 +275,9 @@ class TestOverride:
             admitted = store.admit((9, 1))
             assert (admitted.verdict, admitted.granted) == ("bypass", 4), mode
 
-    def test_a_hold_that_ends_by_itself_starts_a_new_generation_with_nothing_counted(self, limits: redis.Redis):
+    def test_a_hold_that_ends_by_itself_starts_a_new_generation_with_nothing_counted(
+        self, limits: redis.Redis
+    ):
         store = self.store(limits)
         before = store.admit().generation
         store.report(before, failure=4)

@@ -51,7 +51,7 @@ class Batcher:
         self._questions = 0
         self._ready: list[Domain] = []
         self._scheduled = False
-        self._deadlines: deque[Question] = deque()
+        self._deadlines: deque[tuple[float, Question]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, domain: Domain, cost: int) -> Caller:
@@ -71,23 +71,26 @@ class Batcher:
             self._timer.cancel()
             self._timer = None
         while self._deadlines:
-            question = self._deadlines.popleft()
+            _, question = self._deadlines.popleft()
             if not question.over:
                 question.tell_all(None)
 
     def _begin(self, domain: Domain, loop: asyncio.AbstractEventLoop) -> Question:
         self._questions += 1
-        deadline = monotonic() + self._deadline_s()
-        question = Question(domain, deadline, f"{self._token_prefix}{self._questions}")
+        question = Question(domain, self._deadline_s(), f"{self._token_prefix}{self._questions}")
         if domain.gathering is not None:  # full: send it without waiting for the one in flight
             self._send(domain, domain.gathering)
         domain.gathering = question
-        self._deadlines.append(question)
-        if self._timer is None:
-            self._timer = loop.call_at(loop.time() + self._deadline_s(), self._timer_fired)
-        if domain.in_flight is None:
+        self._watch(question, loop)
+        question.held = domain.in_flight is not None
+        if not question.held:
             self._schedule(domain, loop)
         return question
+
+    def _watch(self, question: Question, loop: asyncio.AbstractEventLoop) -> None:
+        self._deadlines.append((question.deadline, question))
+        if self._timer is None:
+            self._timer = loop.call_later(max(0.0, question.deadline - monotonic()), self._timer_fired)
 
     def _schedule(self, domain: Domain, loop: asyncio.AbstractEventLoop) -> None:
         self._ready.append(domain)
@@ -109,6 +112,10 @@ class Batcher:
             return
         domain.in_flight = question
         question.sent_at = monotonic()
+        if not question.held and question.sent_at - question.begun > LOOP_LAG_S:
+            # The loop was busy between the first caller and this tick: Redis gets its full time.
+            question.deadline = question.sent_at + self._deadline_s()
+            self._watch(question, asyncio.get_running_loop())
         now_us = self._health.store_time_us()
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
         every_limit = range(1, domain.limit_count() + 1)
@@ -204,37 +211,43 @@ class Batcher:
 
     def _timer_fired(self) -> None:
         self._timer = None
-        loop = asyncio.get_running_loop()
-        while self._deadlines and self._deadlines[0].over:
-            self._deadlines.popleft()
+        self._drop_finished()
         if not self._deadlines:
             return
-        lag = monotonic() - self._deadlines[0].deadline
+        loop = asyncio.get_running_loop()
+        lag = monotonic() - self._deadlines[0][0]
         if lag > LOOP_LAG_S:
             # The answers may lie in the socket already: read first, and blame nobody.
             loop.call_soon(self._expire, False)
         else:
             self._expire(True)
 
+    def _drop_finished(self) -> None:
+        while self._deadlines and self._deadlines[0][1].over:
+            self._deadlines.popleft()
+
     def _expire(self, blame_store: bool) -> None:
         now = monotonic()
         loop = asyncio.get_running_loop()
-        while self._deadlines and (self._deadlines[0].over or self._deadlines[0].deadline <= now):
-            question = self._deadlines.popleft()
-            if question.over:
-                continue
-            question.tell_all(None)
-            domain = question.domain
-            sent = domain.in_flight is question
-            if sent:
-                domain.in_flight = None
-                if domain.gathering is not None:
-                    self._schedule(domain, loop)
-            elif domain.gathering is question:
-                domain.gathering = None
-            self._meter.store_timeout()
-            if blame_store:
-                self._health.missed(question.calls)
+        self._drop_finished()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, question = self._deadlines.popleft()
+            if not question.over and question.deadline <= now:
+                self._give_up(question, loop)
+                if blame_store:
+                    self._health.missed(question.calls)
+        self._drop_finished()
         if self._deadlines and self._timer is None:
-            wait = max(0.0, self._deadlines[0].deadline - now)
-            self._timer = loop.call_later(wait, self._timer_fired)
+            self._timer = loop.call_later(max(0.0, self._deadlines[0][0] - now), self._timer_fired)
+
+    def _give_up(self, question: Question, loop: asyncio.AbstractEventLoop) -> None:
+        """Its callers decide locally; the next question need not wait for its answer."""
+        question.tell_all(None)
+        self._meter.store_timeout()
+        domain = question.domain
+        if domain.in_flight is question:
+            domain.in_flight = None
+            if domain.gathering is not None:
+                self._schedule(domain, loop)
+        elif domain.gathering is question:
+            domain.gathering = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 from time import monotonic
 
 from fuseboard.admission.limits import script_arguments
@@ -223,7 +224,7 @@ class Gate:
             state=state,
             generation=self.generation,
             for_ms=int((now - since) * 1000),
-            remaining_ms=int(remaining * 1000),
+            remaining_ms=ceil(remaining * 1000),
             override=override,
             local=alone,
             window_calls=calls,

@@ -1,6 +1,7 @@
 """One question to Redis about one domain, and what its callers are told."""
 
 import asyncio
+from time import monotonic
 from typing import Protocol
 
 from fuseboard.store.connection import Word
@@ -63,15 +64,19 @@ class Domain(Protocol):
 class Question:
     """One batch: callers grouped by cost, in order of arrival."""
 
-    __slots__ = ("calls", "deadline", "domain", "groups", "over", "sent_at", "token")
+    __slots__ = ("begun", "calls", "deadline", "domain", "groups", "held", "over", "sent_at", "token")
 
-    def __init__(self, domain: Domain, deadline: float, token: str) -> None:
+    def __init__(self, domain: Domain, deadline_s: float, token: str) -> None:
         self.domain = domain
         self.groups: dict[int, list[Caller]] = {}
         self.calls = 0
-        self.deadline = deadline
+        #: When its first caller came, and until when that one waits at most; monotonic seconds.
+        self.begun = monotonic()
+        self.deadline = self.begun + deadline_s
         self.token = token
         self.sent_at = 0.0
+        #: It waits behind an earlier question about the same domain.
+        self.held = False
         #: Every caller has been told something.
         self.over = False
 

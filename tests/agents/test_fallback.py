@@ -1,0 +1,232 @@
+"""What decisions do when Redis is killed, frozen, wiped or answers nonsense."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import redis
+
+from controlplane.embedded.valkey import Valkey
+from fuseboard.contract.policy import Policy
+from fuseboard.contract.words import BreakerState, FailurePolicy, Mode, Outcome, Reason
+from fuseboard.errors import Refused
+from tests.agents.servers import POLICY, REQUESTS, Server, configured, running, until
+
+
+def with_failure_policy(failure_policy: FailurePolicy) -> Policy:
+    quota = msgspec.structs.replace(REQUESTS, failure_policy=failure_policy)
+    tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(quota,))
+    return msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]))
+
+
+async def allowed(server: Server, calls: int, tenant: str = "acme") -> int:
+    decisions = await asyncio.gather(*(server.admission.admit_request(tenant) for _ in range(calls)))
+    return sum(decision.allowed for decision in decisions)
+
+
+@pytest.fixture
+def frozen(valkey: Valkey) -> Iterator[Valkey]:
+    """A server that can be stopped in the middle of whatever it does, and is woken in the end."""
+    yield valkey
+    if valkey.process is not None and valkey.process.poll() is None:
+        valkey.process.send_signal(signal.SIGCONT)
+
+
+class TestKilled:
+    async def test_every_server_spends_its_share_and_says_why(self, valkey: Valkey):
+        async with running(valkey.url, configuration=configured(live_servers=4)) as server:
+            valkey.stop()
+            await until(lambda: server.admission.mode is Mode.LOCAL)
+            assert "refused" in server.admission.mode_cause.lower()
+            assert await allowed(server, 50) == 5  # a burst of 20 over four servers
+            decision = await server.admission.admit_request("acme")
+            assert (decision.mode, decision.reason) == (Mode.LOCAL, Reason.QUOTA)
+
+    async def test_it_comes_back_by_a_ramp(self, valkey: Valkey):
+        async with running(valkey.url) as server:
+            valkey.stop()
+            await until(lambda: server.admission.mode is Mode.LOCAL)
+            seen = [server.admission.mode]
+            valkey.start()
+            while seen[-1] is not Mode.SHARED:
+                await asyncio.sleep(0.005)
+                if server.admission.mode is not seen[-1]:
+                    seen.append(server.admission.mode)
+            assert seen == [Mode.LOCAL, Mode.RAMPING, Mode.SHARED]
+            assert await allowed(server, 30, "someone new") == 20
+
+    async def test_a_server_that_never_reached_redis_decides_all_the_same(self, valkey: Valkey):
+        valkey.stop()
+        async with running(valkey.url, connected=False) as server:
+            assert await allowed(server, 30) == 20
+            await until(lambda: server.admission.mode_cause.startswith("never reached"))
+            valkey.start()
+            await until(lambda: server.admission.mode is Mode.SHARED)
+
+    async def test_a_dropped_connection_is_no_outage(self, valkey: Valkey):
+        async with running(valkey.url) as server:
+            with redis.Redis.from_url(valkey.url) as client:
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            await until(lambda: not server.admission.health.usable)
+            await until(lambda: server.admission.health.usable)
+            assert server.admission.mode is Mode.SHARED
+
+    @pytest.mark.parametrize(
+        ("failure_policy", "admitted", "reason"),
+        [
+            (FailurePolicy.FAIL_OPEN, 50, None),
+            (FailurePolicy.FAIL_CLOSED, 0, Reason.STORE_UNAVAILABLE),
+            (FailurePolicy.LOCAL_SHARE, 20, Reason.QUOTA),
+            (FailurePolicy.RESERVED, 2, Reason.QUOTA),
+        ],
+    )
+    async def test_failure_policies(
+        self, valkey: Valkey, failure_policy: FailurePolicy, admitted: int, reason: Reason | None
+    ):
+        configuration = configured(with_failure_policy(failure_policy))
+        async with running(valkey.url, configuration=configuration) as server:
+            valkey.stop()
+            await until(lambda: server.admission.mode is Mode.LOCAL)
+            assert await allowed(server, 50) == admitted
+            assert (await server.admission.admit_request("acme")).reason is reason
+
+
+class TestBreakerWithoutRedis:
+    async def test_an_open_breaker_stays_open(self, valkey: Valkey):
+        async with running(valkey.url) as server:
+            for _ in range(4):
+                server.admission.report(await server.admission.admit_call("payments"), Outcome.FAILURE)
+            await until(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
+            valkey.stop()
+            await until(lambda: server.admission.mode is Mode.LOCAL)
+            with pytest.raises(Refused) as caught:
+                await server.admission.admit_call("payments")
+            assert caught.value.decision.reason is Reason.BREAKER_OPEN
+            view = server.admission.breaker_views()[0]
+            assert (view.state, view.local) == (BreakerState.OPEN, True)
+
+    async def test_a_server_trips_and_probes_alone(self, valkey: Valkey):
+        breaker = msgspec.structs.replace(POLICY.dependencies[0].breaker, open_ms=60)
+        payments = msgspec.structs.replace(POLICY.dependencies[0], breaker=breaker)
+        policy = msgspec.structs.replace(POLICY, dependencies=(payments,))
+        valkey.stop()
+        async with running(valkey.url, configuration=configured(policy), connected=False) as server:
+            for _ in range(4):
+                server.admission.report(await server.admission.admit_call("payments"), Outcome.FAILURE)
+            with pytest.raises(Refused):
+                await server.admission.admit_call("payments")
+            await until(lambda: server.admission.breaker_views()[0].remaining_ms == 0)
+            probe = await server.admission.admit_call("payments")
+            with pytest.raises(Refused):  # one at a time
+                await server.admission.admit_call("payments")
+            server.admission.report(probe, Outcome.OK)
+            server.admission.report(await server.admission.admit_call("payments"), Outcome.OK)
+            assert server.admission.breaker_views()[0].state is BreakerState.CLOSED
+
+
+class TestFrozen:
+    async def test_callers_are_decided_locally_and_soon_nobody_waits(self, frozen: Valkey):
+        async with running(frozen.url) as server:
+            frozen.process.send_signal(signal.SIGSTOP)
+            waits = []
+            loop = asyncio.get_running_loop()
+            while server.admission.mode is not Mode.LOCAL:
+                begun = loop.time()
+                await server.admission.admit_request("acme")
+                waits.append(loop.time() - begun)
+            assert "timeouts" in server.admission.mode_cause
+            # The fifth miss switched it; one that this process was late for itself is not counted.
+            assert 5 <= len(waits) <= 15
+            asked = server.counters.store_timeouts
+            await asyncio.gather(*(server.admission.admit_request("acme") for _ in range(1000)))
+            assert server.counters.store_timeouts == asked
+
+    async def test_what_nobody_waited_for_charges_nothing(self, frozen: Valkey):
+        async with running(frozen.url) as server:
+            await server.admission.admit_request("acme")
+            frozen.process.send_signal(signal.SIGSTOP)
+            for _ in range(3):
+                await server.admission.admit_request("acme")
+            frozen.process.send_signal(signal.SIGCONT)
+            with redis.Redis.from_url(frozen.url) as client:
+                (key,) = client.keys("fb1:production:{t:*")
+                us = int(client.get(key).split()[0])
+                seconds, micros = client.time()
+        spent_calls = (us - (seconds * 1_000_000 + micros)) / 1_000_000
+        assert spent_calls <= 1.0  # a call takes one second of this quota
+
+    async def test_callers_behind_a_question_under_way_wait_no_longer_than_it(self, frozen: Valkey):
+        async with running(frozen.url) as server:
+            frozen.process.send_signal(signal.SIGSTOP)
+            first = asyncio.ensure_future(server.admission.admit_request("acme"))
+            await asyncio.sleep(0.03)
+            second = asyncio.ensure_future(server.admission.admit_request("acme"))
+            await asyncio.gather(first, second)
+            assert server.counters.store_timeouts == 2
+
+
+class Nonsense(asyncio.Protocol):
+    """Friendly until the first decision is asked."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        written = self.answer * data.count(b"EVALSHA")
+        written += b"+OK\r\n" * (data.count(b"SCRIPT") + data.count(b"SETNAME"))
+        if data.endswith(b"TIME\r\n"):
+            written += b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n"
+        self.transport.write(written)
+
+
+class TestNonsense:
+    """A server that speaks, but not like Redis."""
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"-ERR " + b"x" * 10_000 + b"\r\n",
+            b"-LOADING Redis is loading the dataset in memory\r\n",
+            b"-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+            b"$5\r\nhello\r\n",
+            b"*0\r\n",
+            b"*4\r\n:0\r\n:0\r\n:0\r\n:0\r\n",
+            b"*1\r\n*1\r\n*1\r\n$-1\r\n",
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            b"$-1\r\n:1\r\n:2\r\n",
+            b"$9999999999999\r\n",
+        ],
+    )
+    async def test_decisions_go_on(self, answer: bytes):
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(lambda: Nonsense(answer), "127.0.0.1") as listener:
+            port = listener.sockets[0].getsockname()[1]
+            async with running(f"redis://127.0.0.1:{port}") as server:
+                assert await allowed(server, 30) == 20
+                for _ in range(5):
+                    await server.admission.admit_request("acme")
+                permit = await server.admission.admit_call("payments")
+                server.admission.report(permit, Outcome.OK)
+
+
+async def test_a_busy_loop_does_not_blame_redis(limits: redis.Redis, redis_url: str):
+    tuning = msgspec.structs.replace(POLICY.tuning, store_deadline_us=5_000, store_timeouts=1)
+    policy = msgspec.structs.replace(POLICY, tuning=tuning)
+    async with running(redis_url, configuration=configured(policy)) as server:
+        hog = os.times  # any work that holds the loop
+        for _ in range(20):
+            asking = asyncio.ensure_future(server.admission.admit_request("big enough"))
+            await asyncio.sleep(0)
+            loop = asyncio.get_running_loop()
+            until_when = loop.time() + 0.012
+            while loop.time() < until_when:
+                hog()
+            await asking
+        assert server.admission.mode is Mode.SHARED
+        assert server.counters.local_decisions == 0
