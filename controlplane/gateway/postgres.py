@@ -43,7 +43,8 @@ def conninfo(purpose: str) -> str:
     options |= {
         "application_name": f"fuseboard-gateway-{purpose}",
         "connect_timeout": CONNECT_TIMEOUT_S,
-        # A connection cut in silence is noticed within about 10 s.
+        "tcp_user_timeout": 5_000,
+        # A connection cut in silence is noticed within about 10 s, idle or not.
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,

@@ -1,0 +1,164 @@
+"""``manage.py gateway`` as it runs, with a Postgres of its own that is killed and comes back."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import msgspec
+import psycopg
+import pytest
+
+from controlplane.embedded.postgres import Postgres
+from fuseboard.contract.sync import SYNC_PATH, Applied, decode_response
+from fuseboard.contract.words import Mode
+from tests.controlplane.gateway import TOKEN, beat
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+SEED = f"""
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from controlplane.accounts.models import AgentToken
+from controlplane.audit.actor import Actor
+from controlplane.policies import edits
+alice = Actor(name="alice", role="admin", origin="command")
+edits.create_environment(environment="production", reason="for a test", actor=alice)
+edits.create_tenant(environment="production", tenant="acme", tier="pro", reason="for a test", actor=alice)
+AgentToken.objects.create(
+    name="pods", selector="sel1", environment="production",
+    digest=sha256({TOKEN.split("_", 2)[2]!r}.encode()).hexdigest(),
+    expires_at=datetime.now(UTC) + timedelta(days=1),
+)
+"""
+
+EDIT = """
+from controlplane.audit.actor import Actor
+from controlplane.policies import edits
+alice = Actor(name="alice", role="admin", origin="command")
+edits.create_tenant(environment="production", tenant="later", tier="pro", reason="for a test", actor=alice)
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory):
+    server = Postgres(tmp_path_factory.mktemp("postgres"), durable=False)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def variables(postgres, redis_url):
+    """The environment of processes that use this Postgres, in which one tenant is configured."""
+    configured = os.environ | {"DATABASE_URL": postgres.url, "FUSEBOARD_BEAT_MS": "200"}
+    manage(configured, "migrate", "--verbosity", "0")
+    manage(configured, "shell", "--verbosity", "0", "-c", SEED)
+    return configured
+
+
+@pytest.fixture
+def gateway(variables, postgres):
+    """The process, and a client that speaks to it."""
+    with psycopg.connect(postgres.url) as connection:
+        connection.execute("DELETE FROM fleet_server")
+    command = [sys.executable, "manage.py", "gateway", "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=PROJECT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        port = re.search(r":(\d+)/", process.stdout.readline())[1]
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
+            eventually(lambda: answers(client, "/readyz"))
+            yield process, client
+        process.kill()
+
+
+def manage(variables, *arguments):
+    subprocess.run([sys.executable, "manage.py", *arguments], cwd=PROJECT, env=variables, check=True)
+
+
+def eventually(holds, *, within_s=20.0):
+    deadline = time.monotonic() + within_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+        time.sleep(0.02)
+    return found
+
+
+def answers(client, path):
+    try:
+        return client.get(path).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def sync(client, **fields):
+    answer = client.post(SYNC_PATH, content=msgspec.json.encode(beat(**fields)))
+    assert answer.status_code == 200, answer.text
+    return decode_response(answer.content)
+
+
+def rows(postgres):
+    with psycopg.connect(postgres.url) as connection:
+        return dict(connection.execute("SELECT name, mode FROM fleet_server").fetchall())
+
+
+def test_it_serves_from_memory_while_postgres_is_dead_and_catches_up_after(gateway, postgres, variables):
+    _, client = gateway
+    first = sync(client)
+    assert first.next_ms == 200
+    eventually(lambda: rows(postgres) == {"pod-1": "shared"})
+
+    postgres.process.send_signal(signal.SIGKILL)
+    postgres.process.wait()
+    slowest = 0.0
+    for n in range(30):
+        begun = time.perf_counter()
+        answer = sync(client, server=f"pod-{n % 3}", mode=Mode.LOCAL, want=("acme",))
+        slowest = max(slowest, time.perf_counter() - begun)
+        assert answer.head == first.head
+        assert answer.tenants["acme"].tier == "pro"
+        time.sleep(0.05)
+    assert slowest < 0.5
+    assert answers(client, "/readyz")
+
+    postgres.start()
+    eventually(lambda: rows(postgres) == {f"pod-{n}": "local" for n in range(3)})
+    manage(variables, "shell", "--verbosity", "0", "-c", EDIT)
+    head = first.head
+    applied = Applied(epoch=head.epoch, revision=head.revision, hash=head.hash)
+    changed = eventually(lambda: sync(client, applied=applied).tenants)
+    assert changed["later"].tier == "pro"
+
+
+def test_it_says_nothing_of_itself(gateway):
+    _, client = gateway
+    answer = client.get("/healthz")
+    assert answer.json() == {"status": "ok"}
+    assert "server" not in answer.headers
+
+
+def test_a_body_cut_off_half_way_disturbs_nobody(gateway):
+    _, client = gateway
+    with socket.create_connection(("127.0.0.1", client.base_url.port)) as half:
+        half.sendall(
+            f"POST {SYNC_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+            'Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"environment"'.encode()
+        )
+    sync(client)
+
+
+def test_it_writes_its_last_batch_before_it_goes(gateway, postgres):
+    process, client = gateway
+    sync(client)
+    eventually(lambda: rows(postgres))
+    sync(client, server="pod-last")
+    process.terminate()
+    assert process.wait(10) in (0, -signal.SIGTERM)
+    assert "pod-last" in rows(postgres)
