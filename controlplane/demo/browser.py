@@ -31,7 +31,7 @@ class Browser:
 
     def log_in(self, name: str, password: str) -> httpx.Response:
         """Fill in the login page; the answer is the page after it."""
-        return self.submit("/login/", {"username": name, "password": password})
+        return self.submit("/login", {"username": name, "password": password})
 
     def read(self, path: str) -> str:
         """The page at ``path``. Raises ``httpx.HTTPStatusError`` unless it is there."""

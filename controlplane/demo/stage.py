@@ -11,12 +11,8 @@ from controlplane.demo.cast import BEAT_MS, DEPENDENCIES, PODS, SERVICE, ZONES
 from controlplane.demo.load import Account
 from controlplane.demo.processes import Actor, Troupe
 from controlplane.demo.seed import Seeded
-from controlplane.embedded.children import port_is_free
 
 CONTROL_PLANE = ("web", "gateway", "worker", "beat")
-
-#: The first choice for the dashboard's port; another is taken when it is in use.
-WEB_PORT = 8000
 
 #: What a pod must not see: it knows neither Postgres nor the queue.
 _CONTROL_PLANE_ONLY = ("DATABASE_URL", "FUSEBOARD_BROKER_URL", "FUSEBOARD_DATA_DIR", "FUSEBOARD_PLAIN_HTTP")
@@ -54,20 +50,22 @@ class Figures:
 
 
 class Stage:
-    def __init__(self, folder: Path, seeded: Seeded, *, per_pod: float) -> None:
+    """``web_port`` is a wish; another port is taken when it is in use, and any for 0."""
+
+    def __init__(self, folder: Path, seeded: Seeded, *, per_pod: float, web_port: int = 0) -> None:
         self.folder = folder
         self.seeded = seeded
         self.troupe = Troupe(folder / "logs")
         self.client = httpx.Client(timeout=5.0)
-        self._cast_control_plane()
+        self._cast_control_plane(web_port)
         self._cast_pods()
         pods = [self.troupe.actors[name].url for name in PODS]
         load = ["-m", "controlplane.demo.load", "--port", "{port}", "--per-pod", str(per_pod), *pods]
         self.troupe.add(Actor("load", load, _outside(), health="/figures"))
 
-    def _cast_control_plane(self) -> None:
+    def _cast_control_plane(self, web_port: int) -> None:
         web = Actor("web", ["manage.py", "web", "--exactly", "--port", "{port}"], health="/healthz")
-        web.port = WEB_PORT if port_is_free(WEB_PORT) else 0
+        web.port = web_port
         gateway = Actor(
             "gateway", ["manage.py", "gateway", "--exactly", "--port", "{port}"], health="/healthz"
         )

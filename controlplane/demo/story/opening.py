@@ -8,7 +8,7 @@ from controlplane.demo.cast import FLAKY, PODS, STORYTELLER
 from controlplane.demo.story.telling import Telling, Untrue
 from fuseboard.contract.words import Mode
 
-PAGES = ("/", "/breakers/", "/servers/", "/tenants/", "/audit/")
+PAGES = ("/", "/breakers", "/servers", "/tenants", "/audit")
 
 
 def login_roles(telling: Telling) -> str:
@@ -21,8 +21,8 @@ def login_roles(telling: Telling) -> str:
         browser = telling.browser(role)
         for page in PAGES:
             browser.read(page)
-        breaker = browser.read(f"/breakers/{FLAKY}/")
-        tenant = browser.read(f"/tenants/one/?key={STORYTELLER}&quota=requests")
+        breaker = browser.read(f"/breakers/{FLAKY}")
+        tenant = browser.read(f"/tenant?key={STORYTELLER}&quota=requests")
         forms[role] = ('id="override-form"' in breaker, 'name="limit"' in tenant)
     expected = {"viewer": (False, False), "operator": (True, False), "admin": (True, True)}
     if forms != expected:

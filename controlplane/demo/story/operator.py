@@ -12,7 +12,7 @@ REASON = "The index is being rebuilt, half of it is missing"
 def operator_trip(telling: Telling) -> str:
     """Held open by a form: every pod refuses, and the audit knows who and why."""
     times = _act(telling, "forced_open", REASON, refused_because="forced_open")
-    audit = telling.browser("viewer").read("/audit/")
+    audit = telling.browser("viewer").read("/audit")
     missing = [word for word in (REASON, "operator", DEPENDENCY) if word not in audit]
     if missing:
         raise Untrue(f"the audit page does not say {missing}")
@@ -29,7 +29,7 @@ def _act(telling: Telling, act: str, reason: str, *, refused_because: str) -> di
     with telling.watch(DEPENDENCY, STORYTELLER) as watch:
         began = time.monotonic()
         answers = {"act": act, "reason": reason, "lasts": "15"}
-        done = telling.browser("operator").submit(f"/breakers/{DEPENDENCY}/", answers)
+        done = telling.browser("operator").submit(f"/breakers/{DEPENDENCY}", answers)
         if done.status_code != 200:
             raise Untrue(f"the form answered {done.status_code}: {done.text[:300]}")
         return watch.first(

@@ -43,17 +43,17 @@ def recovery(telling: Telling) -> str:
     seen = len(transitions(telling))
     with telling.watch(FLAKY, STORYTELLER) as watch:
         telling.stage.switch(FLAKY, failure_percent=0, latency_ms=_PLAYED.latency_ms)
-        healed = time.monotonic()
         took_ms = until("the breaker closed", lambda: _state(telling) == BreakerState.CLOSED, within_s=15)
+        closed = time.monotonic()
         times = watch.first(
-            "call the vendor again", lambda answer: not _refused(answer), since=healed, within_s=5
+            "call the vendor again", lambda answer: not _refused(answer), since=closed, within_s=5
         )
     path = transitions(telling)[seen:]
     if path[-2:] != [BreakerState.HALF_OPEN, BreakerState.CLOSED]:
         raise Untrue(f"the breaker went {' -> '.join(path)}")
     return (
         f"{' -> '.join(path)}, closed {took_ms:.0f} ms after the vendor healed; "
-        f"all pods call it after {slowest(times)}"
+        f"all pods call it {slowest(times)} later"
     )
 
 

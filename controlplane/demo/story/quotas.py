@@ -35,11 +35,11 @@ def quota_429(telling: Telling) -> str:
 def quota_edit(telling: Telling) -> str:
     """From the admin's click to the first decision under the new limit, on every pod."""
     admin = telling.browser("admin")
-    page = f"/tenants/one/?key={PENNY}&quota={QUOTA}"
+    page = f"/tenant?key={PENNY}&quota={QUOTA}"
     with telling.watch("search", PENNY) as watch:
         clicked = time.monotonic()
         answers = {"limit": str(NEW_LIMIT), "burst": str(NEW_LIMIT), "reason": "Penny upgraded her plan"}
-        saved = admin.submit(page, answers, action="tenants")
+        saved = admin.submit(page, answers, action="tenant")
         if saved.status_code != 200:
             raise Untrue(f"the form answered {saved.status_code}: {saved.text[:300]}")
         times = watch.first(

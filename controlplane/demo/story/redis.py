@@ -51,5 +51,5 @@ def redis_back(telling: Telling) -> str:
 
 
 def _listed_local(telling: Telling) -> list[str]:
-    page = telling.browser("viewer").read("/servers/")
+    page = telling.browser("viewer").read("/servers")
     return sorted(re.findall(r'id="srv-([^"]+)"[^>]*data-kind="local"', page))

@@ -43,7 +43,7 @@ def _edit(telling: Telling) -> dict[str, float]:
             "burst": str(_LIMIT_AFTER),
             "reason": "Still her plan, after all",
         }
-        page = f"/tenants/one/?key={PENNY}&quota={QUOTA}"
+        page = f"/tenant?key={PENNY}&quota={QUOTA}"
         telling.browser("admin").submit(page, answers).raise_for_status()
         return watch.first(
             "decide by the edit after the restart",
@@ -54,5 +54,5 @@ def _edit(telling: Telling) -> dict[str, float]:
 
 
 def _listed_well(telling: Telling) -> list[str]:
-    page = telling.browser("viewer").read("/servers/")
+    page = telling.browser("viewer").read("/servers")
     return sorted(re.findall(r'id="srv-([^"]+)"[^>]*data-kind="shared"', page))

@@ -74,7 +74,7 @@ class Telling:
         if role not in self._browsers:
             browser = self._browsers[role] = Browser(self.stage.url("web"))
             page = browser.log_in(role, self.stage.seeded.logins[role])
-            if page.status_code != 200 or "/login/" in str(page.url):
+            if page.status_code != 200 or "/login" in str(page.url):
                 raise Untrue(f"{role} cannot log in: status {page.status_code} at {page.url.path}")
         return self._browsers[role]
 

@@ -17,6 +17,12 @@ from controlplane.demo.seed import seed
 from controlplane.demo.stage import Stage
 from controlplane.demo.story import BASE, MORE, Checkpoint, Telling, Untrue
 
+#: The dashboard's, when nobody else has it.
+WEB_PORT = 8000
+
+#: Of each pod.
+CALLS_PER_S = 30.0
+
 #: The vendor fails for this long, in every period, both in seconds.
 SPELL_S, PERIOD_S = 25, 90
 
@@ -36,7 +42,8 @@ class Command(BaseCommand):
             signal.signal(wanted, _like_ctrl_c)
         self.began = time.monotonic()
         call_command("migrate", verbosity=0, interactive=False)
-        stage = Stage(Path(os.environ["FUSEBOARD_DATA_DIR"]), seed(), per_pod=30.0)
+        folder = Path(os.environ["FUSEBOARD_DATA_DIR"])
+        stage = Stage(folder, seed(), per_pod=CALLS_PER_S, web_port=0 if checkpoints else WEB_PORT)
         try:
             if checkpoints:
                 self._tell(stage, checkpoints)
