@@ -1,0 +1,98 @@
+"""One read-only WebSocket per page. Actions go over HTTP; whatever a browser sends here is ignored."""
+
+import asyncio
+import contextlib
+from urllib.parse import parse_qs
+
+from channels.auth import get_user
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import InterfaceError, OperationalError
+
+from controlplane.accounts import claims
+from controlplane.accounts.permissions import role_of
+from dashboard.hub import hub
+from dashboard.live.drawing import Drawing
+from dashboard.live.timeline import RANGES
+from dashboard.live.topics import PAGES, Topic
+
+#: The browser reloads: log in again, or see the page as the new role.
+LOGIN_AGAIN = 4401
+NO_SUCH_PAGE = 4404
+RECHECK_S = 30.0
+
+
+class LiveConsumer(AsyncWebsocketConsumer):
+    topic: Topic | None = None
+
+    async def connect(self) -> None:
+        # Accepted first in any case: a refused handshake shows the browser no code.
+        await self.accept()
+        role = role_of(self.scope["user"])
+        if not role:
+            await self.close(code=LOGIN_AGAIN)
+            return
+        topic = topic_of(self.scope["query_string"].decode("ascii", "replace"), role)
+        if topic is None:
+            await self.close(code=NO_SUCH_PAGE)
+            return
+        self.topic = topic
+        self._pending: str | None = None
+        self._needs_whole = True
+        self._latest: Drawing | None = None
+        self._news = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._recheck(role))]
+        drawn = hub.join(topic, self)
+        if drawn is not None:
+            self.offer(drawn)
+
+    async def disconnect(self, code: int) -> None:
+        if self.topic is None:
+            return
+        hub.leave(self.topic, self)
+        for task in self._tasks:
+            task.cancel()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Nothing a browser sends means anything."""
+
+    def offer(self, drawing: Drawing) -> None:
+        """Called by the hub. At most one message waits: who is slower gets the whole next time."""
+        self._latest = drawing
+        if self._pending is not None:
+            self._needs_whole = True
+        self._pending = drawing.changed
+        self._news.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._latest is None:
+                continue
+            text = self._latest.whole if self._needs_whole else self._pending
+            # Cleared before sending: what is offered meanwhile is the one message that may wait.
+            self._pending, self._needs_whole = None, False
+            if text:
+                await self.send(text_data=text)
+
+    async def _recheck(self, role: str) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            if await self._role_now() != role:
+                with contextlib.suppress(RuntimeError):  # it closed meanwhile
+                    await self.close(code=LOGIN_AGAIN)
+                return
+
+    async def _role_now(self) -> str:
+        try:
+            return role_of(await get_user(self.scope))
+        except (OperationalError, InterfaceError) as error:
+            return role_of(claims.believed(self.scope["session"], error))
+
+
+def topic_of(query: str, role: str) -> Topic | None:
+    fields = {name: values[0] for name, values in parse_qs(query).items()}
+    page, span = fields.get("page", ""), fields.get("range", "1h")
+    if page not in PAGES or span not in RANGES:
+        return None
+    return Topic(page=page, role=role, key=fields.get("key", "")[:200], range=span)

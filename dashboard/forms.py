@@ -1,0 +1,104 @@
+"""What people type. The edit functions check everything again; a form only says it sooner and by field."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django import forms
+
+from fuseboard.contract.words import MAX_LIMIT
+
+SHORTEST_REASON = 8
+#: Longest time a breaker may be held closed.
+CLOSED_MINUTES = 15
+LONGEST = timedelta(hours=24)
+
+_MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it."
+
+
+class ReasonField(forms.CharField):
+    def __init__(self) -> None:
+        super().__init__(
+            min_length=SHORTEST_REASON,
+            max_length=500,
+            error_messages={"required": _MISSING_REASON, "min_length": _MISSING_REASON},
+        )
+
+
+class OverrideForm(forms.Form):
+    """Hold a breaker open or closed, end the hold, or reset it."""
+
+    ACTS = (
+        ("forced_open", "Open"),
+        ("forced_closed", "Closed"),
+        ("automatic", "Automatic"),
+        ("reset", "Reset"),
+    )
+    LASTS = (("5", "5 min"), ("15", "15 min"), ("60", "1 h"), ("240", "4 h"), ("until", "Until\u2026"))
+
+    act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose what to do."})
+    reason = ReasonField()
+    lasts = forms.ChoiceField(choices=LASTS, required=False)
+    until = forms.CharField(required=False, max_length=40)
+    confirm = forms.CharField(required=False, max_length=64)
+    #: The override the page showed: its revision, or 0 for none.
+    seen = forms.IntegerField(required=False, min_value=0)
+
+    def __init__(self, *args: Any, dependency: str, now: datetime, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dependency = dependency
+        self.now = now
+
+    @property
+    def holds(self) -> bool:
+        return self.cleaned_data.get("act") in ("forced_open", "forced_closed")
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if not self.holds:
+            return data
+        data["expires_at"] = self._expiry(data)
+        if data["act"] == "forced_closed":
+            if data.get("confirm", "").strip() != self.dependency:
+                self.add_error("confirm", f"Type {self.dependency} exactly: holding it closed adds load.")
+            expiry = data["expires_at"]
+            if expiry is not None and expiry > self.now + timedelta(minutes=CLOSED_MINUTES, seconds=1):
+                self.add_error("lasts", f"Held closed, at most {CLOSED_MINUTES} minutes.")
+        return data
+
+    def _expiry(self, data: dict[str, Any]) -> datetime | None:
+        lasts = data.get("lasts", "")
+        if not lasts:
+            if "lasts" not in self.errors:
+                self.add_error("lasts", "Choose for how long.")
+            return None
+        if lasts != "until":
+            return self.now + timedelta(minutes=int(lasts))
+        try:
+            expiry = datetime.fromisoformat(data.get("until", "")).replace(tzinfo=UTC)
+        except ValueError:
+            self.add_error("until", "Enter a date and a time, in UTC.")
+            return None
+        if expiry <= self.now:
+            self.add_error("until", "Choose a time in the future.")
+            return None
+        if expiry > self.now + LONGEST:
+            self.add_error("until", "At most 24 hours from now.")
+            return None
+        return expiry
+
+
+class QuotaForm(forms.Form):
+    """One quota of one tenant."""
+
+    quota = forms.CharField(max_length=64)
+    limit = forms.IntegerField(
+        min_value=0, max_value=MAX_LIMIT, error_messages={"invalid": "Enter a whole number."}
+    )
+    window_s = forms.IntegerField(
+        min_value=1, max_value=400 * 86_400, error_messages={"invalid": "Enter a whole number of seconds."}
+    )
+    burst = forms.IntegerField(
+        min_value=1, max_value=MAX_LIMIT, required=False, error_messages={"invalid": "Enter a whole number."}
+    )
+    reason = ReasonField()
+    version = forms.IntegerField(min_value=0)

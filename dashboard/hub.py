@@ -1,0 +1,142 @@
+"""The live view of one web process: gathered once per tick, drawn once per topic, sent to every socket.
+
+No Redis is in its path: this page is opened because Redis is down, so it must not go down with it.
+While Postgres is away it keeps ticking with what it last knew, and says so.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+from django.db import InterfaceError, OperationalError, close_old_connections
+
+from dashboard.live.drawing import Drawing, Sent, draw, transitions_said
+from dashboard.live.facts import Facts
+from dashboard.live.history import History
+from dashboard.live.overview import Live, build
+from dashboard.live.reading import read_facts
+from dashboard.live.topics import Topic
+from dashboard.notices import listen
+
+log = structlog.get_logger(__name__)
+
+#: Figures are read this often when nothing calls sooner.
+TICK_S = 1.0
+#: Changes are gathered for this long: at most four messages a second.
+COALESCE_S = 0.25
+
+
+class Socket(Protocol):
+    def offer(self, drawing: Drawing) -> None: ...
+
+
+class Hub:
+    def __init__(self) -> None:
+        self.history = History()
+        self.first_seen: dict[str, float] = {}
+        self.facts: Facts | None = None
+        self._live: Live | None = None
+        self._sockets: dict[Topic, set[Socket]] = defaultdict(set)
+        self._sent: dict[Topic, Sent] = {}
+        self._drawn: dict[Topic, Drawing] = {}
+        self._rev = 0
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        # One thread: it keeps one connection, and drawings never race each other.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub")
+
+    def start(self) -> None:
+        """Begin to tick in the running loop, unless it does already."""
+        if (
+            self._tasks
+            and not self._tasks[0].done()
+            and self._tasks[0].get_loop() is asyncio.get_running_loop()
+        ):
+            return
+        self._wake = asyncio.Event()
+        self._tasks = [
+            asyncio.create_task(self._run(), name="hub"),
+            asyncio.create_task(listen(self._wake), name="hub-listen"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def join(self, topic: Topic, socket: Socket) -> Drawing | None:
+        """Add a socket; returns the whole state when it is already drawn."""
+        self.start()
+        self._sockets[topic].add(socket)
+        if topic not in self._drawn:
+            self._wake.set()
+        return self._drawn.get(topic)
+
+    def leave(self, topic: Topic, socket: Socket) -> None:
+        self._sockets[topic].discard(socket)
+        if not self._sockets[topic]:
+            del self._sockets[topic]
+            self._drawn.pop(topic, None)
+
+    def nudge(self) -> None:
+        """Something was changed here: draw it without waiting for the notice."""
+        if self._tasks:
+            self._tasks[0].get_loop().call_soon_threadsafe(self._wake.set)
+
+    async def _run(self) -> None:
+        loop, wake = asyncio.get_running_loop(), self._wake
+        while True:
+            began = loop.time()
+            topics = list(self._sockets)
+            wake.clear()
+            try:
+                drawn = await loop.run_in_executor(self._thread, self._tick, topics)
+            except Exception:
+                # A page that cannot be drawn must not stop the clock of all the others.
+                log.exception("hub.tick_failed")
+                drawn = {}
+            for topic, drawing in drawn.items():
+                self._drawn[topic] = drawing
+                for socket in list(self._sockets.get(topic, ())):
+                    socket.offer(drawing)
+            await asyncio.sleep(max(0.0, began + COALESCE_S - loop.time()))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), max(0.01, began + TICK_S - loop.time()))
+
+    def _tick(self, topics: list[Topic]) -> dict[Topic, Drawing]:
+        """In the hub's thread: read, build, draw."""
+        facts = self._read()
+        if facts is None:
+            return {}
+        before, self.facts = self._live, facts
+        self._live = live = build(facts, self.history, self.first_seen)
+        self._rev += 1
+        say = transitions_said(before, live)
+        drawn = {}
+        for topic in topics:
+            sent = self._sent.setdefault(topic, Sent())
+            try:
+                drawn[topic] = draw(topic, live, self.history, sent, rev=self._rev, say=say)
+            except (OperationalError, InterfaceError) as error:
+                log.warning("hub.topic_not_drawn", page=topic.page, error=str(error).splitlines()[0])
+        for topic in self._sent.keys() - set(topics):
+            del self._sent[topic]
+        return drawn
+
+    def _read(self) -> Facts | None:
+        try:
+            close_old_connections()
+            return read_facts()
+        except (OperationalError, InterfaceError) as error:
+            log.warning("hub.database_away", error=str(error).splitlines()[0])
+            close_old_connections()
+            return replace(self.facts, now=time.time()) if self.facts is not None else None
+
+
+hub = Hub()

@@ -1,0 +1,110 @@
+"""What only the page of one breaker shows: its past, as a timeline and as three plots."""
+
+from dataclasses import dataclass, replace
+
+from django.utils.safestring import SafeString
+
+from dashboard.live.breakers import Breaker
+from dashboard.live.facts import Override, Transition
+from dashboard.live.history import History
+from dashboard.live.overview import Live
+from dashboard.live.tiles import number
+from dashboard.live.timeline import RANGES, lanes, segments
+from dashboard.plots import plot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    name: str
+    value: str
+    svg: SafeString
+    keys: tuple[tuple[str, str], ...]
+    hot: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    picture: SafeString
+    plots: tuple[Plot, ...]
+    transitions: tuple[Transition, ...]
+
+
+def past(live: Live, name: str, span: str, history: History) -> Past | None:
+    breaker = live.breaker(name)
+    if breaker is None:
+        return None
+    own = [transition for transition in live.facts.transitions if transition.dependency == name]
+    # To the next part of a minute, so that the picture is not sent anew every second.
+    step = 10 if span == "15m" else 60
+    end = live.facts.now // step * step + step
+    start = end - RANGES[span]
+    found = segments(own, _state_now(breaker.face.kind), start, end)
+    held = [override for override in _overrides(live, name) if override.expires_at > start]
+    changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
+    return Past(
+        picture=lanes(found, held, changes[:6], start, end),
+        plots=tuple(_plots(breaker, history)),
+        transitions=tuple(_with_reasons(live, own[:8])),
+    )
+
+
+def _state_now(kind: str) -> str:
+    return {"open": "open", "half": "half_open", "forced": "open"}.get(kind, "closed")
+
+
+def _overrides(live: Live, name: str) -> list[Override]:
+    breaker = live.breaker(name)
+    current = [breaker.override] if breaker and breaker.override else []
+    return current + [held for held in live.facts.past_overrides.get(name, ()) if held not in current]
+
+
+def _with_reasons(live: Live, transitions: list[Transition]) -> list[Transition]:
+    """A person's transition with the reason they gave: that of their change just before it."""
+    reasoned = []
+    for transition in transitions:
+        reason = next(
+            (
+                change.reason
+                for change in live.facts.changes
+                if transition.actor
+                and change.actor == transition.actor
+                and change.target == transition.dependency
+                and -2 < transition.at - change.at < 10
+            ),
+            "",
+        )
+        reasoned.append(replace(transition, reason=reason))
+    return reasoned
+
+
+def _plots(breaker: Breaker, history: History) -> list[Plot]:
+    name = breaker.name
+    calls, failures = history.points(f"calls:{name}"), history.points(f"failures:{name}")
+    refused, slow = history.points(f"refused:{name}"), history.points(f"slow:{name}")
+    limit = breaker.threshold
+    ratio = [min(1.0, bad / sent) if sent > 0 else 0.0 for bad, sent in zip(failures, calls, strict=True)]
+    top = max([*calls, *refused, 1.0]) * 1.15
+    slow_top = max([*slow, 1.0]) * 1.15
+    traffic, span = breaker.traffic, history.span
+    now = traffic.failures_per_s / traffic.calls_per_s if traffic.calls_per_s else 0.0
+    return [
+        Plot(
+            name="Failed calls",
+            value=f"{now * 100:.0f} %",
+            hot=now > limit,
+            svg=plot([("s2", ratio)], limit=limit, label=f"Share of calls that failed, {span}"),
+            keys=(("k2", "failed"), ("kl", f"trips at {limit * 100:.0f} %")),
+        ),
+        Plot(
+            name="Calls per second",
+            value=number(traffic.calls_per_s),
+            svg=plot([("s1", calls), ("s3", refused)], top=top, label=f"Calls sent and not sent, {span}"),
+            keys=(("", "sent"), ("k3", "not sent")),
+        ),
+        Plot(
+            name="Slow calls per second",
+            value=number(traffic.slow_per_s),
+            svg=plot([("s1", slow)], top=slow_top, label=f"Slow calls per second, {span}"),
+            keys=(("", f"slow, {span}"),),
+        ),
+    ]

@@ -1,0 +1,189 @@
+"""What an operator should look at now: derived from the facts, each with its runbook."""
+
+from dataclasses import dataclass, replace
+
+from dashboard.live.breakers import Breaker
+from dashboard.live.facts import Facts
+from dashboard.live.servers import LAG_CRITICAL_S, P99_BUDGET_US, FleetSummary
+
+#: Share of requests answered 429 above which it is more than one greedy tenant.
+REFUSED_SHARE = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    key: str
+    #: critical | warning
+    severity: str
+    text: str
+    detail: str
+    runbook: str
+    #: Where to look.
+    link: str = ""
+    since: float | None = None
+
+    @property
+    def css(self) -> str:
+        return "st-open" if self.severity == "critical" else "st-warn"
+
+    @property
+    def glyph(self) -> str:
+        return "crit" if self.severity == "critical" else "warn"
+
+
+def conditions(facts: Facts, breakers: tuple[Breaker, ...], fleet: FleetSummary) -> list[Condition]:
+    """Critical first. ``since`` is filled in by ``remember``."""
+    found = [*_breaker_conditions(breakers), *_server_conditions(fleet), *_figure_conditions(facts)]
+    return sorted(found, key=lambda condition: (condition.severity != "critical", condition.key))
+
+
+def _breaker_conditions(breakers: tuple[Breaker, ...]) -> list[Condition]:
+    found = []
+    for breaker in breakers:
+        runbook = breaker.dependency.runbook or "payment-provider-timeouts"
+        link = f"/breakers/{breaker.name}"
+        if breaker.face.kind == "open":
+            detail = f"{breaker.failures} of {breaker.calls} calls failed. "
+            detail += f"Callers get: {breaker.dependency.fallback}." if breaker.dependency.fallback else ""
+            found.append(
+                Condition(
+                    key=f"open:{breaker.name}",
+                    severity="critical",
+                    text=f"{breaker.name} is open",
+                    detail=detail.strip(),
+                    runbook=runbook,
+                    link=link,
+                    since=breaker.since,
+                )
+            )
+        elif breaker.near:
+            found.append(
+                Condition(
+                    key=f"near:{breaker.name}",
+                    severity="warning",
+                    text=f"{breaker.name} is near its threshold",
+                    detail=f"{breaker.failures} of {breaker.calls} calls failed, trips at "
+                    f"{breaker.dependency.failure_percent} %.",
+                    runbook=runbook,
+                    link=link,
+                )
+            )
+        elif breaker.override and breaker.face.kind == "pinned":
+            found.append(
+                Condition(
+                    key=f"held:{breaker.name}",
+                    severity="warning",
+                    text=f"{breaker.name} is {breaker.face.verb}",
+                    detail="It cannot trip while it is held. Check that the dependency bears the load.",
+                    runbook="breaker-held-by-hand",
+                    link=link,
+                    since=breaker.since,
+                )
+            )
+    return found
+
+
+def _server_conditions(fleet: FleetSummary) -> list[Condition]:
+    found = []
+    count = len(fleet.local)
+    if count:
+        everyone = count == fleet.live
+        share = f"Limits are approximate: each server allows 1/{fleet.divisor} of a quota."
+        found.append(
+            Condition(
+                key="local",
+                severity="critical" if everyone else "warning",
+                text=(
+                    "Redis is unreachable from every server"
+                    if everyone
+                    else _servers(count) + " on local fallback"
+                ),
+                detail=f"{share} Breakers work from each server's own counters.",
+                runbook="redis-unreachable",
+                link="/servers",
+                since=fleet.local_since,
+            )
+        )
+    if fleet.lagging:
+        late = fleet.worst_lag_s > LAG_CRITICAL_S
+        has = "has" if len(fleet.lagging) == 1 else "have"
+        found.append(
+            Condition(
+                key="lag",
+                severity="critical" if late else "warning",
+                text=f"{_some(fleet.lagging)} {has} old configuration",
+                detail=f"{fleet.worst_lag_s:.0f} s behind. Edits made since do not hold there.",
+                runbook="configuration-lag",
+                link="/servers",
+            )
+        )
+    if fleet.rejected:
+        found.append(
+            Condition(
+                key="rejected",
+                severity="critical",
+                text=f"{_some(fleet.rejected)} refused the configuration",
+                detail="The last good one stays in force there. The row says what was wrong.",
+                runbook="configuration-lag",
+                link="/servers",
+            )
+        )
+    if fleet.silent:
+        found.append(
+            Condition(
+                key="silent",
+                severity="warning",
+                text=f"No heartbeat from {_some(fleet.silent)}",
+                detail="It may be stopped, or cut off from the control plane and still deciding.",
+                runbook="server-silent",
+                link="/servers",
+            )
+        )
+    return found
+
+
+def _figure_conditions(facts: Facts) -> list[Condition]:
+    found, figures = [], facts.figures
+    if figures.store.p99_us is not None and figures.store.p99_us > P99_BUDGET_US:
+        found.append(
+            Condition(
+                key="p99",
+                severity="warning",
+                text=f"Redis p99 is {figures.store.p99_us / 1000:.1f} ms",
+                detail="Over the 5 ms a decision may wait: some calls are decided locally.",
+                runbook="redis-unreachable",
+                link="/servers",
+            )
+        )
+    if figures.requests_per_s > 1 and figures.refused_per_s / figures.requests_per_s > REFUSED_SHARE:
+        share = figures.refused_per_s / figures.requests_per_s * 100
+        greedy = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
+        who = f" Most are {greedy.tenant}'s." if greedy and greedy.refused_per_s > 0 else ""
+        found.append(
+            Condition(
+                key="429",
+                severity="warning",
+                text=f"{share:.1f} % of requests are refused",
+                detail=f"{figures.refused_per_s:.0f} of {figures.requests_per_s:.0f}/s, limit 2 %.{who}",
+                runbook="too-many-429s",
+                link="/tenants",
+            )
+        )
+    return found
+
+
+def remember(found: list[Condition], before: dict[str, float], now: float) -> tuple[Condition, ...]:
+    """Give each condition the moment it was first seen; ``before`` is updated in place."""
+    for key in before.keys() - {condition.key for condition in found}:
+        del before[key]
+    for condition in found:
+        before.setdefault(condition.key, condition.since or now)
+    return tuple(replace(condition, since=before[condition.key]) for condition in found)
+
+
+def _servers(count: int) -> str:
+    return f"{count} server{'' if count == 1 else 's'}"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else _servers(len(names))

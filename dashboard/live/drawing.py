@@ -1,0 +1,82 @@
+"""Draws each fragment of a topic once, and says what differs from what was sent before."""
+
+from dataclasses import dataclass, field
+
+from dashboard.live.history import History
+from dashboard.live.overview import Live
+from dashboard.live.topics import Context, Fragment, Topic, fragments, page_context
+
+
+@dataclass
+class Sent:
+    """What the sockets of one topic have."""
+
+    html: dict[str, str] = field(default_factory=dict)
+    #: Of each list, the ids of its items.
+    shape: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    #: What changed, as one message; empty when nothing but the clock did.
+    changed: str
+    #: Everything, for a socket that has just come or has missed something.
+    whole: str
+
+
+def draw(topic: Topic, live: Live, history: History, sent: Sent, *, rev: int, say: str) -> Drawing:
+    """One message for everybody on the topic. ``sent`` is brought up to date."""
+    context = page_context(topic, live, history)
+    changed: list[str] = []
+    whole: list[str] = []
+    for fragment in fragments(topic, context):
+        html = fragment.html(context)
+        whole.append(wrap(fragment.target, html))
+        if fragment.items:
+            changed += _changed_items(fragment, html, context, sent)
+        elif sent.html.get(fragment.target) != html:
+            sent.html[fragment.target] = html
+            changed.append(wrap(fragment.target, html))
+    return Drawing(
+        changed="".join([*changed, _tick(context, rev, say, whole=False)]),
+        whole="".join([*whole, _tick(context, rev, "", whole=True)]),
+    )
+
+
+def _changed_items(fragment: Fragment, html: str, context: Context, sent: Sent) -> list[str]:
+    """The list as a whole when its members or their order changed, else the items that did."""
+    shape = tuple(item.target for item in fragment.items)
+    drawn = [(item.target, item.html(context)) for item in fragment.items]
+    same_shape = sent.shape.get(fragment.target) == shape
+    sent.shape[fragment.target] = shape
+    fresh = [(target, item) for target, item in drawn if sent.html.get(target) != item]
+    sent.html.update(fresh)
+    if not same_shape:
+        return [wrap(fragment.target, html)]
+    return [wrap(target, item) for target, item in fresh]
+
+
+def _tick(context: Context, rev: int, say: str, *, whole: bool) -> str:
+    html = Fragment("tick", "frame.html#tick", {"rev": rev, "say": say, "whole": whole}).html(context)
+    return wrap("tick", html)
+
+
+def wrap(target: str, html: str) -> str:
+    # By attribute: a name may hold dots, which end an id in a #selector.
+    return f'<hx-partial hx-target="[id=\'{target}\']" hx-swap="outerMorph">{html}</hx-partial>'
+
+
+def transitions_said(before: Live | None, after: Live) -> str:
+    """One sentence per breaker that changed, for people who listen to the page."""
+    if before is None:
+        return ""
+    faces = {breaker.name: breaker.face for breaker in before.breakers}
+    said = [
+        f"{b.name} is {b.face.verb}" for b in after.breakers if b.name in faces and faces[b.name] != b.face
+    ]
+    local, were = len(after.fleet.local), len(before.fleet.local)
+    if local > were:
+        said.append(f"{local} server{'' if local == 1 else 's'} on local fallback")
+    elif were and not local:
+        said.append("No server is on local fallback any more")
+    return ". ".join(said)

@@ -1,0 +1,162 @@
+"""What the pages are drawn from: plain rows, read once per tick, knowing neither rows' models nor HTML.
+
+All moments are seconds since the epoch, so that a page can count from them by itself.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from controlplane.fleet.live import FleetFigures
+
+ServerState = Literal["online", "late", "unknown", "offline", "gone"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerSeen:
+    """One dependency's breaker as one server reported it."""
+
+    state: str
+    generation: int = 0
+    since: float | None = None
+    #: When an open breaker may probe.
+    until: float | None = None
+    override: str | None = None
+    #: Decided by this server alone.
+    local: bool = False
+    calls: int = 0
+    failures: int = 0
+    consecutive: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    name: str
+    service: str = ""
+    zone: str = ""
+    version: str = ""
+    state: ServerState = "online"
+    mode: str = "shared"
+    mode_since: float | None = None
+    mode_cause: str = ""
+    epoch: int = 0
+    revision: int = 0
+    config_status: str = "applied"
+    config_error: str = ""
+    config_source: str = ""
+    started_at: float | None = None
+    last_seen: float = 0.0
+    calls_per_s: float = 0.0
+    redis_p99_us: int | None = None
+    breakers: dict[str, BreakerSeen] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        return self.state in ("online", "late")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    mode: str
+    reason: str
+    actor: str
+    expires_at: float
+    made_at: float
+    revision: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    name: str
+    title: str = ""
+    kind: str = ""
+    owner: str = ""
+    #: What callers get instead, in words.
+    fallback: str = ""
+    runbook: str = ""
+    runbook_title: str = ""
+    timeout_ms: int = 30_000
+    failure_percent: int = 50
+    consecutive_failures: int = 5
+    minimum_calls: int = 20
+    window_s: int = 30
+    open_ms: int = 60_000
+    open_max_ms: int = 600_000
+    probes: int = 3
+    successes_to_close: int = 2
+    override: Override | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    dependency: str
+    at: float
+    before: str
+    after: str
+    cause: str
+    actor: str = ""
+    server: str = ""
+    generation: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One audit entry."""
+
+    at: float
+    actor: str
+    human: bool
+    action: str
+    target: str
+    reason: str = ""
+    before: str = ""
+    after: str = ""
+    revision: int | None = None
+    id: int = 0
+    target_kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    now: float
+    environment: str = "production"
+    epoch: int = 0
+    revision: int = 0
+    servers: tuple[Server, ...] = ()
+    figures: FleetFigures = field(default_factory=FleetFigures)
+    dependencies: tuple[Dependency, ...] = ()
+    #: Newest first.
+    transitions: tuple[Transition, ...] = ()
+    changes: tuple[Change, ...] = ()
+    #: Recent revisions and when they were made, oldest first.
+    revisions: tuple[tuple[int, float], ...] = ()
+    #: When the rows were read; older than ``now`` while Postgres is away.
+    as_of: float = 0.0
+    #: Ended holds of the last day by dependency, newest first; their end is when they ended.
+    past_overrides: dict[str, tuple[Override, ...]] = field(default_factory=dict)
+
+    @property
+    def live_servers(self) -> tuple[Server, ...]:
+        return tuple(server for server in self.servers if server.live)
+
+    @property
+    def divisor(self) -> int:
+        """By how much a server on local fallback divides every limit."""
+        return max(1, self.figures.live_servers or len(self.live_servers))
+
+    @property
+    def stale(self) -> bool:
+        return self.now - self.as_of > 3
+
+    def dependency(self, name: str) -> Dependency | None:
+        return next((d for d in self.dependencies if d.name == name), None)
+
+    def lag_s(self, server: Server) -> float:
+        """Seconds since the oldest revision this server has not applied; 0 when it has all."""
+        if server.epoch == self.epoch and server.revision >= self.revision:
+            return 0.0
+        missing = [at for revision, at in self.revisions if revision > server.revision]
+        return max(0.0, self.as_of - missing[0]) if missing else 0.0
+
+    def behind(self, server: Server) -> bool:
+        return (server.epoch, server.revision) < (self.epoch, self.revision)

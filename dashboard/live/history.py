@@ -1,0 +1,86 @@
+"""What the figures were over the last 40 minutes, in this process's memory."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from dashboard.live.facts import Facts
+
+POINTS = 40
+#: Seconds per point: a young history is drawn finer, so that ten minutes of life are not one dot.
+STEPS = (3, 15, 60)
+#: Failures above this share of the calls in a second make a tall mark.
+_BAD_SHARE = 0.2
+
+
+@dataclass
+class _Series:
+    """The last value of every second, newest right."""
+
+    values: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=POINTS * STEPS[-1]))
+
+    def add(self, now: float, value: float) -> None:
+        self.values.append((now, value))
+
+
+class History:
+    """Samples by name, at most one a second."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, _Series] = {}
+        self._marks: dict[str, deque[str]] = {}
+        self._began: float | None = None
+        self._last = 0.0
+
+    def add(self, facts: Facts, samples: dict[str, float]) -> None:
+        if facts.now - self._last < 0.9:
+            return
+        self._last = facts.now
+        self._began = self._began or facts.now
+        for name, value in samples.items():
+            self._series.setdefault(name, _Series()).add(facts.now, value)
+        for name, t in facts.figures.dependencies.items():
+            sent = {"calls": t.calls_per_s, "failures": t.failures_per_s, "slow": t.slow_per_s}
+            for what, value in {**sent, "refused": t.refused_per_s}.items():
+                self._series.setdefault(f"{what}:{name}", _Series()).add(facts.now, value)
+            self._marks.setdefault(name, deque(maxlen=POINTS)).append(
+                mark(t.calls_per_s, t.failures_per_s, t.slow_per_s, t.refused_per_s)
+            )
+
+    @property
+    def step_s(self) -> int:
+        lived = self._last - (self._began or self._last)
+        return next((step for step in STEPS if lived <= step * POINTS), STEPS[-1])
+
+    @property
+    def span(self) -> str:
+        """In words: the time a sparkline covers."""
+        return f"last {self.step_s * POINTS // 60} minutes"
+
+    def points(self, name: str, *, at_least: int = 2) -> list[float]:
+        """One value per step, the mean of its seconds; changes once per step, not every second."""
+        series = self._series.get(name)
+        if series is None:
+            return [0.0] * at_least
+        step = self.step_s
+        buckets: dict[int, list[float]] = {}
+        for at, value in list(series.values):
+            buckets.setdefault(int(at // step), []).append(value)
+        means = [sum(bucket) / len(bucket) for _, bucket in sorted(buckets.items())][-POINTS:]
+        return [means[0]] * max(0, at_least - len(means)) + means
+
+    def marks(self, dependency: str, *, count: int = POINTS) -> str:
+        """The last seconds of calls, oldest first, padded with silence."""
+        marks = "".join(list(self._marks.get(dependency, ())))[-count:]
+        return " " * (count - len(marks)) + marks
+
+
+def mark(calls: float, failures: float, slow: float, refused: float) -> str:
+    """What one second of calls looked like: see ``plots.strip``."""
+    sent = calls
+    if sent < 0.05:
+        return "c" if refused > 0 else " "
+    if failures / sent > _BAD_SHARE:
+        return "b"
+    if slow / sent > _BAD_SHARE:
+        return "s"
+    return "o"

@@ -1,0 +1,198 @@
+"""The whole fleet as one picture: what every page's frame and the overview are drawn from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dashboard.live.breakers import Breaker, breakers
+from dashboard.live.conditions import Condition, conditions, remember
+from dashboard.live.faces import FACES, Face
+from dashboard.live.facts import Change, Facts, Transition
+from dashboard.live.history import History
+from dashboard.live.servers import FleetSummary, server_rows, summary
+from dashboard.live.tiles import Tile, samples, tiles
+
+MAX_CARDS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    subject: str
+    verb: str
+    css: str
+    link: str = ""
+    join: str = "is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    sentences: tuple[Sentence, ...]
+    more: int
+    calm: str
+    since: float | None
+    degraded: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantRow:
+    name: str
+    refused: float
+    requests: float
+    #: Of all refusals, 0 to 100.
+    share: float
+
+    @property
+    def refused_percent(self) -> float:
+        return self.refused / self.requests * 100 if self.requests else 0.0
+
+    @property
+    def hot(self) -> bool:
+        return self.requests > 1 and self.refused_percent > 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """Everything a page may show, built once per tick."""
+
+    facts: Facts
+    breakers: tuple[Breaker, ...]
+    fleet: FleetSummary
+    conditions: tuple[Condition, ...]
+    tiles: tuple[Tile, ...]
+    verdict: Verdict
+    tenants: tuple[TenantRow, ...]
+    others: TenantRow | None
+    counts: tuple[tuple[Face, int], ...]
+    events: tuple[Change | Transition, ...]
+
+    @property
+    def cards(self) -> tuple[Breaker, ...]:
+        return tuple(breaker for breaker in self.breakers if not breaker.quiet)[:MAX_CARDS]
+
+    @property
+    def quiet(self) -> tuple[Breaker, ...]:
+        shown = {breaker.name for breaker in self.cards}
+        return tuple(breaker for breaker in self.breakers if breaker.name not in shown)
+
+    @property
+    def held(self) -> tuple[Breaker, ...]:
+        return tuple(breaker for breaker in self.breakers if breaker.override is not None)
+
+    @property
+    def attention(self) -> int:
+        """Breakers that are not closed."""
+        return sum(not breaker.quiet for breaker in self.breakers)
+
+    @property
+    def worst_kind(self) -> str:
+        """For the favicon: ok, open, half or forced."""
+        kind = self.breakers[0].face.kind if self.breakers else "closed"
+        return {"open": "open", "half": "half", "forced": "forced", "pinned": "forced"}.get(kind, "ok")
+
+    @property
+    def title(self) -> str:
+        """For the tab: what is not as it should be, in as few words as possible."""
+        words = [
+            f"{count} {face.word.lower()}"
+            for face, count in self.counts
+            if face.kind not in ("closed", "stale")
+        ]
+        if self.fleet.local:
+            words.append(f"{len(self.fleet.local)} local")
+        return ", ".join(words)
+
+    def breaker(self, name: str) -> Breaker | None:
+        return next((breaker for breaker in self.breakers if breaker.name == name), None)
+
+
+def build(facts: Facts, history: History, first_seen: dict[str, float], *, sample: bool = True) -> Live:
+    """The picture of this moment; ``history`` and ``first_seen`` are the caller's and are added to."""
+    every = breakers(facts, history)
+    fleet = summary(facts, server_rows(facts, every))
+    if sample:
+        history.add(facts, samples(facts, fleet))
+    found = remember(conditions(facts, every, fleet), first_seen, facts.now)
+    rows, others = _tenants(facts)
+    return Live(
+        facts=facts,
+        breakers=every,
+        fleet=fleet,
+        conditions=found,
+        tiles=tuple(tiles(facts, fleet, history)),
+        verdict=_verdict(facts, every, fleet, found),
+        tenants=rows,
+        others=others,
+        counts=_counts(every),
+        events=_events(facts),
+    )
+
+
+def _verdict(
+    facts: Facts, every: tuple[Breaker, ...], fleet: FleetSummary, found: tuple[Condition, ...]
+) -> Verdict:
+    loud = [breaker for breaker in every if not breaker.quiet]
+    sentences = [
+        Sentence(subject=b.name, verb=b.face.verb, css=b.face.css, link=f"/breakers/{b.name}") for b in loud
+    ]
+    if fleet.local:
+        everyone = len(fleet.local) == fleet.live
+        who = "Every server" if everyone else _count(len(fleet.local), "server")
+        limits = "limits" if everyone or len(fleet.local) == 1 else "limit"
+        sentences.append(Sentence(subject=who, join=limits, verb="locally", css="st-warn", link="/servers"))
+    if fleet.lagging:
+        who = fleet.lagging[0] if len(fleet.lagging) == 1 else _count(len(fleet.lagging), "server")
+        has = "has" if len(fleet.lagging) == 1 else "have"
+        sentences.append(
+            Sentence(subject=who, join=has, verb="old configuration", css="st-warn", link="/servers")
+        )
+    count = len(every)
+    calm = "No dependency is registered yet." if not count else f"All {count} dependencies are closed."
+    if count == 1:
+        calm = f"{every[0].name} is closed."
+    since = min((c.since for c in found if c.since is not None), default=None)
+    return Verdict(
+        sentences=tuple(sentences[:3]),
+        more=max(0, len(sentences) - 3),
+        calm=calm,
+        since=since,
+        degraded=bool(sentences),
+    )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _counts(every: Iterable[Breaker]) -> tuple[tuple[Face, int], ...]:
+    """How many breakers show each face, in order of rank; closed is always listed."""
+    tally = dict.fromkeys(FACES.values(), 0)
+    for breaker in every:
+        tally[breaker.face] += 1
+    return tuple((face, count) for face, count in tally.items() if count or face.kind == "closed")
+
+
+def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
+    """The tenants refused most, and one row for the rest so that the totals add up."""
+    total = facts.figures.refused_per_s or 1.0
+    rows = [
+        TenantRow(
+            name=t.tenant,
+            refused=t.refused_per_s,
+            requests=t.requests_per_s,
+            share=t.refused_per_s / total * 100,
+        )
+        for t in facts.figures.tenants
+    ]
+    top, rest = rows[:5], rows[5:]
+    if not rest:
+        return tuple(top), None
+    refused = sum(row.refused for row in rest)
+    requests = sum(row.requests for row in rest)
+    name = f"{len(rest)} others"
+    return tuple(top), TenantRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
+
+
+def _events(facts: Facts) -> tuple[Change | Transition, ...]:
+    """People's changes and the breakers' own transitions in one line of time, newest first."""
+    machines = [t for t in facts.transitions if not t.actor]
+    merged: list[Change | Transition] = [*facts.changes, *machines]
+    return tuple(sorted(merged, key=lambda event: -event.at)[:7])

@@ -1,0 +1,184 @@
+"""Reads the rows a tick is drawn from. Blocking: call it in a thread."""
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controlplane.accounts.models import Role
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Override as OverrideRow
+from controlplane.breakers.models import Transition as TransitionRow
+from controlplane.fleet import live
+from controlplane.fleet.models import Server as ServerRow
+from controlplane.policies.models import Dependency as DependencyRow
+from controlplane.policies.models import Environment
+from dashboard.live.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
+from dashboard.words import action_words, difference
+
+ENVIRONMENT = "production"
+#: Enough for six hours of a breaker that flaps.
+_TRANSITIONS = 400
+_CHANGES = 60
+_PEOPLE = frozenset(Role.values)
+_MACHINES = frozenset(("celery", "command"))
+
+
+def read_facts(environment: str = ENVIRONMENT) -> Facts:
+    """Everything the pages show, as of now. Raises ``OperationalError`` while Postgres is away."""
+    head = Environment.objects.filter(slug=environment).values_list("epoch", "revision").first() or (0, 0)
+    changes = read_changes(environment)
+    now = time.time()
+    return Facts(
+        now=now,
+        as_of=now,
+        environment=environment,
+        epoch=head[0],
+        revision=head[1],
+        servers=tuple(_server(row) for row in live.servers(environment)),
+        figures=live.figures(environment),
+        dependencies=_dependencies(environment),
+        transitions=read_transitions(environment),
+        past_overrides=_past_overrides(environment),
+        changes=changes,
+        revisions=tuple((c.revision, c.at) for c in reversed(changes) if c.revision is not None),
+    )
+
+
+def _at(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _server(row: ServerRow) -> Server:
+    return Server(
+        name=row.name,
+        service=row.service,
+        zone=row.zone,
+        version=row.agent_version,
+        state=row.state,  # type: ignore[arg-type]  # the row's constraint lists the same words
+        mode=row.mode,
+        mode_since=_at(row.mode_since),
+        mode_cause=row.mode_cause,
+        epoch=row.epoch,
+        revision=row.revision,
+        config_status=row.config_status,
+        config_error=row.config_error,
+        config_source=row.config_source,
+        started_at=_at(row.started_at),
+        last_seen=row.last_seen_at.timestamp(),
+        calls_per_s=row.calls_per_s,
+        redis_p99_us=row.redis_p99_us,
+        breakers={view["dependency"]: _seen(view) for view in row.breakers},
+    )
+
+
+def _seen(view: dict[str, Any]) -> BreakerSeen:
+    return BreakerSeen(
+        state=view["state"],
+        generation=view.get("generation") or 0,
+        since=view.get("since"),
+        until=view.get("until"),
+        override=view.get("override"),
+        local=bool(view.get("local")),
+        calls=view.get("window_calls") or 0,
+        failures=view.get("window_failures") or 0,
+        consecutive=view.get("consecutive_failures") or 0,
+    )
+
+
+def _dependencies(environment: str) -> tuple[Dependency, ...]:
+    now = datetime.now(UTC)
+    held = OverrideRow.objects.filter(
+        dependency__environment=environment, ended_at__isnull=True, expires_at__gt=now
+    )
+    overrides = {row.dependency_id: _override(row) for row in held}
+    rows = DependencyRow.objects.filter(environment=environment).select_related("runbook").order_by("name")
+    return tuple(_dependency(row, overrides.get(row.pk)) for row in rows)
+
+
+def _dependency(row: DependencyRow, override: Override | None) -> Dependency:
+    return Dependency(
+        name=row.name,
+        title=row.title,
+        kind=row.get_kind_display(),
+        owner=row.owner,
+        fallback=row.fallback_note.rstrip("."),
+        runbook=row.runbook_id or "",
+        runbook_title=row.runbook.title if row.runbook else "",
+        timeout_ms=row.timeout_ms,
+        failure_percent=row.failure_percent,
+        consecutive_failures=row.consecutive_failures,
+        minimum_calls=row.minimum_calls,
+        window_s=row.window_s,
+        open_ms=row.open_ms,
+        open_max_ms=row.open_max_ms,
+        probes=row.probes,
+        successes_to_close=row.successes_to_close,
+        override=override,
+    )
+
+
+def _past_overrides(environment: str) -> dict[str, tuple[Override, ...]]:
+    day_ago = datetime.now(UTC) - timedelta(days=1)
+    rows = OverrideRow.objects.filter(dependency__environment=environment, ended_at__gt=day_ago)
+    past: dict[str, list[Override]] = {}
+    for row in rows.select_related("dependency").order_by("-created_at")[:50]:
+        ended = row.ended_at.timestamp() if row.ended_at else 0.0
+        past.setdefault(row.dependency.name, []).append(replace(_override(row), expires_at=ended))
+    return {name: tuple(held) for name, held in past.items()}
+
+
+def _override(row: OverrideRow) -> Override:
+    return Override(
+        mode=row.mode,
+        reason=row.reason,
+        actor=row.actor,
+        expires_at=row.expires_at.timestamp(),
+        made_at=row.created_at.timestamp(),
+        revision=row.revision,
+    )
+
+
+def read_transitions(
+    environment: str, *, dependency: str = "", count: int = _TRANSITIONS
+) -> tuple[Transition, ...]:
+    """Newest first; of one dependency, or of all."""
+    rows = TransitionRow.objects.filter(dependency__environment=environment).select_related("dependency")
+    if dependency:
+        rows = rows.filter(dependency__name=dependency)
+    return tuple(
+        Transition(
+            dependency=row.dependency.name,
+            at=row.at.timestamp(),
+            before=row.from_state,
+            after=row.to_state,
+            cause=row.cause,
+            actor=row.actor,
+            server=row.server,
+            generation=row.generation,
+        )
+        for row in rows.order_by("-at", "-generation")[:count]
+    )
+
+
+def read_changes(environment: str, *, count: int = _CHANGES) -> tuple[Change, ...]:
+    """The newest audit entries, newest first."""
+    rows = Entry.objects.filter(environment__in=(environment, "")).order_by("-at", "-id")[:count]
+    return tuple(change_of(row) for row in rows)
+
+
+def change_of(row: Entry) -> Change:
+    before, after = difference(row.before, row.after)
+    return Change(
+        id=row.pk,
+        at=row.at.timestamp(),
+        actor=row.actor,
+        human=row.role in _PEOPLE and row.origin not in _MACHINES,
+        action=action_words(row.action),
+        target_kind=row.target_kind,
+        target=row.target_name,
+        reason=row.reason,
+        before=before,
+        after=after,
+        revision=row.revision,
+    )

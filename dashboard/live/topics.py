@@ -1,0 +1,140 @@
+"""What each page is made of: its context, and the fragments sent again when they change."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.template.loader import get_template
+
+from dashboard.live.breaker_page import past
+from dashboard.live.history import History
+from dashboard.live.overview import Live
+from dashboard.live.tiles import server_tiles
+from dashboard.reader import Reader
+
+Context = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Everybody who looks at the same thing with the same role gets the same bytes."""
+
+    page: str
+    role: str
+    #: The breaker, the tenant, or the newest audit entry the page showed.
+    key: str = ""
+    #: Of a breaker's timeline.
+    range: str = "1h"
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """An element with an id, and the partial that draws it.
+
+    ``items`` are its children that may be sent alone; it is itself sent only when the list of
+    their ids has changed.
+    """
+
+    target: str
+    template: str
+    context: Context = field(default_factory=dict)
+    items: tuple["Fragment", ...] = ()
+
+    def html(self, shared: Context) -> str:
+        return get_template(f"dashboard/{self.template}").render({**shared, **self.context}).strip()
+
+
+def page_context(topic: Topic, live: Live, history: History) -> Context:
+    """What the template of the page and its fragments alike are drawn with."""
+    reader = Reader(name="", role=topic.role)
+    context: Context = {
+        "live": live,
+        "page": topic.page,
+        "operates": reader.operates,
+        "administers": reader.administers,
+    }
+    if topic.page == "servers":
+        context["server_tiles"] = server_tiles(live.facts, live.fleet, history)
+    if topic.page == "breaker":
+        context["breaker"] = live.breaker(topic.key)
+        context["range"] = topic.range
+        context["timeline"] = past(live, topic.key, topic.range, history)
+    if topic.page == "tenant":
+        # Imported here: only this page reads rows of its own.
+        from dashboard.live.tenant import tenant_context
+
+        context |= tenant_context(live, topic.key)
+    if topic.page == "audit":
+        newest = int(topic.key) if topic.key.isdigit() else 0
+        context["fresh"] = sum(change.id > newest for change in live.facts.changes) if newest else 0
+    return context
+
+
+def fragments(topic: Topic, context: Context) -> list[Fragment]:
+    """The page's fragments, frame first."""
+    frame = [Fragment("nav", "frame.html#nav"), Fragment("store", "frame.html#store")]
+    return frame + _OF_PAGE.get(topic.page, _nothing)(context)
+
+
+def _nothing(context: Context) -> list[Fragment]:
+    return []
+
+
+def _overview(context: Context) -> list[Fragment]:
+    live: Live = context["live"]
+    cards = tuple(Fragment(f"br-{b.name}", "overview.html#card", {"breaker": b}) for b in live.cards)
+    calm = tuple(Fragment(f"calm-{b.name}", "overview.html#calm_row", {"breaker": b}) for b in live.quiet)
+    return [
+        *(Fragment(name, f"overview.html#{name}") for name in ("verdict", "chips", "refused", "tenants")),
+        *(Fragment(f"kpi-{tile.key}", "overview.html#tile", {"tile": tile}) for tile in live.tiles),
+        Fragment("cards", "overview.html#cards", items=cards),
+        Fragment("calm", "overview.html#calm", items=calm),
+        *(Fragment(name, f"overview.html#{name}") for name in ("fleet", "conditions", "held", "events")),
+    ]
+
+
+def _breakers(context: Context) -> list[Fragment]:
+    live: Live = context["live"]
+    rows = tuple(Fragment(f"row-{b.name}", "breakers.html#row", {"breaker": b}) for b in live.breakers)
+    return [Fragment("counted", "breakers.html#counted"), Fragment("rows", "breakers.html#rows", items=rows)]
+
+
+def _breaker(context: Context) -> list[Fragment]:
+    if context["breaker"] is None:
+        return []
+    names = ("hero", "facts", "timeline", "plots", "transitions", "agree")
+    return [Fragment(name, f"breaker.html#{name}") for name in names]
+
+
+def _servers(context: Context) -> list[Fragment]:
+    live: Live = context["live"]
+    rows = tuple(Fragment(f"srv-{row.name}", "servers.html#row", {"row": row}) for row in live.fleet.rows)
+    tiles = [Fragment(f"kpi-{t.key}", "servers.html#tile", {"tile": t}) for t in context["server_tiles"]]
+    return [
+        Fragment("verdict", "servers.html#verdict"),
+        *tiles,
+        Fragment("rows", "servers.html#rows", items=rows),
+    ]
+
+
+def _tenant(context: Context) -> list[Fragment]:
+    if context.get("tenant") is None:
+        return []
+    return [Fragment(name, f"tenant.html#{name}") for name in ("hero", "rollout", "history")]
+
+
+def _audit(context: Context) -> list[Fragment]:
+    return [Fragment("news", "audit.html#news")]
+
+
+_OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
+    "overview": _overview,
+    "breakers": _breakers,
+    "breaker": _breaker,
+    "servers": _servers,
+    "tenants": _nothing,
+    "tenant": _tenant,
+    "audit": _audit,
+    "runbooks": _nothing,
+}
+PAGES = frozenset(_OF_PAGE)

@@ -1,0 +1,182 @@
+"""Server-rendered SVG: pure functions of numbers to markup.
+
+No inline style and no script, so they pass the content security policy, morph like any other
+markup, print, and carry their own text alternative. One decimal is enough for a pixel and
+keeps fragments small on the wire.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from django.utils.html import escape, format_html
+from django.utils.safestring import SafeString, mark_safe
+
+#: A mark of a strip: o ok, b failed, s slow, c not sent.
+Marks = str
+
+
+def short(x: float) -> str:
+    """Shortest useful decimal."""
+    text = f"{x:.1f}"
+    return text.removesuffix(".0")
+
+
+def svg(css: str, box: str, label: str, body: str, *, stretch: bool = True) -> SafeString:
+    aspect = ' preserveAspectRatio="none"' if stretch else ""
+    role = format_html('role="img" aria-label="{}"', label) if label else 'aria-hidden="true"'
+    # Safe: css, box and body are built from numbers and constants below; the label is escaped.
+    return mark_safe(f'<svg class="{css}" viewBox="{box}"{aspect} {role}>{body}</svg>')  # noqa: S308
+
+
+def spark(
+    values: Sequence[float], *, limit: float | None = None, low: float = 0.0, label: str = ""
+) -> SafeString:
+    """A line with its area, its last value as a dot, and its limit as a dashed line."""
+    width, height = 120, 28
+    points = list(values) if len(values) > 1 else [*(values or [0.0])] * 2
+    top = max(max(points), limit or 0.0) * 1.1 or 1.0
+
+    def y(value: float) -> float:
+        return height - 2 - (value - low) / ((top - low) or 1.0) * (height - 4)
+
+    step = width / (len(points) - 1)
+    line = " ".join(f"{short(i * step)} {short(y(v))}" for i, v in enumerate(points))
+    body = f'<path class="area" d="M0 {height}L{line}L{width} {height}Z"/>'
+    if limit is not None:
+        body += f'<path class="lim" d="M0 {short(y(limit))}H{width}"/>'
+    body += f'<path d="M{line}"/><path class="end" d="M{width} {short(y(points[-1]))}h.01"/>'
+    return svg("spark", f"0 0 {width} {height}", label, body)
+
+
+def strip(marks: Marks, *, width: int = 280, height: int = 16, label: str = "") -> SafeString:
+    """One mark per moment, oldest first. Height and fill differ, not only the hue:
+    short = ok, tall = failed, tall and hollow = slow, dot = not sent."""
+    pitch = width / max(1, len(marks))
+    bar = max(1.5, pitch * 0.62)
+    paths: dict[str, list[str]] = {}
+    for i, mark in enumerate(marks):
+        x = i * pitch
+        if mark == "b":
+            paths.setdefault("bad", []).append(f"M{short(x)} 0h{short(bar)}v{height}h-{short(bar)}z")
+        elif mark == "s":
+            paths.setdefault("slow", []).append(
+                f"M{short(x + 0.5)} .5h{short(bar - 1)}v{height - 1}h-{short(bar - 1)}z"
+            )
+        elif mark in "oc":
+            part = 0.38 if mark == "o" else 0.18
+            paths.setdefault("ok" if mark == "o" else "cut", []).append(
+                f"M{short(x)} {short(height * (1 - part))}h{short(bar)}v{short(height * part)}h-{short(bar)}z"
+            )
+    body = "".join(f'<path class="tick-{kind}" d="{"".join(d)}"/>' for kind, d in paths.items())
+    return svg("strip", f"0 0 {width} {height}", label, body)
+
+
+def ring(kind: str, ratio: float = 0.0, threshold: float = 0.5, *, label: str = "") -> SafeString:
+    """The glyph of a breaker: arc = failures in the window, tick = threshold, lever = state."""
+    radius, around = 28, 2 * math.pi * 28
+    angle = 2 * math.pi * min(threshold, 0.999) - math.pi / 2
+    cos, sin = math.cos(angle), math.sin(angle)
+    tick = " ".join(short(v) for v in (32 + 23.5 * cos, 32 + 23.5 * sin))
+    tick_end = " ".join(short(v) for v in (32 + 32 * cos, 32 + 32 * sin))
+    arc = short(around * min(1.0, ratio))
+    disc = '<circle class="ring-disc" cx="32" cy="32" r="21.5"/>' if kind == "open" else ""
+    body = (
+        f'<circle class="ring-track" cx="32" cy="32" r="{radius}" stroke-width="5"/>'
+        f'<circle class="ring-arc" cx="32" cy="32" r="{radius}" stroke-width="5" '
+        f'stroke-dasharray="{arc} {short(around)}" transform="rotate(-90 32 32)"/>'
+        f'{disc}<path class="ring-tick" d="M{tick}L{tick_end}" stroke-width="2.5"/>'
+        f'<use href="#g-{kind}" x="16" y="15" width="32" height="32"/>'
+    )
+    return svg(f"ring ring-{kind}", "0 0 64 64", label, body, stretch=False)
+
+
+def bar(
+    parts: Iterable[tuple[str, float]], *, height: int = 8, marks: Iterable[float] = (), css: str = "bar"
+) -> SafeString:
+    """Parts are (class, width 0 to 100) from left to right; marks are positions 0 to 100."""
+    x, body = 0.0, f'<rect class="bar-bg" width="100" height="{height}" rx="1"/>'
+    for kind, width in parts:
+        shown = max(0.0, min(width, 100 - x))
+        body += f'<rect class="{kind}" x="{short(x)}" width="{short(shown)}" height="{height}"/>'
+        x += shown
+    for mark in marks:
+        body += f'<path class="mk" d="M{short(min(99.5, mark))} -1v{height + 2}"/>'
+    return svg(css, f"0 0 100 {height}", "", body)
+
+
+def glyph(kind: str, css: str = "") -> SafeString:
+    return format_html('<svg class="glyph {}" aria-hidden="true"><use href="#g-{}"/></svg>', css, kind)
+
+
+def band(segments: Iterable[tuple[str, float]]) -> SafeString:
+    """Hours as one strip of (kind, width 0 to 100). Open is tall, closed is a thin line."""
+    shape = {"closed": (3, 9), "half": (8, 4), "open": (12, 0), "forced": (12, 0), "pinned": (12, 0)}
+    x, body = 0.0, ""
+    for kind, width in segments:
+        height, y = shape[kind]
+        css = "forced" if kind == "pinned" else kind
+        body += f'<rect class="seg-{css}" x="{short(x)}" y="{y}" width="{short(width)}" height="{height}"/>'
+        x += width
+    return svg("band", "0 0 100 12", "", body)
+
+
+def plot(
+    series: Iterable[tuple[str, Sequence[float]]],
+    *,
+    limit: float | None = None,
+    top: float = 1.0,
+    label: str = "",
+) -> SafeString:
+    """Lines on one scale from 0 to ``top``, each (class, values)."""
+    width, height = 280, 84
+
+    def y(value: float) -> float:
+        return height - 2 - min(value, top) / (top or 1.0) * (height - 6)
+
+    body = f'<path class="lim" d="M0 {short(y(limit))}H{width}"/>' if limit is not None else ""
+    for css, values in series:
+        points = list(values) if len(values) > 1 else [*(values or [0.0])] * 2
+        step = width / (len(points) - 1)
+        line = " ".join(f"{short(i * step)} {short(y(v))}" for i, v in enumerate(points))
+        body += f'<path class="{css}" d="M{line}"/>'
+    return svg("plot", f"0 0 {width} {height}", label, body)
+
+
+def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeString:
+    """One mark per server (name, kind, word), grouped by zone: the shape changes, not only the hue."""
+    across, pitch = 24, 15.5
+    body, label, x, y = "", [], 0.0, 0.0
+    for zone, members in zones:
+        if x and x + pitch * len(members) > pitch * across:
+            x, y = 0.0, y + 32
+        body += f'<text x="{short(x)}" y="{short(y + 8)}">{escape(zone)}</text>'
+        start = x
+        for i, (name, kind, word) in enumerate(members):
+            if i and i % across == 0:
+                x, y = start, y + 16
+            body += _server_mark(kind, x, y, f"<title>{escape(name)}, {escape(word.lower())}</title>")
+            x += pitch
+        label.append(f"{zone}: " + ", ".join(_tally(members)))
+        x = max(x, start + 5.0 * len(zone)) + 10
+    text = "Servers by zone. " + ". ".join(label)
+    return svg("fleet", f"-1 0 {pitch * across:.0f} {short(y + 28)}", text, body, stretch=False)
+
+
+def _server_mark(kind: str, x: float, y: float, title: str) -> str:
+    if kind in ("local", "ramping"):
+        css, left, mid, right = f"s-{kind}", short(x - 1), short(x + 6), short(x + 13)
+        top, middle, bottom = short(y + 12), short(y + 19), short(y + 26)
+        diamond = f"M{mid} {top}L{right} {middle}L{mid} {bottom}L{left} {middle}z"
+        return f'<path class="{css}" d="{diamond}">{title}</path>'
+    if kind in ("lag", "rejected", "silent"):
+        css = "s-gone" if kind == "silent" else "s-lag"
+        place = f'x="{short(x + 1)}" y="{short(y + 14)}" width="10" height="10" rx="1.5"'
+        return f'<rect class="{css}" {place}>{title}</rect>'
+    return (
+        f'<rect class="s" x="{short(x)}" y="{short(y + 13)}" width="12" height="12" rx="1.5">{title}</rect>'
+    )
+
+
+def _tally(members: Sequence[tuple[str, str, str]]) -> list[str]:
+    words = [word.lower() for _, _, word in members]
+    return [f"{words.count(word)} {word}" for word in dict.fromkeys(words)]

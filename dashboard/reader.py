@@ -1,0 +1,41 @@
+"""Who is looking at a page, as far as drawing it goes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.http import HttpRequest
+
+from controlplane.accounts.permissions import may, role_of
+from controlplane.audit.actor import Actor
+
+
+@dataclass(frozen=True)
+class Reader:
+    name: str
+    role: str
+    is_authenticated: bool = field(default=True, init=False)
+
+    @property
+    def operates(self) -> bool:
+        """Whether to show the buttons of a breaker."""
+        return may(self, "hold_breaker")
+
+    @property
+    def administers(self) -> bool:
+        """Whether to show the quota forms."""
+        return may(self, "edit_quota")
+
+
+def reader_of(user: Any) -> Reader | None:
+    role = role_of(user)
+    return Reader(name=user.get_username(), role=role) if role else None
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """Who the audit names for a form."""
+    return Actor(
+        name=request.user.get_username(),
+        role=role_of(request.user),
+        origin="form",
+        address=request.META.get("REMOTE_ADDR", ""),
+    )

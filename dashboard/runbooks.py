@@ -1,0 +1,57 @@
+"""Runbooks: Markdown to safe HTML, from Postgres or, while it is away, from the files they came from."""
+
+import re
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError
+from django.utils.safestring import SafeString
+from markdown_it import MarkdownIt
+
+from controlplane.policies.models import Runbook
+from fuseboard.contract.words import is_slug
+
+# Raw HTML is shown as text, and links that run script are not links.
+_markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+_TITLE = re.compile(r"\A\s*#\s+(.+)\n")
+_SYMPTOM = re.compile(r"^## Symptom\s+(.+?)(?:\n\n|\n##|\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Page:
+    slug: str
+    title: str
+    body: str
+
+    @property
+    def html(self) -> SafeString:
+        text: str = _markdown.render(_TITLE.sub("", self.body, count=1))
+        # Safe: rendered with raw HTML disabled.
+        return SafeString(text)
+
+    @property
+    def symptom(self) -> str:
+        """The first paragraph of the symptom, for the list."""
+        found = _SYMPTOM.search(self.body)
+        return " ".join(found[1].replace("`", "").split()) if found else ""
+
+
+def every_runbook() -> list[Page]:
+    return [Page(row.slug, row.title, row.body) for row in Runbook.objects.order_by("title")]
+
+
+def find_runbook(slug: str) -> Page | None:
+    try:
+        row = Runbook.objects.filter(slug=slug).first()
+    except (OperationalError, InterfaceError):
+        row = None  # Runbooks matter most when a store is down: the file will do.
+    return _from_file(slug) if row is None else Page(row.slug, row.title, row.body)
+
+
+def _from_file(slug: str) -> Page | None:
+    file = settings.BASE_DIR / "docs" / "runbooks" / f"{slug}.md"
+    if not is_slug(slug) or not file.is_file():
+        return None
+    body = file.read_text(encoding="utf-8")
+    title = _TITLE.match(body)
+    return Page(slug, title[1].strip() if title else slug, body)

@@ -1,0 +1,235 @@
+/* The whole of our script: no framework, no inline code. Time is counted here from absolute moments and the
+   server's clock, so a countdown costs no traffic, survives a lost socket, and a wrong laptop clock does no harm. */
+(() => {
+  const $ = (selector, within = document) => within.querySelector(selector);
+  const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const root = document.documentElement;
+
+  // ---- clock
+  let skew = root.dataset.now * 1000 - Date.now();
+  const now = () => (Date.now() + skew) / 1000;
+  const two = n => String(n).padStart(2, "0");
+  const countdown = s => {
+    s = Math.max(0, Math.round(s));
+    const h = s / 3600 | 0, m = (s % 3600) / 60 | 0;
+    return h ? `${h}:${two(m)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
+  };
+  const span = s => {
+    s = Math.max(0, Math.round(s));
+    const d = s / 86400 | 0, h = (s % 86400) / 3600 | 0, m = (s % 3600) / 60 | 0;
+    return d ? `${d} d ${h} h` : h ? `${h} h ${m} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
+  };
+  const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  const paint = () => {
+    const at = now();
+    for (const e of $$("[data-until]")) write(e, e.dataset.until > at ? countdown(e.dataset.until - at) : e.dataset.due || "0:00");
+    if (!paused) for (const e of $$("[data-since]")) write(e, `for ${span(at - e.dataset.since)}`);
+    if (!paused) for (const e of $$("[data-ago]")) write(e, `${span(at - e.dataset.ago)} ago`);
+    for (const e of $$("time[data-local]")) e.title = new Date(e.dataset.local * 1000).toLocaleString();
+    for (const e of $$("[data-part]")) { // the bar of a countdown, in a quarter of a thousand
+      const [from, until] = e.dataset.part.split(" ").map(Number);
+      e.setAttribute("width", Math.max(0, Math.min(100, (until - at) / Math.max(1, until - from) * 100)).toFixed(1));
+    }
+    const clock = $("[data-clock]");
+    if (clock) write(clock, new Date(at * 1000).toISOString().slice(11, 19) + " UTC");
+  };
+
+  // ---- connection: shown honestly, and mended when a silent socket only looks open
+  let connection = null, heard = Date.now(), met = false, opened = 0, paused = false, pausedAt = 0, missed = 0, shownAt = now();
+  const utc = s => new Date(s * 1000).toISOString().slice(11, 19);
+  const indicator = (css, word, text) => {
+    const live = $("#live");
+    if (!live) return;
+    live.className = `live ${css}`;
+    write(live.firstElementChild, word);
+    write(live.lastElementChild, text);
+  };
+  const showConnection = () => {
+    if (!$("#socket")) return;
+    const silent = (Date.now() - heard) / 1000;
+    if (paused) indicator("is-paused", "Paused", `at ${utc(pausedAt)}, ${missed} update${missed === 1 ? "" : "s"} waiting`);
+    else if (!met && silent < 10) return; // the server's own words stand until the first message
+    else if (silent < 3) indicator("", "Live", `updated ${Math.max(0, silent).toFixed(1)}\u202fs ago`);
+    else indicator(silent < 10 ? "is-late" : "is-down", silent < 10 ? "Late" : "Reconnecting", `showing ${utc(shownAt)}`);
+    const stale = !paused && silent >= 10;
+    $(".app").classList.toggle("is-stale", stale);
+    const banner = $("#stale");
+    if (stale && banner.hidden) banner.setAttribute("role", "alert");
+    banner.hidden = !stale;
+    if (stale) { write($("[data-silent]", banner), `No update for ${span(silent)}.`); write($("[data-shown]", banner), utc(shownAt)); }
+  };
+  const reconnect = () => {
+    const socket = connection && connection.socket;
+    if (socket && socket.readyState === WebSocket.OPEN) socket.close(4000);
+    else location.reload();
+  };
+  document.addEventListener("htmx:ws:after:connection", e => { connection = e.detail.connection; opened = Date.now(); });
+  document.addEventListener("htmx:ws:close", e => { if (e.detail.code === 4401) location.reload(); });
+  document.addEventListener("htmx:ws:before:message:incoming", e => {
+    if (!paused) return;
+    heard = Date.now();
+    missed += 1;
+    e.preventDefault();
+  });
+  document.addEventListener("htmx:ws:after:message:incoming", () => { heard = Date.now(); met = true; takeTick(); paint(); showConnection(); });
+  const watchdog = () => { // visible and open, yet silent: the cable was pulled somewhere
+    const socket = connection && connection.socket;
+    if (document.hidden || !socket || socket.readyState !== WebSocket.OPEN) return;
+    if (Date.now() - Math.max(heard, opened) > 5000) { opened = Date.now(); socket.close(); }
+  };
+  const setPaused = wanted => {
+    paused = wanted; pausedAt = now(); missed = 0;
+    const button = $("[data-pause]");
+    button.setAttribute("aria-pressed", paused);
+    write(button, paused ? "Resume" : "Pause");
+    say(paused ? "Live updates paused" : "Live updates on");
+    if (!paused) reconnect();
+    showConnection();
+  };
+
+  // ---- each tick carries the clock, the revision of the stream, the tab's title and what to announce
+  let rev = 0;
+  const takeTick = () => {
+    const tick = $("#tick");
+    if (!tick || tick.dataset.rev === String(rev)) return;
+    const next = Number(tick.dataset.rev), snapshot = tick.dataset.whole === "1";
+    if (rev && !snapshot && next !== rev + 1) { rev = 0; reconnect(); return; } // a delta was lost: ask for the whole
+    rev = next;
+    shownAt = Number(tick.dataset.now);
+    skew = tick.dataset.now * 1000 - Date.now();
+    const title = [tick.dataset.title, $("main").dataset.title, "Fuseboard"].filter(Boolean).join(" \u00b7 ");
+    if (document.title !== title) document.title = title;
+    const icon = $("link[rel=icon]"), wanted = icon.dataset[tick.dataset.kind || "ok"];
+    if (icon.getAttribute("href") !== wanted) icon.setAttribute("href", wanted);
+    if (tick.dataset.say) say(tick.dataset.say);
+  };
+  let unsaid = [], saidAt = 0;
+  const say = sentence => { unsaid.push(sentence); };
+  const speak = () => { // one sentence per 5 s, politely: transitions only, never numbers
+    if (!unsaid.length || Date.now() - saidAt < 5000) return;
+    $("#announce").textContent = unsaid.join(". ");
+    unsaid = []; saidAt = Date.now();
+  };
+
+  // ---- order of a list does not change under the pointer: the snapshot after leaving it brings the new one
+  let owed = false;
+  document.addEventListener("htmx:before:swap", e => {
+    const tasks = e.detail.tasks || [];
+    for (let i = tasks.length - 1; i >= 0; i--) {
+      const target = tasks[i].target;
+      if (target instanceof Element && target.matches("[data-ordered]:is(:hover, :focus-within)") && sameMembers(target, tasks[i].fragment)) { tasks.splice(i, 1); owed = true; }
+    }
+  });
+  const ids = (node, selector) => $$(selector, node).map(e => e.id).sort().join(" ");
+  const sameMembers = (old, fresh) => ids(old, ":scope > [id]") === ids(fresh, "[data-ordered] > [id]");
+  document.addEventListener("pointerout", () => { if (owed && !$("[data-ordered]:is(:hover, :focus-within)")) { owed = false; reconnect(); } });
+
+  // ---- filters of a list: chips show rows by state; what the box holds narrows them further
+  const filter = () => {
+    for (const list of $$("[data-filtered]")) {
+      const chip = $(`.chip[aria-pressed=true]`, list.closest("section"));
+      const kind = chip ? chip.dataset.kind || "" : "";
+      const words = ($("[data-filter]")?.value || "").toLowerCase();
+      for (const row of $$("[data-kind][data-name]", list)) {
+        row.hidden = (kind && !row.dataset.kind.split(" ").includes(kind)) || (words && !row.dataset.name.toLowerCase().includes(words));
+      }
+    }
+  };
+  document.addEventListener("input", e => { if (e.target.matches("[data-filter]")) filter(); if (e.target.matches("#palette input")) openPalette(); });
+
+  // ---- palette: the entries are links in the page; typing narrows them
+  let entries = null;
+  const openPalette = async () => {
+    const dialog = $("#palette"), list = $("#pal-list"), input = $("input", dialog);
+    if (!dialog.open) { input.value = ""; dialog.showModal(); }
+    if (!entries) entries = (await (await fetch(dialog.dataset.entries)).json()).entries;
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const score = e => (e.name.toLowerCase().startsWith(words[0] || "") ? 0 : 1);
+    const found = entries.filter(e => words.every(w => `${e.name} ${e.hint}`.toLowerCase().includes(w))).sort((a, b) => score(a) - score(b)).slice(0, 9);
+    list.replaceChildren(...found.map((entry, i) => {
+      const item = $("#pal-item").content.firstElementChild.cloneNode(true);
+      item.id = `pal-${i}`;
+      item.dataset.href = entry.href;
+      if (entry.css) $("svg", item).classList.add(entry.css);
+      $("use", item).setAttribute("href", `#g-${entry.glyph}`);
+      $(".pal-name", item).textContent = entry.name;
+      $(".hint", item).textContent = entry.hint;
+      return item;
+    }));
+    $("#pal-none").hidden = found.length > 0;
+    choose(0);
+  };
+  let chosen = 0;
+  const choose = i => {
+    const items = $$("#pal-list > li");
+    chosen = Math.max(0, Math.min(items.length - 1, i));
+    items.forEach((item, n) => item.setAttribute("aria-selected", n === chosen));
+    $("#palette input").setAttribute("aria-activedescendant", items[chosen]?.id || "");
+    items[chosen]?.scrollIntoView({ block: "nearest" });
+  };
+  const go = item => { if (item) location.href = item.dataset.href; };
+
+  // ---- theme, kept in a cookie so that the server sends the right one at once
+  const setTheme = theme => {
+    root.dataset.theme = theme;
+    document.cookie = `theme=${theme}; path=/; max-age=31536000; samesite=lax`;
+    for (const b of $$("[data-theme-toggle]")) write(b, theme === "dark" ? "Light" : "Dark");
+  };
+
+  document.addEventListener("click", e => {
+    const item = e.target.closest("#pal-list > li");
+    if (item) return go(item);
+    const button = e.target.closest("button, [data-fill]");
+    if (!button) return;
+    if (button.dataset.open === "palette") openPalette();
+    else if (button.dataset.open) $("#" + button.dataset.open).showModal();
+    if (button.hasAttribute("data-theme-toggle")) setTheme(root.dataset.theme === "dark" ? "light" : "dark");
+    if (button.hasAttribute("data-pause")) setPaused(!paused);
+    if (button.hasAttribute("data-reload")) reconnect();
+    if (button.matches(".chip[data-kind]")) {
+      for (const chip of $$(".chip", button.parentElement)) chip.setAttribute("aria-pressed", chip === button);
+      filter();
+    }
+  });
+
+  // ---- keyboard: never while typing, can be switched off, and no key ever submits a change
+  let pending = "";
+  const single = $("#single-keys");
+  if (single) {
+    single.checked = localStorage.getItem("single-keys") !== "off";
+    single.addEventListener("change", () => localStorage.setItem("single-keys", single.checked ? "on" : "off"));
+  }
+  const moveRow = by => {
+    const rows = $$("main a[data-row], main tr[data-row] a").filter(a => a.offsetParent);
+    const at = rows.indexOf(document.activeElement);
+    (rows[at + by] || rows[by > 0 ? 0 : rows.length - 1])?.focus();
+  };
+  addEventListener("keydown", e => {
+    if ((e.ctrlKey || e.metaKey) && e.key === "k") { e.preventDefault(); openPalette(); return; }
+    if (e.target.matches("#palette input")) {
+      if (e.key === "ArrowDown") { e.preventDefault(); choose(chosen + 1); }
+      if (e.key === "ArrowUp") { e.preventDefault(); choose(chosen - 1); }
+      if (e.key === "Enter") { e.preventDefault(); go($$("#pal-list > li")[chosen]); }
+      return;
+    }
+    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest("input, textarea, select, dialog") || !single?.checked) return;
+    const page = pending === "g" && $(`nav a[data-key="${CSS.escape(e.key)}"]`);
+    pending = e.key === "g" ? "g" : "";
+    if (page) { location.href = page.href; return; }
+    if (e.key === "?") $("#keys").showModal();
+    if (e.key === "p" && $("[data-pause]")) setPaused(!paused);
+    if (e.key === "w") root.classList.toggle("wall");
+    if (e.key === "j") moveRow(1);
+    if (e.key === "k") moveRow(-1);
+    if (e.key === "r") $("a[data-runbook]")?.click();
+    if (e.key === "o") $("#override input, a[data-override]")?.focus();
+    if (e.key === "/" && $("[data-filter]")) { e.preventDefault(); $("[data-filter]").focus(); }
+  });
+
+  if (new URLSearchParams(location.search).has("wall")) root.classList.add("wall");
+  document.addEventListener("htmx:after:swap", () => { paint(); filter(); });
+  setInterval(() => { if (!document.hidden) { paint(); speak(); } }, 1000);
+  setInterval(() => { if (!document.hidden) { showConnection(); watchdog(); } }, 500);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) heard = Date.now(); });
+  paint();
+})();

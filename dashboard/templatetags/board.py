@@ -1,0 +1,165 @@
+"""What templates draw with: glyphs and plots, and moments the browser counts from."""
+
+from datetime import UTC, datetime
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from dashboard import plots
+from dashboard.live.breakers import Breaker
+from dashboard.live.faces import FACES, Face
+from dashboard.live.servers import ServerRow
+from dashboard.live.tiles import number
+from dashboard.words import cause_words
+
+register = template.Library()
+
+register.simple_tag(plots.glyph, name="glyph")
+register.filter("rate", number)
+
+
+@register.simple_tag
+def ring(breaker: Breaker) -> SafeString:
+    ratio = 0.0 if breaker.override and breaker.face.kind == "forced" else breaker.ratio
+    return plots.ring(breaker.face.kind, ratio, breaker.threshold, label=breaker.label)
+
+
+@register.simple_tag
+def strip(breaker: Breaker, small: bool = False) -> SafeString:
+    if small:
+        return plots.strip(breaker.marks[-16:], width=100, height=12)
+    return plots.strip(breaker.marks, label="The last 40 seconds of calls, newest right")
+
+
+@register.simple_tag
+def ratio_bar(breaker: Breaker) -> SafeString:
+    css = "bar-fg" if breaker.quiet and not breaker.near else "bar-st"
+    return plots.bar([(css, breaker.ratio * 100)], marks=[breaker.dependency.failure_percent])
+
+
+@register.simple_tag
+def share_bar(share: float, hot: bool = False) -> SafeString:
+    return plots.bar([("bar-st" if hot else "bar-fg", share)], height=3, css="under")
+
+
+@register.simple_tag
+def use_bar(use: float, limit: float) -> SafeString:
+    """Use against a limit, whose mark stands at four fifths of the bar."""
+    scale = max(limit * 1.25, use, 1.0)
+    css = "bar-st" if use > limit else "bar-fg"
+    return plots.bar([(css, use / scale * 100)], height=10, marks=[limit / scale * 100])
+
+
+@register.simple_tag
+def fleet_map(zones: list[tuple[str, list[ServerRow]]]) -> SafeString:
+    return plots.fleet([(zone.name, [(r.name, r.kind, r.word) for r in zone.rows]) for zone in zones])  # type: ignore[attr-defined]
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+@register.simple_tag
+def clock(at: float | None, date: bool = False) -> SafeString | str:
+    """Time of day in UTC; the browser adds the local time as a tooltip."""
+    if at is None:
+        return ""
+    moment = _moment(at)
+    shown = moment.strftime("%-d %b %H:%M" if date else "%H:%M:%S")
+    return format_html('<time datetime="{}" data-local="{}">{}</time>', moment.isoformat(), int(at), shown)
+
+
+@register.simple_tag
+def since(at: float | None) -> SafeString | str:
+    """ "for 4 min 12 s", counted by the browser; without a script, the moment it began."""
+    if at is None:
+        return ""
+    moment = _moment(at)
+    shown = f"since {moment:%H:%M:%S}"
+    return format_html('<time datetime="{}" data-since="{}">{}</time>', moment.isoformat(), int(at), shown)
+
+
+@register.simple_tag
+def until(at: float | None, due: str = "0:00") -> SafeString | str:
+    """A countdown; without a script, the moment it ends."""
+    if at is None:
+        return ""
+    moment = _moment(at)
+    return format_html(
+        '<time datetime="{}" data-until="{}" data-due="{}" aria-label="at {}">{}</time>',
+        moment.isoformat(),
+        round(at, 1),
+        due,
+        f"{moment:%H:%M:%S} UTC",
+        f"{moment:%H:%M:%S}",
+    )
+
+
+@register.simple_tag
+def ago(at: float | None) -> SafeString | str:
+    if at is None:
+        return ""
+    moment = _moment(at)
+    return format_html(
+        '<time datetime="{}" data-ago="{}">{}</time>', moment.isoformat(), int(at), f"{moment:%H:%M:%S}"
+    )
+
+
+@register.filter
+def seconds(milliseconds: int) -> str:
+    """10000 to "10 s", 250 to "250 ms"."""
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    value = milliseconds / 1000
+    return f"{value:g} s" if value < 120 else f"{value / 60:g} min"
+
+
+@register.filter
+def listed(names: tuple[str, ...], most: int = 4) -> str:
+    """Up to four names, then how many more."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+@register.filter
+def initials(name: str) -> str:
+    """For the avatar."""
+    parts = [part for part in name.replace("-", ".").replace("_", ".").replace("@", ".").split(".") if part]
+    return "".join(part[0] for part in parts[:2]).upper() or "?"
+
+
+@register.filter
+def utc(at: float) -> str:
+    return f"{_moment(at):%H:%M:%S}"
+
+
+@register.filter
+def hm(at: float) -> str:
+    return f"{_moment(at):%H:%M}"
+
+
+@register.filter
+def lower_first(text: str) -> str:
+    """ "Quota changed" to "quota changed", but "PSP outage" stays."""
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+register.filter("cause", cause_words)
+
+
+@register.filter
+def state_verb(state: str) -> str:
+    return {"open": "opened", "half_open": "is probing", "closed": "closed"}.get(state, state)
+
+
+@register.filter
+def face(state: str) -> Face:
+    return FACES.get(state, FACES["no_data"])
+
+
+@register.filter
+def day_time(at: float) -> str:
+    """Time of day for today, date and time before."""
+    moment, today = _moment(at), datetime.now(UTC).date()
+    return f"{moment:%H:%M}" if moment.date() == today else f"{moment:%-d %b %H:%M}"

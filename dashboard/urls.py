@@ -1,0 +1,21 @@
+from django.contrib.auth.views import LogoutView
+from django.urls import path
+
+from dashboard.views import audit, breakers, login, overview, runbooks, tenants
+
+urlpatterns = [
+    path("", overview.overview, name="overview"),
+    path("breakers", breakers.breakers, name="breakers"),
+    path("breakers/<str:name>", breakers.breaker, name="breaker"),
+    path("breakers/<str:name>/preview", breakers.breaker_preview, name="breaker_preview"),
+    path("servers", overview.servers, name="servers"),
+    path("tenants", tenants.tenants, name="tenants"),
+    # By query, not by path: an id may hold slashes and dots.
+    path("tenant", tenants.tenant, name="tenant"),
+    path("audit", audit.audit, name="audit"),
+    path("runbooks", runbooks.runbooks, name="runbooks"),
+    path("runbooks/<str:slug>", runbooks.runbook, name="runbook"),
+    path("palette", overview.palette, name="palette"),
+    path("login", login.Login.as_view(), name="login"),
+    path("logout", LogoutView.as_view(), name="logout"),
+]

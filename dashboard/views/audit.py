@@ -1,0 +1,99 @@
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from urllib.parse import urlencode
+
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_GET
+
+from controlplane.accounts.models import Role
+from controlplane.accounts.permissions import require_role
+from controlplane.audit.models import Entry
+from dashboard.live.facts import Change
+from dashboard.live.reading import ENVIRONMENT, change_of
+from dashboard.views.page import context_of
+
+_PER_PAGE = 60
+_PERIODS = (("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days"), ("", "All time"))
+_HOURS = {"1h": 1, "24h": 24, "7d": 168}
+_KINDS = ("dependency", "tenant", "tier", "environment", "token", "user")
+_MAKERS = (("", "Everything"), ("people", "People"), ("programs", "Programs"))
+
+
+@dataclass(frozen=True)
+class Day:
+    name: str
+    entries: list[Change]
+
+
+@require_GET
+@require_role("viewer")
+def audit(request: HttpRequest) -> HttpResponse:
+    """The audit, filtered by what stands in the address."""
+    filters = _filters(request)
+    rows = _filtered(filters)
+    before = request.GET.get("before", "")
+    if before.isascii() and before.isdigit() and len(before) < 19:
+        rows = rows.filter(pk__lt=int(before))
+    entries = [change_of(row) for row in rows.order_by("-id")[: _PER_PAGE + 1]]
+    more, entries = len(entries) > _PER_PAGE, entries[:_PER_PAGE]
+    newest = Entry.objects.order_by("-id").values_list("pk", flat=True).first() or 0
+    context = context_of(request, "audit", key=str(newest))
+    here = f"{reverse('audit')}?{urlencode(filters)}" if filters else reverse("audit")
+    context |= {
+        "days": _days(entries),
+        "query": filters.get("q", ""),
+        "period": filters.get("period", ""),
+        "periods": _PERIODS,
+        "kind": filters.get("kind", ""),
+        "kinds": _KINDS,
+        "by": filters.get("by", ""),
+        "makers": [(key, word, _with(filters, by=key)) for key, word in _MAKERS],
+        "filtered": bool(filters),
+        "here": here,
+        "older": _with(filters, before=str(entries[-1].id)) if more else "",
+    }
+    return render(request, "dashboard/audit.html", context)
+
+
+def _filters(request: HttpRequest) -> dict[str, str]:
+    asked = {
+        name: request.GET.get(name, "").strip()[:200].replace("\x00", "")
+        for name in ("q", "period", "kind", "by")
+    }
+    return {name: value for name, value in asked.items() if value}
+
+
+def _with(filters: dict[str, str], **changed: str) -> str:
+    kept = {name: value for name, value in {**filters, **changed}.items() if value}
+    return f"{reverse('audit')}?{urlencode(kept)}" if kept else reverse("audit")
+
+
+def _filtered(filters: dict[str, str]) -> QuerySet[Entry]:
+    rows = Entry.objects.filter(environment__in=(ENVIRONMENT, ""))
+    if query := filters.get("q"):
+        rows = rows.filter(
+            Q(target_name__icontains=query)
+            | Q(actor__icontains=query)
+            | Q(reason__icontains=query)
+            | Q(action__icontains=query)
+        )
+    if hours := _HOURS.get(filters.get("period", "")):
+        rows = rows.filter(at__gte=datetime.now(UTC) - timedelta(hours=hours))
+    if kind := filters.get("kind"):
+        rows = rows.filter(target_kind=kind)
+    people = Q(role__in=Role.values, origin="form")
+    return {"people": rows.filter(people), "programs": rows.exclude(people)}.get(filters.get("by", ""), rows)
+
+
+def _days(entries: list[Change]) -> list[Day]:
+    today = datetime.now(UTC).date()
+
+    def name(change: Change) -> str:
+        day = datetime.fromtimestamp(change.at, UTC).date()
+        return {0: "Today", 1: "Yesterday"}.get((today - day).days, f"{day:%-d %B %Y}")
+
+    return [Day(day, list(changes)) for day, changes in groupby(entries, key=name)]

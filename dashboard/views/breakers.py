@@ -1,0 +1,203 @@
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from controlplane.accounts.permissions import require_role
+from controlplane.breakers import overrides
+from controlplane.policies.errors import InvalidEdit, NotFound
+from dashboard.forms import OverrideForm
+from dashboard.hub import hub
+from dashboard.live.breakers import Breaker
+from dashboard.live.timeline import RANGES, range_name
+from dashboard.reader import actor_of
+from dashboard.runbooks import Page, find_runbook
+from dashboard.views.page import context_of, current_live, not_found, show
+from fuseboard.contract.words import OverrideMode, is_slug
+
+_STATES = (
+    ("", "All"),
+    ("open", "Open"),
+    ("half", "Half-open"),
+    ("forced", "Forced"),
+    ("near", "Near"),
+    ("closed", "Closed"),
+)
+#: For dependencies that have none of their own.
+GENERAL_RUNBOOK = "payment-provider-timeouts"
+
+
+@require_GET
+@require_role("viewer")
+def breakers(request: HttpRequest) -> HttpResponse:
+    state = {"pinned": "forced"}.get(request.GET.get("state", ""), request.GET.get("state", ""))
+    return show(request, "breakers", "breakers.html", states=_STATES, state=state)
+
+
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def breaker(request: HttpRequest, name: str) -> HttpResponseBase:
+    """The page, and the override form it holds."""
+    if request.method == "POST":
+        return require_role("operator")(_override)(request, name)
+    return _page(request, name, form=_form(name))
+
+
+@require_POST
+@require_role("operator")
+def breaker_preview(request: HttpRequest, name: str) -> HttpResponse:
+    """What the form would do, in words; nothing is done."""
+    found = current_live().breaker(name)
+    if found is None:
+        return HttpResponse(status=204)
+    context = {"preview": preview(found, request.POST)}
+    return render(request, "dashboard/breaker.html#preview", context)
+
+
+def _override(request: HttpRequest, name: str) -> HttpResponse:
+    found = current_live().breaker(name)
+    if found is None:
+        return _unknown(request, name)
+    form = _form(name, request.POST)
+    if not form.is_valid():
+        return _page(request, name, form=form, status=422)
+    if _changed_meanwhile(found, form):
+        form.add_error(None, _conflict_text(found))
+        return _page(request, name, form=form, status=409)
+    try:
+        said = _apply(request, name, form)
+    except (InvalidEdit, NotFound) as error:
+        _add_errors(form, error)
+        return _page(request, name, form=form, status=422)
+    hub.nudge()
+    if request.htmx:  # type: ignore[attr-defined]
+        return _page(request, name, form=_form(name), done=said)
+    messages.success(request, said)
+    return redirect("breaker", name)
+
+
+def _apply(request: HttpRequest, name: str, form: OverrideForm) -> str:
+    """Do it, and say what was done."""
+    data = form.cleaned_data
+    common: dict[str, Any] = {
+        "environment": "production",
+        "dependency": name,
+        "reason": data["reason"],
+        "actor": actor_of(request),
+    }
+    if form.holds:
+        mode = OverrideMode(data["act"])
+        overrides.hold_breaker(mode=mode, expires_at=data["expires_at"], **common)
+        word = "open" if mode == OverrideMode.FORCED_OPEN else "closed"
+        return f"{name} is held {word} until {data['expires_at']:%H:%M:%S} UTC."
+    if data["act"] == "automatic":
+        overrides.end_override(**common)
+        return f"{name} is automatic again."
+    overrides.reset_breaker(**common)
+    return f"{name} is reset: closed, and everything counted is forgotten."
+
+
+def _form(name: str, data: Any = None) -> OverrideForm:
+    return OverrideForm(data, dependency=name, now=datetime.now(UTC), initial={"lasts": "60"})
+
+
+def _changed_meanwhile(found: Breaker, form: OverrideForm) -> bool:
+    """Whether somebody else has held or released it since the form was shown."""
+    seen = form.cleaned_data.get("seen")
+    return seen is not None and seen != (found.override.revision if found.override else 0)
+
+
+def _conflict_text(found: Breaker) -> str:
+    held = found.override
+    if held is None:
+        return f"The hold on {found.name} ended while you were typing. Send again if you still want this."
+    state, until = found.face.word.lower(), datetime.fromtimestamp(held.expires_at, UTC)
+    return (
+        f"While you were typing, {held.actor} made {found.name} {state} until {until:%H:%M} UTC: "
+        f"\u201c{held.reason}\u201d. Send again to replace it."
+    )
+
+
+def _add_errors(form: OverrideForm, error: InvalidEdit | NotFound) -> None:
+    if isinstance(error, NotFound):
+        form.add_error(None, "Nothing holds this breaker any more.")
+        return
+    for field, found in error.errors.items():
+        shown = {"expires_at": "lasts", "mode": "act"}.get(field, field)
+        form.add_error(shown if shown in form.fields else None, found)
+
+
+def _page(
+    request: HttpRequest, name: str, *, form: OverrideForm, status: int = 200, done: str = ""
+) -> HttpResponse:
+    span = request.GET.get("range", "1h")
+    span = span if span in RANGES else "1h"
+    context = context_of(request, "breaker", key=name, span=span)
+    found: Breaker | None = context["breaker"]
+    if found is None:
+        return _unknown(request, name)
+    context |= {
+        "form": form,
+        "done": done,
+        "acts": [act for act in OverrideForm.ACTS if act[0] != "automatic" or found.override is not None],
+        "lasts": OverrideForm.LASTS,
+        "preview": preview(found, form.data) if form.is_bound else None,
+        "ranges": [(key, range_name(key)) for key in RANGES],
+        "range_name": range_name(span),
+    }
+    if request.htmx and request.method == "POST":  # type: ignore[attr-defined]
+        return render(request, "dashboard/breaker.html#override", context, status=status)
+    context["runbook"] = runbook_of(found)
+    return render(request, "dashboard/breaker.html", context, status=status)
+
+
+def _unknown(request: HttpRequest, name: str) -> HttpResponse:
+    shown = name if is_slug(name) else "of that name"
+    return not_found(request, "No such breaker", f"There is no dependency {shown}. It may have been removed.")
+
+
+def runbook_of(found: Breaker) -> Page:
+    slug = found.dependency.runbook or GENERAL_RUNBOOK
+    return find_runbook(slug) or Page(slug, "none yet", "No runbook is registered for this dependency.")
+
+
+@dataclass(frozen=True)
+class Preview:
+    lines: tuple[str, ...]
+    button: str
+    css: str = "human"
+
+
+def preview(found: Breaker, data: Any) -> Preview | None:
+    """Whom the change would hit, before it is made; nothing until there is something to say."""
+    act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
+    span = (
+        f" until {data.get('until', '').replace('T', ' ')}" if lasts.startswith("Until") else f" for {lasts}"
+    )
+    servers = f"{found.live} server{'' if found.live == 1 else 's'}"
+    load, fallback = f"{found.load:,.0f} calls/s", found.dependency.fallback
+    if act == "forced_open":
+        instead = f"get: {fallback}." if fallback else "are refused at once."
+        lines: tuple[str, ...] = (
+            f"{servers} stop calling {found.name} within about 2 s.",
+            f"{load} {instead} No probes.",
+            "When the time is over it probes, and closes if the probes succeed.",
+        )
+        return Preview(lines, f"Hold open{span if lasts else ''}")
+    if act == "forced_closed":
+        lines = (f"{servers} send every call to {found.name}, {load}.", "It cannot trip, whatever fails.")
+        return Preview(lines, f"Hold closed{span if lasts else ''}", "risk")
+    if act == "automatic":
+        after = "It probes first." if found.face.kind == "forced" else "It may trip again."
+        return Preview((f"The hold on {found.name} ends now, on {servers}.", after), "Make it automatic")
+    if act == "reset":
+        return Preview(
+            (f"{servers} close {found.name} and send every call, {load}.", "What they counted is forgotten."),
+            "Reset",
+        )
+    return None

@@ -1,0 +1,82 @@
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import reverse
+from django.views.decorators.http import require_GET
+
+from controlplane.accounts.permissions import require_role
+from controlplane.policies.models import Runbook, Tenant
+from dashboard.views.page import current_live, show
+
+#: Tenants offered by name in the palette; the rest are found by the tenants page's search.
+_PALETTE_TENANTS = 200
+
+
+@require_GET
+@require_role("viewer")
+def overview(request: HttpRequest) -> HttpResponse:
+    return show(request, "overview", "overview.html")
+
+
+@require_GET
+@require_role("viewer")
+def servers(request: HttpRequest) -> HttpResponse:
+    kinds = (
+        ("", "All"),
+        ("local", "Local fallback"),
+        ("lag", "Old config"),
+        ("silent", "Silent"),
+        ("shared", "Shared"),
+    )
+    return show(request, "servers", "servers.html", kinds=kinds)
+
+
+@require_GET
+@require_role("viewer")
+def palette(request: HttpRequest) -> JsonResponse:
+    """Everything the palette can go to, worst first."""
+    live = current_live()
+    entries = [
+        _entry(
+            b.name,
+            f"Breaker, {b.face.word.lower()}",
+            reverse("breaker", args=[b.name]),
+            b.face.kind,
+            b.face.css,
+        )
+        for b in live.breakers
+    ]
+    entries += [_entry(name, "Page", reverse(view), "ok") for view, name in _PAGES]
+    entries += [
+        _entry(
+            row.name,
+            f"Server, {row.word.lower()}",
+            reverse("servers"),
+            "warn" if row.troubled else "ok",
+            row.css,
+        )
+        for row in live.fleet.rows
+    ]
+    entries += [
+        _entry(title, "Runbook", reverse("runbook", args=[slug]), "warn")
+        for slug, title in Runbook.objects.order_by("title").values_list("slug", "title")
+    ]
+    keys = Tenant.objects.filter(environment=live.facts.environment, deleted=False).order_by("key")
+    tenant = reverse("tenant")
+    for key in keys.values_list("key", flat=True)[:_PALETTE_TENANTS]:
+        entries.append(_entry(key, "Tenant quotas", f"{tenant}?{urlencode({'key': key})}", "human"))
+    return JsonResponse({"entries": entries, "tenants": reverse("tenants")})
+
+
+_PAGES = (
+    ("overview", "Overview"),
+    ("breakers", "Breakers"),
+    ("servers", "Servers"),
+    ("tenants", "Tenants"),
+    ("audit", "Audit"),
+    ("runbooks", "Runbooks"),
+)
+
+
+def _entry(name: str, hint: str, href: str, glyph: str, css: str = "") -> dict[str, str]:
+    return {"name": name, "hint": hint, "href": href, "glyph": glyph, "css": css}

@@ -1,0 +1,73 @@
+"""What every page has in common: who looks, the live picture, the socket's address."""
+
+import time
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from dashboard.hub import hub
+from dashboard.live.facts import Facts
+from dashboard.live.overview import Live, build
+from dashboard.live.reading import read_facts
+from dashboard.live.topics import Topic, page_context
+from dashboard.reader import Reader, reader_of
+
+THEMES = ("dark", "light")
+
+
+def current_facts() -> Facts:
+    """Fresh from Postgres, so that a page shows the edit just made; else what the hub last knew."""
+    try:
+        return read_facts()
+    except (OperationalError, InterfaceError):
+        if hub.facts is None:
+            raise
+        return replace(hub.facts, now=time.time())
+
+
+def current_live() -> Live:
+    return build(current_facts(), hub.history, dict(hub.first_seen), sample=False)
+
+
+def theme_of(request: HttpRequest) -> str:
+    theme = request.COOKIES.get("theme", "")
+    return theme if theme in THEMES else "dark"
+
+
+def context_of(
+    request: HttpRequest, page: str, *, key: str = "", span: str = "1h", **extra: Any
+) -> dict[str, Any]:
+    """The context of a page and of the fragments its socket will send."""
+    reader = reader_of(request.user) or Reader(name="", role="")
+    topic = Topic(page=page, role=reader.role, key=key, range=span)
+    address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})
+    return {
+        **page_context(topic, current_live(), hub.history),
+        "reader": reader,
+        "theme": theme_of(request),
+        "socket": f"/ws/live?{urlencode(address)}",
+        **extra,
+    }
+
+
+def show(request: HttpRequest, page: str, template: str, *, status: int = 200, **extra: Any) -> HttpResponse:
+    return render(request, f"dashboard/{template}", context_of(request, page, **extra), status=status)
+
+
+def not_found(request: HttpRequest, heading: str, text: str) -> HttpResponse:
+    return show(request, "", "refused.html", status=404, heading=heading, text=text)
+
+
+def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    text = str(exception or "") or "Ask an admin for the role this needs."
+    return show(request, "", "refused.html", status=403, heading="Not with your role", text=text)
+
+
+def missing(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    if reader_of(request.user) is None:
+        return HttpResponse("Not found", status=404, content_type="text/plain")
+    return not_found(request, "Nothing here", "The address may be old, or mistyped.")

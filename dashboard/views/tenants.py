@@ -1,0 +1,219 @@
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods
+
+from controlplane.accounts.permissions import require_role
+from controlplane.fleet.live import TenantFigures
+from controlplane.policies import edits
+from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.models import Environment, Tenant, Tier
+from dashboard.forms import QuotaForm
+from dashboard.hub import hub
+from dashboard.live.tenant import QuotaRow
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of, not_found
+
+_PER_PAGE = 50
+_ENVIRONMENT = "production"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantLine:
+    key: str
+    title: str
+    tier: str
+    own: str
+    suspended: bool
+    requests: float
+    refused: float
+
+
+@require_GET
+@require_role("viewer")
+def tenants(request: HttpRequest) -> HttpResponse:
+    """A page of tenants, searched and paged by Postgres: there may be 100,000."""
+    query, tier = request.GET.get("q", "").strip()[:200].replace("\x00", ""), request.GET.get("tier", "")[:64]
+    everybody = Tenant.objects.filter(environment=_ENVIRONMENT, deleted=False)
+    rows = everybody.filter(Q(key__icontains=query) | Q(title__icontains=query)) if query else everybody
+    rows = rows.filter(tier__name=tier) if tier else rows
+    found = rows.count()
+    pages = max(1, -(-found // _PER_PAGE))
+    asked = request.GET.get("page", "1")
+    number = min(pages, max(1, int(asked))) if asked.isascii() and asked.isdigit() and len(asked) < 9 else 1
+    shown = rows.select_related("tier").prefetch_related("quotas").order_by("key")
+    context = context_of(request, "tenants")
+    traffic = {row.tenant: row for row in context["live"].facts.figures.tenants}
+    kept = {name: value for name, value in (("q", query), ("tier", tier)) if value}
+    default = (
+        Environment.objects.filter(slug=_ENVIRONMENT).values_list("default_tier__name", flat=True).first()
+    )
+    context |= {
+        "rows": [_line(row, traffic) for row in shown[(number - 1) * _PER_PAGE : number * _PER_PAGE]],
+        "query": query,
+        "tier": tier,
+        "tiers": list(
+            Tier.objects.filter(environment=_ENVIRONMENT).order_by("name").values_list("name", flat=True)
+        ),
+        "default_tier": default or "none",
+        "found": found,
+        "total": everybody.count() if kept else found,
+        "number": number,
+        "pages": pages,
+        "params": f"{urlencode(kept)}&" if kept else "",
+    }
+    return render(request, "dashboard/tenants.html", context)
+
+
+def _line(row: Tenant, traffic: dict[str, TenantFigures]) -> TenantLine:
+    figures = traffic.get(row.key)
+    return TenantLine(
+        key=row.key,
+        title=row.title,
+        tier=row.tier.name,
+        own=", ".join(quota.name for quota in row.quotas.all()),
+        suspended=row.suspended,
+        requests=figures.requests_per_s if figures else 0.0,
+        refused=figures.refused_per_s if figures else 0.0,
+    )
+
+
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def tenant(request: HttpRequest) -> HttpResponseBase:
+    """One tenant, and the form of the quota chosen in the address."""
+    if request.method == "POST":
+        return require_role("admin")(_edit)(request)
+    return _page(request)
+
+
+def _edit(request: HttpRequest) -> HttpResponse:
+    key = request.GET.get("key", "")[:200]
+    data, removes = request.POST.copy(), request.POST.get("remove") == "1"
+    form = QuotaForm(data)
+    if removes:
+        # Only the reason counts: the tier's figures take over.
+        for name in ("limit", "window_s", "burst"):
+            form.fields[name].required = False
+    if not form.is_valid():
+        return _page(request, form=form, status=422)
+    try:
+        revision = _save(request, key, form, removes=removes)
+    except InvalidEdit as error:
+        for field, found in error.errors.items():
+            form.add_error(field if field in form.fields else None, found)
+        return _page(request, form=form, status=422)
+    except EditConflict as conflict:
+        return _page(request, form=form, conflict=conflict, status=409)
+    except NotFound as missing:
+        form.add_error(None, str(missing))
+        return _page(request, form=form, status=409)
+    hub.nudge()
+    quota = form.cleaned_data["quota"]
+    said = f"{quota} is the tier\u2019s again" if removes else f"{quota} is saved"
+    said += f" as revision {revision}."
+    if request.htmx:  # type: ignore[attr-defined]
+        return _page(request, done=said)
+    messages.success(request, said)
+    return redirect(f"{reverse('tenant')}?{urlencode({'key': key, 'quota': quota})}")
+
+
+def _save(request: HttpRequest, key: str, form: QuotaForm, *, removes: bool) -> int:
+    data = form.cleaned_data
+    common: dict[str, Any] = {
+        "environment": _ENVIRONMENT,
+        "tenant": key,
+        "quota": data["quota"],
+        "expected_version": data["version"],
+        "reason": data["reason"],
+        "actor": actor_of(request),
+    }
+    if removes:
+        return edits.remove_tenant_quota(**common)
+    return edits.set_tenant_quota(
+        limit=data["limit"], window_s=data["window_s"], burst=data["burst"] or 1, **common
+    )
+
+
+def _page(
+    request: HttpRequest,
+    *,
+    form: QuotaForm | None = None,
+    conflict: EditConflict | None = None,
+    status: int = 200,
+    done: str = "",
+) -> HttpResponse:
+    key = request.GET.get("key", "")[:200].replace("\x00", "")
+    context = context_of(request, "tenant", key=key)
+    if context["tenant"] is None:
+        return not_found(
+            request, "No such tenant", "Nobody is registered by that id: the default tier applies."
+        )
+    quotas: list[QuotaRow] = context["quotas"]
+    asked = form.data.get("quota", "") if form else request.GET.get("quota", "")
+    current = next((row for row in quotas if row.name == asked), quotas[0] if quotas else None)
+    if current is not None:
+        form = form or QuotaForm()
+        context |= {
+            "form": form,
+            "selected": current.name,
+            "current": current,
+            "fields": _fields(form, current),
+            # After a conflict the next save is against theirs, knowingly.
+            "form_version": context["tenant"].version if status != 422 else form.data.get("version", ""),
+        }
+    context |= {"done": done, "conflict": _conflict(conflict, form, current) if conflict else None}
+    template = "tenant.html#editor" if request.htmx and request.method == "POST" else "tenant.html"  # type: ignore[attr-defined]
+    return render(request, f"dashboard/{template}", context, status=status)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    name: str
+    label: str
+    unit: str
+    now: str
+    value: str
+    errors: list[str]
+
+
+def _fields(form: QuotaForm, current: QuotaRow) -> list[Field]:
+    shown = [
+        ("limit", "Limit", f" per {current.window}", current.limit),
+        ("window_s", "Window, seconds", "", current.window_s),
+        ("burst", "Burst", " at once", current.burst),
+    ]
+    return [
+        Field(
+            name=name,
+            label=label,
+            unit=unit,
+            now=f"{now:,}",
+            value=str(form.data.get(name, "")) if form.is_bound else str(now),
+            errors=[str(error) for error in form.errors.get(name, ())],
+        )
+        for name, label, unit, now in shown
+        if name != "burst" or current.buckets
+    ]
+
+
+def _conflict(conflict: EditConflict, form: QuotaForm | None, current: QuotaRow | None) -> dict[str, Any]:
+    """Theirs beside what was typed, for the quota in the form."""
+    rows = []
+    if form is not None and current is not None:
+        for name, label, now in (
+            ("limit", "Limit", current.limit),
+            ("window_s", "Window, seconds", current.window_s),
+            ("burst", "Burst", current.burst),
+        ):
+            typed = form.cleaned_data.get(name)
+            if typed is not None and typed != now:
+                rows.append((label, f"{now:,}", f"{typed:,}"))
+    return {"by": conflict.by, "rows": rows}

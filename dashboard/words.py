@@ -1,0 +1,101 @@
+"""What changed, in the words of the pages."""
+
+from typing import Any
+
+_ACTIONS = {
+    "breaker.held": "Held",
+    "breaker.released": "Released",
+    "override.expired": "Override ended",
+    "breaker.reset": "Reset",
+    "tenant_quota.set": "Quota changed",
+    "tenant_quota.removed": "Quota removed",
+    "tier_quota.set": "Tier quota changed",
+    "tenant.created": "Tenant added",
+    "tenant.suspended": "Tenant suspended",
+    "tenant.resumed": "Tenant resumed",
+    "breaker_policy.set": "Breaker policy changed",
+}
+#: First parts of a field's name that go without saying.
+_GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
+#: Fields that say nothing without the others.
+_QUIET_FIELDS = {
+    "version",
+    "reason",
+    "revision",
+    "epoch",
+    "name",
+    "environment",
+    "id",
+    "changed_revision",
+    "reset_revision",
+}
+
+
+def action_words(action: str) -> str:
+    """``tenant_quota.set`` to "Quota changed"; an action nobody listed is still readable."""
+    if action in _ACTIONS:
+        return _ACTIONS[action]
+    subject, _, verb = action.partition(".")
+    return f"{subject} {verb}".replace("_", " ").strip().capitalize()
+
+
+def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[str, str]:
+    """What a change replaced and what by, as short texts; empty where there was nothing."""
+    old, new = _flat(before), _flat(after)
+    fields = [
+        field
+        for field in (new.keys() | old.keys()) - _QUIET_FIELDS
+        if old.get(field) != new.get(field) and not isinstance(new.get(field) or old.get(field), dict | list)
+    ]
+    shown = sorted(fields, key=_weight)[:3]
+    return (
+        ", ".join(_said(field, old[field]) for field in shown if old.get(field) not in (None, "")),
+        ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, "")),
+    )
+
+
+def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
+    """``quotas.orders.limit`` to ``orders limit``: the target says whose it is."""
+    flat = {}
+    for field, value in (fields or {}).items():
+        group, _, rest = field.partition(".")
+        flat[rest.replace(".", " ") if rest and group in _GROUPS else field] = value
+    return flat
+
+
+def _weight(field: str) -> tuple[int, str]:
+    first, last = ("mode", "limit", "tier", "suspended", "burst", "window_s"), field.rpartition(" ")[2]
+    return (first.index(last) if last in first else len(first), field)
+
+
+def _said(field: str, value: Any) -> str:
+    if field == "mode":
+        return str(value).replace("_", " ")
+    if field == "expires_at":
+        return f"until {str(value)[11:16]}"
+    if isinstance(value, bool):
+        return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
+    if isinstance(value, int):
+        return f"{field.replace('_', ' ')} {value:,}"
+    return f"{field.replace('_', ' ')} {value}"
+
+
+def cause_words(cause: str) -> str:
+    """A transition's cause, for a person."""
+    return {
+        "consecutive": "failures in a row",
+        "ratio": "too many of the window failed",
+        "slow": "too many calls were slow",
+        "probe_failed": "a probe failed",
+        "elapsed": "open time is over, probing",
+        "probing": "open time is over, probing",
+        "recovered": "probes succeeded",
+        "forced": "held by hand",
+        "forced_open": "held open by hand",
+        "forced_closed": "held closed by hand",
+        "metrics_only": "only watched, by hand",
+        "disabled": "switched off by hand",
+        "reset": "reset by hand",
+        "expired": "the override ended by itself",
+        "override_ended": "the override was ended",
+    }.get(cause, cause.replace("_", " "))
