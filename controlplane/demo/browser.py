@@ -14,6 +14,8 @@ class NoSuchForm(LookupError):
 class Form:
     action: str
     method: str
+    #: The address of the page it stands on.
+    page: str = ""
     #: What the page has filled in: name -> value.
     fields: dict[str, str] = field(default_factory=dict)
     #: Every name a person could fill in or press.
@@ -31,25 +33,26 @@ class Browser:
 
     def log_in(self, name: str, password: str) -> httpx.Response:
         """Fill in the login page; the answer is the page after it."""
-        return self.submit("/login", {"username": name, "password": password})
+        return self.send(self.form("/login", "username", "password"), username=name, password=password)
 
     def read(self, path: str) -> str:
         """The page at ``path``. Raises ``httpx.HTTPStatusError`` unless it is there."""
         return self.client.get(path).raise_for_status().text
 
-    def submit(self, path: str, answers: dict[str, str], *, action: str = "") -> httpx.Response:
-        """Open ``path`` and send its form that has all of these fields (and ``action`` in its address)."""
-        page = self.client.get(path)
-        page.raise_for_status()
-        return self.send(find_form(page.text, set(answers), action=action), answers, page=str(page.url))
+    def form(self, path: str, *fields: str, action: str = "") -> Form:
+        """Open ``path`` and find its first form that has these fields, and ``action`` in its address."""
+        page = self.client.get(path).raise_for_status()
+        form = find_form(page.text, set(fields), action=action)
+        form.page = str(page.url)
+        return form
 
-    def send(self, form: Form, answers: dict[str, str], *, page: str) -> httpx.Response:
-        """Send a form found on ``page``, filled in."""
+    def send(self, form: Form, **answers: str) -> httpx.Response:
+        """Send a form, filled in; fields left out keep what the page had in them."""
         return self.client.request(
             form.method,
-            httpx.URL(page).join(form.action),
+            httpx.URL(form.page).join(form.action),
             data=form.fields | answers,
-            headers={"Referer": page, "Origin": str(self.client.base_url).rstrip("/")},
+            headers={"Referer": form.page, "Origin": str(self.client.base_url).rstrip("/")},
         )
 
 

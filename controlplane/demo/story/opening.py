@@ -27,9 +27,21 @@ def login_roles(telling: Telling) -> str:
     expected = {"viewer": (False, False), "operator": (True, False), "admin": (True, True)}
     if forms != expected:
         raise Untrue(f"forms offered (override, quota): {forms}")
+    denied = _trip_as_viewer(telling)
+    if denied != 403:
+        raise Untrue(f"a viewer who sends the override form anyway gets {denied}, not 403")
     return (
-        f"3 roles read {len(PAGES) + 2} pages each; override form from operator on, quota form from admin on"
+        f"3 roles read {len(PAGES) + 2} pages each; override form from operator on, quota form for admin; "
+        "a viewer who sends one anyway gets 403"
     )
+
+
+def _trip_as_viewer(telling: Telling) -> int:
+    viewer = telling.browser("viewer")
+    # Any form of the page has the token that a forged request would need.
+    form = viewer.form(f"/breakers/{FLAKY}", "csrfmiddlewaretoken")
+    form.action, form.method = form.page, "POST"
+    return viewer.send(form, act="forced_open", reason="I was just curious", lasts="5").status_code
 
 
 def traffic(telling: Telling) -> str:

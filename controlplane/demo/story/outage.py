@@ -9,7 +9,7 @@ from controlplane.demo.story.telling import Answer, Telling, Untrue, slowest, un
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker
 from fuseboard.contract.policy import BreakerPolicy
-from fuseboard.contract.words import BreakerState
+from fuseboard.contract.words import BreakerState, Reason
 
 _PLAYED = next(dependency for dependency in DEPENDENCIES if dependency.name == FLAKY)
 _PROBES = _PLAYED.breaker.get("probes", BreakerPolicy().probes)
@@ -70,4 +70,4 @@ def _state(telling: Telling) -> BreakerState:
 
 
 def _refused(answer: Answer) -> bool:
-    return answer.refused_because in ("breaker_open", "probe_busy")
+    return answer.refused_because in (Reason.BREAKER_OPEN, Reason.PROBE_BUSY)

@@ -3,8 +3,9 @@
 import re
 import time
 
-from controlplane.demo.cast import PENNY, PODS, QUOTA, STORYTELLER
+from controlplane.demo.cast import PODS, STORYTELLER
 from controlplane.demo.stage import CONTROL_PLANE
+from controlplane.demo.story.quotas import raise_quota
 from controlplane.demo.story.telling import Telling, Untrue, slowest, until
 
 _AWAY_S = 2.0
@@ -28,29 +29,11 @@ def control_plane_restart(telling: Telling) -> str:
     decided = sum(len(answers) for answers in watch.answers.values()) + figures.answered
     # The same browser: a signed cookie outlives the process that signed it.
     until("all pods on the servers page again", lambda: _listed_well(telling) == list(PODS), within_s=10)
-    times = _edit(telling)
+    _, times = raise_quota(telling, _LIMIT_AFTER, reason="Still her plan, after all")
     return (
         f"{decided} calls decided while it was away, none failed; it answered {answers_ms:.0f} ms after its "
-        f"start, and all pods decided by the next edit {slowest(times)} after opening the form"
+        f"start, and every pod decided by the next edit {slowest(times)} after the form was sent"
     )
-
-
-def _edit(telling: Telling) -> dict[str, float]:
-    with telling.watch("search", PENNY) as watch:
-        began = time.monotonic()
-        answers = {
-            "limit": str(_LIMIT_AFTER),
-            "burst": str(_LIMIT_AFTER),
-            "reason": "Still her plan, after all",
-        }
-        page = f"/tenant?key={PENNY}&quota={QUOTA}"
-        telling.browser("admin").submit(page, answers).raise_for_status()
-        return watch.first(
-            "decide by the edit after the restart",
-            lambda answer: f"q={_LIMIT_AFTER}" in answer.headers.get("RateLimit-Policy", ""),
-            since=began,
-            within_s=5,
-        )
 
 
 def _listed_well(telling: Telling) -> list[str]:
