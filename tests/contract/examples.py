@@ -1,0 +1,195 @@
+"""What every golden file says, as the objects it must decode to.
+
+A golden file is written once. A change of the contract adds a file and an example; it never
+touches an old one, because pods that speak the old form live on.
+"""
+
+from typing import Any
+
+import msgspec
+
+from fuseboard.contract.policy import (
+    BreakerPolicy,
+    ConfigHead,
+    Dependency,
+    Limit,
+    Override,
+    Policy,
+    TenantRecord,
+    Tier,
+    Tuning,
+)
+from fuseboard.contract.sync import (
+    Applied,
+    BreakerView,
+    Counters,
+    DependencyCounters,
+    Nudge,
+    StoreCounters,
+    SyncRequest,
+    SyncResponse,
+    TenantCounters,
+)
+from fuseboard.contract.words import (
+    Algorithm,
+    BreakerState,
+    ConfigSource,
+    ConfigStatus,
+    FailurePolicy,
+    Mode,
+    OverrideMode,
+    Reason,
+)
+
+PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
+STRICT = Limit(
+    name="per-day",
+    limit=10_000,
+    window_ms=86_400_000,
+    algorithm=Algorithm.SLIDING_WINDOW,
+    failure_policy=FailurePolicy.RESERVED,
+    shadow=True,
+)
+
+POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(
+        Tier(name="free", quotas=(PER_MINUTE,), priority=10),
+        Tier(name="enterprise", quotas=(PER_MINUTE, STRICT), priority=90),
+    ),
+    dependencies=(
+        Dependency(
+            name="openai",
+            vendor_limits=(STRICT,),
+            breaker=BreakerPolicy(
+                consecutive_failures=3,
+                failure_percent=40,
+                slow_percent=80,
+                slow_ms=30_000,
+                minimum_calls=10,
+                window_s=60,
+                open_ms=60_000,
+                open_max_ms=900_000,
+                probes=2,
+                probe_lease_ms=45_000,
+                successes_to_close=3,
+                minimum_servers=1,
+            ),
+            timeout_ms=40_000,
+            override=Override(
+                mode=OverrideMode.FORCED_OPEN,
+                revision=41,
+                expires_at_us=1_800_000_000_000_000,
+                reason="vendor asked us to stop — ticket 17",
+                actor="alice",
+            ),
+            reset_revision=12,
+        ),
+        Dependency(name="ledger"),
+    ),
+    tuning=Tuning(
+        store_deadline_us=4_000,
+        store_failures=4,
+        failure_window_ms=6_000,
+        store_timeouts=50,
+        timeout_window_ms=20_000,
+        probe_interval_ms=500,
+        ramp_ms=3_000,
+        report_interval_ms=50,
+    ),
+)
+SMALLEST_POLICY = Policy(environment="production", default_tier="free", tiers=(Tier(name="free"),))
+
+HEAD = ConfigHead(epoch=2, revision=42, hash="0123456789abcdef")
+
+REQUEST = SyncRequest(
+    environment="production",
+    service="checkout",
+    server="checkout-7d9f-x2x1",
+    boot="01890a5d-ac96-774b",
+    sequence=412,
+    agent_version="0.1.0",
+    zone="eu-west-1a",
+    up_ms=3_600_000,
+    applied=Applied(
+        epoch=2,
+        revision=41,
+        hash="fedcba9876543210",
+        source=ConfigSource.DISK,
+        status=ConfigStatus.REJECTED,
+        error="default_tier: there is no tier 'gold'",
+    ),
+    mode=Mode.LOCAL,
+    mode_for_ms=12_500,
+    mode_cause="connection refused",
+    breakers=(
+        BreakerView(
+            dependency="openai",
+            state=BreakerState.HALF_OPEN,
+            generation=1_800_000_000_000_001,
+            for_ms=61_000,
+            remaining_ms=29_000,
+            override=OverrideMode.METRICS_ONLY,
+            local=True,
+            window_calls=120,
+            window_failures=60,
+            consecutive_failures=3,
+        ),
+        BreakerView(dependency="ledger"),
+    ),
+    counters=Counters(
+        requests=10_000,
+        refused={Reason.QUOTA: 120, Reason.BREAKER_OPEN: 30},
+        unknown_tenants=4,
+        decided_locally=77,
+        store=StoreCounters(
+            asked=9_000, timeouts=3, errors=1, latency=(5_000, 3_000, 900, 90, 6, 1, 0, 0, 0, 0, 0, 3)
+        ),
+        dependencies=(
+            DependencyCounters(
+                dependency="openai", ok=400, failure=60, slow=7, neutral=2, refused={Reason.VENDOR_LIMIT: 11}
+            ),
+        ),
+        tenants=(TenantCounters(tenant="acme ünd sons", allowed=800, refused=120),),
+    ),
+    want=("acme ünd sons", "unknown"),
+    leaving=True,
+)
+SMALLEST_REQUEST = SyncRequest(
+    environment="production",
+    service="checkout",
+    server="pod-1",
+    boot="boot-0001",
+    sequence=0,
+    agent_version="0",
+)
+
+RESPONSE = SyncResponse(
+    server_time_us=1_799_999_999_000_000,
+    next_ms=5_000,
+    live_servers=18,
+    head=HEAD,
+    policy=msgspec.Raw(b'{"environment":"production","default_tier":"free","tiers":[{"name":"free"}]}'),
+    tenants={"acme ünd sons": TenantRecord(tier="enterprise"), "unknown": None},
+    refetch_tenants=True,
+)
+SMALLEST_RESPONSE = SyncResponse(server_time_us=1, next_ms=50, live_servers=1, head=HEAD)
+
+TENANT = TenantRecord(tier="enterprise", suspended=True, quotas=(PER_MINUTE, STRICT))
+NUDGE = Nudge(epoch=2, revision=42, since=41, tenants=("acme ünd sons",))
+
+#: File in ``golden/`` -> the object.
+EXAMPLES: dict[str, Any] = {
+    "policy.1.json": POLICY,
+    "policy.1.smallest.json": SMALLEST_POLICY,
+    "tenant.1.json": TENANT,
+    "tenant.1.smallest.json": TenantRecord(tier="free"),
+    "sync_request.1.json": REQUEST,
+    "sync_request.1.smallest.json": SMALLEST_REQUEST,
+    "sync_response.1.json": RESPONSE,
+    "sync_response.1.smallest.json": SMALLEST_RESPONSE,
+    "nudge.1.json": NUDGE,
+    "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),
+    "nudge.1.too_many.json": Nudge(epoch=1, revision=900, since=1, tenants=None),
+}

@@ -1,0 +1,134 @@
+"""The wire, from both ends: what one side writes is the file, what the other reads is the object."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fuseboard.contract.policy import (
+    Policy,
+    PolicyError,
+    TenantRecord,
+    decode_policy,
+    decode_tenant,
+    encode_policy,
+    encode_tenant,
+    hash_of,
+)
+from fuseboard.contract.sync import (
+    NO_POLICY,
+    decode_nudge,
+    decode_request,
+    decode_response,
+    encode,
+)
+from tests.contract.examples import EXAMPLES, POLICY, REQUEST
+
+GOLDEN = Path(__file__).parent / "golden"
+
+DECODERS = {
+    "policy": decode_policy,
+    "tenant": decode_tenant,
+    "sync_request": decode_request,
+    "sync_response": decode_response,
+    "nudge": decode_nudge,
+}
+
+
+def golden(name):
+    return (GOLDEN / name).read_bytes().rstrip(b"\n")
+
+
+def written(example):
+    """As the side that sends it writes it."""
+    if isinstance(example, Policy):
+        return encode_policy(example)
+    if isinstance(example, TenantRecord):
+        return encode_tenant(example)
+    return encode(example)
+
+
+def test_no_golden_file_was_added_or_deleted_without_its_example():
+    assert {path.name for path in GOLDEN.iterdir()} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_receiving_side_reads_the_file(name):
+    decode = DECODERS[name.split(".")[0]]
+    assert decode(golden(name)) == EXAMPLES[name]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_sending_side_writes_the_file_or_what_reads_the_same(name):
+    document = written(EXAMPLES[name])
+    assert msgspec.json.decode(document) == msgspec.json.decode(golden(name))
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name.startswith(("policy", "tenant"))])
+def test_a_policy_has_one_spelling_byte_for_byte(name):
+    assert written(EXAMPLES[name]) == golden(name)
+
+
+def test_the_hash_of_a_policy_never_changes():
+    assert hash_of(golden("policy.1.json")) == hash_of(encode_policy(POLICY)) == "c64f62f96bb46a75"
+
+
+def test_an_answer_without_news_carries_no_policy():
+    assert decode_response(golden("sync_response.1.smallest.json")).policy == NO_POLICY
+
+
+def test_the_policy_in_an_answer_keeps_its_bytes():
+    answer = decode_response(golden("sync_response.1.json"))
+    assert decode_policy(answer.policy).default_tier == "free"
+    assert bytes(answer.policy) in golden("sync_response.1.json")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_fields_of_a_later_release_are_ignored(name):
+    decode = DECODERS[name.split(".")[0]]
+    later = golden(name)[:-1] + b',"invented_later":{"deep":[1,null,"x"]}}'
+    assert decode(later) == EXAMPLES[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("policy.1.json", b'"reserved"', b'"invented"'),
+        ("policy.1.json", b'"forced_open"', b'"invented"'),
+        ("sync_request.1.json", b'"half_open"', b'"ajar"'),
+        ("sync_request.1.json", b'"quota":120', b'"mood":120'),
+    ],
+)
+def test_an_unknown_word_refuses_the_document_whole(name, old, new):
+    document = golden(name)
+    assert old in document
+    with pytest.raises(msgspec.ValidationError):
+        DECODERS[name.split(".")[0]](document.replace(old, new))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_torn_document_is_refused_wherever_it_was_torn(name):
+    decode, document = DECODERS[name.split(".")[0]], golden(name)
+    for length in range(len(document)):
+        with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
+            decode(document[:length])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        (b'"default_tier":"free"', b'"default_tier":"gold"', "default_tier"),
+        (b'"name":"ledger"', b'"name":"openai"', "dependencies"),
+        (b'"name":"enterprise"', b'"name":"free"', "tiers"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused_naming_the_field(old, new, named):
+    document = golden("policy.1.json")
+    assert old in document
+    with pytest.raises(PolicyError, match=named):
+        decode_policy(document.replace(old, new))
+
+
+def test_every_field_of_a_beat_differs_from_its_default():
+    """So that the golden file would notice any of them gone."""
+    assert set(msgspec.json.decode(encode(REQUEST))) == set(REQUEST.__struct_fields__)

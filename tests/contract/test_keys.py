@@ -1,0 +1,102 @@
+"""Keys are an agreement between releases: these texts may be added to, never changed."""
+
+import inspect
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuseboard.contract import keys
+from fuseboard.contract.words import is_slug, is_subject
+
+KEYS = {
+    keys.config_head("production"): "fb1:production:{cfg}:head",
+    keys.tenant_bucket("production", 7): "fb1:production:{cfg}:tenants:7",
+    keys.config_channel("production"): "fb1:production:config",
+    keys.ramp("production"): "fb1:production:ramp",
+    keys.override("production", "openai"): "fb1:production:{d:openai}:override",
+    keys.breaker("production", "openai"): "fb1:production:{d:openai}:breaker",
+    keys.outcomes("production", "openai"): "fb1:production:{d:openai}:outcomes",
+    keys.evidence("production", "openai"): "fb1:production:{d:openai}:evidence",
+    keys.transitions("production", "openai"): "fb1:production:{d:openai}:transitions",
+    keys.vendor_limit("production", "openai", "per-day"): "fb1:production:{d:openai}:limit:per-day",
+    keys.tenant_quota(
+        "production", "acme", "requests"
+    ): "fb1:production:{t:8c3723ac2be0a966c541}:quota:requests",
+}
+
+
+@pytest.mark.parametrize(("key", "text"), KEYS.items())
+def test_a_key_is_spelled_as_ever(key, text):
+    assert key == text
+
+
+def test_every_function_that_makes_a_key_is_pinned():
+    made = {
+        name
+        for name, function in inspect.getmembers(keys, inspect.isfunction)
+        if "environment" in inspect.signature(function).parameters
+    }
+    assert len(made) == len(KEYS)
+
+
+def tag(key):
+    return re.search(r"\{(.+?)\}", key)[1]
+
+
+def test_all_keys_of_one_script_share_their_tag():
+    def of(*made):
+        return {tag(key) for key in made}
+
+    assert of(keys.config_head("e"), *(keys.tenant_bucket("e", n) for n in range(5))) == {"cfg"}
+    parts = (keys.override, keys.breaker, keys.outcomes, keys.evidence, keys.transitions)
+    assert of(*(key("e", "llm") for key in parts), keys.vendor_limit("e", "llm", "x")) == {"d:llm"}
+    assert len(of(keys.tenant_quota("e", "t", "a"), keys.tenant_quota("e", "t", "b"))) == 1
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_nothing_in_a_tenants_id_can_steer_a_slot(tenant):
+    if not is_subject(tenant):
+        return
+    assert re.fullmatch(r"fb1:e:\{t:[0-9a-f]{20}\}:quota:q", keys.tenant_quota("e", tenant, "q"))
+
+
+def test_tenants_are_found_in_the_bucket_they_were_put_in():
+    assert [keys.tenant_bucket_number(tenant) for tenant in ("acme", "acme ünd sons")] == [574, 273]
+    assert all(0 <= keys.tenant_bucket_number(str(n)) < keys.TENANT_BUCKETS for n in range(5_000))
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("a", True),
+        ("eu-west_1.a", True),
+        ("a" * 64, True),
+        ("a" * 65, False),
+        ("", False),
+        ("-a", False),
+        ("a-", False),
+        ("a b", False),
+        ("a\n", False),
+        ("ä", False),
+        ("{d}", False),
+    ],
+)
+def test_slugs(text, fits):
+    assert is_slug(text) is fits
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("acme ünd sons", True),
+        ("x" * 200, True),
+        ("x" * 201, False),
+        ("", False),
+        ("a\x00", False),
+        ("a\n", False),
+    ],
+)
+def test_subjects(text, fits):
+    assert is_subject(text) is fits
