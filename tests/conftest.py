@@ -4,6 +4,7 @@ The agent's tests also run where Django is not installed; then only a Valkey is 
 The servers are always our own, whatever the environment configures: tests empty them.
 """
 
+import atexit
 import os
 import shutil
 import sys
@@ -23,11 +24,11 @@ from controlplane.embedded.valkey import Valkey
 _session = ExitStack()
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def _start() -> None:
     folder = Path(tempfile.mkdtemp(prefix="fuseboard-tests-"))
     _session.callback(shutil.rmtree, folder)
     # Without Django, or with ``-p no:django``.
-    agents_alone = not config.pluginmanager.hasplugin("django")
+    agents_alone = "pytest_django" not in sys.modules
     variables = ["FUSEBOARD_REDIS_URL"] if agents_alone else list(embedded.SERVERS)
     try:
         _session.enter_context(embedded.running(variables, folder=folder, forgetful=True))
@@ -36,10 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if not agents_alone:
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
         os.environ.setdefault("FUSEBOARD_SECRET_KEY", "tests-sign-with-this-and-nothing-else-does")
-        from django.conf import settings
+        import django
 
-        # Reading them here tells pytest-django, whose turn is next, that there is a project to set up.
-        assert settings.DATABASES
+        django.setup()
+
+
+# At import, not in a hook: the conftests of the folders below may import models.
+atexit.register(_session.close)
+_start()
 
 
 def pytest_unconfigure() -> None:

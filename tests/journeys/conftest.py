@@ -1,0 +1,47 @@
+"""A control plane of real processes over the test's database."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+from django.db import connection
+
+from controlplane.demo.processes import Actor, Troupe
+from controlplane.demo.seed import Seeded, seed
+
+
+@pytest.fixture
+def seeded(transactional_db: Any, limits: redis.Redis) -> Seeded:
+    """The demo's tenants, dependencies and people."""
+    return seed()
+
+
+@pytest.fixture
+def control_plane(seeded: Seeded, tmp_path: Path) -> Iterator[Troupe]:
+    """Web and gateway as processes; no worker, so that what an edit does is the edit's doing."""
+    troupe = Troupe(tmp_path / "logs")
+    environment = os.environ | {
+        "DATABASE_URL": _database_url(),
+        "FUSEBOARD_DATA_DIR": str(tmp_path),
+        "FUSEBOARD_PLAIN_HTTP": "1",
+        "FUSEBOARD_BEAT_MS": "200",
+    }
+    for name in ("web", "gateway"):
+        arguments = ["manage.py", name, "--exactly", "--port", "{port}"]
+        troupe.add(Actor(name, arguments, environment, health="/healthz"))
+    try:
+        troupe.begin("web", "gateway")
+        troupe.await_answers(["web", "gateway"])
+        yield troupe
+    finally:
+        troupe.dismiss("web", "gateway")
+
+
+def _database_url() -> str:
+    test = connection.settings_dict
+    password = quote(test["PASSWORD"], safe="")
+    return f"postgresql://{test['USER']}:{password}@{test['HOST']}:{test['PORT']}/{test['NAME']}"

@@ -1,0 +1,103 @@
+"""One quota edit, followed from the form to the page that says who decides by it."""
+
+import asyncio
+import re
+import time
+
+import redis
+
+import fuseboard
+from controlplane.audit.models import Entry
+from controlplane.demo.browser import Browser
+from controlplane.demo.cast import PENNY, QUOTA
+from controlplane.demo.processes import Troupe
+from controlplane.demo.seed import ENVIRONMENT, Seeded
+from controlplane.fleet.live import confirmed
+from controlplane.policies.models import Environment, TenantQuota
+from controlplane.publishing.models import OutboxEntry
+from fuseboard.contract import keys
+from fuseboard.contract.policy import decode_tenant
+
+NEW_LIMIT = 41
+REASON = "Penny upgraded her plan"
+PAGE = f"/tenant?key={PENNY}&quota={QUOTA}"
+
+
+def test_an_edit_travels_from_the_form_to_every_server_and_back_to_the_page(
+    control_plane: Troupe, seeded: Seeded, limits: redis.Redis, redis_url: str, tmp_path
+):
+    browser = Browser(control_plane.actors["web"].url)
+    browser.log_in("admin", seeded.logins["admin"])
+    agent = fuseboard.Agent(
+        settings=fuseboard.AgentSettings(
+            redis_url=redis_url,
+            url=control_plane.actors["gateway"].url,
+            token=seeded.agent_token,
+            service="shop",
+            server="shop-1",
+            state_dir=tmp_path / "state",
+        )
+    )
+    with asyncio.Runner() as runner:
+        runner.run(agent.start())
+        try:
+            first = runner.run(agent.admit_request(PENNY))
+            before = Environment.objects.get(pk=ENVIRONMENT).revision
+            assert first.revision == before
+
+            the_form_is_sent(browser)
+            revision = before + 1
+
+            the_database_has_row_audit_and_outbox(revision)
+            redis_has_the_revision(limits, revision)
+            decision = runner.run(a_decision_of(agent, revision))
+            assert [limit.limit for limit in decision.limits] == [NEW_LIMIT]
+            # In a thread, since the pod's own loop must go on for its beats.
+            runner.run(asyncio.to_thread(the_page_says_who_decides_by_it, browser, revision))
+            assert confirmed(ENVIRONMENT, revision) == (1, 1)
+        finally:
+            runner.run(agent.stop())
+            browser.close()
+
+
+def the_form_is_sent(browser: Browser) -> None:
+    form = browser.form(PAGE, "limit", "burst", "reason")
+    answer = browser.send(form, limit=str(NEW_LIMIT), burst=str(NEW_LIMIT), reason=REASON)
+    assert answer.status_code == 200
+
+
+def the_database_has_row_audit_and_outbox(revision: int) -> None:
+    assert Environment.objects.get(pk=ENVIRONMENT).revision == revision
+    quota = TenantQuota.objects.select_related("tenant").get(tenant__key=PENNY, name=QUOTA)
+    assert (quota.limit, quota.tenant.changed_revision) == (NEW_LIMIT, revision)
+    entry = Entry.objects.get(environment=ENVIRONMENT, revision=revision)
+    assert (entry.actor, entry.role, entry.origin, entry.reason) == ("admin", "admin", "form", REASON)
+    # Published by the process that made the edit: no worker runs here.
+    assert OutboxEntry.objects.get(environment=ENVIRONMENT, revision=revision).published_at is not None
+
+
+def redis_has_the_revision(limits: redis.Redis, revision: int) -> None:
+    assert int(limits.hget(keys.config_head(ENVIRONMENT), "revision")) == revision
+    bucket = keys.tenant_bucket(ENVIRONMENT, keys.tenant_bucket_number(PENNY))
+    record = decode_tenant(limits.hget(bucket, PENNY))
+    assert [(limit.name, limit.limit) for limit in record.quotas] == [(QUOTA, NEW_LIMIT)]
+
+
+async def a_decision_of(agent: fuseboard.Agent, revision: int) -> fuseboard.Decision:
+    async with asyncio.timeout(5):
+        while True:
+            decision = await agent.admit_request(PENNY)
+            if decision.revision >= revision:
+                assert decision.revision == revision
+                return decision
+            await asyncio.sleep(0.01)
+
+
+def the_page_says_who_decides_by_it(browser: Browser, revision: int) -> None:
+    deadline = time.monotonic() + 10
+    said = ""
+    while not re.search(rf"Revision {revision}:\s*1 of 1\s*server\s*decide", said):
+        assert time.monotonic() < deadline, f"the page says: {said}"
+        rollout = re.search(r'id="rollout".*?</p>', browser.read(PAGE), re.DOTALL)
+        said = re.sub(r"<[^>]*>", "", rollout.group(0)) if rollout else "nothing about a rollout"
+        time.sleep(0.05)
