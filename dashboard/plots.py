@@ -91,7 +91,7 @@ def ring(kind: str, ratio: float = 0.0, threshold: float = 0.5, *, label: str = 
 
 
 def bar(
-    parts: Iterable[tuple[str, float]], *, height: int = 8, marks: Iterable[float] = (), css: str = "bar"
+    parts: Iterable[tuple[str, float]], *, height: int = 8, marks: Iterable[float] = (), css: str = "meter"
 ) -> SafeString:
     """Parts are (class, width 0 to 100) from left to right; marks are positions 0 to 100."""
     x, body = 0.0, f'<rect class="bar-bg" width="100" height="{height}" rx="1"/>'

@@ -14,6 +14,7 @@ from fuseboard.contract.words import is_slug
 # Raw HTML is shown as text, and links that run script are not links.
 _markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 _TITLE = re.compile(r"\A\s*#\s+(.+)\n")
+_FIRST = re.compile(r"\A\s*(.+?)(?:\n\n|\Z)", re.DOTALL)
 _SYMPTOM = re.compile(r"^## Symptom\s+(.+?)(?:\n\n|\n##|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -31,9 +32,9 @@ class Page:
 
     @property
     def symptom(self) -> str:
-        """The first paragraph of the symptom, for the list."""
-        found = _SYMPTOM.search(self.body)
-        return " ".join(found[1].replace("`", "").split()) if found else ""
+        """When to open it, for the list: its symptom, or its first paragraph."""
+        found = _SYMPTOM.search(self.body) or _FIRST.search(_TITLE.sub("", self.body, count=1))
+        return " ".join(found[1].replace("`", "").replace("*", "").split()) if found else ""
 
 
 def every_runbook() -> list[Page]:

@@ -2,18 +2,25 @@
 
 from typing import Any
 
+#: Action -> as a heading, and as what somebody did to the target.
 _ACTIONS = {
-    "breaker.held": "Held",
-    "breaker.released": "Released",
-    "override.expired": "Override ended",
-    "breaker.reset": "Reset",
-    "tenant_quota.set": "Quota changed",
-    "tenant_quota.removed": "Quota removed",
-    "tier_quota.set": "Tier quota changed",
-    "tenant.created": "Tenant added",
-    "tenant.suspended": "Tenant suspended",
-    "tenant.resumed": "Tenant resumed",
-    "breaker_policy.set": "Breaker policy changed",
+    "breaker.held": ("Held", "held"),
+    "breaker.released": ("Released", "released"),
+    "breaker.reset": ("Reset", "reset"),
+    "override.expired": ("Override ended", "ended the hold on"),
+    "tenant_quota.set": ("Quota changed", "changed a quota of"),
+    "tenant_quota.removed": ("Quota removed", "removed a quota of"),
+    "tier_quota.set": ("Tier quota changed", "changed a quota of tier"),
+    "tier_quota.removed": ("Tier quota removed", "removed a quota of tier"),
+    "vendor_limit.set": ("Vendor limit changed", "changed a vendor limit of"),
+    "tenant.created": ("Tenant added", "added tenant"),
+    "tenant.suspended": ("Tenant suspended", "suspended"),
+    "tenant.resumed": ("Tenant resumed", "resumed"),
+    "tenant.removed": ("Tenant removed", "removed tenant"),
+    "dependency.created": ("Dependency added", "added dependency"),
+    "runbook.saved": ("Runbook saved", "saved runbook"),
+    "breaker_policy.set": ("Breaker policy changed", "changed the breaker of"),
+    "environment.created": ("Environment created", "created environment"),
 }
 #: First parts of a field's name that go without saying.
 _GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
@@ -34,9 +41,17 @@ _QUIET_FIELDS = {
 def action_words(action: str) -> str:
     """``tenant_quota.set`` to "Quota changed"; an action nobody listed is still readable."""
     if action in _ACTIONS:
-        return _ACTIONS[action]
+        return _ACTIONS[action][0]
     subject, _, verb = action.partition(".")
     return f"{subject} {verb}".replace("_", " ").strip().capitalize()
+
+
+def action_verb(action: str) -> str:
+    """``tenant_quota.set`` to "changed a quota of", to stand between actor and target."""
+    if action in _ACTIONS:
+        return _ACTIONS[action][1]
+    subject, _, verb = action.partition(".")
+    return f"{verb} {subject}".replace("_", " ").strip()
 
 
 def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[str, str]:
@@ -45,9 +60,14 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     fields = [
         field
         for field in (new.keys() | old.keys()) - _QUIET_FIELDS
-        if old.get(field) != new.get(field) and not isinstance(new.get(field) or old.get(field), dict | list)
+        if old.get(field) != new.get(field)
+        and (old.get(field) or new.get(field))
+        and not isinstance(new.get(field) or old.get(field), dict | list)
     ]
-    shown = sorted(fields, key=_weight)[:3]
+    shown = sorted(fields, key=_weight)
+    limits = [field for field in shown if field.endswith(" limit")]
+    # A new limit says it all; its window and burst are in the quota itself.
+    shown = limits[:2] or shown[:2]
     return (
         ", ".join(_said(field, old[field]) for field in shown if old.get(field) not in (None, "")),
         ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, "")),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from django.utils.safestring import SafeString
 
 from dashboard.live.breakers import Breaker
-from dashboard.live.facts import Override, Transition
+from dashboard.live.facts import Transition
 from dashboard.live.history import History
 from dashboard.live.overview import Live
 from dashboard.live.tiles import number
@@ -38,24 +38,14 @@ def past(live: Live, name: str, span: str, history: History) -> Past | None:
     step = 10 if span == "15m" else 60
     end = live.facts.now // step * step + step
     start = end - RANGES[span]
-    found = segments(own, _state_now(breaker.face.kind), start, end)
-    held = [override for override in _overrides(live, name) if override.expires_at > start]
+    held = [override for override in live.facts.holds(name) if override.expires_at > start]
+    found = segments(own, breaker.state, breaker.state_since, start, end, held)
     changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
     return Past(
         picture=lanes(found, held, changes[:6], start, end),
         plots=tuple(_plots(breaker, history)),
         transitions=tuple(_with_reasons(live, own[:8])),
     )
-
-
-def _state_now(kind: str) -> str:
-    return {"open": "open", "half": "half_open", "forced": "open"}.get(kind, "closed")
-
-
-def _overrides(live: Live, name: str) -> list[Override]:
-    breaker = live.breaker(name)
-    current = [breaker.override] if breaker and breaker.override else []
-    return current + [held for held in live.facts.past_overrides.get(name, ()) if held not in current]
 
 
 def _with_reasons(live: Live, transitions: list[Transition]) -> list[Transition]:

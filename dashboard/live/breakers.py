@@ -30,6 +30,9 @@ class Breaker:
     name: str
     dependency: Dependency
     face: Face
+    #: What the fleet does by itself, whoever holds it; and since when.
+    state: str
+    state_since: float | None
     since: float | None
     until: float | None
     calls: int
@@ -107,6 +110,8 @@ def _breaker(dependency: Dependency, facts: Facts, history: History) -> Breaker:
         name=name,
         dependency=dependency,
         face=face,
+        state=fleet.state if fleet else "closed",
+        state_since=fleet.since if fleet else None,
         since=override.made_at if override else fleet.since if fleet else None,
         until=override.expires_at if override else fleet.until if fleet else None,
         calls=fleet.calls if fleet else 0,
@@ -118,16 +123,17 @@ def _breaker(dependency: Dependency, facts: Facts, history: History) -> Breaker:
         agree=sum(view.face == face for view in seen),
         live=len(live),
         marks=history.marks(name),
-        band=_band(name, facts, fleet.state if fleet else "closed"),
+        band=_band(dependency, facts, fleet),
     )
 
 
-def _band(name: str, facts: Facts, state: str) -> SafeString:
+def _band(dependency: Dependency, facts: Facts, fleet: BreakerSeen | None) -> SafeString:
     # To the minute, so that the strip's bytes do not change every second.
     end = facts.now // 60 * 60 + 60
     start = end - BAND_S
-    own = [transition for transition in facts.transitions if transition.dependency == name]
-    return band(shares(segments(own, state, start, end), start, end))
+    own = [transition for transition in facts.transitions if transition.dependency == dependency.name]
+    state, since = (fleet.state, fleet.since) if fleet else ("closed", None)
+    return band(shares(segments(own, state, since, start, end, facts.holds(dependency.name)), start, end))
 
 
 def _in_force(override: Override | None, now: float) -> Override | None:

@@ -106,7 +106,9 @@ class Change:
     at: float
     actor: str
     human: bool
+    #: As a heading, and as what the actor did to the target.
     action: str
+    verb: str
     target: str
     reason: str = ""
     before: str = ""
@@ -150,6 +152,12 @@ class Facts:
 
     def dependency(self, name: str) -> Dependency | None:
         return next((d for d in self.dependencies if d.name == name), None)
+
+    def holds(self, name: str) -> list[Override]:
+        """The hold in force on a dependency, and those of the last day."""
+        dependency = self.dependency(name)
+        current = [dependency.override] if dependency and dependency.override else []
+        return [*current, *self.past_overrides.get(name, ())]
 
     def lag_s(self, server: Server) -> float:
         """Seconds since the oldest revision this server has not applied; 0 when it has all."""

@@ -77,8 +77,10 @@ class History:
 def mark(calls: float, failures: float, slow: float, refused: float) -> str:
     """What one second of calls looked like: see ``plots.strip``."""
     sent = calls
+    if refused > 4 * sent:
+        return "c"
     if sent < 0.05:
-        return "c" if refused > 0 else " "
+        return " "
     if failures / sent > _BAD_SHARE:
         return "b"
     if slow / sent > _BAD_SHARE:

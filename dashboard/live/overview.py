@@ -1,7 +1,7 @@
 """The whole fleet as one picture: what every page's frame and the overview are drawn from."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dashboard.live.breakers import Breaker, breakers
 from dashboard.live.conditions import Condition, conditions, remember
@@ -193,6 +193,20 @@ def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
 
 def _events(facts: Facts) -> tuple[Change | Transition, ...]:
     """People's changes and the breakers' own transitions in one line of time, newest first."""
-    machines = [t for t in facts.transitions if not t.actor]
-    merged: list[Change | Transition] = [*facts.changes, *machines]
+    machines = [t for t in facts.transitions if not t.actor][:7]
+    merged: list[Change | Transition] = [*_gathered(facts.changes), *machines]
     return tuple(sorted(merged, key=lambda event: -event.at)[:7])
+
+
+def _gathered(changes: tuple[Change, ...]) -> list[Change]:
+    """One line for a bulk edit: its many entries share a revision."""
+    by_revision: dict[object, list[Change]] = {}
+    for change in changes:
+        same = change.id if change.revision is None else (change.revision, change.verb)
+        by_revision.setdefault(same, []).append(change)
+    return [
+        many[0]
+        if len(many) == 1
+        else replace(many[0], target=f"{many[-1].target} and {len(many) - 1} more", after="")
+        for many in by_revision.values()
+    ]

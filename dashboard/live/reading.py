@@ -14,7 +14,7 @@ from controlplane.fleet.models import Server as ServerRow
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
 from dashboard.live.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
-from dashboard.words import action_words, difference
+from dashboard.words import action_verb, action_words, difference
 
 ENVIRONMENT = "production"
 #: Enough for six hours of a breaker that flaps.
@@ -175,6 +175,7 @@ def change_of(row: Entry) -> Change:
         actor=row.actor,
         human=row.role in _PEOPLE and row.origin not in _MACHINES,
         action=action_words(row.action),
+        verb=action_verb(row.action),
         target_kind=row.target_kind,
         target=row.target_name,
         reason=row.reason,

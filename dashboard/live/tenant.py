@@ -31,8 +31,8 @@ class QuotaRow:
     shadow: bool
     #: Whether the tenant has it of its own, instead of its tier.
     own: bool
-    #: Requests of the last seconds, per window.
-    use: float
+    #: Requests of the last seconds, per window; ``None`` where servers do not count them by quota.
+    use: float | None
 
     @property
     def window(self) -> str:
@@ -40,7 +40,7 @@ class QuotaRow:
 
     @property
     def over(self) -> bool:
-        return self.use > self.limit
+        return self.use is not None and self.use > self.limit
 
     @property
     def buckets(self) -> bool:
@@ -104,7 +104,7 @@ def quota_rows(tenant: Tenant, requests_per_s: float) -> list[QuotaRow]:
             failure_policy=_POLICIES.get(quota.failure_policy, quota.failure_policy),
             shadow=quota.shadow,
             own=name in own,
-            use=requests_per_s * quota.window_s,
+            use=requests_per_s * quota.window_s if name == "requests" else None,
         )
         for name, quota in sorted({**of_tier, **own}.items())
     ]

@@ -1,7 +1,7 @@
 """A breaker's state over the last hours, as segments of time and as one picture."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from django.utils.html import escape
@@ -28,10 +28,26 @@ def range_name(key: str) -> str:
     return _NAMES[key]
 
 
-def segments(transitions: Sequence[Transition], state_now: str, start: float, end: float) -> list[Segment]:
-    """From the transitions, newest first; what was before the oldest known one is taken from it."""
+def segments(
+    transitions: Sequence[Transition],
+    state_now: str,
+    since: float | None,
+    start: float,
+    end: float,
+    held: Sequence[Override] = (),
+) -> list[Segment]:
+    """From the transitions, newest first; what was before the oldest known one is taken from it.
+
+    A state that no transition explains is drawn from when servers say it began.
+    """
     found: list[Segment] = []
     until, state = end, state_now
+    if not transitions or transitions[0].after != state_now:
+        known = transitions[0].at if transitions else start
+        begin = max(start, known, since if since is not None else end)
+        if begin < end:
+            found.append(_segment(begin, end, state_now))
+            until, state = begin, transitions[0].after if transitions else "closed"
     for transition in transitions:
         if transition.at >= until:
             state = transition.before
@@ -43,7 +59,25 @@ def segments(transitions: Sequence[Transition], state_now: str, start: float, en
             break
     if until > start:
         found.append(_segment(start, until, state))
-    return list(reversed(found))
+    for override in held:
+        found = _painted(found, override)
+    return sorted(found, key=lambda segment: segment.start)
+
+
+def _painted(found: list[Segment], override: Override) -> list[Segment]:
+    """The segments with the time of a hold in its own colour."""
+    face = FACES[override.mode]
+    left, right = override.made_at, override.expires_at
+    rest: list[Segment] = []
+    for segment in found:
+        if segment.start < left:
+            rest.append(replace(segment, end=min(segment.end, left)))
+        if segment.end > right:
+            rest.append(replace(segment, start=max(segment.start, right)))
+    start, end = min(s.start for s in found), max(s.end for s in found)
+    if left < end and right > start:
+        rest.append(Segment(start=max(left, start), end=min(right, end), kind=face.kind, word=face.word))
+    return rest
 
 
 def _segment(start: float, end: float, state: str) -> Segment:

@@ -182,7 +182,9 @@ def preview(found: Breaker, data: Any) -> Preview | None:
     servers = f"{found.live} server{'' if found.live == 1 else 's'}"
     load, fallback = f"{found.load:,.0f} calls/s", found.dependency.fallback
     if act == "forced_open":
-        instead = f"get: {fallback}." if fallback else "are refused at once."
+        instead = (
+            f"get the fallback: {fallback[:1].lower()}{fallback[1:]}." if fallback else "are refused at once."
+        )
         lines: tuple[str, ...] = (
             f"{servers} stop calling {found.name} within about 2 s.",
             f"{load} {instead} No probes.",

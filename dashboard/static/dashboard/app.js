@@ -17,7 +17,7 @@
   const span = s => {
     s = Math.max(0, Math.round(s));
     const d = s / 86400 | 0, h = (s % 86400) / 3600 | 0, m = (s % 3600) / 60 | 0;
-    return d ? `${d} d ${h} h` : h ? `${h} h ${m} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
+    return d > 1 ? `${d} d` : d ? `1 d ${h} h` : h ? `${h} h ${m} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
   };
   const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
   const paint = () => {
