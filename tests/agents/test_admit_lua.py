@@ -122,20 +122,23 @@ def test_a_clock_that_jumped_ahead_and_back_frees_the_window_in_time(limits: red
 
 
 def test_garbage_in_a_limit_refuses_for_one_window_and_heals(limits: redis.Redis):
-    for poison in (b"garbage", b"\xc1\xc1", b"-1 -1 -1 -1", b""):
-        store = Store(limits, [window(5), bucket(5, 5)])
-        limits.flushall()
-        for limit in store.limits:
-            limits.set(store.limit_key(limit), poison)
-        poisoned = store.admit()
-        assert poisoned.granted == 0
-        assert poisoned.unreadable == [1, 1]
-        for limit in store.limits:
-            limits.delete(store.limit_key(limit))
-        limits.rpush(store.limit_key(store.limits[0]), "a list")
-        assert store.admit().unreadable == [1, 0]
-        limits.delete(store.limit_key(store.limits[0]))
-        assert store.admit().granted == 1
+    for limit in (window(5), bucket(5, 5)):
+        store = Store(limits, [limit])
+        key = store.limit_key(limit)
+        for poison in (b"garbage", b"\xc1\xc1", b"-1 -1 -1 -1", b"1 2 3", b""):
+            limits.set(key, poison)
+            poisoned = store.admit()
+            assert (poisoned.granted, poisoned.unreadable) == (0, [1]), poison
+            assert store.admit().unreadable == [0]
+            store.advance(1.1)
+            assert store.admit().granted == 1
+
+
+def test_a_limit_of_another_type_is_unreadable_too(limits: redis.Redis):
+    for limit in (window(5), bucket(5, 5)):
+        store = Store(limits, [limit])
+        limits.rpush(store.limit_key(limit), "a list")
+        assert (store.admit().unreadable, store.admit().unreadable) == ([1], [0])
 
 
 def test_keys_expire_when_they_say_nothing_any_more(limits: redis.Redis):

@@ -183,8 +183,9 @@ local function read_bucket(limit, text, missing)
     elseif old_limit ~= limit.limit or old_window ~= limit.window then
         us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0
     end
-    -- Further ahead than a full bucket is impossible, unless a clock or a burst was changed.
-    if us - now > full then limit.repaired, us, fraction = true, now + full, 0 end
+    -- Far ahead of a full bucket: written under a clock that was ahead, or a larger burst. A clock
+    -- that stepped back a little is waited for instead.
+    if us - now > 2 * full + 1000000 then limit.repaired, us, fraction = true, now + full, 0 end
     limit.us, limit.fraction = us, fraction
 end
 

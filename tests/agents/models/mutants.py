@@ -1,0 +1,216 @@
+# ruff: noqa: E501 - the text of a script is quoted as it stands
+"""Bugs that somebody could write tomorrow: each is one edit of a script, and must be noticed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    script: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    # Limits
+    Mutant(
+        "the oldest sub-bucket is forgotten",
+        "admit",
+        "for step = 1, min(passed, size + 1) do",
+        "for step = 1, min(passed + 1, size + 1) do",
+    ),
+    Mutant("the ring turns back with the clock", "admit", "ring[2] = max(ring[2], index)", "ring[2] = index"),
+    Mutant(
+        "a full window admits one more",
+        "admit",
+        "if limit.ring then return floor((limit.limit - limit.ring[3]) / cost) end",
+        "if limit.ring then return floor((limit.limit + 1 - limit.ring[3]) / cost) end",
+    ),
+    Mutant(
+        "the cost is not counted",
+        "admit",
+        "if counted > 0 then spend(limit, counted * cost) end",
+        "if counted > 0 then spend(limit, counted) end",
+    ),
+    Mutant(
+        "only the limit that refuses is spent",
+        "admit",
+        "        for _, index in ipairs(bound) do\n            local limit = limits[index]\n            local counted = granted",
+        "        for _, index in ipairs({ bound[1] }) do\n            local limit = limits[index]\n            local counted = granted",
+    ),
+    Mutant(
+        "a refused call is charged",
+        "admit",
+        "            local counted = granted\n",
+        "            local counted = max(granted, 1)\n",
+    ),
+    Mutant(
+        "the fraction of a microsecond is lost",
+        "admit",
+        "limit.fraction = sum % limit.limit",
+        "limit.fraction = 0",
+    ),
+    Mutant(
+        "an idle bucket saves up more than its burst",
+        "admit",
+        "elseif us < now then\n        us, fraction = now, 0",
+        "elseif us < now - 100000000 then\n        us, fraction = now, 0",
+    ),
+    Mutant(
+        "the wait is one window too long",
+        "admit",
+        "if freed >= need then return (index + limit.size + 1) * limit.width - now end",
+        "if freed >= need then return (index + limit.size + 2) * limit.width - now end",
+    ),
+    Mutant(
+        "what was spent is forgotten when the limit changes",
+        "admit",
+        "us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0",
+        "us, fraction = now, 0",
+    ),
+    Mutant(
+        "an unreadable limit is an empty one",
+        "admit",
+        "limit.unreadable, sum = 1, limit.limit\n        elseif",
+        "limit.unreadable, sum = 1, 0\n        elseif",
+    ),
+    Mutant(
+        "an unreadable limit never heals",
+        "admit",
+        "if limit.spent or limit.repaired then",
+        "if limit.spent then",
+    ),
+    Mutant(
+        "a limit never expires",
+        "admit",
+        "redis.call('SET', limit.key, text, 'PX', ceil((limit.us - now) / 1000) + 1)",
+        "redis.call('SET', limit.key, text)",
+    ),
+    Mutant("a late batch is charged", "admit", "if not_after > 0 and now > not_after then", "if false then"),
+    Mutant(
+        "a shadow limit refuses", "admit", "            if not limit.shadow then", "            if true then"
+    ),
+    # Breaker
+    Mutant("any number of probes", "admit", "slots = probes - #live", "slots = probes"),
+    Mutant(
+        "a lease never ends",
+        "admit",
+        "if permit.expires > now and permit.expires <= now + lease then",
+        "if true then",
+    ),
+    Mutant(
+        "a lease of any length is believed",
+        "admit",
+        "if permit.expires > now and permit.expires <= now + lease then",
+        "if permit.expires > now then",
+    ),
+    Mutant(
+        "an open time of any length is believed",
+        "admit",
+        "if now < breaker.till and breaker.till <= now + longest then",
+        "if now < breaker.till then",
+    ),
+    Mutant(
+        "open for ever",
+        "admit",
+        "                before = 'open'\n                move(breaker, 'half_open', 'open_time_over', 0, now)",
+        "                verdict, wait = OPEN, 1",
+    ),
+    Mutant(
+        "the generation only counts up",
+        "admit",
+        "breaker.generation = math.max(breaker.generation + 1, now)",
+        "breaker.generation = breaker.generation + 1",
+    ),
+    Mutant(
+        "probes survive a transition",
+        "report",
+        "breaker.successes, breaker.permits = 0, {}",
+        "breaker.permits = {}",
+    ),
+    Mutant(
+        "a hold that ended is ignored",
+        "admit",
+        "if mode and mode ~= 'forced_open' and breaker.generation < expires then",
+        "if false then",
+    ),
+    Mutant("an override outlives its expiry", "admit", "if mode and expires > now then", "if mode then"),
+    Mutant(
+        "a half-open breaker admits everybody",
+        "admit",
+        "if admitting and slots and granted > slots then",
+        "if false then",
+    ),
+    Mutant(
+        "old generations are believed",
+        "report",
+        "if not breaker or breaker.generation ~= generation then",
+        "if not breaker then",
+    ),
+    Mutant(
+        "an expired permit still counts",
+        "report",
+        "local outcome = permit.expires > now and ARGV[i + 1] or '0'",
+        "local outcome = ARGV[i + 1]",
+    ),
+    Mutant("a permit counts each time it is reported", "report", "table.remove(breaker.permits, at)", ""),
+    Mutant(
+        "one good probe is enough",
+        "report",
+        "if breaker.successes >= successes_needed then",
+        "if breaker.successes >= 1 then",
+    ),
+    Mutant(
+        "a failed probe is only not a success",
+        "report",
+        "                if outcome == '2' then",
+        "                if false then",
+    ),
+    Mutant(
+        "a success does not end a row of failures",
+        "report",
+        "ring[2] = (ok + slow > 0) and tail or ring[2] + tail",
+        "ring[2] = ring[2] + tail",
+    ),
+    Mutant(
+        "one server can trip it for all",
+        "report",
+        "if with_failures < math.min(minimum_servers, with_outcomes) then",
+        "if false then",
+    ),
+    Mutant(
+        "a lone server can never trip it",
+        "report",
+        "if with_failures < math.min(minimum_servers, with_outcomes) then",
+        "if with_failures < minimum_servers then",
+    ),
+    Mutant(
+        "one call is enough for a ratio",
+        "report",
+        "elseif calls >= minimum_calls and failures * 100",
+        "elseif calls >= 1 and failures * 100",
+    ),
+    Mutant(
+        "the window does not slide",
+        "report",
+        "for step = 1, math.min(math.max(0, second - ring[1]), window) do",
+        "for step = 1, 0 do",
+    ),
+    Mutant("it never backs off", "report", "breaker.attempt = breaker.attempt + 1", ""),
+    Mutant(
+        "it backs off without end",
+        "report",
+        "local length = math.min(open_max, open_first",
+        "local length = math.max(0, open_first",
+    ),
+    Mutant(
+        "a hold does not keep it from tripping", "report", "if held then return answer(WOULD_TRIP) end", ""
+    ),
+    Mutant(
+        "evidence of the time before counts",
+        "report",
+        "redis.call('DEL', KEYS[3], KEYS[4])\n    append",
+        "append",
+    ),
+]
