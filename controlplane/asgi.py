@@ -1,6 +1,7 @@
 """The web process: pages and API over HTTP, live updates over one WebSocket."""
 
 import os
+from typing import Any
 
 from django.core.asgi import get_asgi_application
 
@@ -9,16 +10,21 @@ http = get_asgi_application()
 
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402 - Django must be set up first
 from channels.sessions import SessionMiddlewareStack  # noqa: E402
-from django.conf import settings  # noqa: E402
 
+from controlplane import env  # noqa: E402
 from controlplane.accounts.sockets import ClaimsAuthMiddleware, ListedOrigins  # noqa: E402
 from dashboard.routing import websocket_urlpatterns  # noqa: E402
+
+# Read here and not from the settings: `manage.py web` lists its own address once it knows the port.
+_origins = env.origins("FUSEBOARD_ORIGINS")
+# channels routes applications where Django has views, which its types do not know.
+_routes: list[Any] = list(websocket_urlpatterns)
 
 application = ProtocolTypeRouter(
     {
         "http": http,
         "websocket": ListedOrigins(
-            SessionMiddlewareStack(ClaimsAuthMiddleware(URLRouter(websocket_urlpatterns))), settings.ORIGINS
+            SessionMiddlewareStack(ClaimsAuthMiddleware(URLRouter(_routes))), _origins
         ),
     }
 )

@@ -17,6 +17,6 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["controlplane.publishing", "controlplane.breakers"])
 
 
-@setup_logging.connect  # type: ignore[untyped-decorator]
+@setup_logging.connect
 def _keep_our_logs(**_: Any) -> None:
     """Celery leaves logging alone when somebody listens here; Django has configured it."""

@@ -1,6 +1,7 @@
 """Everything that can be configured, on one page. README.md lists the variables."""
 
 import secrets
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "controlplane.api.problems.ProblemResponses",
     "controlplane.middleware.StoreErrors",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -199,14 +201,15 @@ CONTENT_SECURITY_POLICY: dict[str, Any] = {
 # Static files: hashed names once `collectstatic` has run; straight from the packages before that.
 
 STATIC_URL = "/static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
-_collected = not DEBUG and (STATIC_ROOT / "staticfiles.json").exists()
-WHITENOISE_USE_FINDERS = not _collected
+_collected = BASE_DIR / "staticfiles"
+_hashed = sys.argv[1:2] == ["collectstatic"] or (not DEBUG and (_collected / "staticfiles.json").exists())
+STATIC_ROOT = _collected if _hashed else None
+WHITENOISE_USE_FINDERS = not _hashed
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
         "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
-        if _collected or env.flag("FUSEBOARD_COLLECT")
+        if _hashed
         else "django.contrib.staticfiles.storage.StaticFilesStorage"
     },
 }

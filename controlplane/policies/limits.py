@@ -1,5 +1,7 @@
 """The columns every limit has, of a tier, of a tenant or of a vendor."""
 
+from typing import ClassVar
+
 from django.db import models
 from django.db.models import Q
 
@@ -32,7 +34,7 @@ class LimitColumns(models.Model):
 
     class Meta:
         abstract = True
-        constraints: tuple[models.BaseConstraint, ...] = (
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.CheckConstraint(
                 condition=Q(algorithm__in=[word.value for word in Algorithm]),
                 name="%(class)s_algorithm_known",

@@ -9,6 +9,11 @@ from fuseboard.contract.words import is_slug, is_subject
 #: Control characters except tab and line breaks, and halves of surrogate pairs.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
+
+def is_printable(text: str) -> bool:
+    return _UNPRINTABLE.search(text) is None
+
+
 SHORTEST_REASON = 8
 LONGEST_REASON = 500
 
@@ -56,7 +61,7 @@ class Problems:
     def text(self, field: str, value: object, longest: int) -> None:
         if not isinstance(value, str):
             self.add(field, "Enter text.")
-        elif _UNPRINTABLE.search(value):
+        elif not is_printable(value):
             self.add(field, "Remove the control characters.")
         elif len(value) > longest:
             self.add(field, f"Use at most {longest:,} characters.")

@@ -1,0 +1,132 @@
+"""Tokens: ``fb_<selector>_<secret>``, shown once, kept as a hash.
+
+They change nothing pods decide by, so they make no revision; the audit has them all the same.
+"""
+
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Literal
+
+from django.db import transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from controlplane.accounts.models import AgentToken, ApiToken, Role, TokenColumns
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.policies.document import environment_of
+from controlplane.policies.errors import NotFound
+from controlplane.policies.validation import Problems
+from controlplane.publishing.revisions import notify
+
+CHANNEL = "fuseboard_tokens"
+LONGEST = timedelta(days=366)
+
+_TOKEN = re.compile(r"fb_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class TokenUser:
+    """A program that came with an API token."""
+
+    name: str
+    role: str
+    is_authenticated: Literal[True] = True
+    is_active: Literal[True] = True
+
+    def get_username(self) -> str:
+        return f"token {self.name}"
+
+
+def create_agent_token(
+    *, environment: str, name: str, expires_at: datetime, reason: str, actor: Actor
+) -> str:
+    """A token with which servers sync; returns its text, which is not kept."""
+    _check(name, expires_at, reason)
+    text, selector, digest = _make()
+    with transaction.atomic():
+        AgentToken.objects.create(
+            environment=environment_of(environment).slug,
+            name=name,
+            selector=selector,
+            digest=digest,
+            expires_at=expires_at,
+        )
+        _note("agent_token.created", name, {"environment": environment, "selector": selector}, reason, actor)
+    return text
+
+
+def create_api_token(*, name: str, role: str, expires_at: datetime, reason: str, actor: Actor) -> str:
+    """A token for the API; returns its text, which is not kept."""
+    _check(name, expires_at, reason, role=role)
+    text, selector, digest = _make()
+    with transaction.atomic():
+        ApiToken.objects.create(name=name, role=role, selector=selector, digest=digest, expires_at=expires_at)
+        _note("api_token.created", name, {"role": role, "selector": selector}, reason, actor)
+    return text
+
+
+def revoke_token(*, selector: str, reason: str, actor: Actor) -> None:
+    """Refuse the token from now on; gateways hear of it at once."""
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    with transaction.atomic():
+        for model in (AgentToken, ApiToken):
+            row = model.objects.filter(selector=selector, revoked_at__isnull=True).first()
+            if row is not None:
+                model.objects.filter(pk=row.pk).update(revoked_at=Now())
+                _note("token.revoked", row.name, {"selector": selector}, reason, actor)
+                return
+    raise NotFound("token", selector)
+
+
+def user_of(text: str) -> TokenUser | None:
+    """Whom an API token stands for, while it is valid."""
+    match = _TOKEN.fullmatch(text)
+    if match is None:
+        return None
+    row = ApiToken.objects.filter(selector=match[1]).first()
+    if row is None or not _holds(row, match[2]):
+        return None
+    return TokenUser(name=row.name, role=row.role)
+
+
+def _holds(row: TokenColumns, secret: str) -> bool:
+    valid = row.revoked_at is None and row.expires_at > timezone.now()
+    return compare_digest(sha256(secret.encode()).hexdigest(), row.digest) and valid
+
+
+def _make() -> tuple[str, str, str]:
+    selector, secret = secrets.token_hex(8), secrets.token_hex(32)
+    return f"fb_{selector}_{secret}", selector, sha256(secret.encode()).hexdigest()
+
+
+def _check(name: str, expires_at: datetime, reason: str, *, role: str = Role.VIEWER) -> None:
+    problems = Problems()
+    problems.text("name", name, 200)
+    if not name.strip():
+        problems.add("name", "Say what it is for.")
+    if role not in Role.values:
+        problems.add("role", f"Choose one of: {', '.join(Role.values)}.")
+    if not timedelta(0) < expires_at - timezone.now() <= LONGEST:
+        problems.add("expires_at", f"Choose a time within the next {LONGEST.days} days.")
+    problems.reason(reason)
+    problems.settle()
+
+
+def _note(action: str, name: str, fields: dict[str, str], reason: str, actor: Actor) -> None:
+    record(
+        actor=actor,
+        action=action,
+        target_kind="token",
+        target_name=name,
+        before=None,
+        after=fields,
+        reason=reason,
+    )
+    notify(CHANNEL, {})

@@ -1,0 +1,57 @@
+"""Who calls: a program with a token, or a browser with a session and its CSRF token."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja.errors import AuthorizationError
+from ninja.security import HttpBearer, SessionAuth
+
+from controlplane.accounts import tokens
+from controlplane.accounts.permissions import may, role_of
+from controlplane.audit.actor import Actor
+
+
+class TokenAuth(HttpBearer):
+    def __init__(self, action: str) -> None:
+        super().__init__()
+        self.action = action
+
+    def authenticate(self, request: HttpRequest, token: str) -> Any:
+        return _allowed(tokens.user_of(token), self.action)
+
+
+class BrowserAuth(SessionAuth):
+    """A session, unless a token was sent: one that is wrong must not pass by a cookie."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__()
+        self.action = action
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if "Authorization" in request.headers:
+            return None
+        return super().__call__(request)
+
+    def authenticate(self, request: HttpRequest, key: str | None) -> Any:
+        return _allowed(super().authenticate(request, key), self.action)
+
+
+def needs(action: str) -> list[Any]:
+    """Ways to prove one may do this; asked before anything that was sent is looked at."""
+    return [TokenAuth(action), BrowserAuth(action)]
+
+
+def _allowed(user: Any, action: str) -> Any:
+    if user is not None and not may(user, action):
+        raise AuthorizationError
+    return user
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    user = request.auth  # type: ignore[attr-defined]
+    return Actor(
+        name=user.get_username(),
+        role=role_of(user),
+        origin="api",
+        address=request.META.get("REMOTE_ADDR", "") or "",
+    )

@@ -1,0 +1,128 @@
+"""Errors as RFC 9457 documents: ``type``, ``title``, ``status``, ``detail`` and, with 422, ``errors``."""
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, AuthorizationError, HttpError, ValidationError
+
+from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
+
+CONTENT_TYPE = "application/problem+json"
+
+#: Headers of a response that stay when its body becomes a problem document.
+_KEPT = ("Allow", "Retry-After", "WWW-Authenticate")
+
+_DETAILS = {
+    401: "Log in, or send Authorization: Bearer with a valid token.",
+    404: "There is nothing at this address.",
+    405: "The address exists, but not with this method.",
+    500: "That was our fault; it has been logged. Nothing was changed.",
+    503: "Postgres cannot be reached. Nothing was changed; try again in a few seconds.",
+}
+
+
+def problem(status: int, detail: str = "", *, kind: str = "", **more: Any) -> HttpResponse:
+    title = HTTPStatus(status).phrase
+    document = {
+        "type": f"urn:fuseboard:problem:{kind or title.lower().replace(' ', '-')}",
+        "title": title,
+        "status": status,
+        "detail": detail or _DETAILS.get(status, title),
+        **more,
+    }
+    response = JsonResponse(document, status=status, content_type=CONTENT_TYPE)
+    if status == 401:
+        response["WWW-Authenticate"] = 'Bearer realm="fuseboard"'
+    return response
+
+
+def install(api: NinjaAPI) -> None:
+    """Answer what the operations raise."""
+
+    def handle(error: type[Exception], answer: Callable[[Any], HttpResponse]) -> None:
+        api.add_exception_handler(error, lambda request, exception: answer(exception))
+
+    handle(ValidationError, lambda e: _invalid([_field_error(found) for found in e.errors]))
+    handle(InvalidEdit, lambda e: _invalid([(field, " ".join(found)) for field, found in e.errors.items()]))
+    handle(EditConflict, _conflict)
+    handle(NotFound, lambda e: problem(404, str(e)))
+    handle(AuthenticationError, lambda e: problem(401))
+    handle(AuthorizationError, lambda e: problem(403, "Your role may not do this."))
+    handle(HttpError, lambda e: problem(e.status_code, str(e)))
+
+
+def _invalid(errors: Sequence[tuple[str, str]]) -> HttpResponse:
+    return problem(
+        422,
+        "; ".join(f"{field}: {message}" for field, message in errors),
+        kind="invalid",
+        errors=[{"field": field, "message": message} for field, message in errors],
+    )
+
+
+def _field_error(found: dict[str, Any]) -> tuple[str, str]:
+    # The first part of the location says body, path or query; in a body the second is ours.
+    where, *rest = found["loc"]
+    parts = rest[1:] if where == "body" and len(rest) > 1 else rest
+    return ".".join(map(str, parts)) or str(where), found["msg"]
+
+
+def _conflict(error: EditConflict) -> HttpResponse:
+    return problem(
+        409,
+        f"{error.by or 'Somebody'} changed it meanwhile: {error}.",
+        kind="conflict",
+        expected_version=error.expected_version,
+        current_version=error.current_version,
+        changed=error.changed,
+        changed_by=error.by,
+        changed_at=error.at.isoformat() if error.at else None,
+    )
+
+
+#: For the description: any operation may end in one.
+RESPONSE = {
+    "description": "A problem, RFC 9457",
+    "content": {
+        CONTENT_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["type", "title", "status", "detail"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "detail": {"type": "string"},
+                    "errors": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+                        },
+                    },
+                },
+            }
+        }
+    },
+}
+
+
+class ProblemResponses:
+    """Middleware: whatever goes wrong under /api/, wherever, is answered as a problem document."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        is_problem = response.headers.get("Content-Type", "").startswith(CONTENT_TYPE)
+        if response.status_code < 400 or is_problem or not request.path.startswith("/api/"):
+            return response
+        answer = problem(response.status_code)
+        for name in _KEPT:
+            if name in response.headers:
+                answer.headers[name] = response.headers[name]
+        return answer

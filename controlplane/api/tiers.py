@@ -1,0 +1,54 @@
+from django.db.models import Prefetch, QuerySet
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from controlplane.api.auth import actor_of, needs
+from controlplane.api.schemas import Environment, QuotaIn, RevisionOut, Slug, TierOut
+from controlplane.api.tenants import quota_arguments
+from controlplane.api.versions import version_read
+from controlplane.policies import edits
+from controlplane.policies.document import environment_of
+from controlplane.policies.errors import NotFound
+from controlplane.policies.models import Tier, TierQuota
+
+router = Router()
+
+
+@router.get("", response=list[TierOut])
+def list_tiers(request: HttpRequest, environment: Environment) -> QuerySet[Tier]:
+    return _tiers(environment)
+
+
+@router.get("/{tier}", response=TierOut)
+def get_tier(request: HttpRequest, response: HttpResponse, environment: Environment, tier: Slug) -> Tier:
+    row = _tiers(environment).filter(name=tier).first()
+    if row is None:
+        raise NotFound("tier", tier)
+    response["ETag"] = f'"{row.version}"'
+    return row
+
+
+@router.put("/{tier}/quotas/{quota}", response=RevisionOut, auth=needs("edit_quota"))
+def set_quota(
+    request: HttpRequest, environment: Environment, tier: Slug, quota: Slug, values: QuotaIn
+) -> RevisionOut:
+    """Set a quota of every tenant of the tier that has none of its own by that name."""
+    revision = edits.set_tier_quota(
+        environment=environment,
+        tier=tier,
+        quota=quota,
+        **quota_arguments(values),
+        expected_version=version_read(request, values.expected_version),
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+def _tiers(environment: str) -> QuerySet[Tier]:
+    quotas = Prefetch("quotas", queryset=TierQuota.objects.order_by("name"))
+    return (
+        Tier.objects.filter(environment=environment_of(environment))
+        .prefetch_related(quotas)
+        .order_by("-priority", "name")
+    )

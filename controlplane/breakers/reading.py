@@ -1,0 +1,29 @@
+"""Breakers as Redis holds them, for pages and the API."""
+
+from collections.abc import Iterable
+
+import redis
+
+from controlplane.publishing.store import PROMPT_S, limits
+from fuseboard.contract import keys
+from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
+
+
+def stored_breakers(
+    environment: str, dependencies: Iterable[str], *, deadline_s: float = PROMPT_S
+) -> dict[str, StoredBreaker | None] | None:
+    """Dependency -> its breaker, ``None`` when Redis has none; ``None`` when Redis does not answer."""
+    names = list(dependencies)
+    if not names:
+        return {}
+    try:
+        with limits(deadline_s=deadline_s).pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.get(keys.breaker(environment, name))
+            texts = pipeline.execute(raise_on_error=False)
+    except (redis.ConnectionError, redis.TimeoutError):
+        return None
+    return {
+        name: parse_breaker(text) if isinstance(text, str) else None
+        for name, text in zip(names, texts, strict=True)
+    }

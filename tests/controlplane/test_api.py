@@ -1,0 +1,356 @@
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from controlplane.accounts import tokens
+from controlplane.accounts.models import ApiToken, User
+from controlplane.audit.models import Entry
+from controlplane.policies import edits
+from controlplane.policies.models import TenantQuota
+
+API = "/api/v1/production"
+QUOTA = f"{API}/tenants/acme/quotas/requests"
+GOOD = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, "reason": "agreed with acme"}
+
+
+@pytest.fixture
+def call(production: str, alice: Any) -> Any:
+    """Calls with the token of a role: ``call("admin", "GET", path, body)``."""
+
+    def call(role: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        text = tokens.create_api_token(
+            name=f"test {role}",
+            role=role,
+            expires_at=timezone.now() + timedelta(hours=1),
+            reason="for a test",
+            actor=alice,
+        )
+        content = body if isinstance(body, str | bytes) else json.dumps(body)
+        return Client().generic(
+            method,
+            path,
+            content if body is not None else "",
+            content_type="application/json",
+            secure=True,
+            headers={"Authorization": f"Bearer {text}", **headers},
+        )
+
+    return call
+
+
+def problem(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    document = response.json()
+    assert {"type", "title", "status", "detail"} <= document.keys()
+    assert document["status"] == status
+    return document
+
+
+def test_a_quota_is_set_and_read_back(call: Any) -> None:
+    answer = call("admin", "PUT", QUOTA, GOOD)
+    assert answer.status_code == 200
+    tenant = call("viewer", "GET", f"{API}/tenants/acme")
+    assert tenant["ETag"] == '"2"'
+    assert tenant.json()["quotas"] == [
+        {
+            "name": "requests",
+            "algorithm": "token_bucket",
+            "limit": 50,
+            "window_s": 60,
+            "burst": 5,
+            "failure_policy": "local_share",
+            "shadow": False,
+        }
+    ]
+    entry = Entry.objects.filter(action="tenant_quota.set").get()
+    assert (entry.actor, entry.role, entry.origin) == ("token test admin", "admin", "api")
+    assert entry.reason == "agreed with acme"
+
+
+BAD = [
+    ("limit", "-1"),
+    ("limit", "1.5"),
+    ("limit", "50.0"),
+    ("limit", "NaN"),
+    ("limit", "Infinity"),
+    ("limit", "1e400"),
+    ("limit", "true"),
+    ("limit", '"50"'),
+    ("limit", "null"),
+    ("limit", "1000000001"),
+    ("limit", "9" * 25),
+    ("limit", "9" * 5000),
+    ("limit", "[50]"),
+    ("window_s", "0"),
+    ("window_s", "34560001"),
+    ("burst", "0"),
+    ("burst", "false"),
+    ("reason", '"short"'),
+    ("reason", '"with a \\u0000 in it"'),
+    ("reason", '"with half of \\ud800 a pair"'),
+    ("reason", "7"),
+    ("algorithm", '"leaky_bucket"'),
+    ("failure_policy", '"hope"'),
+    ("shadow", "1"),
+    ("expected_version", '"1"'),
+    ("is_staff", "true"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD, ids=lambda text: text[:30])
+def test_bad_values_are_refused_by_the_name_of_their_field(call: Any, field: str, value: str) -> None:
+    fields = {name: json.dumps(good) for name, good in GOOD.items()} | {field: value}
+    body = "{" + ", ".join(f'"{name}": {text}' for name, text in fields.items()) + "}"
+    document = problem(call("admin", "PUT", QUOTA, body), 422)
+    assert [error["field"] for error in document["errors"]] == [field]
+    assert not TenantQuota.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "body", ["", "{", "[]", "null", '{"limit": 1, "limit": 2}', "[" * 100_000, b"\xff\xfe", '"x"']
+)
+def test_bodies_that_are_none_are_refused(call: Any, body: Any) -> None:
+    response = call("admin", "PUT", QUOTA, body)
+    assert response.status_code in (400, 422)
+    problem(response, response.status_code)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/production/tenants/%00",
+        "/api/v1/production/tenants/" + "x" * 201,
+        "/api/v1/production/tiers/..%00",
+        "/api/v1/no%20slug/tenants",
+        "/api/v1/production/tenants?limit=0",
+        "/api/v1/production/tenants?limit=501",
+        "/api/v1/production/tenants?limit=x",
+        "/api/v1/production/tenants?after=%00",
+        "/api/v1/production/audit?before=-1",
+        "/api/v1/production/audit?before=99999999999999999999999",
+    ],
+)
+def test_bad_addresses_are_refused(call: Any, path: str) -> None:
+    problem(call("viewer", "GET", path), 422)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/production/tenants/nobody",
+        "/api/v1/production/tiers/none",
+        "/api/v1/production/breakers/none",
+        "/api/v1/staging/tenants",
+        "/api/v1/staging/servers",
+        "/api/nonsense",
+    ],
+)
+def test_what_is_not_there_is_a_problem_document_too(call: Any, path: str) -> None:
+    problem(call("viewer", "GET", path), 404)
+
+
+def test_a_wrong_method_is_a_problem_document_too(call: Any) -> None:
+    assert "GET" in call("viewer", "PATCH", f"{API}/tenants")["Allow"]
+    problem(call("viewer", "PATCH", f"{API}/tenants"), 405)
+
+
+def test_the_second_of_two_editors_is_told_what_changed(call: Any) -> None:
+    assert call("admin", "PUT", QUOTA, GOOD).status_code == 200
+    document = problem(call("admin", "PUT", QUOTA, GOOD | {"limit": 70}), 409)
+    assert document["current_version"] == 2
+    assert document["changed"]["quotas.requests.limit"] == 50
+    assert document["changed_by"] == "token test admin"
+
+
+def test_the_version_may_come_as_if_match(call: Any) -> None:
+    body = {name: value for name, value in GOOD.items() if name != "expected_version"}
+    problem(call("admin", "PUT", QUOTA, body), 428)
+    problem(call("admin", "PUT", QUOTA, body, **{"If-Match": "*"}), 400)
+    problem(call("admin", "PUT", QUOTA, body, **{"If-Match": '"7"'}), 409)
+    assert call("admin", "PUT", QUOTA, body, **{"If-Match": '"1"'}).status_code == 200
+
+
+def test_a_quota_is_removed(call: Any) -> None:
+    call("admin", "PUT", QUOTA, GOOD)
+    answer = call("admin", "DELETE", f"{QUOTA}?reason=no+longer+needed&expected_version=2")
+    assert answer.status_code == 200
+    assert not TenantQuota.objects.exists()
+    problem(call("admin", "DELETE", f"{QUOTA}?expected_version=3"), 422)
+
+
+def test_tenants_with_slashes_can_be_addressed(call: Any, alice: Any) -> None:
+    edits.create_tenant(
+        environment="production", tenant="org/eu:1", tier="free", reason="for a test", actor=alice
+    )
+    assert call("viewer", "GET", f"{API}/tenants/org/eu:1").json()["tier"] == "free"
+
+
+def test_tenants_are_listed_in_pages(call: Any, alice: Any) -> None:
+    edits.create_tenants(
+        environment="production",
+        tenants=[(f"t{number}", "free", "") for number in range(5)],
+        reason="for a test",
+        actor=alice,
+    )
+    seen, after = [], ""
+    while after is not None:
+        page = call("viewer", "GET", f"{API}/tenants?limit=2" + (f"&after={after}" if after else "")).json()
+        seen += [item["key"] for item in page["items"]]
+        after = page["next"]
+    assert seen == ["acme", "t0", "t1", "t2", "t3", "t4"]
+
+
+def test_a_breaker_is_tripped_and_reset(call: Any, text_limits: Any) -> None:
+    hold = {"mode": "forced_open", "reason": "vendor is down", "expires_in_s": 600}
+    assert call("operator", "POST", f"{API}/breakers/openai/hold", hold).status_code == 200
+    breaker = call("viewer", "GET", f"{API}/breakers/openai").json()
+    assert (breaker["state"], breaker["cause"], breaker["source"]) == ("open", "forced", "redis")
+    assert breaker["override"]["actor"] == "token test operator"
+    [override] = call("viewer", "GET", f"{API}/overrides?in_force=true").json()
+    assert override["reason"] == "vendor is down"
+    reset = call("operator", "POST", f"{API}/breakers/openai/reset", {"reason": "vendor is back"})
+    assert reset.status_code == 200
+    breaker = call("viewer", "GET", f"{API}/breakers/openai").json()
+    assert (breaker["state"], breaker["override"]) == ("closed", None)
+    problem(call("operator", "POST", f"{API}/breakers/openai/release", {"reason": "nothing held"}), 404)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("expires_in_s", 0), ("expires_in_s", 86_401), ("expires_in_s", True), ("mode", "ajar"), ("reason", "")],
+)
+def test_a_bad_hold_names_the_field(call: Any, field: str, value: Any) -> None:
+    body = {"mode": "forced_open", "reason": "vendor is down", "expires_in_s": 600} | {field: value}
+    document = problem(call("operator", "POST", f"{API}/breakers/openai/hold", body), 422)
+    assert [error["field"] for error in document["errors"]] == [field]
+
+
+def test_breakers_are_read_from_history_while_redis_is_gone(
+    call: Any, settings: Any, text_limits: Any, alice: Any
+) -> None:
+    from controlplane.breakers.collect import collect_transitions
+
+    hold = {"mode": "forced_open", "reason": "vendor is down", "expires_in_s": 600}
+    call("operator", "POST", f"{API}/breakers/openai/hold", hold)
+    collect_transitions("production")
+    settings.REDIS_URL = "redis://127.0.0.1:1"
+    [breaker] = call("viewer", "GET", f"{API}/breakers").json()
+    assert (breaker["state"], breaker["source"]) == ("open", "history")
+    # And edits are made all the same.
+    assert (
+        call("operator", "POST", f"{API}/breakers/openai/release", {"reason": "vendor is back"}).status_code
+        == 200
+    )
+
+
+MATRIX = [
+    ("GET", f"{API}/tenants", None, "viewer"),
+    ("GET", f"{API}/tenants/acme", None, "viewer"),
+    ("POST", f"{API}/tenants", {"key": "new", "tier": "free", "reason": "for a test"}, "admin"),
+    ("PUT", QUOTA, GOOD, "admin"),
+    ("DELETE", f"{QUOTA}?reason=for+a+test&expected_version=1", None, "admin"),
+    ("GET", f"{API}/tiers", None, "viewer"),
+    ("GET", f"{API}/tiers/free", None, "viewer"),
+    ("PUT", f"{API}/tiers/free/quotas/requests", GOOD, "admin"),
+    ("GET", f"{API}/breakers", None, "viewer"),
+    ("GET", f"{API}/breakers/openai", None, "viewer"),
+    (
+        "POST",
+        f"{API}/breakers/openai/hold",
+        {"mode": "disabled", "reason": "for a test", "expires_in_s": 60},
+        "operator",
+    ),
+    ("POST", f"{API}/breakers/openai/release", {"reason": "for a test"}, "operator"),
+    ("POST", f"{API}/breakers/openai/reset", {"reason": "for a test"}, "operator"),
+    ("GET", f"{API}/overrides", None, "viewer"),
+    ("GET", f"{API}/servers", None, "viewer"),
+    ("GET", f"{API}/audit", None, "viewer"),
+]
+RANKS = ["viewer", "operator", "admin"]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "least"), MATRIX, ids=lambda cell: str(cell)[:60])
+def test_every_operation_asks_for_its_role(call: Any, method: str, path: str, body: Any, least: str) -> None:
+    stranger = Client(enforce_csrf_checks=True).generic(method, path, secure=True)
+    problem(stranger, 401 if method == "GET" else 403)
+    for role in RANKS:
+        response = call(role, method, path, body)
+        if RANKS.index(role) < RANKS.index(least):
+            problem(response, 403)
+        else:
+            assert response.status_code in (200, 201, 404, 409, 422), response.content
+
+
+def test_the_matrix_misses_no_operation() -> None:
+    from controlplane.api.api import api
+
+    described = api.get_openapi_schema()["paths"]
+    operations = {(method.upper(), path) for path, methods in described.items() for method in methods}
+    assert len(operations) == len(MATRIX)
+
+
+def test_revoked_expired_and_misspelt_tokens_are_refused(production: str, alice: Any) -> None:
+    def get(text: str) -> Any:
+        return Client().get(f"{API}/tiers", headers={"Authorization": f"Bearer {text}"}, secure=True)
+
+    text = tokens.create_api_token(
+        name="x",
+        role="viewer",
+        expires_at=timezone.now() + timedelta(hours=1),
+        reason="for a test",
+        actor=alice,
+    )
+    assert get(text).status_code == 200
+    for wrong in (text[:-1], text + "0", text.replace("fb_", "fx_"), "", "fb__", text[:-1] + "g"):
+        assert problem(get(wrong), 401)
+    assert text.split("_")[2] not in str(ApiToken.objects.values().get())
+    ApiToken.objects.update(expires_at=timezone.now())
+    problem(get(text), 401)
+    ApiToken.objects.update(expires_at=timezone.now() + timedelta(hours=1))
+    tokens.revoke_token(selector=text.split("_")[1], reason="for a test", actor=alice)
+    problem(get(text), 401)
+
+
+def test_a_session_needs_the_csrf_token_to_write(production: str) -> None:
+    user = User.objects.create_user("bob", password="correct horse battery", role="admin")
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user)
+    assert client.get(f"{API}/tiers", secure=True).status_code == 200
+    problem(client.put(QUOTA, GOOD, content_type="application/json", secure=True), 403)
+    page = client.get("/api/v1/docs", secure=True)
+    assert page.status_code == 200
+    token = page.content.decode().partition('data-csrf-token="')[2].partition('"')[0]
+    answer = client.put(
+        QUOTA,
+        GOOD,
+        content_type="application/json",
+        secure=True,
+        headers={"X-CSRFToken": token, "Referer": "https://testserver/"},
+    )
+    assert answer.status_code == 200
+    assert Entry.objects.latest("id").actor == "bob"
+
+
+def test_a_wrong_token_does_not_pass_by_a_cookie(production: str) -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("bob", role="admin"))
+    problem(client.get(f"{API}/tiers", headers={"Authorization": "Bearer fb_x_y"}, secure=True), 401)
+
+
+def test_the_description_needs_a_login_and_runs_nothing_inline(production: str) -> None:
+    assert Client().get("/api/v1/docs", secure=True).status_code == 302
+    assert Client().get("/api/v1/openapi.json", secure=True).status_code == 302
+    client = Client()
+    client.force_login(User.objects.create_user("bob"))
+    page = client.get("/api/v1/docs", secure=True)
+    assert "https://" not in page.content.decode()
+    assert "script-src 'self'" in page["Content-Security-Policy"]
+    assert "data:" in page["Content-Security-Policy"]
+    assert "unsafe" not in page["Content-Security-Policy"]
+    schema = client.get("/api/v1/openapi.json", secure=True).json()
+    assert "/api/v1/{environment}/tenants" in schema["paths"]
