@@ -1,0 +1,39 @@
+import pytest
+
+from controlplane.demo.browser import NoSuchForm, find_form
+
+PAGE = """
+<form action="/search"><input name="q" value="old"></form>
+<form method="post" action="/hold?now=1">
+  <input type="hidden" name="token" value="t&amp;1">
+  <input type="radio" name="act" value="open"><input type="radio" name="act" value="closed" checked>
+  <input type="checkbox" name="sure" value="yes">
+  <select name="lasts"><option value="5">5 min</option><option value="60" selected>1 h</option></select>
+  <select name="zone"><option value="a">a</option><option value="b">b</option></select>
+  <textarea name="reason">as typed</textarea>
+  <button name="remove" value="1">Remove</button>
+</form>
+"""
+
+
+def test_a_form_keeps_what_the_page_filled_in():
+    form = find_form(PAGE, {"reason"})
+    assert (form.method, form.action) == ("POST", "/hold?now=1")
+    assert form.fields == {
+        "token": "t&1",
+        "act": "closed",
+        "lasts": "60",
+        "zone": "a",
+        "reason": "as typed",
+    }
+
+
+def test_a_button_is_there_to_be_pressed_and_is_not_pressed_by_itself():
+    form = find_form(PAGE, {"remove", "sure"})
+    assert "remove" not in form.fields
+    assert "sure" not in form.fields
+
+
+def test_a_form_that_is_not_there_is_an_error_that_lists_those_that_are():
+    with pytest.raises(NoSuchForm, match="/search: q; /hold"):
+        find_form(PAGE, {"reason"}, action="/search")

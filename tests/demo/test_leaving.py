@@ -1,0 +1,65 @@
+"""However a demo ends, nothing of it is left."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from controlplane.demo.premises import MARK
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
+    demo = subprocess.Popen(
+        [sys.executable, "manage.py", "demo"],
+        cwd=PROJECT,
+        env=os.environ | {"FUSEBOARD_DATA_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with demo:
+        said = until_it_runs(demo)
+        mark = mark_of_child(demo.pid)
+        assert len(marked(mark)) > 9, said
+        demo.send_signal(how)
+        demo.wait(20)
+    deadline = time.monotonic() + 20
+    while left := marked(mark):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def until_it_runs(demo):
+    said = ""
+    for line in demo.stdout:
+        said += line
+        if "Stop with Ctrl-C" in line:
+            return said
+    raise AssertionError(f"the demo ended with {demo.wait()}: {said}")
+
+
+def mark_of_child(parent):
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    environment = Path(f"/proc/{children[0]}/environ").read_bytes()
+    return re.search(rf"{MARK}=\w+".encode(), environment).group()
+
+
+def marked(mark):
+    """Command lines of the living processes with the mark in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # it ended while we looked
+            continue
+    return found
