@@ -32,7 +32,7 @@ RUN /opt/fuseboard/bin/pip install --no-deps --no-index /wheels/*.whl
 
 FROM python AS runtime
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fuseboard \
-    && install --directory --owner fuseboard --mode 0700 /run/fuseboard
+    && install --directory --owner fuseboard --mode 0700 /run/fuseboard /var/lib/fuseboard
 ENV PATH=/opt/fuseboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 
@@ -51,6 +51,6 @@ COPY controlplane controlplane
 COPY dashboard dashboard
 COPY docs/runbooks docs/runbooks
 # No secret is needed to collect files, and none is left in the image.
-RUN FUSEBOARD_COLLECT=1 FUSEBOARD_SECRET_KEY=only-while-collecting python manage.py collectstatic --noinput --verbosity 0
+RUN FUSEBOARD_SECRET_KEY=only-while-collecting python manage.py collectstatic --noinput --verbosity 0
 USER fuseboard
 EXPOSE 8000 8001

@@ -30,6 +30,7 @@ HOME, WORK, PACKAGES = "/ho" + "me/ann", "/wo" + "rk/main", "py" + "pi.org"
         (tree.registry_hosts, "a.txt", f"https://{PACKAGES}/simple"),
         (tree.registry_hosts, "requirements/dev.txt", "--index-" + "url https://packages.example"),
         (tree.python_length, "a.py", "x = 1\n" * (tree.MAX_PYTHON_LINES + 1)),
+        (tree.python_length, "tests/a.py", "x = 1\n" * (tree.MAX_TEST_LINES + 1)),
         (tree.lua_header, "a.lua", "-- KEYS\n-- ARGV\n-- Returns\nreturn 1\n"),
         (tree.lua_header, "a.lua", "#!lua\n-- KEYS and ARGV\nreturn 1 -- Returns\n"),
         (tree.markdown_links, "README.md", "see [this](docs/no-such-page.md)"),

@@ -1,0 +1,35 @@
+"""A token for the pods of one environment: ``python manage.py create_agent_token shop``."""
+
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from controlplane.accounts.tokens import create_agent_token
+from controlplane.audit.actor import Actor
+from controlplane.policies.errors import EditError
+
+
+class Command(BaseCommand):
+    help = "Prints a new token with which agents sync. It is shown once; only its hash is kept."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", help="what it is for; shown in the list of tokens")
+        parser.add_argument("--environment", default="production")
+        parser.add_argument("--days", type=int, default=90, help="valid for this long (default: 90)")
+        parser.add_argument("--reason", default="Made by the command line.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            token = create_agent_token(
+                environment=options["environment"],
+                name=options["name"],
+                expires_at=timezone.now() + timedelta(days=options["days"]),
+                reason=options["reason"],
+                actor=Actor(name="command line", role="admin", origin="command"),
+            )
+        except EditError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(token)
