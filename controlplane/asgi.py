@@ -13,6 +13,7 @@ from channels.sessions import SessionMiddlewareStack  # noqa: E402
 
 from controlplane import env  # noqa: E402
 from controlplane.accounts.sockets import ClaimsAuthMiddleware, ListedOrigins  # noqa: E402
+from dashboard.lifespan import lifespan  # noqa: E402
 from dashboard.routing import websocket_urlpatterns  # noqa: E402
 
 # Read here and not from the settings: `manage.py web` lists its own address once it knows the port.
@@ -23,6 +24,7 @@ _routes: list[Any] = list(websocket_urlpatterns)
 application = ProtocolTypeRouter(
     {
         "http": http,
+        "lifespan": lifespan,
         "websocket": ListedOrigins(
             SessionMiddlewareStack(ClaimsAuthMiddleware(URLRouter(_routes))), _origins
         ),

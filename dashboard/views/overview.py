@@ -65,7 +65,7 @@ def palette(request: HttpRequest) -> JsonResponse:
     tenant = reverse("tenant")
     for key in keys.values_list("key", flat=True)[:_PALETTE_TENANTS]:
         entries.append(_entry(key, "Tenant quotas", f"{tenant}?{urlencode({'key': key})}", "human"))
-    return JsonResponse({"entries": entries, "tenants": reverse("tenants")})
+    return JsonResponse({"entries": entries})
 
 
 _PAGES = (

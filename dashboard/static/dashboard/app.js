@@ -143,10 +143,12 @@
     const dialog = $("#palette"), list = $("#pal-list"), input = $("input", dialog);
     if (!dialog.open) { input.value = ""; dialog.showModal(); }
     if (!entries) entries = (await (await fetch(dialog.dataset.entries)).json()).entries;
+    const typed = input.value.trim();
+    const search = typed ? [{ name: `Search tenants for \u201c${typed}\u201d`, hint: "Tenants", glyph: "human", href: `${dialog.dataset.tenants}?q=${encodeURIComponent(typed)}` }] : [];
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     const score = e => (e.name.toLowerCase().startsWith(words[0] || "") ? 0 : 1);
     const found = entries.filter(e => words.every(w => `${e.name} ${e.hint}`.toLowerCase().includes(w))).sort((a, b) => score(a) - score(b)).slice(0, 9);
-    list.replaceChildren(...found.map((entry, i) => {
+    list.replaceChildren(...[...found, ...search].map((entry, i) => {
       const item = $("#pal-item").content.firstElementChild.cloneNode(true);
       item.id = `pal-${i}`;
       item.dataset.href = entry.href;
@@ -156,7 +158,6 @@
       $(".hint", item).textContent = entry.hint;
       return item;
     }));
-    $("#pal-none").hidden = found.length > 0;
     choose(0);
   };
   let chosen = 0;
