@@ -1,0 +1,33 @@
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from controlplane.accounts.models import Role
+from controlplane.accounts.tokens import create_api_token
+from controlplane.audit.actor import Actor
+from controlplane.policies.errors import EditError
+
+
+class Command(BaseCommand):
+    help = "Prints a new token for the API. It is shown once; only its hash is kept."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", help="what it is for")
+        parser.add_argument("--role", choices=Role.values, default=Role.VIEWER.value)
+        parser.add_argument("--days", type=int, default=90, help="valid for this long (default: 90)")
+        parser.add_argument("--reason", default="Made by the command line.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            token = create_api_token(
+                name=options["name"],
+                role=options["role"],
+                expires_at=timezone.now() + timedelta(days=options["days"]),
+                reason=options["reason"],
+                actor=Actor(name="command line", role="admin", origin="command"),
+            )
+        except EditError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(token)
