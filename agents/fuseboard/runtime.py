@@ -34,6 +34,8 @@ LOOP_ANSWER_S = 0.25
 ACKNOWLEDGE_PART = 0.2
 #: How long ``start`` waits for Redis to be connected before the first calls are decided locally.
 CONNECT_S = 0.5
+#: How long the first beat waits for the same.
+FIRST_BEAT_S = 0.1
 #: How long ``stop`` takes at most.
 STOP_S = 0.5
 
@@ -74,6 +76,8 @@ class Runtime:
             await apply_from_disk(self.configuration, self._disk, timeout_s=settings.boot_file_s)
         self.admission.start()
         self._watch.start()
+        # Else the first beat would report a server in local mode with every restart.
+        await self._connected(FIRST_BEAT_S)
         self._sync = self._make_sync(LoopPort(self.loop))
         self.configuration.listen(self._acknowledge)
         self._sync.start()
@@ -83,10 +87,7 @@ class Runtime:
             await _wait(self._watch.looked, settings.boot_redis_s - (monotonic() - began))
         if settings.bootstrap_file is not None:
             await apply_bootstrap(self.configuration, settings.bootstrap_file, timeout_s=settings.boot_file_s)
-        until = began + CONNECT_S
-        while self.admission.mode is Mode.LOCAL and monotonic() < until:
-            self._mode_changed.clear()
-            await _wait(self._mode_changed, until - monotonic())
+        await self._connected(began + CONNECT_S - monotonic())
         head, source = self.configuration.snapshot.head, self.configuration.snapshot.source
         logger.info("agent.started source=%s revision=%d mode=%s", source, head.revision, self.admission.mode)
 
@@ -106,6 +107,13 @@ class Runtime:
         for part in done:
             if (error := part.exception()) is not None:
                 logger.error("agent.stop: %s", error, exc_info=error)
+
+    async def _connected(self, timeout_s: float) -> None:
+        """Wait until Redis answers, or long enough."""
+        until = monotonic() + timeout_s
+        while self.admission.mode is Mode.LOCAL and (left := until - monotonic()) > 0:
+            self._mode_changed.clear()
+            await _wait(self._mode_changed, left)
 
     def _make_sync(self, port: LoopPort) -> SyncThread:
         gateway = None
@@ -151,12 +159,11 @@ class Runtime:
             response.server_time_us, asked_ns=exchange.asked_ns, answered_ns=exchange.answered_ns
         )
         configuration.live_servers = response.live_servers
-        if offer is not None:
-            configuration.apply(offer)
+        changed = offer is not None and configuration.apply(offer)
         if not configuration.complete and configuration.fetch is not None:
             configuration.fetch()
         # A refetch is more than one beat's worth of tenants; go on while it gets somewhere.
-        if response.tenants and configuration.wanted(1) and self._sync is not None:
+        if (changed or response.tenants) and configuration.wanted(1) and self._sync is not None:
             self._sync.beat_soon()
 
     # In the sync thread
