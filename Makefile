@@ -54,8 +54,8 @@ lint-types: environment
 lint-imports: environment
 	@.venv/bin/lint-imports --no-logo
 
-lint-lua: luacheck
-	@if command -v luacheck >/dev/null; then luacheck --quiet $(LUA); fi
+lint-lua: environment luacheck
+	@if command -v luacheck >/dev/null; then $(PY) tools/check_lua.py $(LUA); fi
 
 lint-templates: environment
 	@$(if $(TEMPLATES),.venv/bin/djade --check --target-version 5.2 $(TEMPLATES),echo "no templates yet")

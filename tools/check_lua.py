@@ -1,0 +1,75 @@
+"""Run luacheck over every Redis script as Redis sees it: with its ``-- insert NAME`` lines filled in.
+
+A finding inside an inserted part is reported once, under the part's own name and line. That a
+script leaves a function of a part unused is no finding, unless every script does.
+"""
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_INSERT = re.compile(r"-- insert (\w+)\n")
+_FINDING = re.compile(r"^[^:]*:(\d+):\d+: \((\w\d+)\) (.*)$")
+_UNUSED = "W211"
+#: A part cannot know what the scripts around it have named.
+_SHADOWING = "W431"
+
+#: Where a line came from: file and line number.
+Origin = tuple[str, int]
+
+
+def assemble(script: Path) -> tuple[str, list[Origin], set[str]]:
+    """The text with its parts, where each line is from, and the parts."""
+    text, origins, parts = "", [], set()
+    for number, line in enumerate(script.read_text().splitlines(keepends=True), start=1):
+        insert = _INSERT.fullmatch(line)
+        source = script.with_name(f"{insert.group(1)}.lua") if insert else None
+        lines = source.read_text().splitlines(keepends=True) if source else [line]
+        name = str((source or script).relative_to(ROOT))
+        origins += [(name, n if source else number) for n in range(1, len(lines) + 1)]
+        text += "".join(lines)
+        if source:
+            parts.add(name)
+    return text, origins, parts
+
+
+def findings(script: Path) -> tuple[set[tuple[Origin, str, str]], set[str]]:
+    """Everything luacheck says of one script, and the parts it is made of."""
+    text, origins, parts = assemble(script)
+    command = ["luacheck", "-", "--no-color", "--codes", "--formatter", "plain"]
+    done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False)  # noqa: S603
+    matches = [match for match in map(_FINDING.match, done.stdout.splitlines()) if match]
+    if done.returncode > 2 or (done.returncode and not matches):
+        raise SystemExit(f"luacheck failed on {script}: {done.stdout}{done.stderr}")
+    # An error at the end of the text is on the line after the last.
+    last = len(origins) - 1
+    found = (match.groups() for match in matches)
+    return {(origins[min(int(line) - 1, last)], code, message) for line, code, message in found}, parts
+
+
+def main(files: list[str]) -> int:
+    scripts = [path for file in files if (path := (ROOT / file)).read_text().startswith("#!lua")]
+    said: dict[tuple[Origin, str, str], int] = defaultdict(int)
+    users: dict[str, int] = defaultdict(int)
+    for script in scripts:
+        found, parts = findings(script)
+        for part in parts:
+            users[part] += 1
+        for finding in found:
+            said[finding] += 1
+    count = 0
+    for ((file, line), code, message), times in sorted(said.items()):
+        if code == _UNUSED and times < users.get(file, 1):
+            continue
+        if code == _SHADOWING and file in users:
+            continue
+        count += 1
+        sys.stderr.write(f"{file}:{line}: ({code}) {message}\n")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
