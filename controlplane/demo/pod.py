@@ -6,6 +6,7 @@ and the agent's ``FUSEBOARD_*`` variables set.
 """
 
 import argparse
+import logging
 import os
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -82,7 +83,18 @@ def application(vendor_url: str) -> FastAPI:
     return app
 
 
+def log_with_causes() -> None:
+    """Write what the agent logs, with the fields it says it by."""
+    fields = {"was": "", "mode": "", "cause": ""}
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        logging.Formatter("{asctime} {name}: {message} {was} {mode} {cause}", style="{", defaults=fields)
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
 if __name__ == "__main__":
+    log_with_causes()
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--host", default="127.0.0.1")
     arguments.add_argument("--port", type=int, required=True)

@@ -8,12 +8,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from hashlib import sha256
 
 from django.db import transaction
 from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken, Role, User
+from controlplane.accounts.tokens import create_agent_token, revoke_token
 from controlplane.audit.actor import Actor
 from controlplane.demo import cast
 from controlplane.embedded.servers import PROJECT
@@ -25,6 +25,9 @@ ENVIRONMENT = "production"
 
 DIRECTOR = Actor(name="demo", role="admin", origin="command")
 _REASON = "Set up for the demo"
+
+#: What the pods' token is for.
+_PODS = "demo pods"
 
 
 @dataclass(frozen=True)
@@ -127,13 +130,14 @@ def _people() -> dict[str, str]:
 
 
 def _token() -> str:
-    """A token for the pods, good for one day."""
-    selector, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-    AgentToken.objects.create(
-        name="demo pods",
-        selector=selector,
-        digest=sha256(secret.encode()).hexdigest(),
-        expires_at=timezone.now() + timedelta(days=1),
+    """A token for the pods, good for a week; those of earlier demos end with it."""
+    old = AgentToken.objects.filter(name=_PODS, revoked_at__isnull=True)
+    for selector in old.values_list("selector", flat=True):
+        revoke_token(selector=selector, reason=_REASON, actor=DIRECTOR)
+    return create_agent_token(
         environment=ENVIRONMENT,
+        name=_PODS,
+        expires_at=timezone.now() + timedelta(days=7),
+        reason=_REASON,
+        actor=DIRECTOR,
     )
-    return f"fb_{selector}_{secret}"
