@@ -49,5 +49,9 @@ def dict_config(level: str) -> dict[str, Any]:
             # A line per request belongs to the proxy in front.
             "django.server": {"handlers": [], "propagate": False},
             "uvicorn.access": {"handlers": [], "propagate": False},
+            # Two lines for each of some tasks per second say nothing.
+            "celery.app.trace": {"level": "WARNING"},
+            "celery.beat": {"level": "WARNING"},
+            "celery.worker.strategy": {"level": "WARNING"},
         },
     }

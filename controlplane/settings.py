@@ -57,8 +57,8 @@ _UNSET: dict[str, Any] = {
 }
 _database: dict[str, Any] = dict(dj_database_url.parse(DATABASE_URL)) if DATABASE_URL else _UNSET
 _database |= {
-    "CONN_MAX_AGE": env.integer("FUSEBOARD_CONN_MAX_AGE", 60, at_least=0, at_most=3600),
-    "CONN_HEALTH_CHECKS": True,
+    # Each request of an ASGI process has a thread of its own: a kept connection would never be used again.
+    "CONN_MAX_AGE": 0,
     "OPTIONS": {
         "connect_timeout": 2,
         "application_name": "fuseboard",
@@ -93,7 +93,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "controlplane.middleware.StaticFiles",
     "csp.middleware.CSPMiddleware",
     "controlplane.api.problems.ProblemResponses",
     "controlplane.middleware.StoreErrors",
@@ -205,6 +205,7 @@ _collected = BASE_DIR / "staticfiles"
 _hashed = sys.argv[1:2] == ["collectstatic"] or (not DEBUG and (_collected / "staticfiles.json").exists())
 STATIC_ROOT = _collected if _hashed else None
 WHITENOISE_USE_FINDERS = not _hashed
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
