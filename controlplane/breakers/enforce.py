@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import redis
 import structlog
@@ -13,18 +12,18 @@ from django.utils import timezone
 from prometheus_client import Counter
 
 from controlplane.audit.models import Entry
+from controlplane.breakers.emergency import adopt
 from controlplane.breakers.models import Override
+from controlplane.breakers.script import apply
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency
 from controlplane.publishing.models import OutboxEntry
-from controlplane.publishing.store import PROMPT_S, Script, limits
+from controlplane.publishing.store import PROMPT_S, limits
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import StoredOverride, parse_override
 from fuseboard.contract.words import OverrideMode
 
 log = structlog.get_logger(__name__)
-
-APPLY_OVERRIDE = Script(Path(__file__).parent / "lua" / "apply_override.lua")
 
 failures = Counter("fuseboard_enforce_failures_total", "Holds and resets left to the reconciler.")
 
@@ -46,12 +45,14 @@ def enforce(
 
     ``actor`` stands in the history as the one who ended a hold. Raises ``redis.RedisError``.
     """
+    store = limits(deadline_s=deadline_s)
+    if only is None:
+        adopt(store, environment)
     # Revision first: a hold made after this line is newer, and the script then refuses to end it.
     revision = environment_of(environment).revision
     wanted = _wanted(environment, only)
     if not wanted:
         return []
-    store = limits(deadline_s=deadline_s)
     with store.pipeline(transaction=False) as pipeline:
         for item in wanted:
             pipeline.get(keys.override(environment, item.dependency))
@@ -112,7 +113,7 @@ def _apply(
     done = False
     for entry in wanted.resets:
         by = Entry.objects.filter(environment=environment, epoch=entry.epoch, revision=entry.revision).first()
-        done |= _run(
+        done |= apply(
             store, environment, wanted.dependency, "reset", entry.revision, 0, by.actor if by else ""
         )
         OutboxEntry.objects.filter(pk=entry.pk).update(published_at=Now())
@@ -124,7 +125,7 @@ def _apply(
             revision=override.revision,
         )
         if done or stored != target:
-            done |= _run(
+            done |= apply(
                 store,
                 environment,
                 wanted.dependency,
@@ -134,28 +135,5 @@ def _apply(
                 override.actor,
             )
     elif stored is not None and not done:
-        done = _run(store, environment, wanted.dependency, "end", revision, 0, actor)
+        done = apply(store, environment, wanted.dependency, "end", revision, 0, actor)
     return done
-
-
-def _run(
-    store: redis.Redis,
-    environment: str,
-    dependency: str,
-    what: str,
-    revision: int,
-    expires_at_us: int,
-    actor: str,
-) -> bool:
-    done, _ = APPLY_OVERRIDE.run(
-        store,
-        keys=[
-            keys.override(environment, dependency),
-            keys.breaker(environment, dependency),
-            keys.outcomes(environment, dependency),
-            keys.evidence(environment, dependency),
-            keys.transitions(environment, dependency),
-        ],
-        args=[what, revision, expires_at_us, actor],
-    )
-    return bool(done)

@@ -6,9 +6,10 @@ from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.collect import collect_transitions
-from controlplane.breakers.enforce import APPLY_OVERRIDE, enforce
+from controlplane.breakers.enforce import enforce
 from controlplane.breakers.models import Override, StreamPosition, Transition
 from controlplane.breakers.overrides import end_override, expire_overrides, hold_breaker, reset_breaker
+from controlplane.breakers.script import APPLY_OVERRIDE
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment

@@ -1,0 +1,167 @@
+"""Holding a breaker open, or resetting it, while Postgres is down.
+
+Protection must not wait for the store that only makes it durable. So the hold goes to Redis
+alone, with a note of who and why in a stream there; as soon as Postgres is back, and before
+anything else touches holds, the notes become overrides, revisions and audit entries like any
+others. Only those who read pages by their claims get here: tokens are checked in Postgres.
+"""
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import redis
+import structlog
+from django.db.models import Q
+from django.utils import timezone
+
+from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Override
+from controlplane.breakers.script import apply
+from controlplane.policies.models import Dependency
+from controlplane.policies.validation import Problems
+from controlplane.publishing.publish import read_head
+from controlplane.publishing.revisions import Revision, revise
+from controlplane.publishing.store import limits
+from fuseboard.contract import keys
+from fuseboard.contract.breaker_state import parse_override
+from fuseboard.contract.words import OverrideMode
+
+log = structlog.get_logger(__name__)
+
+LONGEST = timedelta(minutes=30)
+
+
+def journal(environment: str) -> str:
+    """STREAM of notes, each one JSON text; in the slot of the configuration."""
+    return f"fb1:{environment}:{{cfg}}:emergency"
+
+
+def hold_open_without_postgres(
+    *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
+) -> None:
+    """Force a breaker open through Redis alone. Raises ``redis.RedisError`` when that is down, too."""
+    problems = Problems()
+    problems.slug("dependency", dependency)
+    problems.reason(reason)
+    remaining = expires_at - timezone.now()
+    if remaining <= timedelta(0):
+        problems.add("expires_at", "Choose a time in the future.")
+    elif remaining > LONGEST:
+        problems.add("expires_at", "At most 30 minutes while Postgres is down.")
+    problems.settle()
+    _act(environment, dependency, OverrideMode.FORCED_OPEN, reason, actor, expires_at=expires_at)
+
+
+def reset_without_postgres(*, environment: str, dependency: str, reason: str, actor: Actor) -> None:
+    """Close a breaker through Redis alone; the caller has asked twice, for it takes protection away."""
+    problems = Problems()
+    problems.slug("dependency", dependency)
+    problems.reason(reason)
+    problems.settle()
+    _act(environment, dependency, "reset", reason, actor)
+
+
+def _act(
+    environment: str,
+    dependency: str,
+    what: str,
+    reason: str,
+    actor: Actor,
+    *,
+    expires_at: datetime | None = None,
+) -> None:
+    store = limits()
+    head = read_head(store, environment)
+    text: Any = store.get(keys.override(environment, dependency))
+    stored = parse_override(text)
+    # Above everything Redis has seen. The revision Postgres gives it later is at least as high.
+    revision = max(head.revision if head else 0, stored.revision if stored else 0) + 1
+    expires_at_us = int(expires_at.timestamp() * 1_000_000) if expires_at else 0
+    note = {
+        "what": what,
+        "dependency": dependency,
+        "reason": reason,
+        "expires_at_us": expires_at_us,
+        "actor": actor.name,
+        "role": actor.role,
+        "origin": actor.origin,
+        "address": actor.address,
+    }
+    # The note first: a hold without one would be ended as one that nobody ordered.
+    store.xadd(journal(environment), {"note": json.dumps(note)})
+    apply(store, environment, dependency, what, revision, expires_at_us, actor.name)
+    log.warning("breaker.acted_without_postgres", environment=environment, dependency=dependency, what=what)
+
+
+def adopt(store: redis.Redis, environment: str) -> None:
+    """Make the notes durable, oldest first, each once."""
+    try:
+        entries: Any = store.xrange(journal(environment), count=100)
+    except redis.ResponseError as error:
+        log.error("emergency.unreadable", environment=environment, error=str(error))
+        return
+    for entry_id, fields in entries:
+        try:
+            note = json.loads(fields["note"])
+            _adopt(environment, entry_id, note)
+        except (KeyError, ValueError, TypeError, Dependency.DoesNotExist) as error:
+            log.error("emergency.unreadable", environment=environment, entry=entry_id, error=str(error))
+        store.xdel(journal(environment), entry_id)
+
+
+class _AdoptedBefore(Exception):
+    """The process died between commit and removal."""
+
+
+def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
+    actor = Actor(
+        name=str(note["actor"]), role=str(note["role"]), origin=note["origin"], address=str(note["address"])
+    )
+    made_at = datetime.fromtimestamp(int(entry_id.partition("-")[0]) / 1000, tz=UTC)
+    with (
+        suppress(_AdoptedBefore),
+        revise(environment=environment, actor=actor, reason=note["reason"]) as revision,
+    ):
+        if Entry.objects.filter(environment=environment, after__journal=entry_id).exists():
+            raise _AdoptedBefore
+        dependency = Dependency.objects.get(environment_id=environment, name=note["dependency"])
+        overrides = Override.objects.filter(dependency=dependency)
+        superseded = overrides.filter(Q(created_at__gt=made_at) | Q(ended_at__gt=made_at)).exists()
+        if not superseded:
+            overrides.filter(ended_at__isnull=True).update(ended_at=timezone.now(), ended_by=actor.name)
+            _store(revision, dependency, note)
+        revision.audit(
+            f"breaker.{'reset' if note['what'] == 'reset' else 'held'}",
+            target_kind="dependency",
+            target_name=dependency.name,
+            before=None,
+            after={
+                "override.mode": note["what"],
+                "made_at": made_at.isoformat(timespec="seconds"),
+                "made_without": "postgres",
+                "superseded": superseded,
+                "journal": entry_id,
+            },
+        )
+    log.info("emergency.adopted", environment=environment, entry=entry_id)
+
+
+def _store(revision: Revision, dependency: Dependency, note: dict[str, Any]) -> None:
+    if note["what"] == "reset":
+        # Redis has done it already; servers that could not ask Redis learn it from the document.
+        dependency.reset_revision = revision.number
+        dependency.save(update_fields=["reset_revision"])
+        return
+    expires_at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=note["expires_at_us"])
+    if expires_at > timezone.now():
+        Override.objects.create(
+            dependency=dependency,
+            mode=OverrideMode.FORCED_OPEN,
+            reason=note["reason"],
+            actor=note["actor"],
+            expires_at=expires_at,
+            revision=revision.number,
+        )

@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import redis
+
+from controlplane.publishing.store import Script
+from fuseboard.contract import keys
+
+APPLY_OVERRIDE = Script(Path(__file__).parent / "lua" / "apply_override.lua")
+
+
+def apply(
+    store: redis.Redis,
+    environment: str,
+    dependency: str,
+    what: str,
+    revision: int,
+    expires_at_us: int,
+    actor: str,
+) -> bool:
+    """Hold a breaker in Redis, end the hold or reset it; see the script. Whether anything was done."""
+    done, _ = APPLY_OVERRIDE.run(
+        store,
+        keys=[
+            keys.override(environment, dependency),
+            keys.breaker(environment, dependency),
+            keys.outcomes(environment, dependency),
+            keys.evidence(environment, dependency),
+            keys.transitions(environment, dependency),
+        ],
+        args=[what, revision, expires_at_us, actor],
+    )
+    return bool(done)

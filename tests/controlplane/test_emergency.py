@@ -1,0 +1,134 @@
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.utils import timezone
+
+from controlplane.audit.models import Entry
+from controlplane.breakers.emergency import hold_open_without_postgres, journal, reset_without_postgres
+from controlplane.breakers.enforce import enforce
+from controlplane.breakers.models import Override
+from controlplane.breakers.overrides import hold_breaker
+from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.models import Dependency
+from controlplane.publishing.tasks import reconcile_environment
+from fuseboard.contract import keys
+from fuseboard.contract.breaker_state import parse_breaker, parse_override
+from fuseboard.contract.words import BreakerState, OverrideMode
+
+OVERRIDE = keys.override("production", "openai")
+BREAKER = keys.breaker("production", "openai")
+
+
+@pytest.fixture
+def postgres_down(production: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Called to bring Postgres back."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OperationalError("connection refused")
+
+    connection.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "connect", refuse)
+        yield patch.undo
+
+
+def trip(alice: Any, minutes: float = 20, reason: str = "vendor is down, Postgres too") -> None:
+    hold_open_without_postgres(
+        environment="production",
+        dependency="openai",
+        reason=reason,
+        expires_at=timezone.now() + timedelta(minutes=minutes),
+        actor=alice,
+    )
+
+
+def test_a_breaker_is_held_open_at_once_and_made_durable_later(
+    postgres_down: Any, text_limits: Any, alice: Any
+) -> None:
+    trip(alice)
+    held = parse_override(text_limits.get(OVERRIDE))
+    assert held is not None
+    assert held.mode == OverrideMode.FORCED_OPEN
+    assert parse_breaker(text_limits.get(BREAKER)).state == BreakerState.OPEN
+    postgres_down()
+    reconcile_environment("production")
+    override = Override.objects.get()
+    assert (override.actor, override.reason) == ("alice", "vendor is down, Postgres too")
+    assert override.expires_at_us == held.expires_at_us
+    assert parse_override(text_limits.get(OVERRIDE)).revision == override.revision
+    entry = Entry.objects.latest("id")
+    assert (entry.action, entry.after["made_without"]) == ("breaker.held", "postgres")
+    assert text_limits.xlen(journal("production")) == 0
+
+
+def test_a_reset_closes_at_once_and_is_told_to_servers_later(
+    postgres_down: Any, text_limits: Any, alice: Any
+) -> None:
+    text_limits.set(BREAKER, "open 41 99999999999999 5 3 0 consecutive")
+    reset_without_postgres(
+        environment="production", dependency="openai", reason="vendor is well again", actor=alice
+    )
+    assert parse_breaker(text_limits.get(BREAKER)).state == BreakerState.CLOSED
+    postgres_down()
+    enforce("production")
+    assert Dependency.objects.get().reset_revision == Entry.objects.latest("id").revision
+
+
+def test_what_was_made_durable_once_is_not_made_so_again(
+    postgres_down: Any, text_limits: Any, alice: Any
+) -> None:
+    trip(alice)
+    [(entry_id, fields)] = text_limits.xrange(journal("production"))
+    postgres_down()
+    enforce("production")
+    text_limits.delete(journal("production"))
+    # As if the process had died between commit and removal.
+    text_limits.xadd(journal("production"), fields, id=entry_id)
+    before = Entry.objects.count()
+    enforce("production")
+    assert Entry.objects.count() == before
+    assert Override.objects.count() == 1
+
+
+def test_a_newer_decision_is_not_undone_by_an_older_note(
+    postgres_down: Any, text_limits: Any, alice: Any
+) -> None:
+    trip(alice)
+    postgres_down()
+    newer = hold_breaker(
+        environment="production",
+        dependency="openai",
+        mode=OverrideMode.METRICS_ONLY,
+        reason="only watching from now on",
+        expires_at=timezone.now() + timedelta(hours=1),
+        actor=alice,
+    )
+    reconcile_environment("production")
+    assert Override.objects.get(ended_at__isnull=True).revision == newer
+    assert parse_override(text_limits.get(OVERRIDE)).mode == OverrideMode.METRICS_ONLY
+    assert Entry.objects.latest("id").after["superseded"] is True
+
+
+def test_an_unreadable_note_is_dropped_and_stops_nothing(
+    production: str, text_limits: Any, alice: Any
+) -> None:
+    text_limits.xadd(journal("production"), {"note": "{"})
+    text_limits.xadd(journal("production"), {"other": "thing"})
+    enforce("production")
+    assert text_limits.xlen(journal("production")) == 0
+    text_limits.set(journal("production"), "not a stream")
+    enforce("production")
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"), [("reason", {"reason": "short"}), ("expires_at", {"minutes": 31})]
+)
+def test_it_lasts_half_an_hour_and_needs_a_reason(
+    postgres_down: Any, alice: Any, field: str, changed: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidEdit) as invalid:
+        trip(alice, **changed)
+    assert list(invalid.value.errors) == [field]
