@@ -44,10 +44,11 @@ def name_what_is_unreachable(command):  # type: (str) -> None
     """Say which configured server does not answer; without Postgres most commands end here."""
     from controlplane.embedded import reachable
 
-    for variable, problem in reachable.problems().items():
+    problems = reachable.problems()
+    for problem in problems.values():
         sys.stderr.write(problem + "\n")
-        if variable == "DATABASE_URL" and command not in ENDURING:
-            sys.exit(1)
+    if "DATABASE_URL" in problems and command not in ENDURING:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Serve the pages and the API: ``python manage.py web --port 8000``."""
 
 import os
-import socket
 from argparse import ArgumentParser
 from typing import Any
 
 import uvicorn
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
+
+from controlplane.listening import listen
 
 
 class Command(BaseCommand):
@@ -19,7 +20,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         host: str = options["host"]
-        with self._listen(host, options["port"], options["exactly"]) as listener:
+        with listen(host, options["port"], exactly=options["exactly"], say=self.stderr.write) as listener:
             port = listener.getsockname()[1]
             # A socket is only opened by pages of a listed origin; on its own machine that is this one.
             os.environ.setdefault("FUSEBOARD_ORIGINS", f"http://127.0.0.1:{port},http://localhost:{port}")
@@ -32,13 +33,3 @@ class Command(BaseCommand):
                 timeout_graceful_shutdown=2,
             )
             uvicorn.Server(config).run(sockets=[listener])
-
-    def _listen(self, host: str, port: int, exactly: bool) -> socket.socket:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            return socket.create_server((host, port), family=family)
-        except OSError as error:
-            if exactly or port == 0:
-                raise CommandError(f"Cannot listen on {host}, port {port}: {error.strerror}") from error
-            self.stderr.write(f"Port {port} cannot be had ({error.strerror}); another one is used.")
-            return self._listen(host, 0, exactly)
