@@ -7,14 +7,39 @@ one does the same. Nothing is enqueued inside a request.
 import os
 from typing import Any
 
+import structlog
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import beat_init, celeryd_init, setup_logging
+
+from controlplane.embedded import reachable
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["controlplane.publishing", "controlplane.breakers"])
+
+
+def _every(seconds: float, task: str) -> dict[str, Any]:
+    # What has waited for a few rounds is worth nothing: a later round sees the same state.
+    return {"task": task, "schedule": seconds, "options": {"expires": 5 * seconds}}
+
+
+app.conf.beat_schedule = {
+    "sweep-outbox": _every(1, "publishing.sweep_outbox"),
+    "reconcile": _every(2, "publishing.reconcile"),
+    "expire-overrides": _every(1, "breakers.expire_overrides"),
+    "collect-transitions": _every(1, "breakers.collect_transitions"),
+    "prune-outbox": _every(3600, "publishing.prune_outbox"),
+}
+
+
+@celeryd_init.connect
+@beat_init.connect
+def _name_what_is_missing(**_: Any) -> None:
+    """Celery tries again for ever, without saying which variable it is about."""
+    for variable, problem in reachable.problems().items():
+        structlog.get_logger(__name__).error("server.unreachable", variable=variable, problem=problem)
 
 
 @setup_logging.connect

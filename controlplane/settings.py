@@ -227,13 +227,7 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
 logs.configure()
 LOGGING = logs.dict_config(env.text("FUSEBOARD_LOG_LEVEL", "INFO").upper())
 
-# Celery: see controlplane.celery
-
-
-def _every(seconds: float, task: str) -> dict[str, Any]:
-    # What waited longer than a few rounds is worth nothing: later rounds see the same state.
-    return {"task": task, "schedule": seconds, "options": {"expires": 5 * seconds}}
-
+# Celery; its schedule is in controlplane.celery
 
 CELERY_BROKER_URL = BROKER_URL or "redis://FUSEBOARD_BROKER_URL-is-not-set"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
@@ -245,12 +239,5 @@ CELERY_TASK_SOFT_TIME_LIMIT = 20
 CELERY_TASK_TIME_LIMIT = 30
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TIMEZONE = "UTC"
-# The schedule below needs no memory between runs, so no file for it either.
+# The schedule needs no memory between runs, so no file for it either.
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
-CELERY_BEAT_SCHEDULE = {
-    "sweep-outbox": _every(1, "publishing.sweep_outbox"),
-    "reconcile": _every(2, "publishing.reconcile"),
-    "expire-overrides": _every(1, "breakers.expire_overrides"),
-    "collect-transitions": _every(1, "breakers.collect_transitions"),
-    "prune-outbox": _every(3600, "publishing.prune_outbox"),
-}
