@@ -20,6 +20,28 @@ def test_every_make_command_in_the_documents_exists(document):
     assert set(named) <= TARGETS
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_every_path_and_name_in_the_documents_exists(document):
+    """Documents name things instead of linking to them; a name that is gone is a lie."""
+    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    words = set(re.findall(r"`([^`\s]+)`", prose))
+    folders = "agents|controlplane|dashboard|docs|requirements|tests|tools"
+    paths = {word for word in words if re.match(rf"(?:{folders})/[\w./-]*$", word)}
+    assert {path for path in paths if not (ROOT / path).exists()} == set()
+    names = {
+        word
+        for word in words
+        if re.fullmatch(r"[a-z]+_[a-z_]+|(?:[A-Z][a-z]+){2,}|\w+\.(?:py|lua|html)", word)
+    }
+    sources = [
+        ROOT / name for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
+    ]
+    code = "".join(
+        f"{file}\n{file.read_text()}" for file in sources if file.suffix in (".py", ".lua", ".html", ".toml")
+    )
+    assert {name for name in names if name not in code} == set()
+
+
 def test_the_face_of_the_makefile_is_complete():
     assert {
         "demo",
