@@ -26,7 +26,7 @@ class Browser:
     """One person's visit to the dashboard, with cookies."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, timeout=10.0, follow_redirects=True)
+        self.client = httpx.Client(base_url=url, timeout=10.0, follow_redirects=True, trust_env=False)
 
     def close(self) -> None:
         self.client.close()

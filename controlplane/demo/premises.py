@@ -1,5 +1,6 @@
 """Where the demo plays: servers of its own, always, so that it never touches anything real."""
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -9,9 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from controlplane import embedded
+from controlplane.embedded.keeper import lock_at_once
 
 #: Every process of a demo carries this variable, by which the last checkpoint finds those left behind.
 MARK = "FUSEBOARD_DEMO"
+
+
+class Occupied(embedded.ServerFailed):
+    """Another demo uses the same data."""
 
 
 @contextmanager
@@ -21,10 +27,11 @@ def premises(*, check: bool) -> Iterator[Path]:
     ``check`` begins with empty servers in a folder of their own, removed when all went well.
     """
     for name in list(os.environ):
-        if name.startswith(("FUSEBOARD_", "DATABASE_URL")):
+        # Proxies would be asked for addresses of this machine, too.
+        if name.startswith(("FUSEBOARD_", "DATABASE_URL")) or name.lower().endswith("_proxy"):
             del os.environ[name]
     folder = embedded.FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if check:
         folder = Path(tempfile.mkdtemp(prefix="check-", dir=folder))
     os.environ[MARK] = secrets.token_hex(8)
@@ -33,7 +40,10 @@ def premises(*, check: bool) -> Iterator[Path]:
     os.environ["FUSEBOARD_LOG_LEVEL"] = "WARNING"
     # A browser on this machine, without TLS.
     os.environ["FUSEBOARD_PLAIN_HTTP"] = "1"
-    with embedded.running(list(embedded.SERVERS), folder=folder):
-        yield folder
+    with (folder / "demo.lock").open("w") as alone:
+        if not lock_at_once(alone, fcntl.LOCK_EX):
+            raise Occupied(f"A demo is running with the data in {folder}: use it, or stop it first.")
+        with embedded.running(list(embedded.SERVERS), folder=folder):
+            yield folder
     if check:
         shutil.rmtree(folder)

@@ -66,7 +66,8 @@ class Troupe:
         for name in names:
             actor = self.actors[name]
             arguments = [argument.format(port=actor.port) for argument in actor.arguments]
-            with self._log(actor).open("ab") as log:
+            # What an earlier run said is of no use; what the process said before it was killed is.
+            with self._log(actor).open("ab" if actor.process else "wb") as log:
                 actor.process = spawn(
                     [sys.executable, *arguments],
                     log=log,
@@ -76,7 +77,7 @@ class Troupe:
 
     def await_answers(self, names: Iterable[str], *, within_s: float = 30.0) -> None:
         """Wait until all of them answer. Raises ``DidNotStart`` with the end of a log."""
-        with httpx.Client(timeout=1.0) as client:
+        with httpx.Client(timeout=1.0, trust_env=False) as client:
             for name in names:
                 self._await_answer(self.actors[name], client, within_s)
 
@@ -115,15 +116,16 @@ class Troupe:
 
     def dismiss(self, *names: str, grace_s: float = 8.0) -> None:
         """Ask processes to stop, all at once; kill those that have not after ``grace_s``."""
-        going = [process for name in names if (process := self.actors[name].process) is not None]
+        leaving = [actor for name in names if (actor := self.actors.get(name)) is not None]
+        going = [actor.process for actor in leaving if actor.process is not None]
         for process in going:
             process.terminate()
         deadline = time.monotonic() + grace_s
         for process in going:
             stop(process, grace_s=max(0.1, deadline - time.monotonic()))
             kill_group(process)
-        for name in names:
-            self.actors[name].process = None
+        for actor in leaving:
+            actor.process = None
 
     def _log(self, actor: Actor) -> Path:
         return self.logs / f"{actor.name}.log"

@@ -56,67 +56,61 @@ class Stage:
         self.folder = folder
         self.seeded = seeded
         self.troupe = Troupe(folder / "logs")
-        self.client = httpx.Client(timeout=5.0)
+        self.client = httpx.Client(timeout=5.0, trust_env=False)
+        self._per_pod = per_pod
         self._cast_control_plane(web_port)
+
+    def open(self) -> None:
+        """Start everything and wait until all of it answers. Raises ``DidNotStart``."""
+        self.troupe.begin("vendor", *CONTROL_PLANE)
+        self.troupe.await_answers(["vendor", "gateway"])
+        for dependency in DEPENDENCIES:
+            self.switch(dependency.name, failure_percent=0, latency_ms=dependency.latency_ms)
+        # Cast only now: a process that lost a race for its port has another since.
         self._cast_pods()
-        pods = [self.troupe.actors[name].url for name in PODS]
-        load = ["-m", "controlplane.demo.load", "--port", "{port}", "--per-pod", str(per_pod), *pods]
-        self.troupe.add(Actor("load", load, _outside(), health="/figures"))
+        self.troupe.begin(*PODS)
+        self.troupe.await_answers(["web", *PODS])
+        self._cast_load()
+        self.troupe.begin("load")
+        self.troupe.await_answers(self.troupe.actors)
 
     def _cast_control_plane(self, web_port: int) -> None:
-        web = Actor("web", ["manage.py", "web", "--exactly", "--port", "{port}"], health="/healthz")
-        web.port = web_port
-        gateway = Actor(
-            "gateway", ["manage.py", "gateway", "--exactly", "--port", "{port}"], health="/healthz"
-        )
         celery = ["-m", "celery", "-A", "controlplane"]
-        worker = [
-            *celery,
-            "worker",
-            "--pool=threads",
-            "--concurrency=2",
-            "--without-gossip",
-            "--without-mingle",
-        ]
-        environment = dict(os.environ) | {"FUSEBOARD_BEAT_MS": str(BEAT_MS), "FUSEBOARD_LOG_LEVEL": "INFO"}
-        for actor in (web, gateway, Actor("worker", worker), Actor("beat", [*celery, "beat"])):
-            actor.environment = environment
+        worker = [*celery, "worker", "--pool=threads", "--concurrency=2"]
+        actors = (
+            Actor("web", _served("manage.py", "web", "--exactly"), health="/healthz", port=web_port),
+            Actor("gateway", _served("manage.py", "gateway", "--exactly"), health="/healthz"),
+            Actor("worker", [*worker, "--without-gossip", "--without-mingle"]),
+            Actor("beat", [*celery, "beat"]),
+        )
+        for actor in actors:
+            # Celery says at INFO every second that nothing was to be done.
+            level = "INFO" if actor.health else "WARNING"
+            said = {"FUSEBOARD_BEAT_MS": str(BEAT_MS), "FUSEBOARD_LOG_LEVEL": level}
+            actor.environment = dict(os.environ) | said
             self.troupe.add(actor)
+        vendor = _served("-m", "controlplane.demo.vendor")
+        self.troupe.add(Actor("vendor", vendor, _outside(), health="/control"))
 
     def _cast_pods(self) -> None:
-        vendor = self.troupe.add(
-            Actor(
-                "vendor",
-                ["-m", "controlplane.demo.vendor", "--port", "{port}"],
-                _outside(),
-                health="/control",
-            )
-        )
         for name, zone in zip(PODS, ZONES, strict=True):
             environment = _outside() | {
-                "FUSEBOARD_URL": self.troupe.actors["gateway"].url,
+                "FUSEBOARD_URL": self.url("gateway"),
                 "FUSEBOARD_TOKEN": self.seeded.agent_token,
                 "FUSEBOARD_REDIS_URL": os.environ["FUSEBOARD_REDIS_URL"],
                 "FUSEBOARD_SERVICE": SERVICE,
                 "FUSEBOARD_SERVER": name,
                 "FUSEBOARD_ZONE": zone,
                 "FUSEBOARD_STATE_DIR": str(self.folder / "pods" / name),
-                "VENDOR_URL": vendor.url,
+                "VENDOR_URL": self.url("vendor"),
             }
-            arguments = ["-m", "controlplane.demo.pod", "--port", "{port}"]
-            self.troupe.add(Actor(name, arguments, environment, health="/healthz"))
+            pod = _served("-m", "controlplane.demo.pod")
+            self.troupe.add(Actor(name, pod, environment, health="/healthz"))
 
-    def open(self) -> None:
-        """Start everything and wait until all of it answers. Raises ``DidNotStart``."""
-        actors = self.troupe.actors
-        self.troupe.begin("vendor", *CONTROL_PLANE)
-        self.troupe.await_answers(["vendor", "gateway"])
-        for dependency in DEPENDENCIES:
-            self.switch(dependency.name, failure_percent=0, latency_ms=dependency.latency_ms)
-        self.troupe.begin(*PODS)
-        self.troupe.await_answers(["web", *PODS])
-        self.troupe.begin("load")
-        self.troupe.await_answers(actors)
+    def _cast_load(self) -> None:
+        pods = [self.url(name) for name in PODS]
+        load = [*_served("-m", "controlplane.demo.load"), "--per-pod", str(self._per_pod), *pods]
+        self.troupe.add(Actor("load", load, _outside(), health="/figures"))
 
     def close(self) -> None:
         """Stop everything: customers first, then pods, which say goodbye to the gateway."""
@@ -147,6 +141,10 @@ class Stage:
         if begin_anew:
             self.client.delete(url).raise_for_status()
         return Figures({pod: accounts[self.url(pod)] for pod in PODS})
+
+
+def _served(*arguments: str) -> list[str]:
+    return [*arguments, "--port", "{port}"]
 
 
 def _outside() -> dict[str, str]:

@@ -30,12 +30,27 @@ def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
         said = until_it_runs(demo)
         mark = mark_of_child(demo.pid)
         assert len(marked(mark)) > 9, said
+        assert "running" in a_second_demo_says(tmp_path)
         demo.send_signal(how)
         demo.wait(20)
     deadline = time.monotonic() + 20
     while left := marked(mark):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+def a_second_demo_says(folder):
+    second = subprocess.run(
+        [sys.executable, "manage.py", "demo"],
+        cwd=PROJECT,
+        env=os.environ | {"FUSEBOARD_DATA_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert second.returncode == 1
+    return second.stderr
 
 
 def until_it_runs(demo):
