@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from controlplane.gateway import problems
-from controlplane.gateway.beats import check_beat
+from controlplane.gateway.beats import check_beat, check_names
 from controlplane.gateway.fleet import FleetFull
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.problems import Problem
@@ -127,6 +127,8 @@ class GatewayApp:
             raise problems.not_ready(f"Nothing is published for environment {beat.environment!r} yet.")
         fleet = gateway.fleet(beat.environment)
         check_beat(beat)
+        if beat.server not in fleet.servers:
+            check_names(beat)
         wait_s = fleet.wait_s(beat.server)
         if wait_s:
             raise problems.too_many(wait_s)

@@ -38,21 +38,15 @@ class Fleet:
         self.totals = Totals()
         self.preservation = SelfPreservation()
         self.stale_beats = 0
+        #: When a server should come back: later as the fleet grows, so that beats per second stay bounded.
+        self.next_ms = beat_ms
+        #: Servers that may be spending, the most of the last ten minutes, at least 1.
+        self.live_servers = 1
         self._clock = clock
         self._beat_ms = beat_ms
         self._beats_per_s = beats_per_s
         self._most = RecentMaximum()
         self._swept = clock.monotonic()
-
-    @property
-    def next_ms(self) -> int:
-        """When a server should come back: later as the fleet grows, so that beats per second stay bounded."""
-        return min(600_000, max(self._beat_ms, len(self.servers) * 1000 // self._beats_per_s))
-
-    @property
-    def live_servers(self) -> int:
-        """Servers that may be spending, the most of the last ten minutes, at least 1."""
-        return self._most.value
 
     def absorb(self, beat: SyncRequest) -> bool:
         """Take in one beat; whether it should be seen at once. Stale beats change nothing.
@@ -84,7 +78,7 @@ class Fleet:
         """Take over a server from Postgres: its lease begins now, its counters with its next beat."""
         if server.beat.server not in self.servers and len(self.servers) < MOST_SERVERS:
             self.servers[server.beat.server] = server
-            self._count()
+            self._note_size(len(self.servers))
 
     def sweep(self) -> list[KnownServer]:
         """Let silence do its work; the servers whose state changed."""
@@ -119,7 +113,7 @@ class Fleet:
             beat=beat, seen=now, seen_wall=wall, next_s=next_s, started_wall=wall - beat.up_ms / 1000
         )
         self.servers[beat.server] = server
-        self._count()
+        self._note_size(len(self.servers))
         return server
 
     def _judge(self, wanted: list[tuple[KnownServer, ServerState]], now: float) -> None:
@@ -165,4 +159,8 @@ class Fleet:
 
     def _count(self) -> None:
         there = sum(1 for server in self.servers.values() if server.state is not ServerState.GONE)
-        self._most.add(self._clock.monotonic(), there)
+        self._note_size(there)
+
+    def _note_size(self, there: int) -> None:
+        self.live_servers = self._most.add(self._clock.monotonic(), there)
+        self.next_ms = min(600_000, max(self._beat_ms, there * 1000 // self._beats_per_s))

@@ -15,7 +15,7 @@ from controlplane.gateway.figures import figures_of
 from controlplane.gateway.fleet import Fleet
 from controlplane.gateway.metrics import Counts
 from controlplane.gateway.postgres import Backoff, Unreachable, close, connect
-from controlplane.gateway.rows import UPSERT, Row, columns_of, row_of
+from controlplane.gateway.rows import UPSERT, Row, encode_rows, row_of
 from controlplane.gateway.settings import GatewaySettings
 
 CHANNEL = "fuseboard_fleet"
@@ -100,7 +100,7 @@ class Flusher:
                 rows.extend(row_of(server) for server in chunk)
                 await asyncio.sleep(0)
         # Always in the same order, so that two gateways never wait for each other's rows.
-        return sorted(rows, key=lambda row: row[:2])
+        return sorted(rows, key=lambda row: (row.environment, row.name))
 
     async def _send(
         self, connection: AsyncConnection, rows: list[Row], batch: list["_Dirty"], *, with_figures: bool
@@ -117,11 +117,11 @@ class Flusher:
 
     async def _upsert(self, connection: AsyncConnection, rows: list[Row]) -> None:
         try:
-            await connection.execute(UPSERT, columns_of(rows))
+            await connection.execute(UPSERT, [encode_rows(rows)])
         except (DataError, IntegrityError) as error:
             # One row that Postgres cannot keep must not stop the others.
             if len(rows) == 1:
-                log.error("gateway.row_refused", server=rows[0][1], error=str(error))
+                log.error("gateway.row_refused", server=rows[0].name, error=str(error))
                 return
             half = len(rows) // 2
             await self._upsert(connection, rows[:half])

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fuseboard.contract.sync import LATENCY_EDGES_US, Counters, DependencyCounters, TenantCounters
-from fuseboard.contract.words import is_subject
 
 #: Seconds of counting behind a rate, and behind a latency percentile.
 RATE_WINDOW_S = 4.0
@@ -109,6 +108,7 @@ def percentile_us(counts: list[int], share: float) -> int | None:
 
 
 _LATENCY_KEYS = [("latency", str(bucket)) for bucket in range(len(LATENCY_EDGES_US) + 1)]
+_NO_TENANT = TenantCounters(tenant="none")
 _NO_DEPENDENCY = DependencyCounters(dependency="none")
 
 
@@ -125,30 +125,36 @@ def _add_counts(found: dict[Key, int], old: Point, new: Point) -> None:
     elapsed = new.at - old.at
     if elapsed < _SHORTEST_S:
         return
-
-    def add(kind: str, name: str, before: int, after: int) -> None:
+    milli = 1000 / elapsed
+    for key, before, after in _pairs(old.counters, new.counters):
         # A counter that fell is a process that broke its promise: it starts anew from here.
         if after > before:
-            found[kind, name] = int((after - before) * 1000 / elapsed)
+            found[key] = int((after - before) * milli)
 
-    was, now = old.counters, new.counters
-    add("requests", "", was.requests, now.requests)
-    add("unknown_tenants", "", was.unknown_tenants, now.unknown_tenants)
-    add("decided_locally", "", was.decided_locally, now.decided_locally)
-    add("timeouts", "", was.store.timeouts, now.store.timeouts)
-    add("errors", "", was.store.errors, now.store.errors)
+
+def _pairs(was: Counters, now: Counters) -> Iterable[tuple[Key, int, int]]:
+    """What is counted, before and after."""
+    yield ("requests", ""), was.requests, now.requests
+    yield ("unknown_tenants", ""), was.unknown_tenants, now.unknown_tenants
+    yield ("decided_locally", ""), was.decided_locally, now.decided_locally
+    yield ("timeouts", ""), was.store.timeouts, now.store.timeouts
+    yield ("errors", ""), was.store.errors, now.store.errors
     for reason, count in now.refused.items():
-        add("reason", reason.value, was.refused.get(reason, 0), count)
+        yield ("reason", reason.value), was.refused.get(reason, 0), count
     before = {counted.dependency: counted for counted in was.dependencies}
     for after in now.dependencies:
-        base = before.get(after.dependency, _NO_DEPENDENCY)
-        add("calls", after.dependency, _calls(base), _calls(after))
-        add("failures", after.dependency, base.failure, after.failure)
-        add("slow", after.dependency, base.slow, after.slow)
-        add("refused", after.dependency, sum(base.refused.values()), sum(after.refused.values()))
+        name = after.dependency
+        base = before.get(name, _NO_DEPENDENCY)
+        if after != base:
+            yield ("calls", name), _calls(base), _calls(after)
+            yield ("failures", name), base.failure, after.failure
+            yield ("slow", name), base.slow, after.slow
+            if after.refused:
+                yield ("refused", name), sum(base.refused.values()), sum(after.refused.values())
     for name, allowed, refused in _tenant_counts(was, now):
-        add("tenant_requests", name, 0, allowed + refused)
-        add("tenant_refused", name, 0, refused)
+        yield ("tenant_requests", name), 0, allowed + refused
+        if refused:
+            yield ("tenant_refused", name), 0, refused
 
 
 def _tenant_counts(was: Counters, now: Counters) -> Iterable[tuple[str, int, int]]:
@@ -160,8 +166,9 @@ def _tenant_counts(was: Counters, now: Counters) -> Iterable[tuple[str, int, int
     before = {counted.tenant: counted for counted in was.tenants}
     complete = sum(counted.allowed + counted.refused for counted in was.tenants) >= was.requests
     for after in now.tenants:
-        base = before.get(after.tenant) or (TenantCounters(tenant="") if complete else after)
-        if is_subject(after.tenant):
+        base = before.get(after.tenant) or (_NO_TENANT if complete else after)
+        # Postgres keeps no NUL in a document.
+        if after != base and "\x00" not in after.tenant:
             yield after.tenant, max(0, after.allowed - base.allowed), max(0, after.refused - base.refused)
 
 

@@ -1,60 +1,92 @@
-"""Servers as rows of ``fleet_server``, written many at a time."""
+"""Servers as rows of ``fleet_server``, written many at a time.
 
-import json
-from datetime import UTC, datetime
-from typing import Any
+A batch travels as one JSON text: encoding it costs 3 us per row, an array per column 90 us.
+"""
+
+from msgspec import Struct
+from msgspec.json import Encoder
 
 from controlplane.gateway.liveness import due_after
 from controlplane.gateway.rates import latency_counts, percentile_us
 from controlplane.gateway.server import SAME_MOMENT_S, KnownServer
 from fuseboard.contract.sync import BreakerView
+from fuseboard.contract.words import BreakerState, ConfigSource, ConfigStatus, Mode, OverrideMode
 
-#: Column and Postgres type, in the order of ``row_of``.
-COLUMNS = {
-    "environment": "text",
-    "name": "text",
-    "boot": "text",
-    "service": "text",
-    "zone": "text",
-    "agent_version": "text",
-    "state": "text",
-    "mode": "text",
-    "mode_since": "timestamptz",
-    "mode_cause": "text",
-    "epoch": "bigint",
-    "revision": "bigint",
-    "config_hash": "text",
-    "config_status": "text",
-    "config_source": "text",
-    "config_error": "text",
-    "started_at": "timestamptz",
-    "last_seen_at": "timestamptz",
-    "due_at": "timestamptz",
-    "left_at": "timestamptz",
-    "calls_per_s": "float8",
-    "redis_p99_us": "integer",
-    "breakers": "jsonb",
+
+class BreakerRow(Struct):
+    """One entry of ``Server.breakers``; times in unix seconds."""
+
+    dependency: str
+    state: BreakerState
+    generation: int
+    since: float
+    until: float | None
+    override: OverrideMode | None
+    local: bool
+    window_calls: int
+    window_failures: int
+    consecutive_failures: int
+
+
+class Row(Struct):
+    """The columns of ``fleet_server``; times in unix seconds."""
+
+    environment: str
+    name: str
+    boot: str
+    service: str
+    zone: str
+    agent_version: str
+    state: str
+    mode: Mode
+    mode_since: float
+    mode_cause: str
+    epoch: int
+    revision: int
+    config_hash: str
+    config_status: ConfigStatus
+    config_source: ConfigSource
+    config_error: str
+    started_at: float
+    last_seen_at: float
+    due_at: float
+    left_at: float | None
+    calls_per_s: float
+    redis_p99_us: int | None
+    breakers: list[BreakerRow]
+
+
+_TYPES = {int: "bigint", float: "float8", float | None: "float8", int | None: "integer"}
+_TIMES = {"mode_since", "started_at", "last_seen_at", "due_at", "left_at"}
+_COLUMNS = {
+    name: "jsonb" if name == "breakers" else _TYPES.get(kind, "text")
+    for name, kind in Row.__annotations__.items()
 }
-
-_MUTABLE = [name for name in COLUMNS if name not in ("environment", "name")]
+_MUTABLE = [name for name in _COLUMNS if name not in ("environment", "name")]
 
 # Of two gateways that know a server, the one that heard from it last is right. A row from the
 # future is the trace of a clock set back, and gives way.
 UPSERT = f"""
-    INSERT INTO fleet_server ({", ".join(COLUMNS)})
-    SELECT * FROM unnest({", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())})
+    INSERT INTO fleet_server ({", ".join(_COLUMNS)})
+    SELECT {", ".join(f"to_timestamp({name})" if name in _TIMES else name for name in _COLUMNS)}
+    FROM json_to_recordset(%s::json) AS row({", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())})
     ON CONFLICT (environment, name) DO UPDATE
     SET {", ".join(f"{name} = EXCLUDED.{name}" for name in _MUTABLE)}
     WHERE fleet_server.last_seen_at <= EXCLUDED.last_seen_at
        OR fleet_server.last_seen_at > now() + interval '10 seconds'
 """  # noqa: S608 - names of columns, from above
 
-Row = tuple[Any, ...]
+_encode = Encoder().encode
+
+
+def encode_rows(rows: list[Row]) -> str:
+    """The parameter of ``UPSERT``."""
+    return _encode(rows).decode()
 
 
 def row_of(server: KnownServer) -> Row:
     beat, applied = server.beat, server.beat.applied
-    return (
+    return Row(
         beat.environment,
         beat.server,
         _clean(beat.boot),
@@ -62,28 +94,23 @@ def row_of(server: KnownServer) -> Row:
         _clean(beat.zone),
         _clean(beat.agent_version),
         server.state.value,
-        beat.mode.value,
-        _moment(_mode_since(server)),
+        beat.mode,
+        _mode_since(server),
         _clean(beat.mode_cause),
         applied.epoch,
         applied.revision,
         _clean(applied.hash),
-        applied.status.value,
-        applied.source.value,
+        applied.status,
+        applied.source,
         _clean(applied.error),
-        _moment(server.started_wall),
-        _moment(server.seen_wall),
-        _moment(server.seen_wall + due_after(server.next_s)),
-        None if server.left_wall is None else _moment(server.left_wall),
+        server.started_wall,
+        server.seen_wall,
+        server.seen_wall + due_after(server.next_s),
+        server.left_wall,
         _calls_per_s(server),
         percentile_us(latency_counts(server.rates), 0.99),
-        json.dumps(_breakers(server)),
+        _breakers(server),
     )
-
-
-def columns_of(rows: list[Row]) -> list[list[Any]]:
-    """The parameters of ``UPSERT``: one array per column."""
-    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _calls_per_s(server: KnownServer) -> float:
@@ -100,27 +127,28 @@ def _mode_since(server: KnownServer) -> float:
     return since
 
 
-def _breakers(server: KnownServer) -> list[dict[str, object]]:
-    known = server.breaker_moments
-    server.breaker_moments = {
-        view.dependency: _moments(view, server.seen_wall, known.get(view.dependency, (0.0, 0.0)))
-        for view in server.beat.breakers
-    }
-    return [
-        {
-            "dependency": view.dependency,
-            "state": view.state.value,
-            "generation": view.generation,
-            "since": round(server.breaker_moments[view.dependency][0], 3),
-            "until": round(server.breaker_moments[view.dependency][1], 3) or None,
-            "override": view.override.value if view.override else None,
-            "local": view.local,
-            "window_calls": view.window_calls,
-            "window_failures": view.window_failures,
-            "consecutive_failures": view.consecutive_failures,
-        }
-        for view in server.beat.breakers
-    ]
+def _breakers(server: KnownServer) -> list[BreakerRow]:
+    known, moments, rows = server.breaker_moments, {}, []
+    for view in server.beat.breakers:
+        since, until = moments[view.dependency] = _moments(
+            view, server.seen_wall, known.get(view.dependency, (0.0, 0.0))
+        )
+        rows.append(
+            BreakerRow(
+                view.dependency,
+                view.state,
+                view.generation,
+                round(since, 3),
+                round(until, 3) or None,
+                view.override,
+                view.local,
+                view.window_calls,
+                view.window_failures,
+                view.consecutive_failures,
+            )
+        )
+    server.breaker_moments = moments
+    return rows
 
 
 def _moments(view: BreakerView, seen_wall: float, known: tuple[float, float]) -> tuple[float, float]:
@@ -131,10 +159,6 @@ def _moments(view: BreakerView, seen_wall: float, known: tuple[float, float]) ->
 def _steady(known: float, read: float) -> float:
     """The same moment read twice stays where it was read first."""
     return known if abs(known - read) < SAME_MOMENT_S else read
-
-
-def _moment(wall: float) -> datetime:
-    return datetime.fromtimestamp(max(0.0, wall), UTC)
 
 
 def _clean(text: str) -> str:

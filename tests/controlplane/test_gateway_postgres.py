@@ -54,6 +54,13 @@ async def database(token):
         yield connection
 
 
+@pytest.fixture
+async def listener(token):
+    async with await psycopg.AsyncConnection.connect(conninfo("test"), autocommit=True) as connection:
+        await connection.execute("LISTEN fuseboard_fleet")
+        yield connection
+
+
 async def eventually(holds, *, within_s=5.0):
     deadline = time.monotonic() + within_s
     while not (found := holds()):
@@ -87,28 +94,26 @@ async def test_a_beat_becomes_a_row_that_pages_can_read(gateway, database):
     assert breaker["until"] == pytest.approx(time.time() + 58, abs=1)
 
 
-async def test_a_change_of_mode_is_in_postgres_and_announced_within_100_ms(gateway, database):
+async def test_a_change_of_mode_is_in_postgres_and_announced_within_100_ms(gateway, database, listener):
     await post(gateway, beat())
     await row_becomes(database, "online")
     took = []
     for mode in (Mode.LOCAL, Mode.RAMPING, Mode.SHARED) * 3:
-        await database.execute("LISTEN fuseboard_fleet")
-        await asyncio.sleep(0.11)  # off the beat of the second before it
         begun = time.perf_counter()
         await post(gateway, beat(mode=mode, mode_cause="a test"))
-        async for notification in database.notifies(timeout=2.0):
-            if "pod-1" in json.loads(notification.payload)["servers"]:
+        async for notification in listener.notifies(timeout=2.0):
+            named = "pod-1" in json.loads(notification.payload)["servers"]
+            # The batch of the second before may be announced in between.
+            if named and await row(database, "mode") == mode.value:
                 break
         took.append(time.perf_counter() - begun)
-        assert await row(database, "mode") == mode.value
     assert sorted(took)[len(took) // 2] < 0.1, took
 
 
-async def test_figures_are_written_every_second(gateway, database):
+async def test_figures_are_written_every_second(gateway, listener):
     await post(gateway, beat(up_ms=5_000, counters=Counters(requests=500)))
-    await database.execute("LISTEN fuseboard_fleet")
     seen = 0
-    async for notification in database.notifies(timeout=5.0):
+    async for notification in listener.notifies(timeout=5.0):
         seen += json.loads(notification.payload)["figures"]
         if seen == 2:
             break

@@ -8,14 +8,9 @@ import uvicorn
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.gateway.app import GatewayApp
-from controlplane.gateway.process import STOP_S, Gateway
+from controlplane.gateway.process import Gateway
+from controlplane.gateway.serving import BACKLOG, uvicorn_config
 from controlplane.gateway.settings import from_environment
-
-#: Longer than any usual pace, so that a server keeps its connection from beat to beat.
-KEEP_ALIVE_S = 75
-
-#: A fleet that lost its gateway comes back all at once.
-BACKLOG = 4096
 
 
 class Command(BaseCommand):
@@ -33,7 +28,7 @@ class Command(BaseCommand):
             app = GatewayApp(Gateway(from_environment(port=port, alone=True)))
             self.stdout.write(f"Serving http://{host}:{port}/")
             self.stdout.flush()
-            uvicorn.Server(_config(app)).run(sockets=[listener])
+            uvicorn.Server(uvicorn_config(app)).run(sockets=[listener])
 
     def _listen(self, host: str, port: int, exactly: bool) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -44,21 +39,3 @@ class Command(BaseCommand):
                 raise CommandError(f"Cannot listen on {host}, port {port}: {error.strerror}") from error
             self.stderr.write(f"Port {port} cannot be had ({error.strerror}); another one is used.")
             return self._listen(host, 0, exactly)
-
-
-def _config(app: GatewayApp) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(STOP_S),
-    )
