@@ -4,7 +4,6 @@ No Django and no store in the path of a request: a beat is decoded, checked and 
 memory, and answered with bytes that are already there.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from hmac import compare_digest
 from time import perf_counter
@@ -96,21 +95,18 @@ class GatewayApp:
     async def _read(self, receive: Receive) -> bytes:
         parts: list[bytes] = []
         size = 0
-        try:
-            async with asyncio.timeout(self.gateway.settings.body_timeout_s):
-                while True:
-                    message = await receive()
-                    if message["type"] != "http.request":
-                        raise ClientLeft
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if size > MAX_BODY_BYTES:
-                        raise problems.too_large()
-                    if not message.get("more_body", False):
-                        return b"".join([*parts, part]) if parts else part
-                    parts.append(part)
-        except TimeoutError:
-            raise problems.too_slow() from None
+        with self.gateway.readers:
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientLeft
+                part = message.get("body", b"")
+                size += len(part)
+                if size > MAX_BODY_BYTES:
+                    raise problems.too_large()
+                if not message.get("more_body", False):
+                    return b"".join([*parts, part]) if parts else part
+                parts.append(part)
 
     def _answer(self, token: Token, body: bytes) -> bytes:
         gateway = self.gateway

@@ -14,6 +14,7 @@ from controlplane.gateway.fleet import Fleet
 from controlplane.gateway.flush import Flusher
 from controlplane.gateway.loading import Reading
 from controlplane.gateway.metrics import Counts
+from controlplane.gateway.readers import Readers
 from controlplane.gateway.refresh import Refresher
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.gateway.tokens import TokenBook
@@ -44,6 +45,7 @@ class Gateway:
         self.fleets: dict[str, Fleet] = {}
         self.tokens = TokenBook(rate_per_s=settings.token_rate_per_s, burst=settings.token_burst)
         self.counts = Counts()
+        self.readers = Readers(self.clock, timeout_s=settings.body_timeout_s)
         #: Whether a configuration was ever read; once true, it stays so.
         self.ready = False
         self._read_at = self.clock.monotonic()
@@ -143,6 +145,7 @@ class Gateway:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
+            self.readers.sweep()
             for fleet in self.fleets.values():
                 if fleet.sweep():
                     self.hurry()

@@ -6,7 +6,6 @@ them leaves nothing behind.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from fuseboard.contract.sync import LATENCY_EDGES_US, Counters, DependencyCounters, TenantCounters
@@ -74,16 +73,18 @@ class Totals:
         self.milli: dict[Key, int] = {}
 
     def replace(self, old: dict[Key, int], new: dict[Key, int]) -> None:
-        """Take one server's old contribution away and put its new one in."""
+        """Put one server's new contribution in the place of its old one, which is used up."""
         milli = self.milli
+        for key, value in new.items():
+            change = value - old.pop(key, 0)
+            if change:
+                milli[key] = milli.get(key, 0) + change
         for key, value in old.items():
             left = milli[key] - value
             if left:
                 milli[key] = left
             else:
                 del milli[key]
-        for key, value in new.items():
-            milli[key] = milli.get(key, 0) + value
 
 
 def latency_counts(rates: dict[Key, int]) -> list[int]:
@@ -126,50 +127,56 @@ def _add_counts(found: dict[Key, int], old: Point, new: Point) -> None:
     if elapsed < _SHORTEST_S:
         return
     milli = 1000 / elapsed
-    for key, before, after in _pairs(old.counters, new.counters):
-        # A counter that fell is a process that broke its promise: it starts anew from here.
+    was, now = old.counters, new.counters
+    # A counter that fell is a process that broke its promise: it starts anew from here.
+    for kind, before, after in (
+        ("requests", was.requests, now.requests),
+        ("unknown_tenants", was.unknown_tenants, now.unknown_tenants),
+        ("decided_locally", was.decided_locally, now.decided_locally),
+        ("timeouts", was.store.timeouts, now.store.timeouts),
+        ("errors", was.store.errors, now.store.errors),
+    ):
         if after > before:
-            found[key] = int((after - before) * milli)
-
-
-def _pairs(was: Counters, now: Counters) -> Iterable[tuple[Key, int, int]]:
-    """What is counted, before and after."""
-    yield ("requests", ""), was.requests, now.requests
-    yield ("unknown_tenants", ""), was.unknown_tenants, now.unknown_tenants
-    yield ("decided_locally", ""), was.decided_locally, now.decided_locally
-    yield ("timeouts", ""), was.store.timeouts, now.store.timeouts
-    yield ("errors", ""), was.store.errors, now.store.errors
+            found[kind, ""] = int((after - before) * milli)
     for reason, count in now.refused.items():
-        yield ("reason", reason.value), was.refused.get(reason, 0), count
+        if count > (before := was.refused.get(reason, 0)):
+            found["reason", reason.value] = int((count - before) * milli)
+    _add_dependencies(found, was, now, milli)
+    _add_tenants(found, was, now, milli)
+
+
+def _add_dependencies(found: dict[Key, int], was: Counters, now: Counters, milli: float) -> None:
     before = {counted.dependency: counted for counted in was.dependencies}
     for after in now.dependencies:
         name = after.dependency
         base = before.get(name, _NO_DEPENDENCY)
-        if after != base:
-            yield ("calls", name), _calls(base), _calls(after)
-            yield ("failures", name), base.failure, after.failure
-            yield ("slow", name), base.slow, after.slow
-            if after.refused:
-                yield ("refused", name), sum(base.refused.values()), sum(after.refused.values())
-    for name, allowed, refused in _tenant_counts(was, now):
-        yield ("tenant_requests", name), 0, allowed + refused
-        if refused:
-            yield ("tenant_refused", name), 0, refused
+        if (calls := _calls(after) - _calls(base)) > 0:
+            found["calls", name] = int(calls * milli)
+        if (failures := after.failure - base.failure) > 0:
+            found["failures", name] = int(failures * milli)
+        if (slow := after.slow - base.slow) > 0:
+            found["slow", name] = int(slow * milli)
+        if after.refused and (refused := sum(after.refused.values()) - sum(base.refused.values())) > 0:
+            found["refused", name] = int(refused * milli)
 
 
-def _tenant_counts(was: Counters, now: Counters) -> Iterable[tuple[str, int, int]]:
-    """Tenant, allowed, refused: what was counted between two beats.
+def _add_tenants(found: dict[Key, int], was: Counters, now: Counters, milli: float) -> None:
+    """A server lists its busiest tenants only.
 
-    A server lists its busiest tenants only. One that was not listed before counts from zero
-    when the list was complete then, and from its next beat otherwise.
+    One that was not listed before counts from zero when the list was complete then, and from its
+    next beat otherwise.
     """
     before = {counted.tenant: counted for counted in was.tenants}
-    complete = sum(counted.allowed + counted.refused for counted in was.tenants) >= was.requests
+    complete = sum([counted.allowed + counted.refused for counted in was.tenants]) >= was.requests
     for after in now.tenants:
-        base = before.get(after.tenant) or (_NO_TENANT if complete else after)
+        name = after.tenant
+        base = before.get(name) or (_NO_TENANT if complete else after)
+        refused = max(0, after.refused - base.refused)
         # Postgres keeps no NUL in a document.
-        if after != base and "\x00" not in after.tenant:
-            yield after.tenant, max(0, after.allowed - base.allowed), max(0, after.refused - base.refused)
+        if (requests := refused + max(0, after.allowed - base.allowed)) and "\x00" not in name:
+            found["tenant_requests", name] = int(requests * milli)
+            if refused:
+                found["tenant_refused", name] = int(refused * milli)
 
 
 def _add_latency(found: dict[Key, int], old: Point, new: Point) -> None:

@@ -8,24 +8,9 @@ from msgspec.json import Encoder
 
 from controlplane.gateway.liveness import due_after
 from controlplane.gateway.rates import latency_counts, percentile_us
-from controlplane.gateway.server import SAME_MOMENT_S, KnownServer
+from controlplane.gateway.server import SAME_MOMENT_S, BreakerRow, KnownServer
 from fuseboard.contract.sync import BreakerView
-from fuseboard.contract.words import BreakerState, ConfigSource, ConfigStatus, Mode, OverrideMode
-
-
-class BreakerRow(Struct):
-    """One entry of ``Server.breakers``; times in unix seconds."""
-
-    dependency: str
-    state: BreakerState
-    generation: int
-    since: float
-    until: float | None
-    override: OverrideMode | None
-    local: bool
-    window_calls: int
-    window_failures: int
-    consecutive_failures: int
+from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
 
 class Row(Struct):
@@ -128,32 +113,27 @@ def _mode_since(server: KnownServer) -> float:
 
 
 def _breakers(server: KnownServer) -> list[BreakerRow]:
-    known, moments, rows = server.breaker_moments, {}, []
-    for view in server.beat.breakers:
-        since, until = moments[view.dependency] = _moments(
-            view, server.seen_wall, known.get(view.dependency, (0.0, 0.0))
-        )
-        rows.append(
-            BreakerRow(
-                view.dependency,
-                view.state,
-                view.generation,
-                round(since, 3),
-                round(until, 3) or None,
-                view.override,
-                view.local,
-                view.window_calls,
-                view.window_failures,
-                view.consecutive_failures,
-            )
-        )
-    server.breaker_moments = moments
+    known: dict[str, BreakerRow] = server.breaker_rows
+    rows = [_breaker(view, server.seen_wall, known.get(view.dependency)) for view in server.beat.breakers]
+    server.breaker_rows = {row.dependency: row for row in rows}
     return rows
 
 
-def _moments(view: BreakerView, seen_wall: float, known: tuple[float, float]) -> tuple[float, float]:
-    until = seen_wall + view.remaining_ms / 1000 if view.remaining_ms else 0.0
-    return _steady(known[0], seen_wall - view.for_ms / 1000), _steady(known[1], until)
+def _breaker(view: BreakerView, seen_wall: float, known: BreakerRow | None) -> BreakerRow:
+    since = seen_wall - view.for_ms / 1000
+    until = seen_wall + view.remaining_ms / 1000 if view.remaining_ms else None
+    return BreakerRow(
+        view.dependency,
+        view.state,
+        view.generation,
+        since if known is None else _steady(known.since, since),
+        until if known is None or known.until is None or until is None else _steady(known.until, until),
+        view.override,
+        view.local,
+        view.window_calls,
+        view.window_failures,
+        view.consecutive_failures,
+    )
 
 
 def _steady(known: float, read: float) -> float:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.liveness import state_after
 from controlplane.gateway.rates import Key, Track
@@ -23,6 +25,21 @@ _BEATS_PER_S = 20.0
 _BEATS_AT_ONCE = 40
 
 Signature = list[tuple[str, BreakerState, OverrideMode | None, bool]]
+
+
+class BreakerRow(Struct):
+    """One entry of ``Server.breakers``; times in unix seconds."""
+
+    dependency: str
+    state: BreakerState
+    generation: int
+    since: float
+    until: float | None
+    override: OverrideMode | None
+    local: bool
+    window_calls: int
+    window_failures: int
+    consecutive_failures: int
 
 
 def _new_allowance() -> Allowance:
@@ -48,10 +65,9 @@ class KnownServer:
     allowance: Allowance = field(default_factory=_new_allowance)
     track: Track = field(default_factory=Track)
     rates: dict[Key, int] = field(default_factory=dict)
-    #: Since when it is in its mode, and its breakers (since, until) in their states: kept by the
-    #: flush, so that the moments stay put from row to row.
+    #: What the last row said, so that moments stay put from row to row.
     mode_since: tuple[Mode, float] | None = None
-    breaker_moments: dict[str, tuple[float, float]] = field(default_factory=dict)
+    breaker_rows: dict[str, BreakerRow] = field(default_factory=dict)
 
     def state_at(self, now: float) -> ServerState:
         return state_after(now - self.seen, self.next_s)
@@ -85,7 +101,7 @@ class KnownServer:
             self.retired = [*self.retired, last.boot][-_RETIRED_KEPT:]
             self.started_wall = wall - beat.up_ms / 1000
             self.track = Track()
-            self.mode_since, self.breaker_moments = None, {}
+            self.mode_since, self.breaker_rows = None, {}
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, beat.counters)
