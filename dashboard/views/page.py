@@ -60,14 +60,3 @@ def show(request: HttpRequest, page: str, template: str, *, status: int = 200, *
 
 def not_found(request: HttpRequest, heading: str, text: str) -> HttpResponse:
     return show(request, "", "refused.html", status=404, heading=heading, text=text)
-
-
-def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    text = str(exception or "") or "Ask an admin for the role this needs."
-    return show(request, "", "refused.html", status=403, heading="Not with your role", text=text)
-
-
-def missing(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    if reader_of(request.user) is None:
-        return HttpResponse("Not found", status=404, content_type="text/plain")
-    return not_found(request, "Nothing here", "The address may be old, or mistyped.")

@@ -1,0 +1,192 @@
+import http.client
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from fleet_rows import breaker, put_figures, put_server
+
+PASSWORD = "correct horse battery staple"
+CHROMIUMS = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
+ROOT = Path(__file__).resolve().parents[2]
+
+RUNBOOK = """# Payment provider timeouts
+
+## Symptom
+
+Charges time out. <script>alert(1)</script>
+
+## Action
+
+1. **Is it them?** Read [their page](https://status.example).
+2. [Not a link](javascript:alert(1))
+"""
+
+
+@pytest.fixture
+def production(transactional_db: Any, limits: Any) -> str:
+    """An environment with two dependencies, a tenant, three users and three pods."""
+    from controlplane.accounts.models import User
+    from controlplane.audit.actor import Actor
+    from controlplane.policies import edits
+
+    seed = Actor(name="seed", role="admin", origin="command")
+    common: dict[str, Any] = {"reason": "for a test", "actor": seed}
+    edits.create_environment(environment="production", **common)
+    edits.save_runbook(
+        runbook="payment-provider-timeouts", title="Payment provider timeouts", body=RUNBOOK, **common
+    )
+    for name in ("payments-api", "search"):
+        edits.create_dependency(
+            environment="production",
+            dependency=name,
+            kind="external",
+            fallback_note="Order queue",
+            runbook="payment-provider-timeouts",
+            **common,
+        )
+    edits.create_tenant(environment="production", tenant="acme-retail", tier="pro", **common)
+    for name, role in (("vera", "viewer"), ("olga", "operator"), ("ada", "admin"), ("bob", "admin")):
+        User.objects.create_user(name, password=PASSWORD, role=role)
+    for number in (1, 2, 3):
+        put_server(f"web-{number}", breakers=[breaker("payments-api"), breaker("search")])
+    put_figures()
+    return "production"
+
+
+@pytest.fixture
+def client(client: Any, settings: Any) -> Any:
+    """Django's test client, which speaks no TLS: otherwise every answer is a redirect there."""
+    settings.SECURE_SSL_REDIRECT = False
+    return client
+
+
+@pytest.fixture
+def log_in(client: Any, production: str) -> Callable[[str], Any]:
+    """Django's test client, logged in as somebody."""
+    from controlplane.accounts.models import User
+
+    def as_user(name: str) -> Any:
+        client.force_login(User.objects.get(username=name))
+        return client
+
+    return as_user
+
+
+@pytest.fixture(scope="session")
+def web(django_db_setup: Any, redis_url: str) -> Iterator[str]:
+    """The real web process on a free port, on the tests' database; its address."""
+    from django.db import connection
+
+    settings = connection.settings_dict
+    host, port = settings["HOST"], settings["PORT"]
+    place = f"host={quote(host, safe='')}" + (f"&port={port}" if port else "")
+    secret = f":{quote(settings['PASSWORD'])}" if settings["PASSWORD"] else ""
+    url = f"postgresql://{quote(settings['USER'])}{secret}@/{settings['NAME']}?{place}"
+    if not host.startswith("/"):
+        url = f"postgresql://{quote(settings['USER'])}{secret}@{host}:{port or 5432}/{settings['NAME']}"
+    listener, number = _free_port()
+    listener.close()
+    address = f"http://127.0.0.1:{number}"
+    environment = {
+        **os.environ,
+        "DATABASE_URL": url,
+        "FUSEBOARD_PLAIN_HTTP": "1",
+        "FUSEBOARD_ORIGINS": address,
+        "FUSEBOARD_LOG_LEVEL": "WARNING",
+    }
+    command = [sys.executable, "manage.py", "web", "--port", str(number), "--exactly"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        _await_health(process, number)
+        yield address
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _free_port() -> tuple[Any, int]:
+    import socket
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    return listener, listener.getsockname()[1]
+
+
+def _await_health(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(
+                f"The web process ended: {(process.stdout.read() if process.stdout else b'').decode()}"
+            )
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+            connection.request("GET", "/healthz")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail("The web process did not answer within 30 s.")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """One real browser for the session."""
+    path = next((path for path in CHROMIUMS if Path(path).exists()), None)
+    if path is None:
+        message = "needs Chromium: install it with `apt-get install chromium`"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any, web: str, production: str) -> Iterator[Any]:
+    """A fresh page that fails the test on any console error, script error or blocked resource."""
+    context = chromium.new_context(viewport={"width": 1440, "height": 1000}, base_url=web)
+    context.set_default_timeout(10_000)
+    opened = context.new_page()
+    opened.complaints = []
+    # A refused form is answered 4xx on purpose, and Chromium logs every such answer.
+    expected = re.compile(r"Failed to load resource: the server responded with a status of (403|409|422)")
+
+    def note(text: str) -> None:
+        if not expected.search(text):
+            opened.complaints.append(text)
+
+    opened.on("console", lambda m: note(m.text) if m.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: note(str(error)))
+    yield opened
+    context.close()
+    assert opened.complaints == []
+
+
+@pytest.fixture
+def sign_in(page: Any) -> Callable[[str], Any]:
+    def as_user(name: str) -> Any:
+        page.goto("/login")
+        page.fill("#id_username", name)
+        page.fill("#id_password", PASSWORD)
+        page.click("button[type=submit]")
+        page.wait_for_selector("#nav")
+        return page
+
+    return as_user

@@ -1,0 +1,82 @@
+"""Pods, as the gateway would have written them: rows put straight into the fleet's tables."""
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import connection
+
+
+def put_server(name: str = "web-1", **fields: Any) -> None:
+    from controlplane.fleet.models import Server
+
+    now = datetime.now(UTC)
+    row = {
+        "boot": "0123456789abcdef",
+        "service": "shop",
+        "zone": "zone-a",
+        "agent_version": "0.1.0",
+        "state": "online",
+        "mode": "shared",
+        "mode_since": now - timedelta(hours=2),
+        "epoch": 1,
+        "revision": 1000,
+        "config_status": "applied",
+        "config_source": "http",
+        "started_at": now - timedelta(hours=2),
+        "last_seen_at": now,
+        "due_at": now + timedelta(seconds=5),
+        "calls_per_s": 40.0,
+        "redis_p99_us": 900,
+        "breakers": [],
+    }
+    Server.objects.update_or_create(environment="production", name=name, defaults=row | fields)
+
+
+def breaker(dependency: str = "payments-api", state: str = "closed", **fields: Any) -> dict[str, Any]:
+    view = {
+        "dependency": dependency,
+        "state": state,
+        "generation": 1,
+        "since": time.time() - 60,
+        "until": time.time() + 60 if state == "open" else None,
+        "override": None,
+        "local": False,
+        "window_calls": 40,
+        "window_failures": 1,
+        "consecutive_failures": 0,
+    }
+    return view | fields
+
+
+def put_figures(**document: Any) -> None:
+    from controlplane.fleet.models import Figures
+
+    usual = {
+        "requests_per_s": 100.0,
+        "refused_per_s": 1.0,
+        "tenants": [{"tenant": "acme-retail", "requests_per_s": 60.0, "refused_per_s": 1.0}],
+        "dependencies": {
+            "payments-api": {
+                "calls_per_s": 20.0,
+                "failures_per_s": 0.0,
+                "slow_per_s": 0.0,
+                "refused_per_s": 0.0,
+            }
+        },
+        "store": {"p50_us": 300, "p99_us": 1200, "timeouts_per_s": 0.0, "errors_per_s": 0.0},
+        "live_servers": 3,
+    }
+    Figures.objects.update_or_create(
+        gateway="one",
+        environment="production",
+        defaults={"at": datetime.now(UTC), "document": usual | document},
+    )
+
+
+def notify() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_notify('fuseboard_fleet', %s)", [json.dumps({"servers": [], "figures": True})]
+        )

@@ -1,0 +1,199 @@
+"""The socket and the hub behind it, in this process."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from fleet_rows import breaker, notify, put_server
+
+from dashboard.consumer import LiveConsumer, topic_of
+from dashboard.hub import Hub
+from dashboard.live.drawing import Drawing
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+async def hub(production, monkeypatch):
+    fresh = Hub()
+    monkeypatch.setattr("dashboard.consumer.hub", fresh)
+    yield fresh
+    await fresh.stop()
+    await asyncio.get_running_loop().run_in_executor(fresh._thread, _close_connections)
+    fresh._thread.shutdown()
+
+
+def _close_connections():
+    from django.db import connections
+
+    connections.close_all()
+
+
+class Socket(ApplicationCommunicator):
+    """The browser's end."""
+
+    async def receive_from(self, timeout):
+        event = await self.receive_output(timeout)
+        assert event["type"] == "websocket.send", event
+        return event["text"]
+
+
+@contextlib.asynccontextmanager
+async def opened(name, query="page=overview"):
+    from django.contrib.auth.models import AnonymousUser
+
+    from controlplane.accounts.models import User
+
+    user = await User.objects.aget(username=name) if name else AnonymousUser()
+    scope = {"type": "websocket", "path": "/ws/live", "query_string": query.encode(), "headers": []}
+    socket = Socket(LiveConsumer.as_asgi(), scope | {"user": user, "session": {}})
+    await socket.send_input({"type": "websocket.connect"})
+    assert (await socket.receive_output(timeout=5))["type"] == "websocket.accept"
+    try:
+        yield socket
+    finally:
+        await socket.send_input({"type": "websocket.disconnect", "code": 1000})
+        await socket.wait(timeout=2)
+
+
+async def closing_code(socket):
+    event = await socket.receive_output(timeout=5)
+    assert event["type"] == "websocket.close"
+    return event["code"]
+
+
+async def until(socket, text, seconds=5.0):
+    """The first message that contains ``text``, and how long it took."""
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        message = await socket.receive_from(timeout=seconds)
+        if text in message:
+            return message, time.monotonic() - began
+    raise AssertionError(f"{text!r} was not sent within {seconds} s")
+
+
+async def test_strangers_are_told_to_log_in(hub):
+    async with opened("") as socket:
+        assert await closing_code(socket) == 4401
+
+
+async def test_a_page_nobody_knows_is_refused(hub):
+    async with opened("vera", "page=secrets") as socket:
+        assert await closing_code(socket) == 4404
+
+
+async def test_the_first_message_is_the_whole_page(hub):
+    async with opened("vera") as socket:
+        first = await socket.receive_from(timeout=5)
+        for target in ("nav", "verdict", "cards", "calm", "fleet", "conditions", "tick"):
+            assert f"[id='{target}']" in first
+        assert 'data-whole="1"' in first
+
+
+async def test_a_breaker_that_opens_is_sent_within_a_second_and_said_once(hub):
+    async with opened("olga") as socket:
+        await until(socket, 'data-whole="1"')
+        views = [breaker("payments-api", "open", generation=9, window_failures=31), breaker("search")]
+        for number in (1, 2, 3):
+            await sync_to_async(put_server)(f"web-{number}", breakers=views)
+        await sync_to_async(notify)()
+        message, took = await until(socket, 'id="br-payments-api"')
+        assert took < 1.5
+        assert 'data-say="payments-api is open"' in message
+        assert "31/40" in message
+        follow = await socket.receive_from(timeout=5)
+        assert "data-say" not in follow
+
+
+async def test_what_a_browser_sends_changes_nothing(hub):
+    async with opened("olga") as socket:
+        await until(socket, 'data-whole="1"')
+        await socket.send_input({"type": "websocket.receive", "text": '{"act": "forced_open"}'})
+        await socket.send_input({"type": "websocket.receive", "bytes": b"\x00" * 1000})
+        await until(socket, 'id="tick"')
+
+
+async def test_everybody_on_a_topic_gets_the_same_object(hub):
+    class Listener:
+        def __init__(self):
+            self.heard = []
+
+        def offer(self, drawing):
+            self.heard.append(drawing)
+
+    topic, one, two = topic_of("page=overview", "viewer"), Listener(), Listener()
+    hub.join(topic, one)
+    hub.join(topic, two)
+    deadline = time.monotonic() + 5
+    while not (one.heard and two.heard) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    assert one.heard[0] is two.heard[0]
+    hub.leave(topic, one)
+    hub.leave(topic, two)
+
+
+async def test_a_slow_socket_keeps_one_message_and_then_gets_the_whole(hub):
+    consumer = LiveConsumer()
+    consumer._pending, consumer._latest, consumer._needs_whole = None, None, False
+    consumer._news = asyncio.Event()
+    sent, gate = [], asyncio.Event()
+
+    async def send(text_data):
+        sent.append(text_data)
+        await gate.wait()
+
+    consumer.send = send
+    writer = asyncio.create_task(consumer._write())
+    for number in range(1, 5):
+        consumer.offer(Drawing(changed=f"delta {number}", whole=f"whole {number}"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    gate.set()
+    deadline = time.monotonic() + 2
+    while len(sent) < 2 and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    writer.cancel()
+    assert sent == ["delta 1", "whole 4"]
+
+
+async def test_a_role_taken_away_closes_the_socket(hub, monkeypatch):
+    from controlplane.accounts.models import User
+
+    monkeypatch.setattr("dashboard.consumer.RECHECK_S", 0.2)
+
+    async def user_now(scope):
+        return await User.objects.aget(username="vera")
+
+    monkeypatch.setattr("dashboard.consumer.get_user", user_now)
+    async with opened("olga") as socket:
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            event = await socket.receive_output(timeout=5)
+            if event["type"] == "websocket.close":
+                break
+        assert event["code"] == 4401
+
+
+async def test_while_postgres_is_away_the_last_known_state_is_labelled(hub, monkeypatch):
+    from django.db import OperationalError
+
+    async with opened("vera") as socket:
+        await until(socket, 'data-whole="1"')
+
+        def away():
+            raise OperationalError("connection refused")
+
+        monkeypatch.setattr("dashboard.hub.read_facts", away)
+        message, _ = await until(socket, "Postgres is away", seconds=8)
+        assert 'id="tick"' in message, "it goes on ticking"
+        monkeypatch.undo()
+        await until(socket, '<div id="store"></div>', seconds=5)
+
+
+def test_topics_are_read_from_the_address_and_nothing_else():
+    assert topic_of("page=breaker&key=a.b&range=6h", "viewer").key == "a.b"
+    for bad in ("", "page=", "page=overview&range=9y", "page=../etc", "page=%00"):
+        assert topic_of(bad, "viewer") is None

@@ -1,0 +1,344 @@
+"""Pages and forms over plain HTTP: what works without a script, and what is refused."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGES = (
+    "/",
+    "/breakers",
+    "/breakers/payments-api",
+    "/servers",
+    "/tenants",
+    "/tenant?key=acme-retail",
+    "/audit",
+)
+PAGES += ("/runbooks", "/runbooks/payment-provider-timeouts", "/palette")
+TRIP = {"act": "forced_open", "reason": "CHG-4821 vendor maintenance", "lasts": "60"}
+
+
+def overrides():
+    from controlplane.breakers.models import Override
+
+    return list(Override.objects.filter(ended_at__isnull=True))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_strangers_are_sent_to_the_login_page(client, production, path):
+    answer = client.get(path)
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/login?next=")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_role_may_look_at_every_page(log_in, path):
+    for name in ("vera", "olga", "ada"):
+        answer = log_in(name).get(path)
+        assert answer.status_code == 200
+        assert "default-src 'none'" in answer["Content-Security-Policy"]
+
+
+def test_a_wrong_password_says_so_and_keeps_the_name(client, production):
+    answer = client.post("/login", {"username": "vera", "password": "wrong"})
+    assert answer.status_code == 422
+    assert 'value="vera"' in answer.content.decode()
+    assert "No account has this name and password" in answer.content.decode()
+
+
+def test_login_leads_to_the_page_asked_for_and_never_elsewhere(client, production):
+    from conftest import PASSWORD
+
+    who = {"username": "vera", "password": PASSWORD}
+    assert client.post("/login?next=/servers", who | {"next": "/servers"})["Location"] == "/servers"
+    client.post("/logout")
+    assert client.post("/login", who | {"next": "https://elsewhere.example/"})["Location"] == "/"
+
+
+def test_a_trip_without_a_script_holds_the_breaker_and_comes_back_to_its_page(log_in):
+    client = log_in("olga")
+    answer = client.post("/breakers/payments-api", TRIP)
+    assert (answer.status_code, answer["Location"]) == (302, "/breakers/payments-api")
+    [held] = overrides()
+    assert (held.mode, held.actor, held.reason) == ("forced_open", "olga", "CHG-4821 vendor maintenance")
+    shown = client.get("/breakers/payments-api").content.decode()
+    assert "Forced open" in shown
+    assert "payments-api is held open until" in shown
+
+
+def test_viewers_see_no_form_and_are_refused(log_in):
+    client = log_in("vera")
+    assert "Operators may hold this breaker" in client.get("/breakers/payments-api").content.decode()
+    assert client.post("/breakers/payments-api", TRIP).status_code == 403
+    assert client.post("/breakers/payments-api/preview", TRIP).status_code == 403
+    assert client.post("/tenant?key=acme-retail", {"limit": "1"}).status_code == 403
+    assert overrides() == []
+
+
+def test_operators_may_not_change_quotas(log_in):
+    client = log_in("olga")
+    assert "Save requests" not in client.get("/tenant?key=acme-retail").content.decode()
+    assert client.post("/tenant?key=acme-retail", {"limit": "1"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"reason": "short"}, "Say why, in 8 characters or more"),
+        ({"reason": " " * 20}, "Say why, in 8 characters or more"),
+        ({"lasts": ""}, "Choose for how long"),
+        ({"act": ""}, "Choose what to do"),
+        ({"act": "explode"}, "Select a valid choice"),
+        ({"lasts": "until", "until": ""}, "Enter a date and a time"),
+        ({"lasts": "until", "until": "2020-01-01T00:00"}, "Choose a time in the future"),
+        ({"lasts": "until", "until": "2999-01-01T00:00"}, "At most 24 hours"),
+        ({"act": "forced_closed", "lasts": "15"}, "Type payments-api exactly"),
+        ({"act": "forced_closed", "lasts": "60", "confirm": "payments-api"}, "at most 15 minutes"),
+        ({"act": "automatic"}, "Nothing holds this breaker any more"),
+    ],
+)
+def test_a_refused_override_names_the_field_and_keeps_what_was_typed(log_in, changed, said):
+    typed = TRIP | changed
+    answer = log_in("olga").post("/breakers/payments-api", typed)
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert said in page
+    assert f">{typed['reason']}</textarea>" in page
+    if changed.get("act", "forced_open") in ("forced_open", "forced_closed", "automatic"):
+        assert "Choose what to do" not in page
+    assert overrides() == []
+
+
+def test_held_until_a_moment_typed_in_utc(log_in):
+    until = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=2)
+    typed = TRIP | {"lasts": "until", "until": until.strftime("%Y-%m-%dT%H:%M")}
+    assert log_in("olga").post("/breakers/payments-api", typed).status_code == 302
+    assert overrides()[0].expires_at == until
+
+
+def test_a_hold_made_meanwhile_by_somebody_else_is_shown_before_it_is_replaced(log_in):
+    assert log_in("ada").post("/breakers/payments-api", TRIP | {"seen": "0"}).status_code == 302
+    mine = TRIP | {"seen": "0", "reason": "My own reason, typed slowly"}
+    answer = log_in("olga").post("/breakers/payments-api", mine)
+    page = answer.content.decode()
+    assert answer.status_code == 409
+    assert "While you were typing, ada made payments-api forced open until" in page
+    assert "My own reason, typed slowly" in page
+    [held] = overrides()
+    assert held.actor == "ada"
+    again = log_in("olga").post("/breakers/payments-api", mine | {"seen": str(held.revision)})
+    assert again.status_code == 302
+    assert overrides()[0].actor == "olga"
+
+
+def test_automatic_ends_a_hold_and_reset_leaves_a_trace(log_in):
+    from controlplane.audit.models import Entry
+
+    client = log_in("olga")
+    client.post("/breakers/payments-api", TRIP)
+    assert (
+        client.post("/breakers/payments-api", {"act": "automatic", "reason": "Vendor is back"}).status_code
+        == 302
+    )
+    assert overrides() == []
+    assert (
+        client.post("/breakers/payments-api", {"act": "reset", "reason": "Vendor is back"}).status_code == 302
+    )
+    assert list(Entry.objects.order_by("-id").values_list("action", flat=True)[:3]) == [
+        "breaker.reset",
+        "breaker.released",
+        "breaker.held",
+    ]
+    page = client.get("/audit").content.decode()
+    assert page.index("Reset") < page.index("Released") < page.index("Held")
+
+
+def test_the_preview_says_what_would_happen_and_does_nothing(log_in):
+    client = log_in("olga")
+    page = client.post("/breakers/payments-api/preview", TRIP).content.decode()
+    assert "3 servers stop calling payments-api" in page
+    assert "20 calls/s get the fallback: order queue." in page
+    assert "Hold open for 1 h" in page
+    assert overrides() == []
+
+
+def quota(version, **changed):
+    return {
+        "quota": "requests",
+        "limit": "50",
+        "window_s": "60",
+        "burst": "50",
+        "reason": "Ticket CAP-771",
+        "version": str(version),
+    } | changed
+
+
+def tenant_row():
+    from controlplane.policies.models import Tenant
+
+    return Tenant.objects.get(key="acme-retail")
+
+
+def test_a_quota_edit_without_a_script_is_saved_and_shown(log_in):
+    client = log_in("ada")
+    answer = client.post("/tenant?key=acme-retail&quota=requests", quota(tenant_row().version))
+    assert answer.status_code == 302
+    assert tenant_row().quotas.get(name="requests").limit == 50
+    page = client.get(answer["Location"]).content.decode()
+    assert f"requests is saved as revision {tenant_row().changed_revision}." in page
+    assert f"Revision {tenant_row().changed_revision}: <b>3 of 3</b> servers decide by it" in page
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"limit": "-1"}, "greater than or equal to 0"),
+        ({"limit": "1.5"}, "Enter a whole number"),
+        ({"limit": "NaN"}, "Enter a whole number"),
+        ({"limit": "9" * 30}, "less than or equal to"),
+        ({"limit": ""}, "This field is required"),
+        ({"window_s": "0"}, "greater than or equal to 1"),
+        ({"burst": "many"}, "Enter a whole number"),
+        ({"reason": "because"}, "Say why, in 8 characters or more"),
+    ],
+)
+def test_a_refused_quota_names_the_field_and_keeps_what_was_typed(log_in, changed, said):
+    typed = quota(1, **changed)
+    answer = log_in("ada").post("/tenant?key=acme-retail&quota=requests", typed)
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert said in page
+    assert 'aria-invalid="true"' in page
+    for name in ("limit", "window_s", "burst"):
+        assert f'name="{name}" value="{typed[name]}"' in page
+    assert f">{typed['reason']}</textarea>" in page
+    assert not tenant_row().quotas.exists()
+
+
+def test_the_second_of_two_admins_sees_what_the_first_saved_and_loses_nothing(log_in):
+    first = quota(1, limit="70")
+    assert log_in("bob").post("/tenant?key=acme-retail&quota=requests", first).status_code == 302
+    second = quota(1, limit="90", reason="Typed by ada, slowly")
+    answer = log_in("ada").post("/tenant?key=acme-retail&quota=requests", second)
+    page = answer.content.decode()
+    assert answer.status_code == 409
+    assert "bob saved acme-retail while you were typing" in page
+    assert '<td class="num">70</td><td class="num hot">90</td>' in page
+    assert 'name="limit" value="90"' in page
+    assert "Typed by ada, slowly" in page
+    assert tenant_row().quotas.get(name="requests").limit == 70
+    again = second | {"version": str(tenant_row().version)}
+    assert log_in("ada").post("/tenant?key=acme-retail&quota=requests", again).status_code == 302
+    assert tenant_row().quotas.get(name="requests").limit == 90
+
+
+def test_back_to_the_tiers_quota_needs_only_a_reason(log_in):
+    client = log_in("ada")
+    client.post("/tenant?key=acme-retail", quota(1))
+    typed = quota(tenant_row().version, limit="", remove="1")
+    assert client.post("/tenant?key=acme-retail", typed).status_code == 302
+    assert not tenant_row().quotas.exists()
+
+
+def test_tenants_are_searched_and_paged_by_the_server(log_in):
+    from controlplane.audit.actor import Actor
+    from controlplane.policies import edits
+
+    client = log_in("vera")
+    many = [(f"shop-{i:03d}", "free", f"Shop {i}") for i in range(120)]
+    who = Actor(name="seed", role="admin", origin="command")
+    edits.create_tenants(environment="production", tenants=many, reason="for a test", actor=who)
+    page = client.get("/tenants").content.decode()
+    assert "page 1 of 3" in page
+    assert "shop-119" not in page
+    assert "shop-119" in client.get("/tenants?page=3").content.decode()
+    found = client.get("/tenants?q=shop-11").content.decode()
+    assert "10 found" in found
+    assert "acme-retail" not in found
+    for odd in (
+        "/tenants?page=x",
+        "/tenants?page=-4",
+        "/tenants?page=99999999999",
+        "/tenants?q=%00",
+        "/tenants?page=٣",
+    ):
+        assert client.get(odd).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["a/b", "../x", "a&b=c", "ü ñ", "<b>", "a.b", "?", "%2e"])
+def test_a_tenant_may_be_called_anything(log_in, key):
+    from urllib.parse import quote
+
+    from controlplane.audit.actor import Actor
+    from controlplane.policies import edits
+
+    client = log_in("ada")
+    who = Actor(name="seed", role="admin", origin="command")
+    edits.create_tenant(environment="production", tenant=key, tier="pro", reason="for a test", actor=who)
+    address = f"/tenant?key={quote(key, safe='')}"
+    assert address.replace("&", "&amp;") in client.get("/tenants").content.decode()
+    assert client.post(address, quota(1)).status_code == 302
+    assert client.get(address).status_code == 200
+    assert "<b></h1>" not in client.get(address).content.decode()
+
+
+def test_audit_filters_stand_in_the_address(log_in):
+    client = log_in("ada")
+    client.post("/breakers/payments-api", TRIP)
+    people = client.get("/audit?by=people").content.decode()
+    assert "CHG-4821" in people
+    assert "for a test" not in people
+    assert "CHG-4821" not in client.get("/audit?by=programs").content.decode()
+    assert "CHG-4821" in client.get("/audit?q=chg-48&period=1h&kind=dependency").content.decode()
+    assert "Nothing matches these filters" in client.get("/audit?q=nothing-like-it").content.decode()
+    for odd in ("/audit?before=x", "/audit?before=" + "9" * 40, "/audit?period=zz&kind=zz&by=zz&q=%00"):
+        assert client.get(odd).status_code == 200
+
+
+def test_a_runbook_is_shown_without_its_markup_doing_anything(log_in):
+    page = log_in("vera").get("/breakers/payments-api").content.decode()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+    assert 'href="javascript:' not in page
+    assert 'href="https://status.example"' in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/breakers/nobody", "/breakers/%00", "/tenant?key=nobody", "/tenant", "/runbooks/none", "/nowhere"],
+)
+def test_what_does_not_exist_is_404_and_says_so(log_in, path):
+    answer = log_in("vera").get(path)
+    assert answer.status_code == 404
+    assert "Fuseboard" in answer.content.decode()
+
+
+def test_an_htmx_edit_is_answered_with_the_fragment_alone(log_in):
+    client = log_in("olga")
+    answer = client.post("/breakers/payments-api", TRIP, headers={"HX-Request": "true"})
+    page = answer.content.decode()
+    assert answer.status_code == 200
+    assert page.lstrip().startswith('<section class="panel" id="override"')
+    assert "payments-api is held open until" in page
+    assert "<html" not in page
+
+
+def test_a_theme_other_than_ours_is_ignored(log_in):
+    client = log_in("vera")
+    client.cookies["theme"] = "light"
+    assert 'data-theme="light"' in client.get("/").content.decode()
+    client.cookies["theme"] = '"><script>'
+    assert 'data-theme="dark"' in client.get("/").content.decode()
+
+
+def test_every_alert_links_to_a_runbook_that_says_what_to_do():
+    import re
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[2]
+    source = (root / "dashboard" / "live" / "conditions.py").read_text()
+    for slug in re.findall(r'runbook="([a-z0-9-]+)"', source) + ["payment-provider-timeouts"]:
+        text = (root / "docs" / "runbooks" / f"{slug}.md").read_text()
+        for heading in ("## Symptom", "## Metric", "## Action", "## Verification"):
+            assert heading in text, f"{slug} has no {heading}"

@@ -1,0 +1,235 @@
+"""Pure functions from rows to what a page shows; no database, no clock."""
+
+import pytest
+from django.template.loader import get_template
+
+from controlplane.fleet.live import DependencyFigures, FleetFigures, StoreFigures, TenantFigures
+from dashboard.live.drawing import Sent, draw, transitions_said
+from dashboard.live.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
+from dashboard.live.history import History, mark
+from dashboard.live.overview import build
+from dashboard.live.timeline import not_closed_s, segments
+from dashboard.live.topics import PAGES, Topic
+
+NOW = 1_795_144_367.0
+
+
+def server(name, view=None, **fields):
+    breakers = {"payments-api": view} if view is not None else {}
+    return Server(name=name, last_seen=NOW, revision=7, epoch=1, breakers=breakers, **fields)
+
+
+def facts(*servers, override=None, now=NOW, **fields):
+    dependency = Dependency(name="payments-api", fallback="Order queue", override=override)
+    return Facts(
+        now=now,
+        as_of=now,
+        epoch=1,
+        revision=7,
+        servers=servers,
+        dependencies=fields.pop("dependencies", (dependency,)),
+        **fields,
+    )
+
+
+def picture(some_facts, history=None):
+    return build(some_facts, history or History(), {})
+
+
+CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
+OPEN = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=31)
+
+
+def test_the_newest_generation_is_the_fleets_state():
+    live = picture(facts(server("a", CLOSED), server("b", OPEN), server("c", CLOSED)))
+    breaker = live.breakers[0]
+    assert (breaker.face.word, breaker.agree, breaker.live) == ("Open", 1, 3)
+    assert breaker.disagreeing == [("closed", 2)]
+    assert [s.verb for s in live.verdict.sentences] == ["open"]
+    assert live.title == "1 open"
+    assert live.worst_kind == "open"
+
+
+def test_without_redis_the_fleet_is_what_most_servers_see():
+    views = [BreakerSeen(state=state, local=True) for state in ("open", "open", "closed")]
+    live = picture(facts(*(server(f"s{i}", view, mode="local") for i, view in enumerate(views))))
+    assert live.breakers[0].face.word == "Open"
+    assert live.conditions[0].key == "local"
+    assert live.conditions[0].severity == "critical"
+    assert live.conditions[0].runbook == "redis-unreachable"
+    assert [row.limits for row in live.fleet.rows] == ["1/3 each"] * 3
+
+
+def test_an_override_in_force_is_violet_and_counts_confirmations():
+    held = Override(
+        mode="forced_open", reason="CHG-1", actor="mira", expires_at=NOW + 60, made_at=NOW, revision=7
+    )
+    confirmed = BreakerSeen(state="open", generation=5, override="forced_open")
+    breaker = picture(facts(server("a", confirmed), server("b", CLOSED), override=held)).breakers[0]
+    assert (breaker.face.word, breaker.css, breaker.agree) == ("Forced open", "st-forced", 1)
+    assert breaker.until == NOW + 60
+
+
+def test_an_override_past_its_end_is_not_shown():
+    over = Override(
+        mode="forced_open", reason="x", actor="m", expires_at=NOW - 1, made_at=NOW - 9, revision=7
+    )
+    assert picture(facts(server("a", CLOSED), override=over)).breakers[0].face.word == "Closed"
+
+
+def test_worst_comes_first_and_a_quiet_fleet_says_so():
+    names = ("calm", "broken")
+    dependencies = tuple(Dependency(name=name) for name in names)
+    one = Server(name="a", last_seen=NOW, revision=7, epoch=1, breakers={"calm": CLOSED, "broken": OPEN})
+    live = picture(facts(one, dependencies=dependencies))
+    assert [b.name for b in live.breakers] == ["broken", "calm"]
+    calm = picture(facts(server("a", CLOSED)))
+    assert calm.verdict.calm == "payments-api is closed."
+    assert calm.conditions == ()
+    assert calm.title == ""
+
+
+def test_lag_counts_from_the_oldest_revision_a_server_misses():
+    behind = Server(name="b", last_seen=NOW, epoch=1, revision=4)
+    revisions = ((4, NOW - 90), (5, NOW - 46), (6, NOW - 20), (7, NOW - 3))
+    live = picture(facts(server("a"), behind, revisions=revisions))
+    assert live.fleet.worst_lag_s == 46
+    assert live.fleet.worst_lag_server == "b"
+    assert [row.kind for row in live.fleet.rows] == ["lag", "shared"]
+    assert (live.fleet.applied, live.fleet.live) == (1, 2)
+
+
+def test_a_server_that_refused_its_configuration_comes_first():
+    bad = Server(name="z", last_seen=NOW, epoch=1, revision=7, config_status="rejected", config_error="limit")
+    live = picture(facts(server("a", mode="local"), bad))
+    assert [row.kind for row in live.fleet.rows] == ["rejected", "local"]
+
+
+def test_refused_tenants_add_up_to_the_total():
+    tenants = [TenantFigures(f"t{i}", 10.0, 9.0 - i) for i in range(8)]
+    live = picture(facts(figures=FleetFigures(requests_per_s=80, refused_per_s=44, tenants=tenants)))
+    assert [row.name for row in live.tenants] == ["t0", "t1", "t2", "t3", "t4"]
+    assert live.others is not None
+    assert live.others.name == "3 others"
+    assert sum(row.refused for row in live.tenants) + live.others.refused == 44
+
+
+def test_slow_redis_and_too_many_refusals_are_conditions_with_runbooks():
+    figures = FleetFigures(requests_per_s=100, refused_per_s=5, store=StoreFigures(p99_us=7_000))
+    keys = {c.key: c.runbook for c in picture(facts(figures=figures)).conditions}
+    assert keys == {"429": "too-many-429s", "p99": "redis-unreachable"}
+
+
+def test_a_condition_keeps_the_moment_it_was_first_seen():
+    seen: dict[str, float] = {}
+    figures = FleetFigures(store=StoreFigures(p99_us=7_000))
+    build(facts(figures=figures), History(), seen)
+    later = build(facts(figures=figures, now=NOW + 30), History(), seen)
+    assert later.conditions[0].since == NOW
+    assert build(facts(now=NOW + 31), History(), seen).conditions == ()
+    assert seen == {}
+
+
+def test_history_is_drawn_in_even_steps_and_marks_calls():
+    history = History()
+    for second in range(90):
+        figures = FleetFigures(dependencies={"payments-api": DependencyFigures(calls_per_s=5.0)})
+        history.add(facts(now=NOW + second, figures=figures), {"refused": float(second)})
+    points = history.points("refused")
+    assert history.step_s == 3
+    assert len(points) in (30, 31)
+    assert points == sorted(points)
+    assert history.marks("payments-api", count=5) == "ooooo"
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ((0, 0, 0, 0), " "),
+        ((9, 0, 0, 0), "o"),
+        ((9, 3, 0, 0), "b"),
+        ((9, 0, 4, 0), "s"),
+        ((0.1, 0.1, 0, 8), "c"),
+    ],
+)
+def test_a_second_of_calls_is_one_mark(second, expected):
+    assert mark(*second) == expected
+
+
+def test_segments_follow_transitions_and_holds_are_painted_over():
+    moves = (
+        Transition(dependency="d", at=80, before="half_open", after="closed", cause="recovered"),
+        Transition(dependency="d", at=70, before="open", after="half_open", cause="elapsed"),
+        Transition(dependency="d", at=50, before="closed", after="open", cause="ratio"),
+    )
+    found = segments(moves, "closed", None, 0, 100)
+    assert [(s.kind, s.start, s.end) for s in found] == [
+        ("closed", 0, 50),
+        ("open", 50, 70),
+        ("half", 70, 80),
+        ("closed", 80, 100),
+    ]
+    assert not_closed_s(found) == 30
+    held = Override(mode="forced_open", reason="r", actor="a", made_at=85, expires_at=95, revision=1)
+    painted = segments(moves, "closed", None, 0, 100, [held])
+    assert [(s.kind, s.start, s.end) for s in painted][-3:] == [
+        ("closed", 80, 85),
+        ("forced", 85, 95),
+        ("closed", 95, 100),
+    ]
+
+
+def test_only_what_changed_is_drawn_again_and_nobody_is_named():
+    history, sent, topic = History(), Sent(), Topic(page="overview", role="operator")
+    first = draw(topic, picture(facts(server("a", OPEN)), history), history, sent, rev=1, say="")
+    assert "[id='cards']" in first.changed
+    assert 'id="br-payments-api"' in first.whole
+    assert "csrfmiddlewaretoken" not in first.whole
+    calm = draw(topic, picture(facts(server("a", OPEN)), history), history, sent, rev=2, say="")
+    assert calm.changed.count("<hx-partial") == 1, "only the tick"
+    moved = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=33)
+    again = draw(topic, picture(facts(server("a", moved)), history), history, sent, rev=3, say="")
+    assert "[id='br-payments-api']" in again.changed
+    assert "[id='cards']" not in again.changed, "an item is sent alone while the list stays"
+
+
+def test_viewers_get_no_override_button():
+    history, live = History(), picture(facts(server("a", OPEN)))
+    for role, shown in (("viewer", False), ("operator", True), ("admin", True)):
+        drawn = draw(Topic(page="overview", role=role), live, history, Sent(), rev=1, say="")
+        assert ("Override&hellip;" in drawn.whole) is shown
+
+
+def test_transitions_are_said_and_figures_are_not():
+    before, after = picture(facts(server("a", CLOSED))), picture(facts(server("a", OPEN)))
+    assert transitions_said(before, after) == "payments-api is open"
+    assert transitions_said(after, after) == ""
+    assert transitions_said(None, after) == ""
+
+
+def test_names_from_outside_are_escaped_everywhere():
+    bad = "<b>&\"'"
+    change = Change(at=NOW, actor=bad, human=True, action=bad, verb=bad, target=bad, reason=bad, after=bad)
+    figures = FleetFigures(requests_per_s=5, tenants=[TenantFigures(bad, 3.0, 1.0)])
+    one = Server(name="a", zone=bad, mode="local", mode_cause=bad, last_seen=NOW, epoch=1, revision=7)
+    live = picture(facts(one, changes=(change,), figures=figures))
+    for page in sorted(PAGES - {"breaker", "tenant"}):
+        drawn = draw(Topic(page=page, role="admin"), live, History(), Sent(), rev=1, say="")
+        assert '<b>&"' not in drawn.whole
+
+
+def test_every_fragment_of_every_page_carries_the_id_it_is_sent_to():
+    import re
+
+    live = picture(facts(server("a", OPEN), server("b", CLOSED, mode="local")))
+    for page in ("overview", "breakers", "breaker", "servers", "audit"):
+        topic = Topic(page=page, role="admin", key="payments-api" if page == "breaker" else "")
+        drawn = draw(topic, live, History(), Sent(), rev=1, say="").whole
+        for target, body in re.findall(
+            r"hx-target=\"\[id='([^']+)'\]\"[^>]*>(.*?)</hx-partial>", drawn, re.DOTALL
+        ):
+            assert re.match(rf"<\w+[^>]*\bid=\"{re.escape(target)}\"", body), target
+
+
+def test_the_503_page_does_not_need_what_is_away():
+    assert "Postgres" in get_template("503.html").render({})
