@@ -33,6 +33,8 @@ LOOK_S = 15.0
 #: After a failure: full jitter up to this, doubling from the first to the last.
 BACKOFF_S = (0.2, 10.0)
 IO_TIMEOUT_S = 1.0
+#: How long ``stop`` waits for a question under way.
+STOP_S = 0.2
 #: After an answer that could not be used, wanted tenants do not wait for Redis for this long.
 USELESS_S = 0.25
 #: Reads of a configuration that moves on while it is read; the next nudge goes on from there.
@@ -72,6 +74,13 @@ class Watch:
 
     async def stop(self) -> None:
         self._configuration.fetch = None
+        # Let a question or a handshake under way end: redis-py loses the socket of one that is cancelled.
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.looked.wait()
+                await self._turn.acquire()
+        except TimeoutError:
+            logger.debug("watch.stopped_in_a_question")
         tasks = [*self._batches, *([self._task] if self._task else [])]
         for task in tasks:
             task.cancel()
