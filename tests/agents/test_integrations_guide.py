@@ -1,0 +1,149 @@
+"""The code in docs/integration.md, run as it stands there: a real server, a real vendor, a real Redis."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import redis
+
+from fuseboard.configuration.disk import read_bootstrap
+from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
+from fuseboard.contract.words import Mode
+from fuseboard.settings import AgentSettings
+from tests.agents.published import publish
+from tests.agents.servers import BREAKER, POLICY, until
+
+uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("fastapi")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GUIDE = (REPOSITORY / "docs" / "integration.md").read_text()
+REQUESTS = Limit(name="requests", limit=100, window_ms=60_000, burst=6)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+
+
+class Vendor:
+    """Answers every request with ``status``."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.requests = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.requests += 1
+        writer.write(f"HTTP/1.1 {self.status} X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Vendor]:
+    vendor = Vendor()
+    server = await asyncio.start_server(vendor.serve, "127.0.0.1", 0)
+    monkeypatch.setenv("PAYMENTS_URL", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    yield vendor
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.fixture
+async def guide(
+    vendor: Vendor, limits: redis.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[dict[str, Any]]:
+    """The names of the guide's Python blocks, its application served on ``url``."""
+    policy = msgspec.structs.replace(
+        POLICY,
+        tiers=(Tier(name="free", quotas=(REQUESTS,)),),
+        dependencies=(Dependency(name="payments-api", breaker=BREAKER),),
+    )
+    publish(limits, policy, revision=1, tenants={"late-payer": TenantRecord(tier="free", suspended=True)})
+    monkeypatch.setenv("FUSEBOARD_REDIS_URL", redis_url)
+    monkeypatch.setenv("FUSEBOARD_STATE_DIR", str(tmp_path))
+    for name in ("URL", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"FUSEBOARD_{name}", raising=False)
+    names: dict[str, Any] = {}
+    for code in blocks("python"):
+        exec(compile(code, "docs/integration.md", "exec"), names)  # noqa: S102 - our own page
+    config = uvicorn.Config(names["app"], host="127.0.0.1", port=0, log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    names["url"] = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    yield names
+    server.should_exit = True
+    await serving
+    await names["payments"].aclose()
+
+
+async def test_the_guide_does_what_it_says(guide: dict[str, Any], vendor: Vendor):
+    async with httpx.AsyncClient(base_url=guide["url"], headers={"X-Tenant": "acme"}) as client:
+        assert (await client.get("/healthz", headers={"X-Tenant": ""})).json() == {"mode": Mode.SHARED}
+        assert (await client.post("/orders")).json() == {"charged": True}
+
+        answers = [await client.post("/orders") for _ in range(6)]
+        assert answers[-1].status_code == 429
+        assert "Retry-After" in answers[-1].headers
+        assert answers[-1].headers["RateLimit-Policy"] == '"requests";q=100;w=60'
+        assert answers[-1].json()["violated-policies"] == ["requests"]
+        suspended = await client.post("/orders", headers={"X-Tenant": "late-payer"})
+        assert suspended.status_code == 403
+
+
+async def test_a_vendor_that_fails_is_no_longer_called_and_the_answer_is_a_503(
+    guide: dict[str, Any], vendor: Vendor
+):
+    vendor.status = 500
+    async with httpx.AsyncClient(base_url=guide["url"]) as client:
+
+        async def quote(number: int) -> dict[str, str]:
+            return (await client.get("/quote", headers={"X-Tenant": f"tenant-{number}"})).json()
+
+        for number in range(BREAKER.consecutive_failures):
+            assert await quote(number) == {"rate": "yesterday's"}
+        await until(lambda: any(view.state == "open" for view in guide["agent"].views()))
+        received = vendor.requests
+        assert await quote(100) == {"rate": "yesterday's"}
+        refused = await client.post("/orders", headers={"X-Tenant": "tenant-101"})
+        assert (refused.status_code, refused.json()["reason"]) == (503, "breaker_open")
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert vendor.requests == received
+
+        async def send() -> str:
+            return "sent"
+
+        with pytest.raises(guide["fuseboard"].Refused):
+            await guide["charge_by_another_client"](send)
+
+
+def test_the_bootstrap_file_of_the_guide_is_one(tmp_path: Path):
+    (document,) = blocks("json")
+    path = tmp_path / "bootstrap.json"
+    path.write_text(document)
+    offer = read_bootstrap(path, environment="production")
+    assert offer.policy is not None
+    assert offer.policy.tiers[0].quotas[0].limit == 600
+    assert offer.tenants["acme"] == TenantRecord(tier="free")
+
+
+def test_the_guide_names_every_variable_the_agent_reads():
+    from fuseboard.settings import _OURS
+
+    named = set(re.findall(r"`FUSEBOARD_([A-Z_]+)`", GUIDE))
+    assert named == _OURS
+
+
+def test_no_variable_of_the_control_plane_is_taken_for_a_misspelled_one_of_the_agents():
+    sources = (path.read_text() for path in (REPOSITORY / "controlplane").rglob("*.py"))
+    variables = {name for source in sources for name in re.findall(r"FUSEBOARD_[A-Z_]+[A-Z]", source)}
+    theirs = {name: "" for name in variables if not name.endswith(("_URL", "_TOKEN"))}
+    assert len(theirs) > 5
+    AgentSettings.from_env(theirs | {"FUSEBOARD_REDIS_URL": "redis://limits"})
