@@ -27,12 +27,22 @@ MOST_NAMED = 50
 GATHER_S = 0.03
 
 #: Rows prepared without letting a beat in between.
-_CHUNK = 200
+_CHUNK = 50
+
+#: Rows in one statement, so that a fleet met all at once stays far below the statement timeout.
+_BATCH = 5_000
 
 _FIGURES = """
     INSERT INTO fleet_figures (gateway, environment, at, document) VALUES (%s, %s, now(), %s)
     ON CONFLICT (gateway, environment) DO UPDATE SET at = EXCLUDED.at, document = EXCLUDED.document
 """
+
+#: What nobody asks for any more: servers long gone, and gateways that came back under another name.
+_FORGET = (
+    "DELETE FROM fleet_server WHERE state = 'gone' AND last_seen_at < now() - interval '1 day'",
+    "DELETE FROM fleet_figures WHERE at < now() - interval '1 day'",
+)
+FORGET_EVERY_S = 600.0
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +58,7 @@ class Flusher:
         self._connection: AsyncConnection | None = None
         self._backoff = Backoff()
         self._failing = False
+        self._forget_at = 0.0
 
     def hurry(self) -> None:
         self._urgent.set()
@@ -105,12 +116,16 @@ class Flusher:
     async def _send(
         self, connection: AsyncConnection, rows: list[Row], batch: list["_Dirty"], *, with_figures: bool
     ) -> None:
-        if rows:
-            await self._upsert(connection, rows)
+        for start in range(0, len(rows), _BATCH):
+            await self._upsert(connection, rows[start : start + _BATCH])
         if with_figures:
             for fleet in self._fleets.values():
                 document = Jsonb(figures_of(fleet))
                 await connection.execute(_FIGURES, (self._settings.gateway, fleet.environment, document))
+        if self._forget_at <= asyncio.get_running_loop().time():
+            self._forget_at = asyncio.get_running_loop().time() + FORGET_EVERY_S
+            for statement in _FORGET:
+                await connection.execute(statement)
         names = [name for dirty in batch for name in dirty.names][:MOST_NAMED]
         payload = json.dumps({"servers": names, "figures": with_figures})
         await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))

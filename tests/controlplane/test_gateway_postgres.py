@@ -201,3 +201,15 @@ async def test_a_row_that_postgres_refuses_does_not_stop_the_others(gateway, dat
     assert await row(database, server="pod-3") is None
     assert "gateway.row_refused" in caplog.text
     assert gateway.counts.flush_failures == 0
+
+
+async def test_servers_long_gone_are_forgotten(gateway, database):
+    for n in range(2):
+        await post(gateway, beat(f"pod-{n}", leaving=True))
+        await row_becomes(database, "gone", server=f"pod-{n}")
+    long_ago = "UPDATE fleet_server SET last_seen_at = now() - interval '25 hours' WHERE name = 'pod-0'"
+    await database.execute(long_ago)
+    await gateway.stop()
+    gateway.start()
+    await row_becomes(database, None, server="pod-0")
+    assert await row(database, server="pod-1") == "gone"

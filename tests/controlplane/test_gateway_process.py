@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import psutil
 import psycopg
 import pytest
 
@@ -135,6 +136,27 @@ def test_it_serves_from_memory_while_postgres_is_dead_and_catches_up_after(gatew
     applied = Applied(epoch=head.epoch, revision=head.revision, hash=head.hash)
     changed = eventually(lambda: sync(client, applied=applied).tenants)
     assert changed["later"].tier == "pro"
+
+
+def test_a_frozen_postgres_holds_nobody_up(gateway, postgres):
+    _, client = gateway
+    sync(client)
+    eventually(lambda: rows(postgres) == {"pod-1": "shared"})
+    postmaster = psutil.Process(postgres.process.pid)
+    family = [postmaster, *postmaster.children(recursive=True)]
+    for process in family:
+        process.suspend()
+    try:
+        deadline = time.monotonic() + 4.0  # longer than the gateway waits for one batch
+        while time.monotonic() < deadline:
+            begun = time.perf_counter()
+            sync(client, mode=Mode.RAMPING)
+            assert time.perf_counter() - begun < 0.5
+            time.sleep(0.05)
+    finally:
+        for process in family:
+            process.resume()
+    eventually(lambda: rows(postgres) == {"pod-1": "ramping"})
 
 
 def test_it_says_nothing_of_itself(gateway):
