@@ -1,6 +1,7 @@
 """The agent's answers: a decision for every call, a permit for every call that may be made."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from fuseboard.contract.words import BreakerState, Mode, Reason
 
@@ -14,6 +15,22 @@ class LimitStatus:
     window_ms: int
     #: Calls left, a lower bound; ``None`` when this decision did not learn it.
     remaining: int | None = None
+    #: The limit's ``warn_percent`` is spent.
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What an allowed call was charged, and where: for settling it when its real cost is known."""
+
+    domain: str
+    #: A ``fuseboard.admission.demand.Demand``; for the agent alone.
+    demand: Any
+    #: Store time of the admission.
+    at_us: int
+    token: str
+    #: Charged to this server's share, not in Redis.
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +51,8 @@ class Decision:
     mode: Mode = Mode.SHARED
     server: str = ""
     limits: tuple[LimitStatus, ...] = ()
+    #: What was spent; give the decision to ``Agent.settle`` or ``Agent.finish``.
+    charges: tuple[Charge, ...] = field(default=(), repr=False, compare=False)
 
     def explain(self) -> str:
         """One sentence for a log line or a support ticket."""

@@ -34,11 +34,6 @@ log = structlog.get_logger(__name__)
 LONGEST = timedelta(minutes=30)
 
 
-def journal(environment: str) -> str:
-    """STREAM of notes, each one JSON text; in the slot of the configuration."""
-    return f"fb1:{environment}:{{cfg}}:emergency"
-
-
 def hold_open_without_postgres(
     *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
 ) -> None:
@@ -91,7 +86,7 @@ def _act(
         "address": actor.address,
     }
     # The note first: a hold without one would be ended as one that nobody ordered.
-    store.xadd(journal(environment), {"note": json.dumps(note)})
+    store.xadd(keys.emergency(environment), {"note": json.dumps(note)})
     apply(store, environment, dependency, what, revision, expires_at_us, actor.name)
     log.warning("breaker.acted_without_postgres", environment=environment, dependency=dependency, what=what)
 
@@ -99,7 +94,7 @@ def _act(
 def adopt(store: redis.Redis, environment: str) -> None:
     """Make the notes durable, oldest first, each once."""
     try:
-        entries: Any = store.xrange(journal(environment), count=100)
+        entries: Any = store.xrange(keys.emergency(environment), count=100)
     except redis.ResponseError as error:
         log.error("emergency.unreadable", environment=environment, error=str(error))
         return
@@ -109,7 +104,7 @@ def adopt(store: redis.Redis, environment: str) -> None:
             _adopt(environment, entry_id, note)
         except (KeyError, ValueError, TypeError, Dependency.DoesNotExist) as error:
             log.error("emergency.unreadable", environment=environment, entry=entry_id, error=str(error))
-        store.xdel(journal(environment), entry_id)
+        store.xdel(keys.emergency(environment), entry_id)
 
 
 class _AdoptedBefore(Exception):

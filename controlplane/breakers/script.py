@@ -26,6 +26,7 @@ def apply(
             keys.outcomes(environment, dependency),
             keys.evidence(environment, dependency),
             keys.transitions(environment, dependency),
+            keys.cooldown(environment, dependency),
         ],
         args=[what, revision, expires_at_us, actor],
     )

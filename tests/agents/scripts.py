@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import redis
 
-from fuseboard.admission.limits import script_arguments
+from fuseboard.admission.demand import limit_arguments
 from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.store.scripts import Script, read_script
@@ -17,7 +17,17 @@ VIRTUAL_CLOCK = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil\n"
 #: When virtual time begins: as many digits as the real clock has.
 START_US = 1_790_000_000_000_000
 
-VERDICTS = ("admits", "probes", "open", "probe_busy", "forced_open", "bypass", "late")
+VERDICTS = (
+    "admits",
+    "probes",
+    "open",
+    "probe_busy",
+    "forced_open",
+    "bypass",
+    "late",
+    "cooling_down",
+    "slow_start",
+)
 CHANGES = ("none", "tripped", "reopened", "closed", "stale", "would_trip")
 
 
@@ -68,28 +78,43 @@ class Store:
     report_script: Script = field(default_factory=lambda: read_script("report", clock=VIRTUAL_CLOCK))
     batches: int = 0
 
-    GUARD = ("{d}:override", "{d}:breaker", "{d}:outcomes", "{d}:evidence", "{d}:transitions")
+    GUARD = (
+        "{d}:override",
+        "{d}:breaker",
+        "{d}:cooldown",
+        "{d}:outcomes",
+        "{d}:evidence",
+        "{d}:transitions",
+    )
 
     def limit_key(self, limit: Limit) -> str:
         return f"{{d}}:limit:{limit.name}"
 
-    def admit(self, *groups: tuple[int, int], not_after: int = 0, server: str = "web-1") -> Admitted:
+    def admit(
+        self,
+        *groups: tuple[int, int],
+        not_after: int = 0,
+        server: str = "web-1",
+        classes: tuple[int, ...] = (),
+        period_at: int | None = None,
+    ) -> Admitted:
         """Ask for groups of (count, cost); one call of cost 1 when none is given."""
         wanted = groups or ((1, 1),)
         self.batches += 1
         keys = [*(self.GUARD if self.guarded else ()), *(self.limit_key(limit) for limit in self.limits)]
-        arguments: list[object] = [not_after, int(self.guarded)]
+        arguments: list[object] = [not_after, f"b{self.batches}", int(self.guarded)]
         if self.guarded:
             policy = self.policy
             arguments += [policy.probes, policy.probe_lease_ms * 1000, policy.open_max_ms * 1100]
-            arguments += [f"b{self.batches}", server]
+            arguments += [policy.slow_start_ms * 1000, server]
         arguments.append(len(self.limits))
         for limit in self.limits:
-            arguments += script_arguments(limit, 1.0)
+            arguments += limit_arguments(limit, 1.0, period_at or self.now_us)
         arguments.append(len(wanted))
-        every = range(1, len(self.limits) + 1)
-        for count, cost in wanted:
-            arguments += [count, cost, len(self.limits), *every]
+        for position, (count, cost) in enumerate(wanted):
+            arguments += [classes[position] if classes else 50, count, len(self.limits)]
+            for index in range(1, len(self.limits) + 1):
+                arguments += [index, cost]
         reply = self._run(self.admit_script, keys, arguments)
         if len(reply) == 4:
             return Admitted(VERDICTS[reply[0]], *reply[1:], [], [], [], [])
@@ -108,16 +133,29 @@ class Store:
         probes: tuple[tuple[str, int], ...] = (),
         server: str = "web-1",
         jitter: int = 0,
+        cooldown_us: int = 0,
     ) -> Reported:
         policy = self.policy
         arguments: list[object] = [server, generation, ok, failure, slow, failure if tail is None else tail]
         arguments += [policy.consecutive_failures, policy.failure_percent, policy.slow_percent]
         arguments += [policy.minimum_calls, policy.window_s, policy.minimum_servers]
-        arguments += [policy.open_ms * 1000, policy.open_max_ms * 1000, policy.successes_to_close, jitter]
+        arguments += [
+            policy.open_ms * 1000,
+            policy.open_max_ms * 1000,
+            policy.successes_to_close,
+            jitter,
+            cooldown_us,
+        ]
         for token, outcome in probes:
             arguments += [token, outcome]
         reply = self._run(self.report_script, list(self.GUARD), arguments)
         return Reported(CHANGES[reply[0]], *reply[1:4], *reply[5:])
+
+    def settle(self, *, amount: int = 0, at: int | None = None, tokens: tuple[str, ...] = ()) -> None:
+        """Correct the first limit."""
+        arguments = [*limit_arguments(self.limits[0], 1.0, self.now_us)]
+        arguments += [amount, self.now_us if at is None else at, len(tokens), *tokens]
+        self._run(read_script("settle", clock=VIRTUAL_CLOCK), [self.limit_key(self.limits[0])], arguments)
 
     def breaker(self) -> StoredBreaker | None:
         text = self.client.get("{d}:breaker")

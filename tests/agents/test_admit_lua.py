@@ -1,9 +1,11 @@
 """``admit.lua`` on a real server, in virtual time: what it admits, refuses and leaves alone."""
 
+import pytest
 import redis
 
+from fuseboard.admission.calendar import period_around
 from fuseboard.contract.policy import BreakerPolicy, Limit
-from fuseboard.contract.words import Algorithm
+from fuseboard.contract.words import Algorithm, FailurePolicy, Period
 from tests.agents.scripts import START_US, Group, Store
 
 
@@ -12,7 +14,26 @@ def window(limit: int, seconds: float = 1.0, name: str = "vendor", **more) -> Li
     return Limit(name=name, limit=limit, window_ms=ms, algorithm=Algorithm.SLIDING_WINDOW, **more)
 
 
-def bucket(limit: int, burst: int, seconds: float = 1.0, name: str = "requests", **more) -> Limit:
+def slots(limit: int, seconds: float = 1.0, **more) -> Limit:
+    ms = int(seconds * 1000)
+    return Limit(name="slots", limit=limit, window_ms=ms, algorithm=Algorithm.CONCURRENCY, **more)
+
+
+def daily(limit: int, **more) -> Limit:
+    return Limit(
+        name="daily",
+        limit=limit,
+        window_ms=86_400_000,
+        algorithm=Algorithm.FIXED_WINDOW,
+        period=Period.DAY,
+        **more,
+    )
+
+
+def bucket(
+    limit: int, burst: int | None = None, seconds: float = 1.0, name: str = "requests", **more
+) -> Limit:
+    burst = limit if burst is None else burst
     return Limit(name=name, limit=limit, window_ms=int(seconds * 1000), burst=burst, **more)
 
 
@@ -85,16 +106,16 @@ def test_costs_are_all_or_nothing_per_call(limits: redis.Redis):
     assert store.admit((3, 1)).granted == 2
 
 
-def test_groups_are_served_in_order(limits: redis.Redis):
-    store = Store(limits, [window(5)])
-    assert [group.granted for group in store.admit((3, 1), (3, 1)).groups] == [3, 2]
-
-
 def test_a_shadow_limit_counts_but_never_refuses(limits: redis.Redis):
     store = Store(limits, [window(2, shadow=True), bucket(10, 10)])
     admitted = store.admit((5, 1))
     assert admitted.granted == 5
     assert admitted.shadow_refused == [3, 0]
+
+
+def test_a_shadow_limit_does_not_refuse_when_another_does_either(limits: redis.Redis):
+    store = Store(limits, [window(2, shadow=True), bucket(4)])
+    assert store.admit((9, 1)).granted == 4
 
 
 def test_a_batch_that_arrives_too_late_charges_nothing(limits: redis.Redis):
@@ -121,10 +142,13 @@ def test_a_clock_that_jumped_ahead_and_back_frees_the_window_in_time(limits: red
     assert store.admit().granted == 1
 
 
-def test_garbage_in_a_limit_refuses_for_one_window_and_heals(limits: redis.Redis):
-    for limit in (window(5), bucket(5, 5)):
-        store = Store(limits, [limit])
-        key = store.limit_key(limit)
+class TestUnreadable:
+    """A counter that cannot be read is decided by the failure policy of its limit, and heals."""
+
+    @pytest.mark.parametrize("make", [window, bucket])
+    def test_a_strict_limit_counts_it_as_spent_for_one_window(self, limits: redis.Redis, make):
+        store = Store(limits, [make(5, failure_policy=FailurePolicy.FAIL_CLOSED)])
+        key = store.limit_key(store.limits[0])
         for poison in (b"garbage", b"\xc1\xc1", b"-1 -1 -1 -1", b"1 2 3", b""):
             limits.set(key, poison)
             poisoned = store.admit()
@@ -133,12 +157,201 @@ def test_garbage_in_a_limit_refuses_for_one_window_and_heals(limits: redis.Redis
             store.advance(1.1)
             assert store.admit().granted == 1
 
+    @pytest.mark.parametrize("make", [window, bucket])
+    def test_one_that_fails_open_counts_it_as_unspent(self, limits: redis.Redis, make):
+        store = Store(limits, [make(5)])
+        limits.set(store.limit_key(store.limits[0]), b"garbage")
+        poisoned = store.admit((5, 1))
+        assert (poisoned.granted, poisoned.unreadable) == (5, [1])
+        assert store.admit().granted == 0
 
-def test_a_limit_of_another_type_is_unreadable_too(limits: redis.Redis):
-    for limit in (window(5), bucket(5, 5)):
-        store = Store(limits, [limit])
-        limits.rpush(store.limit_key(limit), "a list")
+    @pytest.mark.parametrize("make", [window, bucket])
+    def test_a_key_of_another_type_cannot_be_read_either(self, limits: redis.Redis, make):
+        store = Store(limits, [make(5)])
+        limits.rpush(store.limit_key(store.limits[0]), "a list")
         assert (store.admit().unreadable, store.admit().unreadable) == ([1], [0])
+
+    def test_slots_in_a_key_of_another_type(self, limits: redis.Redis):
+        store = Store(limits, [slots(2, failure_policy=FailurePolicy.FAIL_CLOSED)])
+        limits.set(store.limit_key(store.limits[0]), "text")
+        assert store.admit().granted == 0
+        assert store.admit((3, 1)).granted == 2
+
+    def test_a_calendar_quota(self, limits: redis.Redis):
+        store = Store(limits, [daily(5, failure_policy=FailurePolicy.FAIL_CLOSED)])
+        limits.set(store.limit_key(store.limits[0]), "text")
+        assert store.admit().granted == 0
+
+
+class TestCalendar:
+    """Fixed windows: the period is worked out by who asks, and checked by the clock of Redis."""
+
+    def test_all_of_it_may_be_spent_in_one_period(self, limits: redis.Redis):
+        store = Store(limits, [daily(100)])
+        assert store.admit((150, 1)).granted == 100
+        refused = store.admit()
+        began, ends = period_around(store.now_us, Period.DAY, "UTC")
+        assert refused.groups[0].wait_us == ends - store.now_us
+        store.now_us = ends - 1
+        assert store.admit().granted == 0
+        store.now_us = ends
+        assert store.admit((150, 1)).granted == 100
+        assert began < ends
+
+    def test_a_period_that_is_not_now_decides_nothing(self, limits: redis.Redis):
+        store = Store(limits, [daily(100)])
+        asked_at = store.now_us
+        store.advance(2 * 86_400)
+        assert store.admit(period_at=asked_at).verdict == "late"
+        assert store.contents() == {}
+
+
+class TestConcurrency:
+    def test_so_many_at_once_and_no_more(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        assert store.admit((5, 1)).granted == 3
+        assert store.admit().groups[0] == Group(granted=0, blocked=1, wait_us=1_000_000)
+
+    def test_a_slot_is_free_when_its_call_has_ended(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        store.admit((3, 1))
+        store.settle(tokens=("b1.2",))
+        assert store.admit((3, 1)).granted == 1
+
+    def test_a_dead_server_frees_its_slots_with_their_leases(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        store.admit((3, 1))
+        store.advance(0.999)
+        assert store.admit().granted == 0
+        store.advance(0.001)
+        assert store.admit((5, 1)).granted == 3
+
+    def test_a_slot_freed_twice_is_one_slot(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        store.admit((3, 1))
+        for _ in range(3):
+            store.settle(tokens=("b1.1", "b1.1", "never.given"))
+        assert store.admit((3, 1)).granted == 1
+
+
+class TestSharing:
+    """Groups of one class share what is scarce; a more important class is served first."""
+
+    def test_what_is_scarce_is_shared_evenly(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        assert [group.granted for group in store.admit((100, 1), (100, 1)).groups] == [5, 5]
+
+    def test_what_a_modest_group_leaves_goes_to_the_others(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        assert [group.granted for group in store.admit((100, 1), (2, 1), (100, 1)).groups] == [4, 2, 4]
+
+    def test_the_odd_one_goes_to_whoever_came_first(self, limits: redis.Redis):
+        store = Store(limits, [window(5)])
+        assert [group.granted for group in store.admit((3, 1), (3, 1)).groups] == [3, 2]
+        assert store.admit().granted == 0
+
+    def test_a_more_important_class_is_served_whole_before_another(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        granted = [group.granted for group in store.admit((8, 1), (8, 1), classes=(90, 10)).groups]
+        assert granted == [8, 2]
+
+    def test_probes_are_shared_too(self, limits: redis.Redis):
+        store = Store(limits, policy=BreakerPolicy(probes=4), guarded=True)
+        limits.set("{d}:breaker", "half_open 5 0 1 0 0 test")
+        assert [group.granted for group in store.admit((9, 1), (9, 1)).groups] == [2, 2]
+
+
+class TestSettling:
+    def test_the_real_cost_replaces_the_estimate(self, limits: redis.Redis):
+        for limit in (window(100), bucket(100, 100), daily(100)):
+            limits.flushall()
+            store = Store(limits, [limit])
+            store.admit((1, 40))
+            store.settle(amount=20)
+            assert store.admit((50, 1)).granted == 40, limit.name
+            store.settle(amount=-10)
+            assert store.admit((50, 1)).granted == 10, limit.name
+
+    def test_what_was_really_spent_counts_beyond_the_limit(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        store.admit()
+        store.settle(amount=100)
+        assert store.admit().granted == 0
+
+    def test_a_refund_belongs_to_where_it_was_spent(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        store.admit((4, 1))
+        spent_at = store.now_us
+        store.advance(0.5)
+        store.admit((4, 1))
+        store.settle(amount=-100, at=spent_at)
+        assert store.admit((10, 1)).granted == 6
+
+    def test_a_refund_out_of_the_window_gives_nothing(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        spent_at = store.now_us
+        store.advance(5)
+        store.admit((10, 1))
+        store.settle(amount=-10, at=spent_at)
+        assert store.admit().granted == 0
+
+    def test_a_bucket_never_holds_more_than_its_burst(self, limits: redis.Redis):
+        store = Store(limits, [bucket(10, 5)])
+        store.admit()
+        store.settle(amount=-100)
+        assert store.admit((10, 1)).granted == 5
+
+
+class TestQuiet:
+    """A vendor that asked to be left alone, and one that has just come back."""
+
+    def test_the_whole_fleet_is_quiet_until_its_time(self, limits: redis.Redis):
+        store = Store(limits, guarded=True)
+        generation = store.admit().generation
+        store.report(generation, cooldown_us=2_000_000)
+        quiet = store.admit()
+        assert (quiet.verdict, quiet.granted, quiet.wait_us) == ("cooling_down", 0, 2_000_000)
+        store.advance(2)
+        assert store.admit().granted == 1
+
+    def test_the_longest_wish_counts(self, limits: redis.Redis):
+        store = Store(limits, guarded=True)
+        generation = store.admit().generation
+        store.report(generation, cooldown_us=3_000_000)
+        store.report(generation, cooldown_us=1_000_000)
+        assert store.admit().wait_us == 3_000_000
+
+    def test_the_wish_of_an_old_call_counts_too(self, limits: redis.Redis):
+        store = Store(limits, guarded=True)
+        store.admit()
+        assert store.report(5, cooldown_us=1_000_000).change == "stale"
+        assert store.admit().verdict == "cooling_down"
+
+    def test_a_time_beyond_reason_is_garbage(self, limits: redis.Redis):
+        store = Store(limits, guarded=True)
+        for text in ("x", "-1", str(START_US + 10**13)):
+            limits.set("{d}:cooldown", text)
+            assert store.admit().verdict == "admits", text
+
+    def test_after_closing_traffic_grows_back(self, limits: redis.Redis):
+        store = Store(limits, policy=BreakerPolicy(slow_start_ms=10_000), guarded=True)
+        limits.set("{d}:breaker", f"closed 5 0 {START_US} 0 0 probes_passed")
+        passed = []
+        for _ in range(4):
+            passed.append(store.admit((100, 1)).granted)
+            store.advance(3.4)
+        assert passed[0] == 10
+        assert passed == sorted(passed)
+        assert passed[-1] == 100
+
+    def test_a_single_caller_passes_in_its_turn(self, limits: redis.Redis):
+        store = Store(limits, policy=BreakerPolicy(slow_start_ms=1_000_000), guarded=True)
+        limits.set("{d}:breaker", f"closed 5 0 {START_US} 0 0 probes_passed")
+        passed = 0
+        for _ in range(1000):
+            store.now_us += 7
+            passed += store.admit().granted
+        assert 80 <= passed <= 120
 
 
 def test_keys_expire_when_they_say_nothing_any_more(limits: redis.Redis):

@@ -15,12 +15,20 @@ KEYS = {
     keys.tenant_bucket("production", 7): "fb1:production:{cfg}:tenants:7",
     keys.config_channel("production"): "fb1:production:config",
     keys.ramp("production"): "fb1:production:ramp",
+    keys.emergency("production"): "fb1:production:{cfg}:emergency",
     keys.override("production", "openai"): "fb1:production:{d:openai}:override",
     keys.breaker("production", "openai"): "fb1:production:{d:openai}:breaker",
+    keys.cooldown("production", "openai"): "fb1:production:{d:openai}:cooldown",
     keys.outcomes("production", "openai"): "fb1:production:{d:openai}:outcomes",
     keys.evidence("production", "openai"): "fb1:production:{d:openai}:evidence",
     keys.transitions("production", "openai"): "fb1:production:{d:openai}:transitions",
     keys.vendor_limit("production", "openai", "per-day"): "fb1:production:{d:openai}:limit:per-day",
+    keys.dependency_quota(
+        "production", "openai", "acme", "tokens"
+    ): "fb1:production:{d:openai}:quota:tokens:8c3723ac2be0a966c541",
+    keys.subject_limit(
+        "production", "ip=203.0.113.9", "logins"
+    ): "fb1:production:{i:22ebae8d643d5f043726}:limit:logins",
     keys.tenant_quota(
         "production", "acme", "requests"
     ): "fb1:production:{t:8c3723ac2be0a966c541}:quota:requests",

@@ -1,25 +1,33 @@
 """Every decision, in order: what is known here, one question to Redis, else this server's share."""
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from secrets import token_hex
 from time import monotonic
 
 from fuseboard.admission.answers import Answers
 from fuseboard.admission.batch import Batcher
 from fuseboard.admission.calls import CallAdmission
-from fuseboard.admission.limits import LocalLimits
+from fuseboard.admission.domains import RequestDomains
+from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.reports import Reports
 from fuseboard.admission.requests import RequestAdmission
-from fuseboard.admission.tenant import TenantDomains
+from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import BreakerView
-from fuseboard.contract.words import Mode, Outcome
+from fuseboard.contract.words import Mode, Outcome, Reason
 from fuseboard.decision import Decision, Permit
+from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
+from fuseboard.subject import NOBODY, Costs, Subject, costs_of
+
+#: A slot or a probe may be free long before its lease ends: whoever waits looks this often.
+LOOK_AGAIN_S = 0.02
 
 
 class Admission:
@@ -50,6 +58,7 @@ class Admission:
             token_prefix=f"{token_hex(4)}-",
         )
         self._reports = Reports(store=store, health=self.health, tuning=tuning)
+        self._settlements = Settlements(store=store, health=self.health)
         local = LocalLimits(lambda: configuration.live_servers)
         answers = Answers(server, self.health)
         self._requests = RequestAdmission(
@@ -58,7 +67,8 @@ class Admission:
             health=self.health,
             batcher=self._batcher,
             local=local,
-            domains=TenantDomains(environment),
+            domains=RequestDomains(environment, self._settlements),
+            settlements=self._settlements,
             answers=answers,
         )
         self._calls = CallAdmission(
@@ -69,6 +79,7 @@ class Admission:
             batcher=self._batcher,
             reports=self._reports,
             local=local,
+            settlements=self._settlements,
             answers=answers,
             on_change=on_change,
         )
@@ -81,24 +92,105 @@ class Admission:
     async def stop(self) -> None:
         """Send what is unreported, and disconnect. Callers who still wait decide locally."""
         self._reports.flush()
+        self._settlements.flush()
         self._batcher.close()
         await asyncio.sleep(0)
         await self.health.stop()
 
-    async def admit_request(self, tenant: str, cost: int = 1) -> Decision:
-        """Decide one request of a tenant. Nothing that Redis does makes it raise.
+    # Requests that enter a service
 
-        Raises ``Misconfigured`` for a cost that can never be right.
+    async def admit_request(
+        self,
+        tenant: str,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Decision:
+        """Decide one request of a tenant, or of an address or key when ``tenant`` is empty.
+
+        ``costs`` are estimates of whatever else it costs, by measure; ``settle`` corrects them.
+        With ``wait_s``, a refusal that ends within that time is waited for. Nothing that Redis
+        does makes this raise; ``Misconfigured`` for a cost that can never be right.
         """
-        return await self._requests.admit(tenant, cost)
+        charged = costs_of(cost, costs)
+        decision = await self._requests.admit(tenant, charged, subject)
+        until = monotonic() + wait_s
+        while wait_s > 0 and not decision.allowed and await _waited(decision, until):
+            decision = await self._requests.admit(tenant, charged, subject)
+        return decision
 
-    async def admit_call(self, dependency: str) -> Permit:
-        """Leave to make one call; its outcome belongs in ``report``. Raises ``Refused``."""
-        return await self._calls.admit(dependency)
+    # Calls that leave a service
 
-    def report(self, permit: Permit, outcome: Outcome) -> None:
-        """Say how a permitted call ended. A second report of the same permit counts nothing."""
-        self._calls.report(permit, outcome)
+    async def admit_call(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float = 0.0,
+    ) -> Permit:
+        """Leave to make one call; its outcome belongs in ``report``. Raises ``Refused``.
+
+        With a ``tenant``, its quotas on the dependency bind too, and its tier's priority counts
+        when something is scarce. ``spend_quota`` spends its quotas on requests as well, first;
+        they are given back when the dependency refuses: for work that no request began.
+        """
+        charged = costs_of(cost, costs)
+        until = monotonic() + wait_s
+        while True:
+            try:
+                return await self._admit_call(dependency, tenant, charged, spend_quota)
+            except Refused as refused:
+                if wait_s <= 0 or not await _waited(refused.decision, until):
+                    raise
+
+    async def _admit_call(self, dependency: str, tenant: str, costs: Costs, spend_quota: bool) -> Permit:
+        if not tenant:
+            return await self._calls.admit(dependency, costs, "", None)
+        _, rules = await self._requests.rules_of(tenant)
+        if not spend_quota:
+            return await self._calls.admit(dependency, costs, tenant, rules)
+        decision = await self._requests.admit(tenant, costs, NOBODY)
+        if not decision.allowed:
+            raise Refused(decision)
+        try:
+            permit = await self._calls.admit(dependency, costs, tenant, rules)
+        except BaseException:
+            self.give_back(decision)
+            raise
+        permit.decision = replace(permit.decision, charges=decision.charges + permit.decision.charges)
+        return permit
+
+    def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int = 0) -> None:
+        """Say how a permitted call ended. A second report of the same permit counts nothing.
+
+        ``cooldown_ms``: the vendor asked the fleet to leave it alone for so long.
+        """
+        self._calls.report(permit, outcome, cooldown_ms)
+
+    # What was charged
+
+    def settle(self, decision: Decision, measure: str, actual: int) -> None:
+        """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with."""
+        for charge in decision.charges:
+            if not charge.local:
+                self._settlements.correct(charge.domain, charge.demand, charge.at_us, measure, actual)
+
+    def finish(self, decision: Decision) -> None:
+        """The request has ended: free the slots it held. Its other costs stay spent."""
+        for charge in decision.charges:
+            self._calls.finish(charge)
+
+    def give_back(self, decision: Decision) -> None:
+        """The request was not served after all: it spent nothing."""
+        for charge in decision.charges:
+            self._requests.give_back(charge)
+
+    # What the next beat says
 
     @property
     def mode(self) -> Mode:
@@ -113,7 +205,7 @@ class Admission:
         return self.health.cause
 
     def breaker_views(self) -> tuple[BreakerView, ...]:
-        """Every breaker as this server sees it, for the next beat."""
+        """Every breaker as this server sees it."""
         local = self.health.mode is Mode.LOCAL
         return tuple(
             gate.view(self._calls.override(gate.name), local=local) for gate in self._calls.every_gate()
@@ -123,3 +215,18 @@ class Admission:
         if self.health.mode is Mode.LOCAL:
             self._calls.stand_alone()
         self._on_change()
+
+
+async def _waited(decision: Decision, until: float) -> bool:
+    """Sleep, holding nothing, until asking again can help; ``False`` when that is too late, or never."""
+    wait_s = decision.retry_after_ms / 1000
+    if wait_s <= 0:
+        return False
+    if decision.reason in (Reason.CONCURRENCY, Reason.PROBE_BUSY):
+        wait_s = min(wait_s, LOOK_AGAIN_S)
+    # A little late and apart from the others: all who wait for one window would come at once.
+    wait_s *= random.uniform(1.0, 1.1)
+    if monotonic() + wait_s > until:
+        return False
+    await asyncio.sleep(wait_s)
+    return True

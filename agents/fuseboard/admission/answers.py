@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from fuseboard.admission.demand import Demand
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Reason
-from fuseboard.decision import Decision, LimitStatus
+from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.store.health import StoreHealth
 
 
@@ -28,11 +29,11 @@ class Answers:
     def allow(
         self,
         snapshot: Snapshot,
-        limits: tuple[Limit, ...] = (),
-        left: tuple[int, ...] = (),
+        limits: tuple[LimitStatus, ...] = (),
         *,
         tenant: str = "",
         dependency: str = "",
+        charges: tuple[Charge, ...] = (),
     ) -> Decision:
         return Decision(
             allowed=True,
@@ -41,21 +42,19 @@ class Answers:
             revision=snapshot.head.revision,
             mode=self.health.mode,
             server=self.server,
-            limits=_statuses(limits, left),
+            limits=limits,
+            charges=charges,
         )
 
     def refuse(
         self,
         snapshot: Snapshot,
         refusal: Refusal,
-        limits: tuple[Limit, ...] = (),
-        left: tuple[int, ...] = (),
+        limits: tuple[LimitStatus, ...] = (),
         *,
         tenant: str = "",
         dependency: str = "",
     ) -> Decision:
-        if not left:
-            left = tuple(0 if limit.name == refusal.rule else -1 for limit in limits)
         return Decision(
             allowed=False,
             reason=refusal.reason,
@@ -67,26 +66,32 @@ class Answers:
             revision=snapshot.head.revision,
             mode=self.health.mode,
             server=self.server,
-            limits=_statuses(limits, left),
+            limits=limits,
         )
 
 
-def most_at_once(limit: Limit) -> int:
-    """What fits in an empty limit: a higher cost could never be admitted, however long one waits."""
-    if limit.limit == 0:
-        return 0
-    return limit.limit if limit.algorithm is Algorithm.SLIDING_WINDOW else limit.burst
+def statuses(demand: Demand, left: tuple[int, ...] = (), spent: str = "") -> tuple[LimitStatus, ...]:
+    """What is left of each limit, as far as it was learned; ``spent`` names one of which nothing is."""
+    if left:
+        return tuple([_status(ref.limit, calls) for ref, calls in zip(demand.refs, left, strict=True)])
+    return tuple([_status(ref.limit, 0 if ref.limit.name == spent else None) for ref in demand.refs])
 
 
-def _statuses(limits: tuple[Limit, ...], left: tuple[int, ...]) -> tuple[LimitStatus, ...]:
-    if not left:
-        left = (-1,) * len(limits)
-    return tuple(
-        LimitStatus(
-            name=limit.name,
-            limit=limit.limit,
-            window_ms=limit.window_ms,
-            remaining=calls if calls >= 0 else None,
-        )
-        for limit, calls in zip(limits, left, strict=True)
+def _status(limit: Limit, left: int | None) -> LimitStatus:
+    warned = limit.warn_percent and left is not None
+    return LimitStatus(
+        name=limit.name,
+        limit=limit.limit,
+        window_ms=limit.window_ms,
+        remaining=left,
+        warning=bool(warned and (limit.limit - (left or 0)) * 100 >= limit.warn_percent * limit.limit),
     )
+
+
+def reason_of(limit: Limit, usual: Reason) -> Reason:
+    """How a refusal by this limit is called: a spent budget and a full house have words of their own."""
+    if limit.algorithm is Algorithm.CONCURRENCY:
+        return Reason.CONCURRENCY
+    if limit.algorithm is Algorithm.FIXED_WINDOW and limit.measure != "calls":
+        return Reason.BUDGET_SPENT
+    return usual

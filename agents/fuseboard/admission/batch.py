@@ -13,6 +13,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
+from fuseboard.admission.demand import Demand
 from fuseboard.admission.question import LATE, PROBES, Answer, Caller, Domain, Question
 from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word
 from fuseboard.store.health import StoreHealth
@@ -21,8 +22,9 @@ from fuseboard.store.scripts import ADMIT
 #: A timer that fires this much too late says that the loop was busy, not that Redis is slow.
 LOOP_LAG_S = 0.002
 
-#: Calls in one question at most; the rest ask next.
+#: Calls, and different kinds of calls, in one question at most; the rest ask next.
 MAX_CALLS = 1000
+MAX_GROUPS = 250
 
 
 class StoreMeter(Protocol):
@@ -54,15 +56,14 @@ class Batcher:
         self._deadlines: deque[tuple[float, Question]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask(self, domain: Domain, cost: int) -> Caller:
+    def ask(self, domain: Domain, demand: Demand) -> Caller:
         """Join the question about ``domain`` that gathers now."""
         loop = asyncio.get_running_loop()
         question = domain.gathering
-        if question is None or question.calls >= MAX_CALLS:
+        if question is None or question.calls >= MAX_CALLS or len(question.groups) >= MAX_GROUPS:
             question = self._begin(domain, loop)
         caller: Caller = loop.create_future()
-        question.groups.setdefault(cost, []).append(caller)
-        question.calls += 1
+        question.join(demand, caller)
         return caller
 
     def close(self) -> None:
@@ -110,6 +111,9 @@ class Batcher:
     def _send(self, domain: Domain, question: Question) -> None:
         if question.over:
             return
+        if not self._health.usable:
+            question.tell_all(None)
+            return
         domain.in_flight = question
         question.sent_at = monotonic()
         if not question.held and question.sent_at - question.begun > LOOP_LAG_S:
@@ -118,13 +122,12 @@ class Batcher:
             self._watch(question, asyncio.get_running_loop())
         now_us = self._health.store_time_us()
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
-        every_limit = range(1, domain.limit_count() + 1)
-        arguments: list[Word] = [not_after, *domain.script_head(question.token), len(question.groups)]
-        for cost, callers in question.groups.items():
-            arguments += (len(callers), cost, len(every_limit), *every_limit)
-        self._store.run(
-            ADMIT, domain.script_keys(), tuple(arguments), lambda reply: self._answered(question, reply)
-        )
+        question.most_important_first()
+        keys, guard = domain.guard()
+        arguments: list[Word] = [not_after, question.token, *(guard or (0,))]
+        arguments += question.arguments(self._health.shared_tenths, now_us)
+        keys += tuple(ref.key for ref in question.refs)
+        self._store.run(ADMIT, keys, arguments, lambda reply: self._answered(question, reply))
 
     def _answered(self, question: Question, reply: Reply) -> None:
         domain = question.domain
@@ -151,62 +154,48 @@ class Batcher:
 
     def _distribute(self, question: Question, reply: Reply, *, late: bool) -> bool:
         """Hand out what was granted, first come first served. False when ``reply`` is no reply of ours."""
-        domain, groups = question.domain, question.groups
-        limits = domain.limit_count()
         if not isinstance(reply, list) or not all(type(part) is int for part in reply):
             return False
         if len(reply) == 4 and reply[0] == LATE:
             self._health.answered(reply[3])
             return True
-        if len(reply) != 4 + 3 * len(groups) + 3 * limits:
+        groups = len(question.groups)
+        if len(reply) != 4 + 3 * groups + 3 * len(question.refs):
             return False
         verdict, generation, wait_us, now_us = reply[:4]
         self._health.answered(now_us)
-        # All grants of a half-open breaker are probes, numbered over the groups.
-        tokens = verdict == PROBES
-        if late:
-            if tokens:
-                granted = sum(reply[4 + 3 * i] for i in range(len(groups)))
-                domain.came_late(generation, tuple(f"{question.token}.{n + 1}" for n in range(granted)))
-            return True
-        self._meter.store_answer(int((monotonic() - question.sent_at) * 1_000_000))
-        domain.learned(verdict, generation, wait_us)
-        left = tuple(reply[4 + 3 * len(groups) :: 3])
-        number = 0
-        unused: list[str] = []
+        if not late:
+            self._meter.store_answer(int((monotonic() - question.sent_at) * 1_000_000))
+            question.domain.learned(verdict, generation, wait_us)
         question.over = True
-        for position, callers in enumerate(groups.values()):
+        left, number = reply[4 + 3 * groups :: 3], 0
+        for position, (demand, callers) in enumerate(question.groups.items()):
             granted, blocked, group_wait = reply[4 + 3 * position : 7 + 3 * position]
             yes = Answer(
-                granted=True, verdict=verdict, generation=generation, blocked=0, wait_us=0, left=left
-            )
-            no = Answer(
-                granted=False,
+                granted=True,
                 verdict=verdict,
                 generation=generation,
-                blocked=blocked,
-                wait_us=group_wait,
-                left=left,
+                at_us=now_us,
+                left=tuple([left[question.refs[ref] - 1] for ref in demand.refs]),
             )
-            for caller in callers:
-                if granted <= 0:
+            tokens: list[str] | None = None
+            if verdict == PROBES or demand.holds_slots:  # granted calls are numbered over all groups
+                tokens = [f"{question.token}.{number + 1 + n}" for n in range(granted)]
+            number += granted
+            hand_out(question.domain, demand, callers, yes, granted, tokens)
+            if granted < len(callers):
+                no = Answer(
+                    granted=False,
+                    verdict=verdict,
+                    generation=generation,
+                    at_us=now_us,
+                    left=yes.left,
+                    blocked=_place(question, demand, blocked),
+                    wait_us=group_wait,
+                )
+                for caller in callers[granted:]:
                     if not caller.done():
                         caller.set_result(no)
-                    continue
-                granted -= 1
-                answer = yes
-                if tokens:
-                    number += 1
-                    answer = Answer(
-                        granted=True, verdict=verdict, generation=generation, blocked=0, wait_us=0, left=left
-                    )
-                    answer.token = f"{question.token}.{number}"
-                if not caller.done():
-                    caller.set_result(answer)
-                elif tokens:  # cancelled meanwhile: the slot must not wait for its lease
-                    unused.append(answer.token)
-        if unused:
-            domain.came_late(generation, tuple(unused))
         return True
 
     def _timer_fired(self) -> None:
@@ -251,3 +240,40 @@ class Batcher:
                 self._schedule(domain, loop)
         elif domain.gathering is question:
             domain.gathering = None
+
+
+def hand_out(
+    domain: Domain,
+    demand: Demand,
+    callers: list[Caller],
+    yes: Answer,
+    granted: int,
+    tokens: list[str] | None,
+) -> None:
+    """Tell the first ``granted`` callers; what nobody waits for any more goes back."""
+    for place, caller in enumerate(callers[:granted]):
+        answer = yes if tokens is None else yes.with_token(tokens[place])
+        if caller.done():
+            domain.unused(demand, answer)
+        else:
+            caller.set_result(answer)
+
+
+def _place(question: Question, demand: Demand, blocked: int) -> int:
+    """Which limit of the demand is meant by a number of the question's."""
+    for place, ref in enumerate(demand.refs, start=1):
+        if question.refs[ref] == blocked:
+            return place
+    return blocked
+
+
+async def ask_for(batcher: Batcher, domain: Domain, demand: Demand) -> Answer | None:
+    """Ask; a caller cancelled in the moment of its answer gives back what it was granted."""
+    caller = batcher.ask(domain, demand)
+    try:
+        return await caller
+    except asyncio.CancelledError:
+        answer = caller.result() if caller.done() and not caller.cancelled() else None
+        if answer is not None and answer.granted:
+            domain.unused(demand, answer)
+        raise

@@ -5,23 +5,31 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import NoReturn
 
-from fuseboard.admission.answers import Answers, Refusal
-from fuseboard.admission.batch import Batcher
-from fuseboard.admission.gate import Denial, Gate
-from fuseboard.admission.limits import LocalLimits
-from fuseboard.admission.question import FORCED_OPEN, OPEN, Answer
+from fuseboard.admission.answers import Answers, Refusal, reason_of, statuses
+from fuseboard.admission.batch import Batcher, ask_for
+from fuseboard.admission.demand import Demand
+from fuseboard.admission.gate import Gate
+from fuseboard.admission.local_limits import LocalLimits
+from fuseboard.admission.question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
 from fuseboard.admission.reports import Reports
+from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
-from fuseboard.decision import Permit
+from fuseboard.decision import Charge, LimitStatus, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.health import StoreHealth
+from fuseboard.subject import Costs
 
 #: Verdicts of the breaker as a caller reads them; every other refusal is for want of a free probe.
-_BREAKER_REASONS = {OPEN: Reason.BREAKER_OPEN, FORCED_OPEN: Reason.FORCED_OPEN}
+_BREAKER_REASONS = {
+    OPEN: Reason.BREAKER_OPEN,
+    SLOW_START: Reason.BREAKER_OPEN,
+    FORCED_OPEN: Reason.FORCED_OPEN,
+    COOLING_DOWN: Reason.COOLING_DOWN,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,51 +41,60 @@ class CallAdmission:
     batcher: Batcher
     reports: Reports
     local: LocalLimits
+    settlements: Settlements
     answers: Answers
     on_change: Callable[[], None]
     gates: dict[str, Gate] = field(default_factory=dict)
 
-    async def admit(self, dependency: str) -> Permit:
+    async def admit(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> Permit:
+        """``rules`` are those of ``tenant``, when its quotas on the dependency bind too."""
         snapshot = self.configuration.snapshot
         gate = self.gate(dependency)
         override = self.override(dependency)
-        self._refuse_by_what_is_known(snapshot, gate, override)
+        demand = gate.demand(costs, tenant, rules)
+        self._refuse_by_what_is_known(snapshot, gate, demand, override)
         if override is None and (wait := gate.local.wait(gate.dependency.breaker)) > 0:
             self._refuse(snapshot, gate, Refusal(Reason.BREAKER_OPEN, gate.name, wait))
-        part = self.health.shared_tenths
-        if part and gate.part != part:
-            gate.ramp(part)
-        answer: Answer | None = None
         try:
+            answer: Answer | None = None
             # A breaker is one for the fleet from the first moment Redis is back; only limits ramp.
             if self.health.usable:
-                answer = await self.batcher.ask(gate, 1)
+                answer = await ask_for(self.batcher, gate, demand)
             if answer is None:
-                return self._decide_locally(snapshot, gate)
+                return self._decide_locally(snapshot, gate, demand)
             if answer.granted:
-                return self._permit(snapshot, gate, answer)
-            self._refuse_by_answer(snapshot, gate, answer, remember=part >= 1.0)
+                return self._permit(snapshot, gate, demand, answer)
+            self._refuse_by_answer(snapshot, gate, demand, answer)
         except BaseException:
             # Not sent after all: if this call was to be the local probe, let another be it.
             gate.local.record(Outcome.NEUTRAL, gate.dependency.breaker)
             raise
 
-    def report(self, permit: Permit, outcome: Outcome) -> None:
+    def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
         if permit.reported:
             return
         permit.reported = True
         gate = self.gate(permit.dependency)
+        for charge in permit.decision.charges:
+            self.finish(charge)
         before = gate.local.state
         if self.override(permit.dependency) is None:
             gate.local.record(outcome, gate.dependency.breaker)
-        if self.health.usable:
-            gate.record(outcome, permit.generation, permit.token)
+        probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
+        gate.record(outcome, permit.generation if self.health.usable else 0, probe, cooldown_ms)
         self.counters.call(permit.dependency, outcome)
         if gate.pending:
-            urgent = bool(permit.token) or outcome is Outcome.FAILURE or outcome is Outcome.SLOW
+            urgent = bool(probe or cooldown_ms) or outcome is Outcome.FAILURE or outcome is Outcome.SLOW
             self.reports.add(gate, urgent=urgent)
         if gate.local.state is not before:
             self.on_change()
+
+    def finish(self, charge: Charge) -> None:
+        """The call has ended: free the slots it held."""
+        if charge.local:
+            self.local.free(charge.demand)
+        elif charge.demand.holds_slots:
+            self.settlements.free(charge.domain, charge.demand, charge.token)
 
     def gate(self, name: str) -> Gate:
         found = self.gates.get(name)
@@ -90,6 +107,7 @@ class CallAdmission:
                 dependency=known,
                 on_change=self.on_change,
                 report_soon=lambda gate: self.reports.add(gate, urgent=True),
+                settlements=self.settlements,
             )
         return found
 
@@ -113,51 +131,63 @@ class CallAdmission:
         held = self.configuration.override_in_force(dependency)
         return held.mode if held is not None else None
 
-    def _refuse_by_what_is_known(self, snapshot: Snapshot, gate: Gate, override: OverrideMode | None) -> None:
+    def _refuse_by_what_is_known(
+        self, snapshot: Snapshot, gate: Gate, demand: Demand, override: OverrideMode | None
+    ) -> None:
         held = gate.dependency.override
         if override is OverrideMode.FORCED_OPEN and held is not None:
             seconds = (held.expires_at_us - self.configuration.clock.now_us()) / 1_000_000
             self._refuse(snapshot, gate, Refusal(Reason.FORCED_OPEN, gate.name, seconds))
-        for limit in gate.dependency.vendor_limits:
-            if limit.limit == 0 and not limit.shadow:
-                self._refuse(snapshot, gate, Refusal(Reason.VENDOR_LIMIT, limit.name))
-        denial = gate.denial
-        if denial is not None:
-            left = denial.until - monotonic()
-            if left > 0:
-                self._refuse(snapshot, gate, Refusal(denial.reason, denial.rule, left))
-            gate.denial = None
+        if (never := demand.never_fits()) is not None:
+            refusal = Refusal(reason_of(never, Reason.VENDOR_LIMIT), never.name)
+            self._refuse(snapshot, gate, refusal, statuses(demand, spent=never.name))
+        for holder in (gate, demand):
+            if (denial := holder.denial) is not None:
+                left_s = denial.until - monotonic()
+                if left_s > 0:
+                    spent = statuses(demand, spent=denial.rule)
+                    self._refuse(snapshot, gate, Refusal(denial.reason, denial.rule, left_s), spent)
+                holder.denial = None
 
-    def _refuse_by_answer(
-        self, snapshot: Snapshot, gate: Gate, answer: Answer, *, remember: bool
-    ) -> NoReturn:
-        seconds = answer.wait_us / 1_000_000
+    def _refuse_by_answer(self, snapshot: Snapshot, gate: Gate, demand: Demand, answer: Answer) -> NoReturn:
+        wait_s = answer.wait_us / 1_000_000
         if answer.blocked <= 0:
             reason = _BREAKER_REASONS.get(answer.verdict, Reason.PROBE_BUSY)
-            self._refuse(snapshot, gate, Refusal(reason, gate.name, seconds))
-        rule = gate.limits[answer.blocked - 1].name
-        if remember:  # while ramping, a refusal by Redis says nothing about the local share
-            gate.denial = Denial(Reason.VENDOR_LIMIT, rule, monotonic() + seconds)
-        self._refuse(snapshot, gate, Refusal(Reason.VENDOR_LIMIT, rule, seconds))
+            self._refuse(snapshot, gate, Refusal(reason, gate.name, wait_s))
+        limit = demand.refs[answer.blocked - 1].limit
+        usual = Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT
+        refusal = Refusal(reason_of(limit, usual), limit.name, wait_s)
+        # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
+        if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
+            demand.deny(refusal.reason, refusal.rule, monotonic() + wait_s)
+        self._refuse(snapshot, gate, refusal, statuses(demand, answer.left))
 
-    def _decide_locally(self, snapshot: Snapshot, gate: Gate) -> Permit:
+    def _decide_locally(self, snapshot: Snapshot, gate: Gate, demand: Demand) -> Permit:
         self.counters.decided_locally()
-        blocked = self.local.take(f"d:{gate.name}", gate.limits, 1, self.health.local_part)
+        blocked = self.local.take(demand, self.health.local_part)
         if blocked is not None:
-            reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else Reason.VENDOR_LIMIT
-            self._refuse(snapshot, gate, Refusal(reason, blocked.limit.name, blocked.wait_s))
-        decision = self.answers.allow(snapshot, gate.limits, dependency=gate.name)
+            usual = reason_of(blocked.limit, Reason.VENDOR_LIMIT)
+            reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
+            self._refuse(
+                snapshot, gate, Refusal(reason, blocked.limit.name, blocked.wait_s), statuses(demand)
+            )
+        charge = Charge("", demand, 0, "", local=True)
+        decision = self.answers.allow(snapshot, statuses(demand), dependency=gate.name, charges=(charge,))
         return Permit(decision=decision, dependency=gate.name, generation=0)
 
-    def _permit(self, snapshot: Snapshot, gate: Gate, answer: Answer) -> Permit:
+    def _permit(self, snapshot: Snapshot, gate: Gate, demand: Demand, answer: Answer) -> Permit:
+        charge = Charge(gate.domain, demand, answer.at_us, answer.token)
+        limits = statuses(demand, answer.left)
         return Permit(
-            decision=self.answers.allow(snapshot, gate.limits, answer.left, dependency=gate.name),
+            decision=self.answers.allow(snapshot, limits, dependency=gate.name, charges=(charge,)),
             dependency=gate.name,
             generation=answer.generation,
             token=answer.token,
-            state=BreakerState.HALF_OPEN if answer.token else BreakerState.CLOSED,
+            state=BreakerState.HALF_OPEN if answer.verdict == PROBES else BreakerState.CLOSED,
         )
 
-    def _refuse(self, snapshot: Snapshot, gate: Gate, refusal: Refusal) -> NoReturn:
+    def _refuse(
+        self, snapshot: Snapshot, gate: Gate, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()
+    ) -> NoReturn:
         self.counters.call_refused(gate.name, refusal.reason)
-        raise Refused(self.answers.refuse(snapshot, refusal, gate.limits, dependency=gate.name))
+        raise Refused(self.answers.refuse(snapshot, refusal, limits, dependency=gate.name))

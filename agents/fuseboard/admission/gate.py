@@ -1,18 +1,33 @@
 """The gate of one dependency: what this server knows of its breaker, and what it has yet to report."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 from time import monotonic
 
-from fuseboard.admission.limits import script_arguments
+from fuseboard.admission.demand import Demand, Denial, LimitRef
+from fuseboard.admission.domains import MAX_DEMANDS, binding
 from fuseboard.admission.local_breaker import LocalBreaker
-from fuseboard.admission.question import ADMITS, BYPASS, FORCED_OPEN, OPEN, PROBE_BUSY, PROBES, Question
+from fuseboard.admission.question import (
+    ADMITS,
+    COOLING_DOWN,
+    FORCED_OPEN,
+    OPEN,
+    PROBE_BUSY,
+    PROBES,
+    SLOW_START,
+    Answer,
+    Question,
+)
+from fuseboard.admission.settlements import Settlements
+from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
 from fuseboard.store.connection import Word
+from fuseboard.subject import NOBODY, Costs
 
 #: A refusal for busy probes is remembered this long at most: a slot may be free any moment.
 PROBE_BUSY_MEMORY_S = 0.1
@@ -22,6 +37,7 @@ _STATE_OF_VERDICT = {
     PROBES: BreakerState.HALF_OPEN,
     OPEN: BreakerState.OPEN,
     PROBE_BUSY: BreakerState.HALF_OPEN,
+    SLOW_START: BreakerState.CLOSED,
 }
 _STATES = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
 
@@ -35,18 +51,9 @@ class PendingReport:
     slow: int = 0
     #: Failures since the last success among them.
     tail: int = 0
+    #: For how long the vendor asked to be left alone, in milliseconds.
+    cooldown_ms: int = 0
     probes: list[tuple[str, int]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Denial:
-    """A refusal that holds until an exact time, so that Redis need not be asked again before."""
-
-    reason: Reason
-    rule: str
-    until: float
-    #: Calls of this cost or more are refused.
-    cost: int = 1
 
 
 class Gate:
@@ -60,6 +67,7 @@ class Gate:
         dependency: Dependency,
         on_change: Callable[[], None],
         report_soon: Callable[["Gate"], None],
+        settlements: Settlements,
     ) -> None:
         self.name = dependency.name
         self.gathering: Question | None = None
@@ -78,20 +86,18 @@ class Gate:
         #: When the open state may be probed; monotonic seconds.
         self.until = 0.0
         self.window = (0, 0, 0)
-        self.part = 1.0
+        self.domain = f"d:{dependency.name}"
+        self._settlements = settlements
+        self._made_by: dict[str, TenantRules] = {}
         self.adopt(dependency)
 
     def adopt(self, dependency: Dependency) -> None:
         """Decide by this policy from now on."""
         before = getattr(self, "dependency", dependency)
         self.dependency = dependency
-        named = (keys.override, keys.breaker, keys.outcomes, keys.evidence, keys.transitions)
+        named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         self.guard_keys = tuple(key(self._environment, self.name).encode() for key in named)
-        self.limits = tuple(limit for limit in dependency.vendor_limits if limit.limit > 0)
-        self._limit_keys = tuple(
-            keys.vendor_limit(self._environment, self.name, limit.name).encode() for limit in self.limits
-        )
-        self.ramp(self.part)
+        self._demands: OrderedDict[tuple[object, Costs], Demand] = OrderedDict()
         self.denial = None
         if dependency.reset_revision != before.reset_revision:
             self.local.reset()
@@ -101,56 +107,73 @@ class Gate:
             self.local.reset()
             self._on_change()
 
-    def ramp(self, part: float) -> None:
-        """Ask Redis for this part of every limit."""
-        self.part = part
-        self._limit_arguments = tuple(
-            number for limit in self.limits for number in script_arguments(limit, part)
-        )
+    def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> Demand:
+        """The vendor's limits, and the tenant's quotas on this dependency."""
+        key = (rules and tenant, costs)
+        demand = self._demands.get(key)
+        if demand is not None and (rules is None or self._made_by.get(tenant) is rules):
+            return demand
+        amounts = dict(costs)
+        refs = [
+            LimitRef(limit, keys.vendor_limit(self._environment, self.name, limit.name))
+            for limit in binding(self.dependency.vendor_limits, costs, NOBODY)
+        ]
+        if rules is not None:
+            refs += [
+                LimitRef(limit, keys.dependency_quota(self._environment, self.name, tenant, limit.name))
+                for limit in binding(rules.quotas, costs, NOBODY, dependency=self.name)
+            ]
+            self._made_by[tenant] = rules
+        priority = rules.priority if rules is not None else 50
+        demand = Demand(tuple(refs), tuple(amounts[ref.limit.measure] for ref in refs), priority)
+        self._demands[key] = demand
+        if len(self._demands) > MAX_DEMANDS:
+            (old_tenant, _), _ = self._demands.popitem(last=False)
+            self._made_by.pop(str(old_tenant), None)
+        return demand
 
     # What the batcher needs
 
-    def script_keys(self) -> tuple[bytes, ...]:
-        return self.guard_keys + self._limit_keys
-
-    def script_head(self, token: str) -> tuple[Word, ...]:
+    def guard(self) -> tuple[tuple[bytes, ...], tuple[Word, ...]]:
         policy = self.dependency.breaker
         # Open times are lengthened by up to a tenth of jitter.
         open_max_us = policy.open_max_ms * 1100
-        lease_us = policy.probe_lease_ms * 1000
-        guard = (1, policy.probes, lease_us, open_max_us, token, self._server)
-        return (*guard, len(self.limits), *self._limit_arguments)
-
-    def limit_count(self) -> int:
-        return len(self.limits)
+        times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
+        return self.guard_keys, (1, policy.probes, *times, self._server)
 
     def learned(self, verdict: int, generation: int, wait_us: int) -> None:
         now = monotonic()
-        if verdict == BYPASS:
-            return
+        seconds = wait_us / 1_000_000
         if verdict == FORCED_OPEN:
-            self.denial = Denial(Reason.FORCED_OPEN, self.name, now + wait_us / 1_000_000)
-            return
-        if verdict == OPEN:
-            self.denial = Denial(Reason.BREAKER_OPEN, self.name, now + wait_us / 1_000_000)
+            self.denial = Denial(Reason.FORCED_OPEN, self.name, now + seconds)
+        elif verdict == COOLING_DOWN:
+            self.denial = Denial(Reason.COOLING_DOWN, self.name, now + seconds)
+        elif verdict == OPEN:
+            self.denial = Denial(Reason.BREAKER_OPEN, self.name, now + seconds)
         elif verdict == PROBE_BUSY:
-            self.denial = Denial(
-                Reason.PROBE_BUSY, self.name, now + min(wait_us / 1_000_000, PROBE_BUSY_MEMORY_S)
-            )
-        self._see(_STATE_OF_VERDICT[verdict], generation, now + wait_us / 1_000_000)
+            self.denial = Denial(Reason.PROBE_BUSY, self.name, now + min(seconds, PROBE_BUSY_MEMORY_S))
+        if (state := _STATE_OF_VERDICT.get(verdict)) is not None:
+            self._see(state, generation, now + seconds)
 
-    def came_late(self, generation: int, tokens: tuple[str, ...]) -> None:
-        pending = self.pending.setdefault(generation, PendingReport())
-        pending.probes.extend((token, 0) for token in tokens)
-        self._report_soon(self)
+    def unused(self, demand: Demand, answer: Answer) -> None:
+        self._settlements.give_back(self.domain, demand, answer.at_us, answer.token)
+        if answer.verdict == PROBES:
+            pending = self.pending.setdefault(answer.generation, PendingReport())
+            pending.probes.append((answer.token, 0))
+            self._report_soon(self)
 
     # Outcomes
 
-    def record(self, outcome: Outcome, generation: int, token: str) -> None:
+    def record(self, outcome: Outcome, generation: int, token: str, cooldown_ms: int = 0) -> None:
         """Keep an outcome for the fleet's breaker, if that admitted the call."""
+        if cooldown_ms:
+            until = monotonic() + cooldown_ms / 1000
+            if self.denial is None or self.denial.until < until:
+                self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
         if generation == 0:
             return
         pending = self.pending.setdefault(generation, PendingReport())
+        pending.cooldown_ms = max(pending.cooldown_ms, cooldown_ms)
         if token:
             pending.probes.append((token, {Outcome.NEUTRAL: 0, Outcome.OK: 1}.get(outcome, 2)))
         elif outcome is Outcome.FAILURE:
@@ -173,8 +196,9 @@ class Gate:
             policy.minimum_servers,
         )
         times = (policy.open_ms * 1000, policy.open_max_ms * 1000, policy.successes_to_close, jitter)
+        cooldown_us = pending.cooldown_ms * 1000
         probes = tuple(part for probe in pending.probes for part in probe)
-        return (self._server, generation, *counted, *conditions, *times, *probes)
+        return (self._server, generation, *counted, *conditions, *times, cooldown_us, *probes)
 
     def reported(self, reply: list[int]) -> None:
         """Take in what ``report.lua`` answered."""

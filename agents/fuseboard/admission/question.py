@@ -4,16 +4,17 @@ import asyncio
 from time import monotonic
 from typing import Protocol
 
+from fuseboard.admission.demand import Demand, LimitRef
 from fuseboard.store.connection import Word
 
 # Verdicts of ``admit.lua``.
-ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE = range(7)
+ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE, COOLING_DOWN, SLOW_START = range(9)
 
 
 class Answer:
-    """What one group of like calls is told. Shared by all callers it applies to."""
+    """What one group of like calls is told. Shared by all callers it applies to, unless it has a token."""
 
-    __slots__ = ("blocked", "generation", "granted", "left", "token", "verdict", "wait_us")
+    __slots__ = ("at_us", "blocked", "generation", "granted", "left", "token", "verdict", "wait_us")
 
     def __init__(
         self,
@@ -21,19 +22,35 @@ class Answer:
         granted: bool,
         verdict: int,
         generation: int,
-        blocked: int,
-        wait_us: int,
+        at_us: int,
         left: tuple[int, ...],
+        blocked: int = 0,
+        wait_us: int = 0,
+        token: str = "",
     ) -> None:
         self.granted = granted
         self.verdict = verdict
         self.generation = generation
-        #: The limit that refused, by index; -1 the breaker; meaningless when granted.
+        #: Store time of the decision.
+        self.at_us = at_us
+        #: Calls left per limit of the demand.
+        self.left = left
+        #: The limit of the demand that refused, counted from 1; -1 the breaker; 0 when granted.
         self.blocked = blocked
         self.wait_us = wait_us
-        #: Calls left per limit.
-        self.left = left
-        self.token = ""
+        #: Of a probe, or of a call that holds a slot.
+        self.token = token
+
+    def with_token(self, token: str) -> "Answer":
+        """The same, for the one caller who holds this token."""
+        return Answer(
+            granted=self.granted,
+            verdict=self.verdict,
+            generation=self.generation,
+            at_us=self.at_us,
+            left=self.left,
+            token=token,
+        )
 
 
 #: ``None`` in place of an answer: Redis did not answer in time, decide locally.
@@ -46,29 +63,29 @@ class Domain(Protocol):
     gathering: "Question | None"
     in_flight: "Question | None"
 
-    def script_keys(self) -> tuple[bytes, ...]: ...
-    def script_head(self, token: str) -> tuple[Word, ...]:
-        """The arguments before the groups, ``not_after`` left out."""
+    def guard(self) -> tuple[tuple[bytes, ...], tuple[Word, ...]]:
+        """Keys and arguments of the breaker; both empty when the domain has none."""
         ...
 
-    def limit_count(self) -> int: ...
     def learned(self, verdict: int, generation: int, wait_us: int) -> None:
         """Redis answered in time; ``verdict`` is about the domain as a whole."""
         ...
 
-    def came_late(self, generation: int, tokens: tuple[str, ...]) -> None:
-        """These permits were granted to callers who no longer wait for them."""
+    def unused(self, demand: Demand, answer: Answer) -> None:
+        """This was granted to a caller who no longer waits for it."""
         ...
 
 
 class Question:
-    """One batch: callers grouped by cost, in order of arrival."""
+    """One batch: callers grouped by what they ask for, in order of arrival."""
 
-    __slots__ = ("begun", "calls", "deadline", "domain", "groups", "held", "over", "sent_at", "token")
+    __slots__ = ("begun", "calls", "deadline", "domain", "groups", "held", "over", "refs", "sent_at", "token")
 
     def __init__(self, domain: Domain, deadline_s: float, token: str) -> None:
         self.domain = domain
-        self.groups: dict[int, list[Caller]] = {}
+        self.groups: dict[Demand, list[Caller]] = {}
+        #: Every limit of the groups, numbered from 1.
+        self.refs: dict[LimitRef, int] = {}
         self.calls = 0
         #: When its first caller came, and until when that one waits at most; monotonic seconds.
         self.begun = monotonic()
@@ -79,6 +96,33 @@ class Question:
         self.held = False
         #: Every caller has been told something.
         self.over = False
+
+    def join(self, demand: Demand, caller: Caller) -> None:
+        callers = self.groups.get(demand)
+        if callers is None:
+            callers = self.groups[demand] = []
+            for ref in demand.refs:
+                if ref not in self.refs:
+                    self.refs[ref] = len(self.refs) + 1
+        callers.append(caller)
+        self.calls += 1
+
+    def most_important_first(self) -> None:
+        """Bring the groups into the order in which they are served; it is the order of the reply."""
+        if len(self.groups) > 1:
+            self.groups = dict(sorted(self.groups.items(), key=lambda group: -group[0].priority))
+
+    def arguments(self, part: float, now_us: int) -> list[Word]:
+        """The limits and the groups, as ``admit.lua`` takes them."""
+        arguments: list[Word] = [len(self.refs)]
+        for ref in self.refs:
+            arguments += ref.arguments(part, now_us)
+        arguments.append(len(self.groups))
+        for demand, callers in self.groups.items():
+            arguments += (demand.priority, len(callers), len(demand.refs))
+            for ref, cost in zip(demand.refs, demand.costs, strict=True):
+                arguments += (self.refs[ref], cost)
+        return arguments
 
     def tell_all(self, answer: Answer | None) -> None:
         self.over = True

@@ -1,22 +1,23 @@
-"""Requests that enter a service: decided by the quotas of their tenant."""
+"""Requests that enter a service: decided by the quotas of their tenant, or of an address or key."""
 
 import random
 from dataclasses import dataclass
 from time import monotonic
 
-from fuseboard.admission.answers import Answers, Refusal, most_at_once
-from fuseboard.admission.batch import Batcher
-from fuseboard.admission.gate import Denial
-from fuseboard.admission.limits import LocalLimits
+from fuseboard.admission.answers import Answers, Refusal, reason_of, statuses
+from fuseboard.admission.batch import Batcher, ask_for
+from fuseboard.admission.demand import Demand
+from fuseboard.admission.domains import LimitDomain, RequestDomains
+from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.question import Answer
-from fuseboard.admission.tenant import TenantDomain, TenantDomains
+from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract.words import Reason
-from fuseboard.decision import Decision
-from fuseboard.errors import Misconfigured
+from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.health import StoreHealth
+from fuseboard.subject import Costs, Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,59 +27,107 @@ class RequestAdmission:
     health: StoreHealth
     batcher: Batcher
     local: LocalLimits
-    domains: TenantDomains
+    domains: RequestDomains
+    settlements: Settlements
     answers: Answers
 
-    async def admit(self, tenant: str, cost: int) -> Decision:
-        if type(cost) is not int or cost < 1:
-            raise Misconfigured(f"cost must be a whole number of at least 1, not {cost!r}")
+    async def admit(self, tenant: str, costs: Costs, subject: Subject) -> Decision:
+        """Decide a request of ``tenant``; without one, by the limits on its address or key."""
+        if tenant:
+            snapshot, rules = await self.rules_of(tenant)
+            if rules.suspended:
+                decision = self.answers.refuse(
+                    snapshot, Refusal(Reason.SUSPENDED, "suspended"), tenant=tenant
+                )
+            elif not rules.quotas:
+                decision = self.answers.allow(snapshot, tenant=tenant)
+            else:
+                domain, demand = self.domains.of_tenant(tenant, rules, costs, subject)
+                decision = await self.spend(snapshot, domain, demand, tenant)
+        else:
+            snapshot = self.configuration.snapshot
+            decision = await self._of_nobody(snapshot, costs, subject)
+        self.counters.request(tenant or "-", decision.allowed, decision.reason)
+        return decision
+
+    async def rules_of(self, tenant: str) -> tuple[Snapshot, TenantRules]:
         snapshot = self.configuration.snapshot
         rules = snapshot.quotas_of(tenant)
         if not rules.met:
             await self.configuration.meet(tenant)
             snapshot = self.configuration.snapshot
             rules = snapshot.quotas_of(tenant)
-        decision = self._known_here(snapshot, tenant, rules, cost)
-        if decision is None:
-            decision = await self._ask(snapshot, tenant, rules, cost)
-        self.counters.request(tenant, decision.allowed, decision.reason)
-        return decision
+        return snapshot, rules
 
-    def _known_here(self, snapshot: Snapshot, tenant: str, rules: TenantRules, cost: int) -> Decision | None:
-        """What needs no store: suspension, a limit of zero, a cost that never fits, no limit at all."""
-        if rules.suspended:
-            return self.answers.refuse(snapshot, Refusal(Reason.SUSPENDED, "suspended"), tenant=tenant)
-        for limit in rules.quotas:
-            if cost > most_at_once(limit) and not limit.shadow:
-                return self.answers.refuse(
-                    snapshot, Refusal(Reason.QUOTA, limit.name), rules.quotas, tenant=tenant
-                )
-        return None if rules.quotas else self.answers.allow(snapshot, tenant=tenant)
-
-    async def _ask(self, snapshot: Snapshot, tenant: str, rules: TenantRules, cost: int) -> Decision:
-        part = self.health.shared_tenths
-        domain = self.domains.get(tenant, rules, part)
-        denial = domain.denied(cost)
-        if denial is not None:
-            refusal = Refusal(denial.reason, denial.rule, denial.until - monotonic())
-            return self.answers.refuse(snapshot, refusal, domain.limits, tenant=tenant)
-        answer: Answer | None = None
-        if self.health.usable and (part >= 1.0 or random.random() < part):
-            answer = await self.batcher.ask(domain, cost)
+    async def spend(self, snapshot: Snapshot, domain: LimitDomain, demand: Demand, tenant: str) -> Decision:
+        """Spend what ``demand`` asks for, in Redis or of this server's share."""
+        if not demand.refs:
+            return self.answers.allow(snapshot, tenant=tenant)
+        if (never := demand.never_fits()) is not None:
+            refusal = Refusal(reason_of(never, Reason.QUOTA), never.name)
+            return self._refuse(snapshot, demand, refusal, tenant)
+        if (denial := demand.denial) is not None:
+            left_s = denial.until - monotonic()
+            if left_s > 0:
+                return self._refuse(snapshot, demand, Refusal(denial.reason, denial.rule, left_s), tenant)
+            demand.denial = None
+        answer = await self.ask(domain, demand)
         if answer is None:
-            return self._decide_locally(snapshot, tenant, domain, cost)
+            return self._decide_locally(snapshot, demand, tenant)
+        limits = statuses(demand, answer.left)
         if answer.granted:
-            return self.answers.allow(snapshot, domain.limits, answer.left, tenant=tenant)
-        refusal = Refusal(Reason.QUOTA, domain.limits[answer.blocked - 1].name, answer.wait_us / 1_000_000)
-        if part >= 1.0:  # while ramping, a refusal by Redis says nothing about the local share
-            domain.denial = Denial(refusal.reason, refusal.rule, monotonic() + refusal.wait_s, cost)
-        return self.answers.refuse(snapshot, refusal, domain.limits, answer.left, tenant=tenant)
+            charge = Charge(domain.name, demand, answer.at_us, answer.token)
+            return self._allow(snapshot, limits, tenant, charge)
+        blocking = demand.refs[answer.blocked - 1].limit
+        refusal = Refusal(reason_of(blocking, Reason.QUOTA), blocking.name, answer.wait_us / 1_000_000)
+        # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
+        if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
+            demand.deny(refusal.reason, refusal.rule, monotonic() + refusal.wait_s)
+        return self.answers.refuse(snapshot, refusal, limits, tenant=tenant)
 
-    def _decide_locally(self, snapshot: Snapshot, tenant: str, domain: TenantDomain, cost: int) -> Decision:
+    async def ask(self, domain: LimitDomain, demand: Demand) -> Answer | None:
+        """Redis's answer; ``None`` when it cannot be asked or does not answer, or the ramp says local."""
+        if not self.health.usable:
+            return None
+        part = self.health.shared_tenths
+        if part < 1.0 and random.random() >= part:
+            return None
+        return await ask_for(self.batcher, domain, demand)
+
+    async def _of_nobody(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Decision:
+        """Every domain that binds, in turn; what was spent is given back when a later one refuses."""
+        spent: list[Charge] = []
+        limits: tuple[LimitStatus, ...] = ()
+        for domain, demand in self.domains.of_subject(snapshot, costs, subject):
+            decision = await self.spend(snapshot, domain, demand, "")
+            limits += decision.limits
+            if not decision.allowed:
+                for charge in spent:
+                    self.give_back(charge)
+                return decision
+            spent += decision.charges
+        return self.answers.allow(snapshot, limits, charges=tuple(spent))
+
+    def give_back(self, charge: Charge) -> None:
+        """The request was not served after all."""
+        if charge.local:
+            self.local.free(charge.demand)
+        else:
+            self.settlements.give_back(charge.domain, charge.demand, charge.at_us, charge.token)
+
+    def _decide_locally(self, snapshot: Snapshot, demand: Demand, tenant: str) -> Decision:
         self.counters.decided_locally()
-        blocked = self.local.take(f"t:{tenant}", domain.limits, cost, self.health.local_part)
+        blocked = self.local.take(demand, self.health.local_part)
         if blocked is None:
-            return self.answers.allow(snapshot, domain.limits, tenant=tenant)
-        reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else Reason.QUOTA
-        refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)
-        return self.answers.refuse(snapshot, refusal, domain.limits, tenant=tenant)
+            charge = Charge("", demand, 0, "", local=True)
+            return self._allow(snapshot, statuses(demand), tenant, charge)
+        reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else reason_of(blocked.limit, Reason.QUOTA)
+        return self._refuse(snapshot, demand, Refusal(reason, blocked.limit.name, blocked.wait_s), tenant)
+
+    def _allow(
+        self, snapshot: Snapshot, limits: tuple[LimitStatus, ...], tenant: str, charge: Charge
+    ) -> Decision:
+        return self.answers.allow(snapshot, limits, tenant=tenant, charges=(charge,))
+
+    def _refuse(self, snapshot: Snapshot, demand: Demand, refusal: Refusal, tenant: str) -> Decision:
+        return self.answers.refuse(snapshot, refusal, statuses(demand, spent=refusal.rule), tenant=tenant)

@@ -41,6 +41,11 @@ def config_channel(environment: str) -> str:
     return f"fb1:{environment}:config"
 
 
+def emergency(environment: str) -> str:
+    """STREAM: what people did to breakers while Postgres was down, to be adopted by it later."""
+    return f"fb1:{environment}:{{cfg}}:emergency"
+
+
 def ramp(environment: str) -> str:
     """STRING: store time in microseconds at which the first server came back to Redis."""
     return f"fb1:{environment}:ramp"
@@ -57,6 +62,11 @@ def override(environment: str, dependency: str) -> str:
 def breaker(environment: str, dependency: str) -> str:
     """STRING, see ``fuseboard.contract.breaker_state``."""
     return f"fb1:{environment}:{{d:{dependency}}}:breaker"
+
+
+def cooldown(environment: str, dependency: str) -> str:
+    """STRING: store time in microseconds until which the vendor asked to be left alone."""
+    return f"fb1:{environment}:{{d:{dependency}}}:cooldown"
 
 
 def outcomes(environment: str, dependency: str) -> str:
@@ -78,8 +88,25 @@ def vendor_limit(environment: str, dependency: str, limit: str) -> str:
     return f"fb1:{environment}:{{d:{dependency}}}:limit:{limit}"
 
 
+def dependency_quota(environment: str, dependency: str, tenant: str, quota: str) -> str:
+    """A tenant's quota on one dependency: in the dependency's domain, to be decided with its breaker."""
+    return f"fb1:{environment}:{{d:{dependency}}}:quota:{quota}:{subject_digest(tenant)}"
+
+
 # The domain of a tenant: requests that enter a service.
 
 
-def tenant_quota(environment: str, tenant: str, quota: str) -> str:
-    return f"fb1:{environment}:{{t:{subject_digest(tenant)}}}:quota:{quota}"
+def tenant_quota(environment: str, tenant: str, quota: str, *values: str) -> str:
+    """``values`` are those of the limit's dimensions, each apart in the digest."""
+    key = f"fb1:{environment}:{{t:{subject_digest(tenant)}}}:quota:{quota}"
+    return f"{key}:{values_digest(values)}" if values else key
+
+
+def subject_limit(environment: str, subject: str, limit: str) -> str:
+    """The domain of an address or key that belongs to no tenant."""
+    return f"fb1:{environment}:{{i:{subject_digest(subject)}}}:limit:{limit}"
+
+
+def values_digest(values: tuple[str, ...]) -> str:
+    """No two lists of values have one digest: each is preceded by its length."""
+    return subject_digest("".join(f"{len(value)}:{value}" for value in values))

@@ -8,8 +8,10 @@ Unknown fields are ignored (an older agent reads a newer document); unknown word
 enumeration refuse the document whole, and the last good one stays in force.
 """
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec import Meta, Struct
@@ -17,8 +19,10 @@ from msgspec import Meta, Struct
 from fuseboard.contract.words import (
     MAX_LIMIT,
     Algorithm,
+    Dimension,
     FailurePolicy,
     OverrideMode,
+    Period,
     Slug,
 )
 
@@ -34,6 +38,7 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Slug
     limit: Count
+    #: Concurrency: how long a slot is leased. Fixed windows: the nominal length, for headers.
     window_ms: Milliseconds
     algorithm: Algorithm = Algorithm.TOKEN_BUCKET
     #: Calls that may be made at once; token buckets only.
@@ -41,6 +46,20 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure_policy: FailurePolicy = FailurePolicy.FAIL_OPEN
     #: Decide and count, but never refuse.
     shadow: bool = False
+    #: Fixed windows only, and required there.
+    period: Period | None = None
+    #: An IANA time zone: where the period's midnight is.
+    time_zone: Annotated[str, Meta(max_length=64)] = "UTC"
+    #: What of a call is counted: ``calls``, or any other cost the caller states (``tokens``, ``micro_usd``).
+    measure: Slug = "calls"
+    #: Count apart for each value of these.
+    per: tuple[Dimension, ...] = ()
+    #: Only for endpoints that match one of these patterns, like ``POST /v1/*``; empty for all.
+    endpoints: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
+    #: In a tier: a quota on what its tenants may ask of this dependency, decided with its breaker.
+    dependency: Annotated[str, Meta(max_length=64)] = ""
+    #: Say so when this much of the limit is spent; 0 never.
+    warn_percent: Annotated[int, Meta(ge=0, le=100)] = 0
 
 
 class Tier(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,6 +102,8 @@ class BreakerPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     probe_lease_ms: Milliseconds = 30_000
     #: Successful probes that close it.
     successes_to_close: Annotated[int, Meta(ge=1, le=100)] = 2
+    #: After it closed, let traffic grow from a tenth to all over this time; 0 at once.
+    slow_start_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
     #: Servers that must have seen failures before the fleet's breaker trips, when as many had calls.
     minimum_servers: Annotated[int, Meta(ge=1, le=100)] = 2
 
@@ -136,6 +157,8 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     environment: Slug
     #: The tier of tenants nobody has registered.
     default_tier: Slug
+    #: Limits of requests that have no tenant, by address or key: ``per`` must name one.
+    subject_limits: tuple[Limit, ...] = ()
     tiers: tuple[Tier, ...]
     dependencies: tuple[Dependency, ...] = ()
     tuning: Tuning = msgspec.field(default_factory=Tuning)
@@ -179,6 +202,10 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
         raise PolicyError(f"default_tier: there is no tier {policy.default_tier!r}")
     for tier in policy.tiers:
         _check_limits(f"tiers.{tier.name}.quotas", tier.quotas)
+    _check_limits("subject_limits", policy.subject_limits)
+    for limit in policy.subject_limits:
+        if not limit.per:
+            raise PolicyError(f"subject_limits.{limit.name}.per: say what to count by")
     for dependency in policy.dependencies:
         _check_limits(f"dependencies.{dependency.name}.vendor_limits", dependency.vendor_limits)
     return policy
@@ -199,11 +226,35 @@ def hash_of(document: bytes) -> str:
     return sha256(document).hexdigest()[:16]
 
 
+#: Beyond this, microseconds times calls are no longer exact in a double.
+_EXACT = 2**53
+
+
 def _check_limits(where: str, limits: tuple[Limit, ...]) -> None:
     _refuse_duplicates(where, [limit.name for limit in limits])
     for limit in limits:
-        if limit.algorithm is Algorithm.SLIDING_WINDOW and limit.burst != 1:
-            raise PolicyError(f"{where}.{limit.name}.burst: a sliding window has no burst")
+        field = f"{where}.{limit.name}"
+        if limit.algorithm is not Algorithm.TOKEN_BUCKET and limit.burst != 1:
+            raise PolicyError(f"{field}.burst: only a token bucket has one")
+        if max(limit.burst, limit.limit) * limit.window_ms * 1000 > _EXACT and (
+            limit.algorithm is Algorithm.TOKEN_BUCKET
+        ):
+            raise PolicyError(f"{field}.window_ms: too long for this many calls; use a fixed_window")
+        if (limit.algorithm is Algorithm.FIXED_WINDOW) != (limit.period is not None):
+            raise PolicyError(f"{field}.period: belongs to a fixed_window, and to every one")
+        if not _is_time_zone(limit.time_zone):
+            raise PolicyError(f"{field}.time_zone: {limit.time_zone!r} is not known here")
+
+
+@lru_cache(maxsize=1024)
+def _is_time_zone(name: str) -> bool:
+    if name == "UTC":
+        return True
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
 
 
 def _refuse_duplicates(where: str, names: list[str]) -> None:

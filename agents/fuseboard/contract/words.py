@@ -40,6 +40,28 @@ class Algorithm(StrEnum):
     SLIDING_WINDOW = "sliding_window"
     #: GCRA in whole microseconds; ``burst`` calls at once, ``limit`` per window on average.
     TOKEN_BUCKET = "token_bucket"  # noqa: S105 - a word, not a secret
+    #: ``limit`` per calendar ``period`` in a time zone; all of it may be spent at the edge.
+    FIXED_WINDOW = "fixed_window"
+    #: ``limit`` at once; each slot is a lease of ``window_ms``, so that a dead pod frees its own.
+    CONCURRENCY = "concurrency"
+
+
+class Period(StrEnum):
+    """The calendar's windows, in the limit's time zone."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+class Dimension(StrEnum):
+    """What a limit counts apart, below the tenant: each user, each address, ... has its own counter."""
+
+    USER = "user"
+    IP = "ip"
+    API_KEY = "api_key"
+    ENDPOINT = "endpoint"
 
 
 class FailurePolicy(StrEnum):

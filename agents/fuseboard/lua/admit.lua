@@ -5,47 +5,52 @@
 -- refused consumes nothing, and a batch in which every call is refused leaves every readable key
 -- as it was. A batch that arrives after `not_after` charges nothing.
 --
--- KEYS  guarded: 1 override  2 breaker  3 outcomes  4 evidence  5 transitions, then the limits
---       not guarded: the limits alone
+-- KEYS  guarded: 1 override  2 breaker  3 cooldown  4 outcomes  5 evidence  6 transitions, then
+--       the limits; not guarded: the limits alone
 -- ARGV  not_after    store time in us after which nothing may be charged; 0 for no such time
+--       token        prefix of permits and slots, unique to this batch; no spaces, no '='
 --       guarded      1 when the domain is a dependency and has a breaker, else 0
 --       only when guarded:
 --         probes       half-open permits that may exist at once
 --         lease        us a permit lives
 --         open_max     us a breaker may stay open; a longer time in the key is garbage
---         token        prefix of the permits' tokens, unique to this batch; no spaces, no '='
+--         slow_start   us in which a breaker that closed lets traffic grow back; 0 at once
 --         server       who asks, for the history
 --       limits       how many; then for each:
---         algorithm    1 sliding window, 2 token bucket
---         limit        calls per window, at least 1
---         window       us
---         size         sliding window: sub-buckets; token bucket: burst
+--         algorithm    1 sliding window  2 token bucket  3 fixed window  4 concurrency
+--         limit        of calls (or of what they cost) per window, or at once; at least 1
+--         window       us; fixed window: store time at which the period began; concurrency: lease
+--         size         sliding window: sub-buckets; bucket: burst; fixed window: the period's end
 --         shadow       1: count, never refuse
+--         lenient      1: what cannot be read counts as unspent, else as spent
 --       groups       how many groups of like calls, most important first; then for each:
---         count cost   this many calls of this cost
---         n index...   the limits that bind them
+--         class count  groups of one class share what is scarce; this many calls
+--         n            then n times: the index of a limit that binds them, and their cost to it
 -- Returns integers
 --   verdict      0 admits  1 half-open: what is granted are probes  2 open  3 all probes busy
---                4 forced open  5 an override admits  6 too late
+--                4 forced open  5 an override admits  6 too late  7 cooling down  8 slow start
 --   generation   of the breaker; 0 when not guarded
 --   wait         us until asking again can help, when the verdict refuses; else 0
 --   now          store time in us
 --   per group    granted, the limit that refused the rest (0 none, -1 the breaker), its wait in us
---   per limit    calls of cost 1 left, calls a shadow limit would have refused, 1 if unreadable
+--   per limit    left, calls a shadow limit would have refused, 1 if unreadable
+-- Granted calls are numbered over the groups in order; the token of call n is `token.n`.
 --
 -- Token bucket: GCRA in exact rational arithmetic. The text `us fraction limit window` holds the
 -- theoretical arrival time us + fraction/limit; spent calls survive a change of the limit.
 -- Sliding window: a ring of size + 1 sub-buckets, the oldest counted in full, so that any window
--- is covered; msgpack [width, head, sum, counts...].
+-- is covered; msgpack [width, head, sum, counts...]. Fixed window: the text `began spent`.
+-- Concurrency: a ZSET of tokens by the end of their lease.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 -- insert breaker_text
+-- insert limits
 
 local ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE = 0, 1, 2, 3, 4, 5, 6
-local SLIDING_WINDOW = 1
-local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local COOLING_DOWN, SLOW_START = 7, 8
+local min, max, floor = math.min, math.max, math.floor
 
 local cursor = 0
 local function argument()
@@ -56,29 +61,29 @@ local function number()
     return tonumber(argument())
 end
 
-local not_after, guarded = number(), number() == 1
+local not_after, token, guarded = number(), argument(), number() == 1
 if not_after > 0 and now > not_after then return { LATE, 0, 0, now } end
 
-local probes, lease, open_max, token, server, first_limit
+local probes, lease, open_max, slow_start, server, first_limit
 if guarded then
-    probes, lease, open_max, token, server, first_limit = number(), number(), number(), argument(), argument(), 6
+    probes, lease, open_max, slow_start, server, first_limit = number(), number(), number(), number(), argument(), 7
 else
     first_limit = 1
 end
 
 -- Read everything the decision needs in one command. MGET answers nil for a key of another type.
 local wanted = {}
-if guarded then wanted[1], wanted[2] = KEYS[1], KEYS[2] end
+if guarded then wanted[1], wanted[2], wanted[3] = KEYS[1], KEYS[2], KEYS[3] end
 for i = first_limit, #KEYS do wanted[#wanted + 1] = KEYS[i] end
 local texts = #wanted > 0 and redis.call('MGET', unpack(wanted)) or {}
 
 -- 1. Override and breaker: decide, write nothing.
-local verdict, wait, slots, soonest, breaker, before, forget = ADMITS, 0, nil, nil, nil, nil, false
+local verdict, wait, slots, soonest, breaker, before, forget, part = ADMITS, 0, nil, nil, nil, nil, false, nil
 if guarded then
     local mode, expires = read_override(texts[1])
     breaker = read_breaker(texts[2])
     if not breaker then
-        breaker = { state = 'closed', generation = 0, till = 0, since = now, attempt = 0, successes = 0, cause = 'new', permits = {} }
+        breaker = { generation = 0, attempt = 0 }
         before = 'missing'
         move(breaker, 'closed', 'new', 0, now)
     end
@@ -118,183 +123,153 @@ if guarded then
             slots = probes - #live
             verdict, wait = PROBES, 0
             if slots <= 0 then verdict, wait = PROBE_BUSY, soonest - now end
+        elseif breaker.state == 'closed' and breaker.cause == 'probes_passed' and now - breaker.since < slow_start then
+            -- From a tenth to all of the traffic: whoever waited must not come back at once.
+            part = 0.1 + 0.9 * max(0, now - breaker.since) / slow_start
         end
+    end
+    local cool = tonumber(texts[3] and string.match(texts[3], '^%d+$'))
+    -- The vendor asked for quiet. That binds under a hold too, as its limits do; a longer time
+    -- than an hour is garbage.
+    if cool and cool > now and cool <= now + 3600000000 and (verdict == ADMITS or verdict == PROBES or verdict == BYPASS) then
+        verdict, wait = COOLING_DOWN, cool - now
     end
 end
 local admitting = verdict == ADMITS or verdict == PROBES or verdict == BYPASS
 
--- 2. The limits as they stand.
+-- 2. The limits as they stand, and the groups that want of them.
 local limits = {}
-local total_limits = number()
-
-local function read_ring(limit, text, missing)
-    local width, size = limit.width, limit.size
-    local index = floor(now / width)
-    local ring, sum = nil, 0
-    if text then
-        local ok, stored = pcall(cmsgpack.unpack, text)
-        local sane = ok and type(stored) == 'table' and #stored >= 4
-        for i = 1, sane and #stored or 0 do
-            local value = stored[i]
-            sane = sane and type(value) == 'number' and value >= 0 and value == floor(value)
-            if sane and i > 3 then sum = sum + value end
-        end
-        if not sane or sum ~= stored[3] then
-            limit.unreadable, sum = 1, limit.limit
-        elseif stored[1] == width and #stored == size + 4 and stored[2] <= index + size then
-            ring = stored
-        end
-    elseif not missing then
-        limit.unreadable, sum = 1, limit.limit
-    end
-    if not ring then
-        -- New, unreadable, of another window, or from a clock far ahead: what is known to be
-        -- spent counts as spent now, which can only refuse too much, and for one window.
-        limit.repaired = text or not missing
-        ring = { width, index, sum }
-        for i = 0, size do ring[i + 4] = 0 end
-        ring[index % (size + 1) + 4] = sum
-    end
-    local passed = index - ring[2]
-    for step = 1, min(passed, size + 1) do
-        local slot = (ring[2] + step) % (size + 1) + 4
-        ring[3] = ring[3] - ring[slot]
-        ring[slot] = 0
-    end
-    -- A clock that stepped back does not turn the ring back.
-    ring[2] = max(ring[2], index)
-    limit.ring = ring
-end
-
-local function read_bucket(limit, text, missing)
-    local us, fraction, old_limit, old_window
-    if text then
-        us, fraction, old_limit, old_window = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
-        us, fraction, old_limit, old_window = tonumber(us), tonumber(fraction), tonumber(old_limit), tonumber(old_window)
-    end
-    local full = ceil(limit.size * limit.window / limit.limit)
-    if not us or old_limit < 1 or old_window < 1 then
-        us, fraction = now, 0
-        if text or not missing then
-            limit.unreadable, limit.repaired, us = 1, true, now + full
-        end
-    elseif us < now then
-        us, fraction = now, 0
-    elseif old_limit ~= limit.limit or old_window ~= limit.window then
-        us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0
-    end
-    -- Far ahead of a full bucket: written under a clock that was ahead, or a larger burst. A clock
-    -- that stepped back a little is waited for instead.
-    if us - now > 2 * full + 1000000 then limit.repaired, us, fraction = true, now + full, 0 end
-    limit.us, limit.fraction = us, fraction
-end
-
-for i = 1, total_limits do
-    local limit = { key = KEYS[first_limit + i - 1], refused = 0, unreadable = 0, spent = false }
-    limit.algorithm, limit.limit, limit.window, limit.size = number(), number(), number(), number()
-    limit.shadow = number() == 1
+for i = 1, number() do
+    local limit = new_limit(KEYS[first_limit + i - 1], number, now)
     if admitting then
-        local text = texts[(guarded and 2 or 0) + i]
-        local missing = text or redis.call('TYPE', limit.key).ok == 'none'
-        if limit.algorithm == SLIDING_WINDOW then
-            limit.width = ceil(limit.window / limit.size)
-            read_ring(limit, text, missing)
-        else
-            read_bucket(limit, text, missing)
-        end
+        read_limit(limit, texts[(guarded and 3 or 0) + i])
+        if limit.outside then return { LATE, 0, 0, now } end
     end
     limits[i] = limit
 end
-
--- How many calls of `cost` fit, and how long until one more would.
-local function room(limit, cost)
-    if limit.ring then return floor((limit.limit - limit.ring[3]) / cost) end
-    local spent = (limit.us - now) * limit.limit + limit.fraction
-    return floor((limit.size * limit.window - spent) / (cost * limit.window))
-end
-
-local function wait_for(limit, cost)
-    local ring = limit.ring
-    if not ring then
-        local spent = (limit.us - now) * limit.limit + limit.fraction
-        return max(1, ceil((spent - (limit.size - cost) * limit.window) / limit.limit))
-    end
-    local need, freed = ring[3] + cost - limit.limit, 0
-    for index = ring[2] - limit.size, ring[2] do
-        freed = freed + ring[index % (limit.size + 1) + 4]
-        if freed >= need then return (index + limit.size + 1) * limit.width - now end
-    end
-    return limit.width * (limit.size + 1)
-end
-
-local function spend(limit, amount)
-    limit.spent = true
-    local ring = limit.ring
-    if ring then
-        local slot = ring[2] % (limit.size + 1) + 4
-        ring[slot] = ring[slot] + amount
-        ring[3] = ring[3] + amount
-        return
-    end
-    local sum = limit.fraction + amount * limit.window
-    limit.us = limit.us + floor(sum / limit.limit)
-    limit.fraction = sum % limit.limit
-end
-
--- 3. Grant in the order of importance; spending happens on the copies read above.
-local reply = { verdict, breaker and breaker.generation or 0, wait, now }
-local granted_total = 0
-for _ = 1, number() do
-    local count, cost, bound = number(), number(), {}
-    for i = 1, number() do bound[i] = number() end
-    local granted, blocked, group_wait = admitting and count or 0, 0, 0
-    if not admitting then blocked, group_wait = -1, wait end
-    if admitting and slots and granted > slots then
-        granted, blocked, group_wait = slots, -1, (soonest or now + lease) - now
-    end
-    if admitting then
-        for _, index in ipairs(bound) do
-            local limit = limits[index]
-            if not limit.shadow then
-                local fits = max(0, room(limit, cost))
-                if fits < granted then granted, blocked = fits, index end
-            end
+local groups = {}
+for i = 1, number() do
+    local group = { class = number(), count = number(), granted = 0, blocked = 0, wait = 0, limits = {}, costs = {} }
+    for j = 1, number() do group.limits[j], group.costs[j] = limits[number()], number() end
+    group.need = admitting and group.count or 0
+    if part then
+        -- Which calls pass is decided by the digits of the clock: even, and the same when replayed.
+        local passing = floor(group.count * part + (now % 1000) / 1000)
+        if passing < group.need then
+            group.need, group.blocked, group.wait, verdict = passing, -1, 100000, SLOW_START
         end
-        for _, index in ipairs(bound) do
-            local limit = limits[index]
-            local counted = granted
-            if limit.shadow then
-                counted = min(granted, max(0, room(limit, cost)))
-                limit.refused = limit.refused + granted - counted
-            end
-            if counted > 0 then spend(limit, counted * cost) end
-        end
-        if blocked > 0 then group_wait = wait_for(limits[blocked], cost) end
-        if slots then slots = slots - granted end
     end
-    granted_total = granted_total + granted
-    reply[#reply + 1] = granted
-    reply[#reply + 1] = blocked
-    reply[#reply + 1] = group_wait
+    if not admitting then group.blocked, group.wait = -1, wait end
+    groups[i] = group
+end
+
+-- 3. Grant class by class; within one, in rounds of equal shares of whatever is scarce. Spending
+-- happens on the copies read above.
+local function fits(group)
+    local most = slots or group.need
+    for j, limit in ipairs(group.limits) do
+        if not limit.shadow then most = min(most, room(limit, group.costs[j])) end
+    end
+    return most
+end
+
+local function grant(group, calls)
+    for j, limit in ipairs(group.limits) do
+        local counted = calls
+        if limit.shadow then
+            counted = min(calls, max(0, room(limit, group.costs[j])))
+            limit.refused = limit.refused + calls - counted
+        end
+        if counted > 0 then spend(limit, counted * group.costs[j]) end
+    end
+    group.granted, group.need = group.granted + calls, group.need - calls
+    if slots then slots = slots - calls end
+end
+
+-- Mostly there is enough for everybody, and nothing to share out.
+local scarce = slots ~= nil
+for _, group in ipairs(groups) do
+    for j, limit in ipairs(group.limits) do
+        limit.wanted = (limit.wanted or 0) + group.need * group.costs[j]
+    end
 end
 for _, limit in ipairs(limits) do
-    local left = admitting and room(limit, 1) or 0
-    reply[#reply + 1] = max(0, left)
+    if admitting and not limit.shadow and limit.wanted and limit.wanted > room(limit, 1) then scarce = true end
+end
+if admitting and not scarce then
+    for _, group in ipairs(groups) do
+        if group.need > 0 then grant(group, group.need) end
+    end
+end
+
+local position = 1
+while admitting and scarce and position <= #groups do
+    local last = position
+    while groups[last + 1] and groups[last + 1].class == groups[position].class do last = last + 1 end
+    repeat
+        local contenders = 0
+        for i = position, last do
+            if groups[i].need > 0 and fits(groups[i]) > 0 then contenders = contenders + 1 end
+        end
+        local progress = false
+        local shares = {}
+        for i = position, last do
+            -- Of what is there at the start of the round; one call at least, in order of arrival.
+            shares[i] = contenders > 1 and max(1, floor(fits(groups[i]) / contenders)) or groups[i].need
+        end
+        for i = position, last do
+            local calls = min(groups[i].need, shares[i], fits(groups[i]))
+            if calls > 0 then
+                grant(groups[i], calls)
+                progress = true
+            end
+        end
+    until not progress
+    position = last + 1
+end
+
+local reply = { verdict, breaker and breaker.generation or 0, wait, now }
+local granted_total = 0
+for _, group in ipairs(groups) do
+    if group.need > 0 then
+        if slots and slots <= 0 then
+            group.blocked, group.wait = -1, (soonest or now + lease) - now
+        else
+            local least = group.need
+            for j, limit in ipairs(group.limits) do
+                local left = limit.shadow and group.need or max(0, room(limit, group.costs[j]))
+                if left < least then least, group.blocked, group.wait = left, limit, group.costs[j] end
+            end
+            group.wait = wait_for(group.blocked, group.wait)
+            for index, limit in ipairs(limits) do
+                if limit == group.blocked then group.blocked = index break end
+            end
+        end
+    end
+    group.first = granted_total + 1
+    granted_total = granted_total + group.granted
+    reply[#reply + 1] = group.granted
+    reply[#reply + 1] = group.blocked
+    reply[#reply + 1] = group.wait
+end
+for _, limit in ipairs(limits) do
+    reply[#reply + 1] = admitting and max(0, room(limit, 1)) or 0
     reply[#reply + 1] = limit.refused
     reply[#reply + 1] = limit.unreadable
 end
 
 -- 4. Commit. What was repaired is written even when nothing was granted, or it would never heal.
-for _, limit in ipairs(limits) do
-    if limit.spent or limit.repaired then
-        local ring = limit.ring
-        if ring then
-            redis.call('SET', limit.key, cmsgpack.pack(ring), 'PX', ceil(limit.width * (limit.size + 2) / 1000))
-        else
-            local text = whole(limit.us) .. ' ' .. whole(limit.fraction) .. ' ' .. whole(limit.limit) .. ' ' .. whole(limit.window)
-            redis.call('SET', limit.key, text, 'PX', ceil((limit.us - now) / 1000) + 1)
+for _, group in ipairs(groups) do
+    for _, limit in ipairs(group.limits) do
+        if limit.algorithm == CONCURRENCY then
+            for n = group.first, group.first + group.granted - 1 do
+                limit.tokens[#limit.tokens + 1] = token .. '.' .. whole(n)
+            end
         end
     end
+end
+for _, limit in ipairs(limits) do
+    if limit.spent or limit.repaired then write_limit(limit) end
 end
 if granted_total == 0 or not guarded then return reply end
 if verdict == PROBES then
@@ -304,7 +279,7 @@ if verdict == PROBES then
 end
 if verdict == PROBES or before then
     write_breaker(KEYS[2], breaker)
-    if forget then redis.call('DEL', KEYS[3], KEYS[4]) end
-    if before and before ~= 'missing' then append_transition(KEYS[5], before, breaker, '', server, now) end
+    if forget then redis.call('DEL', KEYS[4], KEYS[5]) end
+    if before and before ~= 'missing' then append_transition(KEYS[6], before, breaker, '', server, now) end
 end
 return reply

@@ -5,7 +5,7 @@
 -- outcomes of permits whose lease still runs; a closed one trips only when enough servers saw
 -- failures, of those that had outcomes at all.
 --
--- KEYS  1 override  2 breaker  3 outcomes  4 evidence  5 transitions
+-- KEYS  1 override  2 breaker  3 cooldown  4 outcomes  5 evidence  6 transitions
 -- ARGV  server generation          who reports, and the generation its calls were admitted in
 --       ok failure slow            outcomes of calls admitted while closed
 --       tail                       failures since the last success among them
@@ -15,6 +15,7 @@
 --       open open_max              us it stays open at first, and at most
 --       successes                  probes that close it
 --       jitter                     0 to 100: open this many thousandths longer
+--       cooldown                   us for which the vendor asked to be left alone; 0 did not ask
 --       [token outcome]...         permits; outcome 0 neutral, 1 ok, 2 failed or slow
 -- Returns integers
 --   change       0 none  1 tripped  2 reopened  3 closed  4 stale  5 would have tripped
@@ -41,12 +42,21 @@ local failure_percent, slow_percent = tonumber(ARGV[8]), tonumber(ARGV[9])
 local minimum_calls, window = tonumber(ARGV[10]), tonumber(ARGV[11])
 local minimum_servers = tonumber(ARGV[12])
 local open_first, open_max, successes_needed = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
-local jitter = tonumber(ARGV[16])
+local jitter, cooldown = tonumber(ARGV[16]), tonumber(ARGV[17])
 
 local texts = redis.call('MGET', KEYS[1], KEYS[2])
 local mode, expires = read_override(texts[1])
 local held = mode and expires > now
 local breaker = read_breaker(texts[2])
+
+-- What the vendor said holds whatever becomes of the outcomes; the longest wish counts.
+if cooldown > 0 then
+    local standing = redis.call('MGET', KEYS[3])[1]
+    standing = tonumber(standing and string.match(standing, '^%d+$')) or 0
+    if now + cooldown > standing or standing > now + 3600000000 then
+        redis.call('SET', KEYS[3], whole(now + cooldown), 'PX', math.ceil(cooldown / 1000) + 1)
+    end
+end
 
 local calls, failures, consecutive = 0, 0, 0
 local function answer(change)
@@ -65,8 +75,8 @@ local function change_state(state, cause, till)
     local from = breaker.state
     move(breaker, state, cause, till, now)
     write_breaker(KEYS[2], breaker)
-    redis.call('DEL', KEYS[3], KEYS[4])
-    append_transition(KEYS[5], from, breaker, '', server, now)
+    redis.call('DEL', KEYS[4], KEYS[5])
+    append_transition(KEYS[6], from, breaker, '', server, now)
 end
 
 local function open(cause)
@@ -81,7 +91,7 @@ if breaker.state == 'open' then return answer(NONE) end
 
 if breaker.state == 'half_open' then
     local freed = false
-    for i = 17, #ARGV, 2 do
+    for i = 18, #ARGV, 2 do
         for at, permit in ipairs(breaker.permits) do
             if permit.token == ARGV[i] then
                 table.remove(breaker.permits, at)
@@ -107,7 +117,7 @@ end
 
 -- Closed: count.
 local second = math.floor(now / 1000000)
-local text = redis.call('MGET', KEYS[3])[1]
+local text = redis.call('MGET', KEYS[4])[1]
 local good, ring = false, nil
 if text then
     good, ring = pcall(cmsgpack.unpack, text)
@@ -137,16 +147,16 @@ for i = 3, #ring, 3 do
 end
 
 if ok + failure + slow > 0 then
-    redis.call('SET', KEYS[3], cmsgpack.pack(ring), 'PX', window * 1000 + 1000)
-    local known = redis.pcall('HGET', KEYS[4], server)
+    redis.call('SET', KEYS[4], cmsgpack.pack(ring), 'PX', window * 1000 + 1000)
+    local known = redis.pcall('HGET', KEYS[5], server)
     if type(known) == 'table' then
-        redis.call('DEL', KEYS[4])
+        redis.call('DEL', KEYS[5])
         known = nil
     end
     local last_failure = known and string.match(known, '^%d+ (%d+)$') or '0'
     if failure + slow > 0 then last_failure = whole(now) end
-    redis.call('HSET', KEYS[4], server, whole(now) .. ' ' .. last_failure)
-    redis.call('PEXPIRE', KEYS[4], window * 1000 + 1000)
+    redis.call('HSET', KEYS[5], server, whole(now) .. ' ' .. last_failure)
+    redis.call('PEXPIRE', KEYS[5], window * 1000 + 1000)
 end
 
 local cause = nil
@@ -163,7 +173,7 @@ if not cause then return answer(NONE) end
 
 -- One bad node must not stop a vendor for everybody: that node's own breaker does.
 local with_outcomes, with_failures, since, old = 0, 0, now - window * 1000000, {}
-local evidence = redis.call('HGETALL', KEYS[4])
+local evidence = redis.call('HGETALL', KEYS[5])
 for i = 1, #evidence, 2 do
     local any, bad = string.match(evidence[i + 1], '^(%d+) (%d+)$')
     if any and tonumber(any) > since then
@@ -173,7 +183,7 @@ for i = 1, #evidence, 2 do
         old[#old + 1] = evidence[i]
     end
 end
-if #old > 0 then redis.call('HDEL', KEYS[4], unpack(old)) end
+if #old > 0 then redis.call('HDEL', KEYS[5], unpack(old)) end
 if with_failures < math.min(minimum_servers, with_outcomes) then return answer(NONE) end
 if held then return answer(WOULD_TRIP) end
 local window_calls, window_failures, window_consecutive = calls, failures, consecutive

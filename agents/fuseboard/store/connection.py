@@ -10,14 +10,14 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import hiredis
 
 from fuseboard.errors import Misconfigured
-from fuseboard.store.scripts import ADMIT, REPORT, Script
+from fuseboard.store.scripts import ADMIT, REPORT, SETTLE, Script
 
 Reply = object
 OnReply = Callable[[Reply], None]
@@ -182,7 +182,7 @@ class Store:
         if database and database != "0":
             greeting.append(("SELECT", database))
         greeting.append(("CLIENT", "SETNAME", "fuseboard"))
-        greeting.extend(("SCRIPT", "LOAD", script.text) for script in (ADMIT, REPORT))
+        greeting.extend(("SCRIPT", "LOAD", script.text) for script in (ADMIT, REPORT, SETTLE))
         return [pack(*command) for command in greeting]
 
     @staticmethod
@@ -195,7 +195,7 @@ class Store:
         return reply
 
     def run(
-        self, script: Script, keys: tuple[bytes, ...], arguments: tuple[Word, ...], on_reply: OnReply
+        self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
     ) -> None:
         """Ask one script. A server that lost it (restart, SCRIPT FLUSH) gets the text with the question."""
         tail = (len(keys), *keys, *arguments)

@@ -6,7 +6,8 @@ from importlib.resources import files
 
 #: How every script reads the time. Tests put virtual time in its place; nothing else differs.
 CLOCK = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
-_INSERT = "-- insert breaker_text\n"
+#: Parts that several scripts share, put in where they say so.
+_PARTS = ("breaker_text", "limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,12 @@ def read_script(name: str, *, clock: str = CLOCK) -> Script:
     text = (folder / f"{name}.lua").read_text()
     if text.count(CLOCK) != 1:
         raise ValueError(f"lua/{name}.lua must read the time exactly once, as store/scripts.py spells it")
-    text = text.replace(_INSERT, (folder / "breaker_text.lua").read_text()).replace(CLOCK, clock)
+    for part in _PARTS:
+        text = text.replace(f"-- insert {part}\n", (folder / f"{part}.lua").read_text())
+    text = text.replace(CLOCK, clock)
     return Script(name=name, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 ADMIT = read_script("admit")
 REPORT = read_script("report")
+SETTLE = read_script("settle")

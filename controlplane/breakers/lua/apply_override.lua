@@ -4,7 +4,8 @@
 -- Invariant: an older revision never undoes a newer one, and doing it twice is doing it once.
 -- Whatever stands in the keys, afterwards they can be read and calls are decided by them.
 --
--- KEYS  1 override  2 breaker  3 outcomes  4 evidence  5 transitions; see fuseboard.contract.keys
+-- KEYS  1 override  2 breaker  3 outcomes  4 evidence  5 transitions  6 cooldown; see
+--       fuseboard.contract.keys
 -- ARGV  1 what        forced_open, forced_closed, metrics_only, disabled, end or reset
 --       2 revision    the one that made the hold or the reset; to end a hold, any that has seen it
 --       3 expires     store time in us at which a hold ends by itself; 0 for end and reset
@@ -78,6 +79,7 @@ end
 
 if what == 'reset' then
     forget()
+    redis.call('DEL', KEYS[6])
     move('closed', 0, 'reset', 'reset')
 elseif what == 'forced_open' then
     -- Open until the hold expires, so that the breaker then probes by itself.

@@ -13,37 +13,38 @@ class Mutant:
 
 
 MUTANTS = [
-    # Limits
     Mutant(
         "the oldest sub-bucket is forgotten",
         "admit",
-        "for step = 1, min(passed, size + 1) do",
-        "for step = 1, min(passed + 1, size + 1) do",
+        "for step = 1, math.min(passed, size + 1) do",
+        "for step = 1, math.min(passed + 1, size + 1) do",
     ),
-    Mutant("the ring turns back with the clock", "admit", "ring[2] = max(ring[2], index)", "ring[2] = index"),
+    Mutant(
+        "the ring turns back with the clock", "admit", "ring[2] = math.max(ring[2], index)", "ring[2] = index"
+    ),
     Mutant(
         "a full window admits one more",
         "admit",
-        "if limit.ring then return floor((limit.limit - limit.ring[3]) / cost) end",
-        "if limit.ring then return floor((limit.limit + 1 - limit.ring[3]) / cost) end",
+        "math.floor((limit.limit - limit.ring[3]) / cost)",
+        "math.floor((limit.limit + 1 - limit.ring[3]) / cost)",
     ),
     Mutant(
         "the cost is not counted",
         "admit",
-        "if counted > 0 then spend(limit, counted * cost) end",
+        "if counted > 0 then spend(limit, counted * group.costs[j]) end",
         "if counted > 0 then spend(limit, counted) end",
     ),
     Mutant(
         "only the limit that refuses is spent",
         "admit",
-        "        for _, index in ipairs(bound) do\n            local limit = limits[index]\n            local counted = granted",
-        "        for _, index in ipairs({ bound[1] }) do\n            local limit = limits[index]\n            local counted = granted",
+        "    for j, limit in ipairs(group.limits) do\n        local counted = calls",
+        "    for j, limit in ipairs({ group.limits[1] }) do\n        local counted = calls",
     ),
     Mutant(
         "a refused call is charged",
         "admit",
-        "            local counted = granted\n",
-        "            local counted = max(granted, 1)\n",
+        "if limit.spent or limit.repaired then write_limit(limit) end\nend\nif granted_total",
+        "write_limit(limit)\nend\nif granted_total",
     ),
     Mutant(
         "the fraction of a microsecond is lost",
@@ -60,38 +61,35 @@ MUTANTS = [
     Mutant(
         "the wait is one window too long",
         "admit",
-        "if freed >= need then return (index + limit.size + 1) * limit.width - now end",
-        "if freed >= need then return (index + limit.size + 2) * limit.width - now end",
+        "return (index + limit.size + 1) * ring[1] - now",
+        "return (index + limit.size + 2) * ring[1] - now",
     ),
     Mutant(
         "what was spent is forgotten when the limit changes",
         "admit",
-        "us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0",
+        "us, fraction = now + math.ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0",
         "us, fraction = now, 0",
     ),
-    Mutant(
-        "an unreadable limit is an empty one",
-        "admit",
-        "limit.unreadable, sum = 1, limit.limit\n        elseif",
-        "limit.unreadable, sum = 1, 0\n        elseif",
-    ),
+    Mutant("an unreadable limit is an empty one", "admit", "return limit.lenient and 0 or full", "return 0"),
     Mutant(
         "an unreadable limit never heals",
         "admit",
-        "if limit.spent or limit.repaired then",
-        "if limit.spent then",
+        "if limit.spent or limit.repaired then write_limit(limit) end\nend\nif granted_total",
+        "if limit.spent then write_limit(limit) end\nend\nif granted_total",
     ),
     Mutant(
         "a limit never expires",
         "admit",
-        "redis.call('SET', limit.key, text, 'PX', ceil((limit.us - now) / 1000) + 1)",
+        "redis.call('SET', limit.key, text, 'PX', math.max(1, math.ceil((limit.us - now) / 1000) + 1))",
         "redis.call('SET', limit.key, text)",
     ),
     Mutant("a late batch is charged", "admit", "if not_after > 0 and now > not_after then", "if false then"),
     Mutant(
-        "a shadow limit refuses", "admit", "            if not limit.shadow then", "            if true then"
+        "a shadow limit refuses",
+        "admit",
+        "if not limit.shadow then most = min(most, room(limit, group.costs[j])) end",
+        "most = min(most, room(limit, group.costs[j]))",
     ),
-    # Breaker
     Mutant("any number of probes", "admit", "slots = probes - #live", "slots = probes"),
     Mutant(
         "a lease never ends",
@@ -139,8 +137,8 @@ MUTANTS = [
     Mutant(
         "a half-open breaker admits everybody",
         "admit",
-        "if admitting and slots and granted > slots then",
-        "if false then",
+        "local most = slots or group.need",
+        "local most = group.need",
     ),
     Mutant(
         "old generations are believed",
@@ -210,7 +208,83 @@ MUTANTS = [
     Mutant(
         "evidence of the time before counts",
         "report",
-        "redis.call('DEL', KEYS[3], KEYS[4])\n    append",
+        "redis.call('DEL', KEYS[4], KEYS[5])\n    append",
         "append",
     ),
+    Mutant(
+        "a shadow limit is spent beyond itself",
+        "admit",
+        "counted = min(calls, max(0, room(limit, group.costs[j])))",
+        "counted = calls",
+    ),
+    Mutant(
+        "first come takes all",
+        "admit",
+        "shares[i] = contenders > 1 and max(1, floor(fits(groups[i]) / contenders)) or groups[i].need",
+        "shares[i] = groups[i].need",
+    ),
+    Mutant(
+        "importance does not count",
+        "admit",
+        "while groups[last + 1] and groups[last + 1].class == groups[position].class do",
+        "while groups[last + 1] do",
+    ),
+    Mutant(
+        "a lease of a slot never ends",
+        "admit",
+        "redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', limit.now), '+inf')",
+        "redis.pcall('ZCOUNT', limit.key, '-inf', '+inf')",
+    ),
+    Mutant(
+        "a calendar quota is never given back",
+        "admit",
+        "limit.count = tonumber(began) == limit.window and tonumber(spent) or 0",
+        "limit.count = tonumber(spent)",
+    ),
+    Mutant(
+        "any period will do",
+        "admit",
+        "limit.outside = limit.now < limit.window or limit.now >= limit.size",
+        "limit.outside = false",
+    ),
+    Mutant(
+        "a vendor's wish is ignored", "admit", "if cool and cool > now and", "if false and cool > now and"
+    ),
+    Mutant(
+        "a wish beyond reason is obeyed",
+        "admit",
+        "cool > now and cool <= now + 3600000000 and",
+        "cool > now and",
+    ),
+    Mutant(
+        "everybody comes back at once",
+        "admit",
+        "part = 0.1 + 0.9 * max(0, now - breaker.since) / slow_start",
+        "part = nil",
+    ),
+    Mutant(
+        "a shorter wish replaces a longer",
+        "report",
+        "if now + cooldown > standing or standing > now + 3600000000 then",
+        "if true then",
+    ),
+    Mutant(
+        "a refund goes to the newest bucket",
+        "settle",
+        "local index = math.floor(at / ring[1])",
+        "local index = ring[2]",
+    ),
+    Mutant(
+        "a refund gives more than was spent",
+        "settle",
+        "local given = math.min(amount, ring[slot])",
+        "local given = amount",
+    ),
+    Mutant(
+        "the real cost is capped at the estimate",
+        "settle",
+        "            spend(limit, amount)",
+        "            spend(limit, 0)",
+    ),
+    Mutant("a freed slot stays taken", "settle", "redis.pcall('ZREM', key, ARGV[cursor])", ""),
 ]

@@ -1,0 +1,126 @@
+"""What one call asks of Redis: some of each limit that binds it."""
+
+from dataclasses import dataclass
+
+from fuseboard.admission.calendar import period_around
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
+from fuseboard.store.connection import Word
+
+#: Sub-buckets of a sliding window: the effective window is one tenth longer than promised.
+RING_SIZE = 10
+
+#: The part of a ``reserved`` limit that is never asked of Redis, so that it is safe to spend
+#: locally when Redis is gone: shared + local never exceeds the limit.
+RESERVED_PART = 0.1
+
+_NUMBERS = {
+    Algorithm.SLIDING_WINDOW: 1,
+    Algorithm.TOKEN_BUCKET: 2,
+    Algorithm.FIXED_WINDOW: 3,
+    Algorithm.CONCURRENCY: 4,
+}
+
+
+class LimitRef:
+    """One counter in Redis: a limit, and the key of the subject it counts."""
+
+    __slots__ = ("_part", "_steady", "key", "limit")
+
+    def __init__(self, limit: Limit, key: str) -> None:
+        self.limit = limit
+        self.key = key.encode()
+        self._part = -1.0
+        self._steady: tuple[Word, ...] = ()
+
+    @property
+    def is_slot(self) -> bool:
+        return self.limit.algorithm is Algorithm.CONCURRENCY
+
+    def arguments(self, part: float, now_us: int) -> tuple[Word, ...]:
+        """What the scripts take of it; ``part`` is Redis's part of the limit while ramping."""
+        if self.limit.algorithm is Algorithm.FIXED_WINDOW:
+            return _period_arguments(self.limit, part, now_us)
+        if part != self._part:
+            self._part, self._steady = part, _steady_arguments(self.limit, part)
+        return self._steady
+
+
+@dataclass(slots=True)
+class Denial:
+    """A refusal, and until when it holds in monotonic seconds."""
+
+    reason: Reason
+    rule: str
+    until: float
+
+
+class Demand:
+    """Limits, and what a call costs each. Made once for all like calls: identity is equality."""
+
+    __slots__ = ("costs", "denial", "holds_slots", "priority", "refs")
+
+    def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
+        self.refs = refs
+        self.costs = costs
+        #: 0 to 100; when something is scarce, higher is served first.
+        self.priority = priority
+        #: A refusal that still holds, so that Redis need not be asked again before.
+        self.denial: Denial | None = None
+        #: It must be settled when the call has ended, or its slots are lost until their lease ends.
+        self.holds_slots = any(ref.is_slot for ref in refs)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return tuple(ref.limit for ref in self.refs)
+
+    def deny(self, reason: Reason, rule: str, until: float) -> None:
+        self.denial = Denial(reason, rule, until)
+
+    def never_fits(self) -> Limit | None:
+        """A limit that could not admit this however long one waits."""
+        for ref, cost in zip(self.refs, self.costs, strict=True):
+            if cost > most_at_once(ref.limit) and not ref.limit.shadow:
+                return ref.limit
+        return None
+
+
+def most_at_once(limit: Limit) -> int:
+    """What fits in an empty limit."""
+    if limit.limit == 0:
+        return 0
+    return limit.burst if limit.algorithm is Algorithm.TOKEN_BUCKET else limit.limit
+
+
+def shared_limit(limit: Limit) -> int:
+    """The calls per window that Redis may grant."""
+    if limit.failure_policy is FailurePolicy.RESERVED:
+        return limit.limit - int(limit.limit * RESERVED_PART)
+    return limit.limit
+
+
+def limit_arguments(limit: Limit, part: float, now_us: int) -> tuple[Word, ...]:
+    """Of a limit that has no key yet, as ``LimitRef.arguments``."""
+    return LimitRef(limit, "").arguments(part, now_us)
+
+
+def _period_arguments(limit: Limit, part: float, now_us: int) -> tuple[Word, ...]:
+    assert limit.period is not None  # noqa: S101 - decode_policy saw to it
+    began, ends = period_around(now_us, limit.period, limit.time_zone)
+    return (3, max(1, int(shared_limit(limit) * part)), began, ends, int(limit.shadow), _lenient(limit))
+
+
+def _steady_arguments(limit: Limit, part: float) -> tuple[Word, ...]:
+    calls = max(1, int(shared_limit(limit) * part))
+    size = 0
+    if limit.algorithm is Algorithm.SLIDING_WINDOW:
+        size = RING_SIZE
+    elif limit.algorithm is Algorithm.TOKEN_BUCKET:
+        size = max(1, int(limit.burst * part))
+    number = _NUMBERS[limit.algorithm]
+    return (number, calls, limit.window_ms * 1000, size, int(limit.shadow), _lenient(limit))
+
+
+def _lenient(limit: Limit) -> int:
+    """A counter that cannot be read is decided by the limit's failure policy."""
+    return int(limit.failure_policy is FailurePolicy.FAIL_OPEN)

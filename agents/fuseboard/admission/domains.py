@@ -1,0 +1,144 @@
+"""The domains of requests: a tenant, or an address or key that belongs to none."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+
+from fuseboard.admission.demand import Demand, LimitRef
+from fuseboard.admission.question import Answer, Question
+from fuseboard.admission.settlements import Settlements
+from fuseboard.configuration.snapshot import Snapshot, TenantRules
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Limit
+from fuseboard.store.connection import Word
+from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
+
+#: Domains kept worked out, and demands in each; the longest unused go first.
+MAX_DOMAINS = 20_000
+MAX_DEMANDS = 2_000
+
+
+class LimitDomain:
+    """Limits that one script decides together, and every way they were asked for."""
+
+    __slots__ = ("_demands", "_plain", "_settlements", "gathering", "in_flight", "name", "under")
+
+    def __init__(self, name: str, under: object, settlements: Settlements) -> None:
+        self.name = name
+        #: What the demands were worked out from; when that changes, so does the domain.
+        self.under = under
+        self.gathering: Question | None = None
+        self.in_flight: Question | None = None
+        self._demands: OrderedDict[tuple[Costs, Subject], Demand] = OrderedDict()
+        self._settlements = settlements
+        #: Of one call of nobody in particular: nearly every call there is.
+        self._plain: Demand | None = None
+
+    def demand(self, costs: Costs, subject: Subject, make: Callable[[], Demand]) -> Demand:
+        """The one demand of all calls like this."""
+        if costs is ONE_CALL and subject is NOBODY:
+            if self._plain is None:
+                self._plain = make()
+            return self._plain
+        key = (costs, subject)
+        demand = self._demands.get(key)
+        if demand is None:
+            demand = self._demands[key] = make()
+            if len(self._demands) > MAX_DEMANDS:
+                self._demands.popitem(last=False)
+        return demand
+
+    def guard(self) -> tuple[tuple[bytes, ...], tuple[Word, ...]]:
+        return (), ()
+
+    def learned(self, verdict: int, generation: int, wait_us: int) -> None:
+        """There is no breaker here: nothing to learn of the domain as a whole."""
+
+    def unused(self, demand: Demand, answer: Answer) -> None:
+        self._settlements.give_back(self.name, demand, answer.at_us, answer.token)
+
+
+class RequestDomains:
+    """Domains by name, made on first use and again when a rule changed."""
+
+    def __init__(self, environment: str, settlements: Settlements) -> None:
+        self._environment = environment
+        self._settlements = settlements
+        self._domains: OrderedDict[str, LimitDomain] = OrderedDict()
+
+    def of_tenant(
+        self, tenant: str, rules: TenantRules, costs: Costs, subject: Subject
+    ) -> tuple[LimitDomain, Demand]:
+        domain = self._get(f"t:{tenant}", rules)
+
+        def make() -> Demand:
+            chosen = binding(rules.quotas, costs, subject)
+            return _demand(
+                chosen,
+                costs,
+                lambda limit: keys.tenant_quota(
+                    self._environment, tenant, limit.name, *_values(limit, subject)
+                ),
+                rules.priority,
+            )
+
+        return domain, domain.demand(costs, subject, make)
+
+    def of_subject(
+        self, snapshot: Snapshot, costs: Costs, subject: Subject
+    ) -> list[tuple[LimitDomain, Demand]]:
+        """One domain per combination of values that some limit counts by."""
+        found = []
+        by_values: dict[tuple[str, ...], list[Limit]] = {}
+        for limit in binding(snapshot.policy.subject_limits, costs, subject):
+            values = tuple(f"{dimension}={subject.value(dimension)}" for dimension in limit.per)
+            by_values.setdefault(values, []).append(limit)
+        for values, limits in by_values.items():
+            name = keys.values_digest(values)
+            domain = self._get(f"i:{name}", snapshot.policy)
+
+            def make(limits: list[Limit] = limits, name: str = name) -> Demand:
+                return _demand(
+                    limits, costs, lambda limit: keys.subject_limit(self._environment, name, limit.name)
+                )
+
+            found.append((domain, domain.demand(costs, subject, make)))
+        return found
+
+    def _get(self, name: str, under: object) -> LimitDomain:
+        domain = self._domains.get(name)
+        if domain is not None and domain.under is under:
+            self._domains.move_to_end(name)
+            return domain
+        domain = self._domains[name] = LimitDomain(name, under, self._settlements)
+        if len(self._domains) > MAX_DOMAINS:
+            self._domains.popitem(last=False)
+        return domain
+
+
+def binding(limits: Iterable[Limit], costs: Costs, subject: Subject, *, dependency: str = "") -> list[Limit]:
+    """Those of this dependency (or of none) whose cost is stated, values known and endpoint matched."""
+    stated = {measure for measure, amount in costs if amount > 0}
+    return [
+        limit
+        for limit in limits
+        if limit.dependency == dependency
+        and limit.measure in stated
+        and all(subject.value(dimension) for dimension in limit.per)
+        and (
+            not limit.endpoints or any(fnmatchcase(subject.endpoint, pattern) for pattern in limit.endpoints)
+        )
+    ]
+
+
+def _values(limit: Limit, subject: Subject) -> tuple[str, ...]:
+    return tuple(subject.value(dimension) for dimension in limit.per)
+
+
+def _demand(limits: list[Limit], costs: Costs, key: Callable[[Limit], str], priority: int = 50) -> Demand:
+    amounts = dict(costs)
+    return Demand(
+        tuple(LimitRef(limit, key(limit)) for limit in limits),
+        tuple(amounts[limit.measure] for limit in limits),
+        priority,
+    )

@@ -1,0 +1,176 @@
+-- Inserted into the scripts that read or write limits (store/scripts.py does it).
+-- The four algorithms behind one set of functions: read, room, wait_for, spend, write. Amounts
+-- are in the unit of the limit; times are store time in us. See admit.lua for what is stored.
+
+local SLIDING_WINDOW, TOKEN_BUCKET, FIXED_WINDOW, CONCURRENCY = 1, 2, 3, 4
+
+-- The arguments of one limit, in the order of admit.lua.
+local function new_limit(key, number, now)
+    local limit = { key = key, now = now, refused = 0, unreadable = 0, spent = false }
+    limit.algorithm, limit.limit, limit.window, limit.size = number(), number(), number(), number()
+    limit.shadow, limit.lenient = number() == 1, number() == 1
+    return limit
+end
+
+-- What cannot be read is spent or unspent, as the limit's failure policy has it; and is repaired.
+local function unreadable(limit, full)
+    limit.unreadable, limit.repaired = 1, true
+    return limit.lenient and 0 or full
+end
+
+local function read_ring(limit, text)
+    local size, now = limit.size, limit.now
+    local width = math.ceil(limit.window / size)
+    local index = math.floor(now / width)
+    local ring, sum = nil, 0
+    if text then
+        local ok, stored = pcall(cmsgpack.unpack, text)
+        local sane = ok and type(stored) == 'table' and #stored >= 4
+        for i = 1, sane and #stored or 0 do
+            local value = stored[i]
+            sane = sane and type(value) == 'number' and value >= 0 and value == math.floor(value)
+            if sane and i > 3 then sum = sum + value end
+        end
+        if not sane or sum ~= stored[3] then
+            sum = unreadable(limit, limit.limit)
+        elseif stored[1] == width and #stored == size + 4 and stored[2] <= index + size then
+            ring = stored
+        end
+    elseif limit.poisoned then
+        sum = unreadable(limit, limit.limit)
+    end
+    if not ring then
+        -- New, unreadable, of another window, or from a clock far ahead: what is known to be
+        -- spent counts as spent now, which can only refuse too much, and for one window.
+        limit.repaired = limit.repaired or text
+        ring = { width, index, sum }
+        for i = 0, size do ring[i + 4] = 0 end
+        ring[index % (size + 1) + 4] = sum
+    end
+    local passed = index - ring[2]
+    for step = 1, math.min(passed, size + 1) do
+        local slot = (ring[2] + step) % (size + 1) + 4
+        ring[3] = ring[3] - ring[slot]
+        ring[slot] = 0
+    end
+    -- A clock that stepped back does not turn the ring back.
+    ring[2] = math.max(ring[2], index)
+    limit.ring = ring
+end
+
+local function read_bucket(limit, text)
+    local now = limit.now
+    local us, fraction, old_limit, old_window
+    if text then
+        us, fraction, old_limit, old_window = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+        us, fraction, old_limit, old_window = tonumber(us), tonumber(fraction), tonumber(old_limit), tonumber(old_window)
+    end
+    local full = math.ceil(limit.size * limit.window / limit.limit)
+    if not us or old_limit < 1 or old_window < 1 then
+        us, fraction = now, 0
+        if text or limit.poisoned then us = now + unreadable(limit, full) end
+    elseif us < now then
+        us, fraction = now, 0
+    elseif old_limit ~= limit.limit or old_window ~= limit.window then
+        us, fraction = now + math.ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0
+    end
+    -- Far ahead of a full bucket: written under a clock that was ahead, or a larger burst. A clock
+    -- that stepped back a little is waited for instead.
+    if us - now > 2 * full + 1000000 then limit.repaired, us, fraction = true, now + full, 0 end
+    limit.us, limit.fraction = us, fraction
+end
+
+local function read_period(limit, text)
+    -- Whoever asks worked out the period by an estimate of this clock; at its edge he may be wrong.
+    limit.outside = limit.now < limit.window or limit.now >= limit.size
+    local began, spent
+    if text then began, spent = string.match(text, '^(%d+) (%d+)$') end
+    if began then
+        limit.count = tonumber(began) == limit.window and tonumber(spent) or 0
+    else
+        limit.count = (text or limit.poisoned) and unreadable(limit, limit.limit) or 0
+    end
+end
+
+local function read_slots(limit)
+    local taken = redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', limit.now), '+inf')
+    if type(taken) ~= 'number' then taken = unreadable(limit, limit.limit) end
+    limit.count, limit.tokens = taken, {}
+end
+
+local function read_limit(limit, text)
+    if limit.algorithm == CONCURRENCY then return read_slots(limit) end
+    limit.poisoned = not text and redis.call('TYPE', limit.key).ok ~= 'none'
+    if limit.algorithm == SLIDING_WINDOW then
+        read_ring(limit, text)
+    elseif limit.algorithm == TOKEN_BUCKET then
+        read_bucket(limit, text)
+    else
+        read_period(limit, text)
+    end
+end
+
+-- How many calls of `cost` fit now; negative when more is spent than the limit allows.
+local function room(limit, cost)
+    if limit.ring then return math.floor((limit.limit - limit.ring[3]) / cost) end
+    if limit.count then return math.floor((limit.limit - limit.count) / cost) end
+    local spent = (limit.us - limit.now) * limit.limit + limit.fraction
+    return math.floor((limit.size * limit.window - spent) / (cost * limit.window))
+end
+
+-- How many us until a call of `cost` fits, if nobody else comes.
+local function wait_for(limit, cost)
+    local ring, now = limit.ring, limit.now
+    if ring then
+        local need, freed = ring[3] + cost - limit.limit, 0
+        for index = ring[2] - limit.size, ring[2] do
+            freed = freed + ring[index % (limit.size + 1) + 4]
+            if freed >= need then return (index + limit.size + 1) * ring[1] - now end
+        end
+        return ring[1] * (limit.size + 1)
+    elseif limit.algorithm == FIXED_WINDOW then
+        return limit.size - now
+    elseif limit.algorithm == CONCURRENCY then
+        local first = redis.pcall('ZRANGEBYSCORE', limit.key, '(' .. string.format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+        return first[2] and tonumber(first[2]) - now or limit.window
+    end
+    local spent = (limit.us - now) * limit.limit + limit.fraction
+    return math.max(1, math.ceil((spent - (limit.size - cost) * limit.window) / limit.limit))
+end
+
+local function spend(limit, amount)
+    limit.spent = true
+    local ring = limit.ring
+    if ring then
+        local slot = ring[2] % (limit.size + 1) + 4
+        ring[slot] = ring[slot] + amount
+        ring[3] = ring[3] + amount
+    elseif limit.count then
+        limit.count = limit.count + amount
+    else
+        local sum = limit.fraction + amount * limit.window
+        limit.us = limit.us + math.floor(sum / limit.limit)
+        limit.fraction = sum % limit.limit
+    end
+end
+
+-- Keys expire when they say nothing any more.
+local function write_limit(limit)
+    local ring, now = limit.ring, limit.now
+    if ring then
+        redis.call('SET', limit.key, cmsgpack.pack(ring), 'PX', math.ceil(ring[1] * (limit.size + 2) / 1000))
+    elseif limit.algorithm == FIXED_WINDOW then
+        local text = string.format('%d', limit.window) .. ' ' .. string.format('%d', limit.count)
+        redis.call('SET', limit.key, text, 'PX', math.ceil((limit.size - now) / 1000) + 1000)
+    elseif limit.algorithm == CONCURRENCY then
+        if limit.repaired then redis.call('DEL', limit.key) end
+        redis.call('ZREMRANGEBYSCORE', limit.key, '-inf', string.format('%d', now))
+        for _, slot in ipairs(limit.tokens) do
+            redis.call('ZADD', limit.key, string.format('%d', now + limit.window), slot)
+        end
+        redis.call('PEXPIRE', limit.key, math.ceil(limit.window / 1000) + 1)
+    else
+        local text = string.format('%d %d %d %d', limit.us, limit.fraction, limit.limit, limit.window)
+        redis.call('SET', limit.key, text, 'PX', math.max(1, math.ceil((limit.us - now) / 1000) + 1))
+    end
+end

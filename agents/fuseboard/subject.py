@@ -1,0 +1,47 @@
+"""Who or what a request is counted for, below its tenant."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fuseboard.contract.words import Dimension
+from fuseboard.errors import Misconfigured
+
+#: What a call costs, by measure, in order of name.
+Costs = tuple[tuple[str, int], ...]
+
+ONE_CALL: Costs = (("calls", 1),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The values limits may count by. Give what is known; a limit that needs more does not bind.
+
+    ``endpoint`` is the method and the route template, like ``POST /v1/orders/{id}``: with the
+    plain path, every id would be counted apart.
+    """
+
+    user: str = ""
+    ip: str = ""
+    api_key: str = ""
+    endpoint: str = ""
+
+    def value(self, dimension: Dimension) -> str:
+        return str(getattr(self, dimension.value))
+
+
+NOBODY = Subject()
+
+
+def costs_of(cost: int, more: Mapping[str, int] | None = None) -> Costs:
+    """``cost`` calls, and whatever else it costs. Raises ``Misconfigured`` for what is no whole number.
+
+    An estimate may be 0 (nothing is known yet); the number of calls may not.
+    """
+    if type(cost) is not int or cost < 1:
+        raise Misconfigured(f"cost must be a whole number of at least 1, not {cost!r}")
+    if not more:
+        return ONE_CALL if cost == 1 else (("calls", cost),)
+    for measure, amount in more.items():
+        if type(amount) is not int or amount < 0:
+            raise Misconfigured(f"costs[{measure!r}] must be a whole number of at least 0, not {amount!r}")
+    return tuple(sorted({"calls": cost, **more}.items()))
