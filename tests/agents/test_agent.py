@@ -108,7 +108,7 @@ class TestStart:
                 """Not guarded by anything but this server's own breaker."""
             assert agent.configuration.applied.source is ConfigSource.BUILT_IN
             began = time.monotonic()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 2
 
     async def test_a_stopped_agent_can_be_started_again(
         self, limits: redis.Redis, redis_url: str, gateway: FakeGateway, tmp_path: Path
@@ -303,7 +303,7 @@ class TestCalls:
                     view.dependency == "payments" and view.state is BreakerState.OPEN for view in views
                 )
 
-            await until(heard, within_s=2)
+            await until(heard)
 
     @pytest.mark.parametrize(
         ("error", "given", "outcome"),
