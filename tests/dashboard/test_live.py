@@ -119,18 +119,17 @@ async def test_what_a_browser_sends_changes_nothing(hub):
 async def test_everybody_on_a_topic_gets_the_same_object(hub):
     class Listener:
         def __init__(self):
-            self.heard = []
+            self.first = asyncio.get_running_loop().create_future()
 
         def offer(self, drawing):
-            self.heard.append(drawing)
+            if not self.first.done():
+                self.first.set_result(drawing)
 
     topic, one, two = topic_of("page=overview", "viewer"), Listener(), Listener()
     hub.join(topic, one)
     hub.join(topic, two)
-    deadline = time.monotonic() + 5
-    while not (one.heard and two.heard) and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-    assert one.heard[0] is two.heard[0]
+    async with asyncio.timeout(5):
+        assert await one.first is await two.first
     hub.leave(topic, one)
     hub.leave(topic, two)
 
@@ -139,10 +138,12 @@ async def test_a_slow_socket_keeps_one_message_and_then_gets_the_whole(hub):
     consumer = LiveConsumer()
     consumer._pending, consumer._latest, consumer._needs_whole = None, None, False
     consumer._news = asyncio.Event()
-    sent, gate = [], asyncio.Event()
+    sent, gate, twice = [], asyncio.Event(), asyncio.Event()
 
     async def send(text_data):
         sent.append(text_data)
+        if len(sent) == 2:
+            twice.set()
         await gate.wait()
 
     consumer.send = send
@@ -152,9 +153,7 @@ async def test_a_slow_socket_keeps_one_message_and_then_gets_the_whole(hub):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     gate.set()
-    deadline = time.monotonic() + 2
-    while len(sent) < 2 and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
+    await asyncio.wait_for(twice.wait(), 2)
     writer.cancel()
     assert sent == ["delta 1", "whole 4"]
 

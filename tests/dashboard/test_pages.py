@@ -338,7 +338,7 @@ def test_every_alert_links_to_a_runbook_that_says_what_to_do():
 
     root = Path(__file__).resolve().parents[2]
     source = (root / "dashboard" / "live" / "conditions.py").read_text()
-    for slug in re.findall(r'runbook="([a-z0-9-]+)"', source) + ["payment-provider-timeouts"]:
+    for slug in [*re.findall(r'runbook="([a-z0-9-]+)"', source), "payment-provider-timeouts"]:
         text = (root / "docs" / "runbooks" / f"{slug}.md").read_text()
         for heading in ("## Symptom", "## Metric", "## Action", "## Verification"):
             assert heading in text, f"{slug} has no {heading}"

@@ -1,0 +1,168 @@
+"""People acting, in a real browser."""
+
+import pytest
+from browsing import becomes, choose, is_live
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+def test_an_operator_trips_a_breaker_sees_it_violet_and_resets_it(sign_in):
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    choose(page, "act", "forced_open")
+    page.fill("#f-reason", "CHG-4821 vendor maintenance")
+    choose(page, "lasts", "15")
+    page.wait_for_selector("text=Hold open for 15 min")
+    assert "3 servers stop calling payments-api" in page.text_content("#preview")
+    page.click("#override button[type=submit]")
+    page.wait_for_selector("#override .notice >> text=payments-api is held open until")
+    page.wait_for_selector("#hero.st-forced")
+    hero = page.text_content("#hero")
+    for word in ("Forced open", "olga", "CHG-4821 vendor maintenance"):
+        assert word in hero
+    violet = page.evaluate("getComputedStyle(document.querySelector('#hero .state')).color")
+    assert violet == "rgb(185, 162, 255)"
+    assert "0 of 3" in page.text_content("#facts"), "confirmations count up from the servers' reports"
+
+    choose(page, "act", "reset")
+    page.fill("#f-reason", "Vendor is back")
+    page.click("#override button[type=submit]")
+    page.wait_for_selector("#override .notice >> text=payments-api is reset")
+    page.wait_for_selector("#hero.st-closed")
+    page.goto("/audit")
+    audit = page.text_content("table")
+    assert "Reset" in audit
+    assert "Vendor is back" in audit
+
+
+def test_a_refused_form_keeps_what_was_typed_and_says_where_it_is_wrong(sign_in):
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    choose(page, "act", "forced_closed")
+    assert page.is_visible("#f-confirm")
+    page.fill("#f-confirm", "payments")
+    page.fill("#f-reason", "Let them through for the launch")
+    choose(page, "lasts", "5")
+    page.click("#override button[type=submit]")
+    page.wait_for_selector("#confirm-err")
+    assert page.get_attribute("#f-confirm", "aria-describedby") == "confirm-err"
+    assert page.input_value("#f-confirm") == "payments"
+    assert page.input_value("#f-reason") == "Let them through for the launch"
+    assert page.is_checked("input[name=act][value=forced_closed]")
+    assert page.evaluate("document.activeElement.id") == "f-confirm"
+    page.fill("#f-confirm", "payments-api")
+    page.click("#override button[type=submit]")
+    page.wait_for_selector("#override .notice >> text=payments-api is held closed until")
+    page.wait_for_selector("#hero.st-forced")
+    assert "Forced closed" in page.text_content("#hero")
+
+
+def test_the_form_shows_only_what_the_choice_needs(sign_in):
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    assert not page.is_visible("#f-confirm")
+    assert not page.is_visible("input[name=lasts] >> nth=0")
+    choose(page, "act", "forced_closed")
+    assert page.is_visible("text=Holding it closed sends it everything")
+    assert not page.is_visible("label:has(input[name=lasts][value='240'])")
+    choose(page, "act", "forced_open")
+    choose(page, "lasts", "until")
+    assert page.is_visible("#f-until")
+    choose(page, "act", "reset")
+    assert not page.is_visible("#f-until")
+
+
+def test_an_admin_edits_a_quota_and_sees_it_arrive(sign_in):
+    from fleet_rows import notify, put_server
+
+    from controlplane.policies.models import Tenant
+
+    for name in ("web-1", "web-2", "web-3"):
+        put_server(name, revision=3)
+    page = sign_in("ada")
+    page.goto("/tenant?key=acme-retail&quota=requests")
+    page.fill("#f-limit", "1.5")
+    page.fill("#f-reason", "Ticket CAP-771")
+    page.click("text=Save requests")
+    page.wait_for_selector("#limit-err")
+    assert page.input_value("#f-limit") == "1.5"
+    assert page.input_value("#f-reason") == "Ticket CAP-771"
+    page.fill("#f-limit", "50")
+    page.click("text=Save requests")
+    page.wait_for_selector("#editor .notice >> text=requests is saved as revision")
+    revision = Tenant.objects.get(key="acme-retail").changed_revision
+    page.wait_for_selector(f"#rollout >> text=Revision {revision}:")
+    becomes(page, "document.querySelector('#rollout').textContent.includes('0 of 3')")
+    for name in ("web-1", "web-2"):
+        put_server(name, revision=revision)
+    notify()
+    becomes(page, "document.querySelector('#rollout').textContent.includes('2 of 3')")
+    assert "web-3" in page.text_content("#rollout")
+    put_server("web-3", revision=revision)
+    notify()
+    page.wait_for_selector("#rollout.is-done")
+
+
+def test_two_admins_at_once_nothing_typed_is_lost(sign_in):
+    from controlplane.audit.actor import Actor
+    from controlplane.policies import edits
+
+    page = sign_in("ada")
+    page.goto("/tenant?key=acme-retail&quota=requests")
+    page.fill("#f-limit", "90")
+    page.fill("#f-reason", "Typed by ada, slowly")
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=70,
+        window_s=60,
+        burst=20,
+        expected_version=None,
+        reason="bob was faster",
+        actor=Actor(name="bob", role="admin", origin="form"),
+    )
+    page.click("text=Save requests")
+    page.wait_for_selector(".conflict")
+    assert "bob saved acme-retail while you were typing" in page.text_content(".conflict")
+    assert page.input_value("#f-limit") == "90"
+    assert page.input_value("#f-reason") == "Typed by ada, slowly"
+    page.click("text=Save requests")
+    page.wait_for_selector("#editor .notice >> text=requests is saved as revision")
+
+
+def test_a_trip_works_without_any_script(chromium, web, production):
+    from conftest import PASSWORD
+
+    context = chromium.new_context(base_url=web, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/login")
+    page.fill("#id_username", "olga")
+    page.fill("#id_password", PASSWORD)
+    page.click("button[type=submit]")
+    page.goto("/breakers/search")
+    choose(page, "act", "forced_open")
+    page.fill("#f-reason", "No script at 3 am")
+    choose(page, "lasts", "60")
+    page.click("text=Apply")
+    assert "Forced open" in page.text_content("#hero")
+    assert "search is held open until" in page.text_content("#messages")
+    context.close()
+
+
+def test_audit_says_how_many_entries_are_new_and_does_not_move(sign_in):
+    from controlplane.audit.actor import Actor
+    from controlplane.breakers import overrides
+
+    page = sign_in("vera")
+    page.goto("/audit")
+    is_live(page)
+    rows = page.locator("tbody tr").count()
+    overrides.reset_breaker(
+        environment="production",
+        dependency="search",
+        reason="for a test",
+        actor=Actor(name="olga", role="operator", origin="form"),
+    )
+    page.wait_for_selector("#news >> text=1 new since you opened this page")
+    assert page.locator("tbody tr").count() == rows

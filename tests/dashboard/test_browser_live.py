@@ -1,0 +1,160 @@
+"""The pages in a real browser, against the real web process."""
+
+import time
+
+import pytest
+from browsing import becomes, is_live
+from fleet_rows import breaker, notify, put_figures, put_server
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+PAGES = (
+    "/",
+    "/breakers",
+    "/breakers/payments-api",
+    "/servers",
+    "/tenants",
+    "/tenant?key=acme-retail",
+    "/audit",
+)
+PAGES += ("/runbooks", "/runbooks/payment-provider-timeouts")
+
+
+def open_everywhere(state="open", **fields):
+    for number in (1, 2, 3):
+        views = [
+            breaker("payments-api", state, generation=9, window_failures=31, **fields),
+            breaker("search"),
+        ]
+        put_server(f"web-{number}", breakers=views)
+    notify()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_live_fits_and_complains_about_nothing(sign_in, path):
+    page = sign_in("ada")
+    for width in (1440, 768, 390, 320):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(path)
+        is_live(page)
+        beyond = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(beyond) <= 0, f"{path} is wider than {width} px"
+
+
+def test_an_opening_breaker_appears_by_itself_within_a_second(sign_in):
+    page = sign_in("vera")
+    is_live(page)
+    assert page.text_content("#verdict h1").strip() == "All 2 dependencies are closed."
+    began = time.monotonic()
+    open_everywhere()
+    page.wait_for_selector("article#br-payments-api.st-open")
+    assert time.monotonic() - began < 2.0
+    assert page.title().startswith("1 open \u00b7 ")
+    assert "favicon-open" in page.get_attribute("link[rel=icon]", "href")
+    becomes(page, "document.querySelector('#announce').textContent.includes('payments-api is open')")
+
+
+def test_countdowns_run_in_the_browser(sign_in):
+    page = sign_in("vera")
+    open_everywhere(until=time.time() + 75)
+    page.wait_for_selector("#br-payments-api [data-until]")
+    becomes(page, "/^1:1[0-5]$/.test(document.querySelector('#br-payments-api [data-until]').textContent)")
+
+
+def test_focus_half_typed_text_and_an_open_menu_survive_updates(sign_in):
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    is_live(page)
+    page.check("input[name=act][value=forced_open]", force=True)
+    page.fill("#f-reason", "half typed")
+    page.evaluate("document.querySelector('#f-reason').setSelectionRange(2, 6)")
+    open_everywhere()
+    page.wait_for_selector("#hero.st-open")
+    state = page.evaluate(
+        "(() => { const e = document.activeElement; return [e.id, e.value, e.selectionStart, e.selectionEnd,"
+        " document.querySelector('[value=forced_open]').checked]; })()"
+    )
+    assert state == ["f-reason", "half typed", 2, 6, True]
+
+
+def test_pause_holds_the_page_still_and_resume_brings_the_present(sign_in):
+    page = sign_in("vera")
+    is_live(page)
+    page.click("[data-pause]")
+    assert page.text_content("#live b") == "Paused"
+    open_everywhere()
+    becomes(page, "/[1-9] updates? waiting/.test(document.querySelector('#live').textContent)")
+    assert page.query_selector("article#br-payments-api") is None
+    page.click("[data-pause]")
+    page.wait_for_selector("article#br-payments-api.st-open")
+    is_live(page)
+
+
+def test_a_silent_socket_is_shown_as_stale_and_mended(sign_in):
+    page = sign_in("vera")
+    is_live(page)
+    # The socket stays open but says nothing, as after a pulled cable.
+    page.evaluate(
+        "document.addEventListener('htmx:ws:before:message:incoming', e => {"
+        " if (window.mute) { e.preventDefault(); e.stopImmediatePropagation(); } }, true); window.mute = true"
+    )
+    page.wait_for_selector("#stale:not([hidden])", timeout=20_000)
+    assert "is-stale" in page.get_attribute(".app", "class")
+    assert "Actions still work" in page.text_content("#stale")
+    page.evaluate("window.mute = false")
+    page.wait_for_selector("#stale", state="hidden", timeout=15_000)
+    is_live(page)
+
+
+def test_the_palette_filters_and_goes_there_by_keyboard(sign_in):
+    page = sign_in("vera")
+    page.keyboard.press("Control+k")
+    page.wait_for_selector("#pal-list > li")
+    page.keyboard.type("acme")
+    becomes(page, "document.querySelectorAll('#pal-list > li').length === 2")
+    assert "acme-retail" in page.text_content("#pal-list > li[aria-selected=true]")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/tenant?key=acme-retail")
+    page.keyboard.press("g")
+    page.keyboard.press("b")
+    page.wait_for_url("**/breakers")
+    page.keyboard.press("/")
+    page.keyboard.type("sea")
+    becomes(page, "document.querySelectorAll('#rows tr:not([hidden])').length === 1")
+
+
+def test_the_theme_is_remembered(sign_in):
+    page = sign_in("vera")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    page.click("[data-theme-toggle]")
+    page.goto("/servers")
+    assert page.get_attribute("html", "data-theme") == "light"
+
+
+def test_servers_in_local_fallback_come_first_and_by_themselves(sign_in):
+    page = sign_in("vera")
+    page.goto("/servers")
+    is_live(page)
+    put_server("web-3", mode="local", mode_cause="connection refused", redis_p99_us=None)
+    put_figures(live_servers=3)
+    notify()
+    becomes(page, "document.querySelector('#rows tr').id === 'srv-web-3'")
+    row = page.text_content("#srv-web-3")
+    for word in ("Local fallback", "connection refused", "1/3 each", "no answer"):
+        assert word in row
+    assert "limits locally" in page.text_content("#verdict")
+
+
+def test_a_rows_order_does_not_change_under_the_pointer(sign_in):
+    page = sign_in("vera")
+    page.goto("/breakers")
+    is_live(page)
+    page.hover("#row-search")
+    for number in (1, 2, 3):
+        views = [breaker("payments-api"), breaker("search", "open", generation=9, window_failures=31)]
+        put_server(f"web-{number}", breakers=views)
+    notify()
+    becomes(page, "document.querySelector('#counted').textContent.includes('open')")
+    assert page.evaluate("document.querySelector('#rows tr').id") == "row-payments-api"
+    page.mouse.move(5, 5)
+    becomes(page, "document.querySelector('#rows tr').id === 'row-search'")
