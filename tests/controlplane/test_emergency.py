@@ -7,7 +7,7 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
-from controlplane.breakers.emergency import hold_open_without_postgres, journal, reset_without_postgres
+from controlplane.breakers.emergency import hold_open_without_postgres, reset_without_postgres
 from controlplane.breakers.enforce import enforce
 from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import hold_breaker
@@ -16,6 +16,7 @@ from controlplane.policies.models import Dependency
 from controlplane.publishing.tasks import reconcile_environment
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override
+from fuseboard.contract.keys import emergency
 from fuseboard.contract.words import BreakerState, OverrideMode
 
 OVERRIDE = keys.override("production", "openai")
@@ -61,7 +62,7 @@ def test_a_breaker_is_held_open_at_once_and_made_durable_later(
     assert parse_override(text_limits.get(OVERRIDE)).revision == override.revision
     entry = Entry.objects.latest("id")
     assert (entry.action, entry.after["made_without"]) == ("breaker.held", "postgres")
-    assert text_limits.xlen(journal("production")) == 0
+    assert text_limits.xlen(emergency("production")) == 0
 
 
 def test_a_reset_closes_at_once_and_is_told_to_servers_later(
@@ -81,12 +82,12 @@ def test_what_was_made_durable_once_is_not_made_so_again(
     postgres_down: Any, text_limits: Any, alice: Any
 ) -> None:
     trip(alice)
-    [(entry_id, fields)] = text_limits.xrange(journal("production"))
+    [(entry_id, fields)] = text_limits.xrange(emergency("production"))
     postgres_down()
     enforce("production")
-    text_limits.delete(journal("production"))
+    text_limits.delete(emergency("production"))
     # As if the process had died between commit and removal.
-    text_limits.xadd(journal("production"), fields, id=entry_id)
+    text_limits.xadd(emergency("production"), fields, id=entry_id)
     before = Entry.objects.count()
     enforce("production")
     assert Entry.objects.count() == before
@@ -115,11 +116,11 @@ def test_a_newer_decision_is_not_undone_by_an_older_note(
 def test_an_unreadable_note_is_dropped_and_stops_nothing(
     production: str, text_limits: Any, alice: Any
 ) -> None:
-    text_limits.xadd(journal("production"), {"note": "{"})
-    text_limits.xadd(journal("production"), {"other": "thing"})
+    text_limits.xadd(emergency("production"), {"note": "{"})
+    text_limits.xadd(emergency("production"), {"other": "thing"})
     enforce("production")
-    assert text_limits.xlen(journal("production")) == 0
-    text_limits.set(journal("production"), "not a stream")
+    assert text_limits.xlen(emergency("production")) == 0
+    text_limits.set(emergency("production"), "not a stream")
     enforce("production")
 
 
