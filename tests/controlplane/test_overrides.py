@@ -21,7 +21,14 @@ from fuseboard.contract.words import BreakerState, OverrideMode
 
 KEYS = [
     make("production", "openai")
-    for make in (keys.override, keys.breaker, keys.outcomes, keys.evidence, keys.transitions)
+    for make in (
+        keys.override,
+        keys.breaker,
+        keys.outcomes,
+        keys.evidence,
+        keys.transitions,
+        keys.cooldown,
+    )
 ]
 OVERRIDE, BREAKER, OUTCOMES, EVIDENCE, TRANSITIONS = KEYS
 BYPASSES = [OverrideMode.FORCED_CLOSED, OverrideMode.METRICS_ONLY, OverrideMode.DISABLED]
