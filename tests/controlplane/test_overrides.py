@@ -30,7 +30,7 @@ KEYS = [
         keys.cooldown,
     )
 ]
-OVERRIDE, BREAKER, OUTCOMES, EVIDENCE, TRANSITIONS = KEYS
+OVERRIDE, BREAKER, OUTCOMES, EVIDENCE, TRANSITIONS, COOLDOWN = KEYS
 BYPASSES = [OverrideMode.FORCED_CLOSED, OverrideMode.METRICS_ONLY, OverrideMode.DISABLED]
 
 
@@ -322,3 +322,9 @@ def test_entries_that_are_none_of_ours_are_passed_over(production: str, text_lim
     text_limits.delete(TRANSITIONS)
     text_limits.set(TRANSITIONS, "not a stream")
     assert collect_transitions("production") == 0
+
+
+def test_a_reset_also_ends_the_quiet_a_vendor_asked_for(text_limits):
+    text_limits.set(COOLDOWN, "9999999999999999")
+    apply(text_limits, "reset", 5, 0)
+    assert not text_limits.exists(COOLDOWN)
