@@ -27,6 +27,8 @@ _GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
 #: Fields that say nothing without the others.
 _QUIET_FIELDS = {
     "version",
+    "title",
+    "body",
     "reason",
     "revision",
     "epoch",

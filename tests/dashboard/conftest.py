@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +28,14 @@ Charges time out. <script>alert(1)</script>
 1. **Is it them?** Read [their page](https://status.example).
 2. [Not a link](javascript:alert(1))
 """
+
+
+@cache
+def _hashed() -> str:
+    """Hashed once: it is slow on purpose."""
+    from django.contrib.auth.hashers import make_password
+
+    return make_password(PASSWORD)
 
 
 @pytest.fixture
@@ -53,7 +62,7 @@ def production(transactional_db: Any, limits: Any) -> str:
         )
     edits.create_tenant(environment="production", tenant="acme-retail", tier="pro", **common)
     for name, role in (("vera", "viewer"), ("olga", "operator"), ("ada", "admin"), ("bob", "admin")):
-        User.objects.create_user(name, password=PASSWORD, role=role)
+        User.objects.create(username=name, password=_hashed(), role=role)
     for number in (1, 2, 3):
         put_server(f"web-{number}", breakers=[breaker("payments-api"), breaker("search")])
     put_figures()

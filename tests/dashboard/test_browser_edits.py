@@ -166,3 +166,24 @@ def test_audit_says_how_many_entries_are_new_and_does_not_move(sign_in):
     )
     page.wait_for_selector("#news >> text=1 new since you opened this page")
     assert page.locator("tbody tr").count() == rows
+
+
+def test_a_form_that_cannot_be_sent_says_so_and_keeps_what_was_typed(sign_in):
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    choose(page, "act", "forced_open")
+    page.fill("#f-reason", "Typed on a train")
+    choose(page, "lasts", "15")
+    page.wait_for_selector("text=Hold open for 15 min")
+    for fails, said in (
+        (lambda route: route.abort(), "the server cannot be reached"),
+        (lambda route: route.fulfill(status=503, body="<h1>Postgres is away</h1>"), "database failed"),
+    ):
+        page.route("**/breakers/payments-api", fails)
+        page.click("#override button[type=submit]")
+        page.wait_for_selector(f".unsent:not([hidden]) >> text={said}")
+        assert page.input_value("#f-reason") == "Typed on a train"
+        page.unroute("**/breakers/payments-api")
+    page.click("#override button[type=submit]")
+    page.wait_for_selector("#override .notice >> text=payments-api is held open until")
+    page.complaints.clear()  # Chromium and htmx report the two failures made on purpose

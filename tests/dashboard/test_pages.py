@@ -342,3 +342,52 @@ def test_every_alert_links_to_a_runbook_that_says_what_to_do():
         text = (root / "docs" / "runbooks" / f"{slug}.md").read_text()
         for heading in ("## Symptom", "## Metric", "## Action", "## Verification"):
             assert heading in text, f"{slug} has no {heading}"
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/breakers", "/servers", "/tenants", "/audit", "/runbooks", "/palette"]
+)
+def test_an_installation_with_nothing_in_it_yet_has_pages_too(client, transactional_db, path):
+    from controlplane.accounts.models import User
+
+    client.force_login(User.objects.create_user("first", role="admin"))
+    answer = client.get(path)
+    assert answer.status_code == 200
+    if path == "/":
+        assert "No dependency is registered yet." in answer.content.decode()
+
+
+def test_changes_read_as_sentences():
+    from dashboard.words import action_verb, action_words, difference
+
+    before = {"quotas.requests.limit": 500, "quotas.requests.burst": 5, "version": 1, "tier": "pro"}
+    after = before | {"quotas.requests.limit": 600, "version": 2}
+    assert difference(before, after) == ("requests limit 500", "requests limit 600")
+    held = {"override.mode": "forced_open", "override.expires_at": "2026-11-20T14:39:08+00:00"}
+    assert difference(None, held) == ("", "forced open, until 14:39")
+    assert difference(held, None) == ("forced open, until 14:39", "")
+    assert (action_words("tenant_quota.set"), action_verb("breaker.held")) == ("Quota changed", "held")
+    assert (action_words("moon.painted_blue"), action_verb("moon.painted")) == (
+        "Moon painted blue",
+        "painted moon",
+    )
+
+
+@pytest.mark.parametrize("path", ["/", "/breakers", "/breakers/payments-api", "/servers"])
+def test_while_postgres_is_away_pages_show_what_was_last_known(log_in, monkeypatch, path):
+    from django.db import OperationalError
+
+    from dashboard.hub import hub
+    from dashboard.live.reading import read_facts
+
+    client = log_in("vera")
+    monkeypatch.setattr(hub, "facts", read_facts())
+
+    def away():
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr("dashboard.views.page.read_facts", away)
+    monkeypatch.setattr("dashboard.views.page.time.time", lambda: hub.facts.as_of + 60)
+    page = client.get(path)
+    assert page.status_code == 200
+    assert "Postgres is away" in page.content.decode()

@@ -142,12 +142,15 @@
   const openPalette = async () => {
     const dialog = $("#palette"), list = $("#pal-list"), input = $("input", dialog);
     if (!dialog.open) { input.value = ""; dialog.showModal(); }
-    if (!entries) entries = (await (await fetch(dialog.dataset.entries)).json()).entries;
+    if (!entries) {
+      const answer = await fetch(dialog.dataset.entries);
+      if (answer.ok && !answer.redirected) entries = (await answer.json()).entries;
+    }
     const typed = input.value.trim();
     const search = typed ? [{ name: `Search tenants for \u201c${typed}\u201d`, hint: "Tenants", glyph: "human", href: `${dialog.dataset.tenants}?q=${encodeURIComponent(typed)}` }] : [];
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     const score = e => (e.name.toLowerCase().startsWith(words[0] || "") ? 0 : 1);
-    const found = entries.filter(e => words.every(w => `${e.name} ${e.hint}`.toLowerCase().includes(w))).sort((a, b) => score(a) - score(b)).slice(0, 9);
+    const found = (entries || []).filter(e => words.every(w => `${e.name} ${e.hint}`.toLowerCase().includes(w))).sort((a, b) => score(a) - score(b)).slice(0, 9);
     list.replaceChildren(...[...found, ...search].map((entry, i) => {
       const item = $("#pal-item").content.firstElementChild.cloneNode(true);
       item.id = `pal-${i}`;
@@ -169,6 +172,25 @@
     items[chosen]?.scrollIntoView({ block: "nearest" });
   };
   const go = item => { if (item) location.href = item.dataset.href; };
+
+  // ---- a form that could not be sent says so, and keeps what was typed
+  const unsent = (source, text) => {
+    const note = source.closest && $(".unsent", source.closest("form") || document);
+    if (!note) return;
+    note.hidden = !text;
+    write($("span", note), text);
+  };
+  document.addEventListener("htmx:before:request", e => unsent(e.target, ""));
+  document.addEventListener("htmx:error", e => unsent(e.target, "Not sent: the server cannot be reached. What you typed is kept."));
+  document.addEventListener("htmx:before:response", e => {
+    const answer = e.detail.ctx.response.raw;
+    const text = answer.status >= 500 ? "Not done: the server or its database failed. Nothing was changed, what you typed is kept."
+      : answer.status === 403 ? "Not done: your role does not allow it, or this page is too old. Reload it and try again."
+      : answer.redirected && new URL(answer.url).pathname === "/login" ? "Not done: you are logged out. Log in in another tab, then send this again." : "";
+    if (!text) return;
+    e.preventDefault();
+    unsent(e.target, text);
+  });
 
   // ---- theme, kept in a cookie so that the server sends the right one at once
   const setTheme = theme => {
