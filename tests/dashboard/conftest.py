@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import pytest
 from fleet_rows import breaker, put_figures, put_server
+from people import PASSWORD
 
-PASSWORD = "correct horse battery staple"
 CHROMIUMS = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -132,7 +132,7 @@ def test_two_admins_at_once_nothing_typed_is_lost(sign_in):
 
 
 def test_a_trip_works_without_any_script(chromium, web, production):
-    from conftest import PASSWORD
+    from people import PASSWORD
 
     context = chromium.new_context(base_url=web, java_script_enabled=False)
     page = context.new_page()

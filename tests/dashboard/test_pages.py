@@ -48,7 +48,7 @@ def test_a_wrong_password_says_so_and_keeps_the_name(client, production):
 
 
 def test_login_leads_to_the_page_asked_for_and_never_elsewhere(client, production):
-    from conftest import PASSWORD
+    from people import PASSWORD
 
     who = {"username": "vera", "password": PASSWORD}
     assert client.post("/login?next=/servers", who | {"next": "/servers"})["Location"] == "/servers"

@@ -1,0 +1,3 @@
+"""Who logs in."""
+
+PASSWORD = "correct horse battery staple"
