@@ -53,6 +53,8 @@ class Decision:
     limits: tuple[LimitStatus, ...] = ()
     #: What was spent; give the decision to ``Agent.settle`` or ``Agent.finish``.
     charges: tuple[Charge, ...] = field(default=(), repr=False, compare=False)
+    #: Decided from memory, with calls leased from Redis in advance.
+    leased: bool = False
 
     def explain(self) -> str:
         """One sentence for a log line or a support ticket."""

@@ -11,6 +11,7 @@ from fuseboard.admission.answers import Answers
 from fuseboard.admission.batch import Batcher
 from fuseboard.admission.calls import CallAdmission
 from fuseboard.admission.domains import RequestDomains
+from fuseboard.admission.leases import Leases
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.reports import Reports
 from fuseboard.admission.requests import RequestAdmission
@@ -59,6 +60,12 @@ class Admission:
         )
         self._reports = Reports(store=store, health=self.health, tuning=tuning)
         self._settlements = Settlements(store=store, health=self.health)
+        self._leases = Leases(
+            batcher=self._batcher,
+            settlements=self._settlements,
+            live_servers=lambda: configuration.live_servers,
+            usable=lambda: self.health.usable,
+        )
         local = LocalLimits(lambda: configuration.live_servers)
         answers = Answers(server, self.health)
         self._requests = RequestAdmission(
@@ -69,6 +76,7 @@ class Admission:
             local=local,
             domains=RequestDomains(environment, self._settlements),
             settlements=self._settlements,
+            leases=self._leases,
             answers=answers,
         )
         self._calls = CallAdmission(
@@ -80,9 +88,11 @@ class Admission:
             reports=self._reports,
             local=local,
             settlements=self._settlements,
+            leases=self._leases,
             answers=answers,
             on_change=on_change,
         )
+        configuration.listen(self._requests.adopt)
         configuration.listen(self._calls.adopt)
 
     def start(self) -> None:
@@ -91,6 +101,7 @@ class Admission:
 
     async def stop(self) -> None:
         """Send what is unreported, and disconnect. Callers who still wait decide locally."""
+        self._leases.stop()
         self._reports.flush()
         self._settlements.flush()
         self._batcher.close()
@@ -98,6 +109,10 @@ class Admission:
         await self.health.stop()
 
     # Requests that enter a service
+
+    def leased(self, tenant: str) -> Decision | None:
+        """At once, when one plain request of ``tenant`` is paid for already; else ``None``: ask."""
+        return self._requests.leased(tenant)
 
     async def admit_request(
         self,

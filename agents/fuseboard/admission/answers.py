@@ -34,6 +34,7 @@ class Answers:
         tenant: str = "",
         dependency: str = "",
         charges: tuple[Charge, ...] = (),
+        leased: bool = False,
     ) -> Decision:
         return Decision(
             allowed=True,
@@ -44,6 +45,7 @@ class Answers:
             server=self.server,
             limits=limits,
             charges=charges,
+            leased=leased,
         )
 
     def refuse(

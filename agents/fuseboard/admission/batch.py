@@ -182,6 +182,9 @@ class Batcher:
             if verdict == PROBES or demand.holds_slots:  # granted calls are numbered over all groups
                 tokens = [f"{question.token}.{number + 1 + n}" for n in range(granted)]
             number += granted
+            if demand.bulk:
+                # Whatever could be had of it is for the one who asked for many.
+                yes.calls, granted = granted, int(granted > 0)
             hand_out(question.domain, demand, callers, yes, granted, tokens)
             if granted < len(callers):
                 no = Answer(

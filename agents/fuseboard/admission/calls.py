@@ -9,6 +9,7 @@ from fuseboard.admission.answers import Answers, Refusal, reason_of, statuses
 from fuseboard.admission.batch import Batcher, ask_for
 from fuseboard.admission.demand import Demand
 from fuseboard.admission.gate import Gate
+from fuseboard.admission.leases import Leases, Supply
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
 from fuseboard.admission.reports import Reports
@@ -17,7 +18,7 @@ from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
-from fuseboard.decision import Charge, LimitStatus, Permit
+from fuseboard.decision import Charge, Decision, LimitStatus, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.health import StoreHealth
@@ -42,6 +43,7 @@ class CallAdmission:
     reports: Reports
     local: LocalLimits
     settlements: Settlements
+    leases: Leases
     answers: Answers
     on_change: Callable[[], None]
     gates: dict[str, Gate] = field(default_factory=dict)
@@ -55,6 +57,8 @@ class CallAdmission:
         self._refuse_by_what_is_known(snapshot, gate, demand, override)
         if override is None and (wait := gate.local.wait(gate.dependency.breaker)) > 0:
             self._refuse(snapshot, gate, Refusal(Reason.BREAKER_OPEN, gate.name, wait))
+        if override is None and (permit := self._from_stock(snapshot, gate, demand)) is not None:
+            return permit
         try:
             answer: Answer | None = None
             # A breaker is one for the fleet from the first moment Redis is back; only limits ramp.
@@ -69,6 +73,26 @@ class CallAdmission:
             # Not sent after all: if this call was to be the local probe, let another be it.
             gate.local.record(Outcome.NEUTRAL, gate.dependency.breaker)
             raise
+
+    def _from_stock(self, snapshot: Snapshot, gate: Gate, demand: Demand) -> Permit | None:
+        """A call that was leased before, while the fleet's breaker is closed."""
+        if not demand.leasable or gate.state is not BreakerState.CLOSED:
+            return None
+        if demand.supply is None:
+
+            def sign(answer: Answer) -> Decision:
+                charge = Charge(gate.domain, demand, answer.at_us, "")
+                limits = statuses(demand, answer.left)
+                return self.answers.allow(
+                    snapshot, limits, dependency=gate.name, charges=(charge,), leased=True
+                )
+
+            demand.supply = Supply(gate, demand, sign, lambda calls: None)
+        lease = self.leases.spend(demand.supply)
+        if lease is None:
+            self.leases.note(demand.supply)
+            return None
+        return Permit(decision=lease.decision, dependency=gate.name, generation=lease.answer.generation)
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
         if permit.reported:
@@ -108,6 +132,7 @@ class CallAdmission:
                 on_change=self.on_change,
                 report_soon=lambda gate: self.reports.add(gate, urgent=True),
                 settlements=self.settlements,
+                leases=self.leases,
             )
         return found
 

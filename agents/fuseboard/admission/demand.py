@@ -1,11 +1,15 @@
 """What one call asks of Redis: some of each limit that binds it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fuseboard.admission.calendar import period_around
-from fuseboard.contract.policy import Limit
+from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
 from fuseboard.store.connection import Word
+
+if TYPE_CHECKING:
+    from fuseboard.admission.leases import Supply
 
 #: Sub-buckets of a sliding window: the effective window is one tenth longer than promised.
 RING_SIZE = 10
@@ -58,7 +62,7 @@ class Denial:
 class Demand:
     """Limits, and what a call costs each. Made once for all like calls: identity is equality."""
 
-    __slots__ = ("costs", "denial", "holds_slots", "priority", "refs")
+    __slots__ = ("bulk", "costs", "denial", "holds_slots", "leasable", "priority", "refs", "supply")
 
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         self.refs = refs
@@ -67,6 +71,11 @@ class Demand:
         self.priority = priority
         #: A refusal that still holds, so that Redis need not be asked again before.
         self.denial: Denial | None = None
+        #: Asked for so many times by one caller; 0 for once by each.
+        self.bulk = 0
+        #: Whether its calls may be leased, and how often they are asked for.
+        self.leasable = bool(refs) and all(_leasable(ref.limit) for ref in refs)
+        self.supply: Supply | None = None
         #: It must be settled when the call has ended, or its slots are lost until their lease ends.
         self.holds_slots = any(ref.is_slot for ref in refs)
 
@@ -118,7 +127,17 @@ def _steady_arguments(limit: Limit, part: float) -> tuple[Word, ...]:
     elif limit.algorithm is Algorithm.TOKEN_BUCKET:
         size = max(1, int(limit.burst * part))
     number = _NUMBERS[limit.algorithm]
-    return (number, calls, limit.window_ms * 1000, size, int(limit.shadow), _lenient(limit))
+    window_ms = limit.window_ms
+    if limit.algorithm is Algorithm.SLIDING_WINDOW and _leasable(limit):
+        # Leased calls are made up to this much later than they were charged.
+        window_ms += lease_length_ms(limit)
+    return (number, calls, window_ms * 1000, size, int(limit.shadow), _lenient(limit))
+
+
+def _leasable(limit: Limit) -> bool:
+    if limit.algorithm is Algorithm.SLIDING_WINDOW:
+        return limit.lease_above > 0
+    return limit.algorithm is not Algorithm.CONCURRENCY and not limit.shadow
 
 
 def _lenient(limit: Limit) -> int:

@@ -48,6 +48,9 @@ class LimitDomain:
                 self._demands.popitem(last=False)
         return demand
 
+    def is_plain(self, demand: Demand) -> bool:
+        return demand is self._plain
+
     def guard(self) -> tuple[tuple[bytes, ...], tuple[Word, ...]]:
         return (), ()
 
@@ -55,7 +58,7 @@ class LimitDomain:
         """There is no breaker here: nothing to learn of the domain as a whole."""
 
     def unused(self, demand: Demand, answer: Answer) -> None:
-        self._settlements.give_back(self.name, demand, answer.at_us, answer.token)
+        self._settlements.give_back(self.name, demand, answer.at_us, answer.token, answer.calls)
 
 
 class RequestDomains:

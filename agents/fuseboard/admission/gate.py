@@ -8,6 +8,7 @@ from time import monotonic
 
 from fuseboard.admission.demand import Demand, Denial, LimitRef
 from fuseboard.admission.domains import MAX_DEMANDS, binding
+from fuseboard.admission.leases import Leases
 from fuseboard.admission.local_breaker import LocalBreaker
 from fuseboard.admission.question import (
     ADMITS,
@@ -68,6 +69,7 @@ class Gate:
         on_change: Callable[[], None],
         report_soon: Callable[["Gate"], None],
         settlements: Settlements,
+        leases: Leases,
     ) -> None:
         self.name = dependency.name
         self.gathering: Question | None = None
@@ -88,6 +90,8 @@ class Gate:
         self.window = (0, 0, 0)
         self.domain = f"d:{dependency.name}"
         self._settlements = settlements
+        self._leases = leases
+        self._demands: OrderedDict[tuple[object, Costs], Demand] = OrderedDict()
         self._made_by: dict[str, TenantRules] = {}
         self.adopt(dependency)
 
@@ -97,7 +101,8 @@ class Gate:
         self.dependency = dependency
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         self.guard_keys = tuple(key(self._environment, self.name).encode() for key in named)
-        self._demands: OrderedDict[tuple[object, Costs], Demand] = OrderedDict()
+        self.end_leases()
+        self._demands.clear()
         self.denial = None
         if dependency.reset_revision != before.reset_revision:
             self.local.reset()
@@ -132,6 +137,12 @@ class Gate:
             self._made_by.pop(str(old_tenant), None)
         return demand
 
+    def end_leases(self) -> None:
+        """The breaker moved: what was leased under its old state must not be spent."""
+        for demand in self._demands.values():
+            if demand.supply is not None:
+                self._leases.revoke(demand.supply)
+
     # What the batcher needs
 
     def guard(self) -> tuple[tuple[bytes, ...], tuple[Word, ...]]:
@@ -156,7 +167,7 @@ class Gate:
             self._see(state, generation, now + seconds)
 
     def unused(self, demand: Demand, answer: Answer) -> None:
-        self._settlements.give_back(self.domain, demand, answer.at_us, answer.token)
+        self._settlements.give_back(self.domain, demand, answer.at_us, answer.token, answer.calls)
         if answer.verdict == PROBES:
             pending = self.pending.setdefault(answer.generation, PendingReport())
             pending.probes.append((answer.token, 0))
@@ -216,6 +227,7 @@ class Gate:
         changed = state is not self.state or generation != self.generation
         if changed:
             self.since = monotonic()
+            self.end_leases()
             # The fleet has decided something newer than what this server alone concluded.
             self.local.reset()
             if state is BreakerState.CLOSED:

@@ -14,7 +14,7 @@ ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE, COOLING_DOWN, SLOW_
 class Answer:
     """What one group of like calls is told. Shared by all callers it applies to, unless it has a token."""
 
-    __slots__ = ("at_us", "blocked", "generation", "granted", "left", "token", "verdict", "wait_us")
+    __slots__ = ("at_us", "blocked", "calls", "generation", "granted", "left", "token", "verdict", "wait_us")
 
     def __init__(
         self,
@@ -27,6 +27,7 @@ class Answer:
         blocked: int = 0,
         wait_us: int = 0,
         token: str = "",
+        calls: int = 1,
     ) -> None:
         self.granted = granted
         self.verdict = verdict
@@ -40,6 +41,8 @@ class Answer:
         self.wait_us = wait_us
         #: Of a probe, or of a call that holds a slot.
         self.token = token
+        #: How many calls it is leave for.
+        self.calls = calls
 
     def with_token(self, token: str) -> "Answer":
         """The same, for the one caller who holds this token."""
@@ -119,7 +122,7 @@ class Question:
             arguments += ref.arguments(part, now_us)
         arguments.append(len(self.groups))
         for demand, callers in self.groups.items():
-            arguments += (demand.priority, len(callers), len(demand.refs))
+            arguments += (demand.priority, demand.bulk or len(callers), len(demand.refs))
             for ref, cost in zip(demand.refs, demand.costs, strict=True):
                 arguments += (self.refs[ref], cost)
         return arguments

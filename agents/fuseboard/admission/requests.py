@@ -1,13 +1,14 @@
 """Requests that enter a service: decided by the quotas of their tenant, or of an address or key."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 from fuseboard.admission.answers import Answers, Refusal, reason_of, statuses
 from fuseboard.admission.batch import Batcher, ask_for
 from fuseboard.admission.demand import Demand
 from fuseboard.admission.domains import LimitDomain, RequestDomains
+from fuseboard.admission.leases import Leases, Supply
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.question import Answer
 from fuseboard.admission.settlements import Settlements
@@ -29,7 +30,10 @@ class RequestAdmission:
     local: LocalLimits
     domains: RequestDomains
     settlements: Settlements
+    leases: Leases
     answers: Answers
+    #: By tenant, what supplies its plain requests.
+    stocked: dict[str, Supply] = field(default_factory=dict)
 
     async def admit(self, tenant: str, costs: Costs, subject: Subject) -> Decision:
         """Decide a request of ``tenant``; without one, by the limits on its address or key."""
@@ -47,8 +51,22 @@ class RequestAdmission:
         else:
             snapshot = self.configuration.snapshot
             decision = await self._of_nobody(snapshot, costs, subject)
-        self.counters.request(tenant or "-", decision.allowed, decision.reason)
+        if not decision.leased:  # those are counted together when their lease ends
+            self.counters.request(tenant or "-", decision.allowed, decision.reason)
         return decision
+
+    def leased(self, tenant: str) -> Decision | None:
+        """The decision on one plain request of ``tenant`` that is paid for already, if there is one."""
+        supply = self.stocked.get(tenant)
+        if supply is None:
+            return None
+        lease = self.leases.spend(supply)
+        return None if lease is None else lease.decision
+
+    def adopt(self, _: Snapshot) -> None:
+        """Rules changed: what was leased under the old ones goes back."""
+        self.stocked.clear()
+        self.leases.drop()
 
     async def rules_of(self, tenant: str) -> tuple[Snapshot, TenantRules]:
         snapshot = self.configuration.snapshot
@@ -71,6 +89,12 @@ class RequestAdmission:
             if left_s > 0:
                 return self._refuse(snapshot, demand, Refusal(denial.reason, denial.rule, left_s), tenant)
             demand.denial = None
+        if demand.supply is None and demand.leasable:
+            demand.supply = self._supply(domain, demand, tenant)
+        if demand.supply is not None:
+            if (lease := self.leases.spend(demand.supply)) is not None:
+                return lease.decision
+            self.leases.note(demand.supply)
         answer = await self.ask(domain, demand)
         if answer is None:
             return self._decide_locally(snapshot, demand, tenant)
@@ -93,6 +117,21 @@ class RequestAdmission:
         if part < 1.0 and random.random() >= part:
             return None
         return await ask_for(self.batcher, domain, demand)
+
+    def _supply(self, domain: LimitDomain, demand: Demand, tenant: str) -> Supply:
+        def sign(answer: Answer) -> Decision:
+            charge = Charge(domain.name, demand, answer.at_us, "")
+            limits = statuses(demand, answer.left)
+            snapshot = self.configuration.snapshot
+            return self.answers.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
+
+        def count(calls: int) -> None:
+            self.counters.requests_allowed(tenant or "-", calls)
+
+        supply = Supply(domain, demand, sign, count)
+        if tenant and domain.is_plain(demand):
+            self.stocked[tenant] = supply
+        return supply
 
     async def _of_nobody(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Decision:
         """Every domain that binds, in turn; what was spent is given back when a later one refuses."""

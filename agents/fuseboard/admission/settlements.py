@@ -31,10 +31,10 @@ class Settlements:
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def give_back(self, domain: str, demand: Demand, at_us: int, token: str) -> None:
-        """The call was not made: it spent nothing."""
+    def give_back(self, domain: str, demand: Demand, at_us: int, token: str, calls: int = 1) -> None:
+        """These calls were not made: they spent nothing."""
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
-            self._add(domain, ref, at_us, -cost, token)
+            self._add(domain, ref, at_us, -cost * calls, token)
 
     def free(self, domain: str, demand: Demand, token: str) -> None:
         """The call has ended: its slots are free, what it spent stays spent."""

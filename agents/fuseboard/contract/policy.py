@@ -33,6 +33,10 @@ Milliseconds = Annotated[int, Meta(ge=1, le=400 * 86_400_000)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
+#: Calls leased in advance are made within this time.
+LEASE_MS = 500
+
+
 class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """At most ``limit`` calls per ``window_ms``. A limit of 0 refuses every call."""
 
@@ -58,8 +62,16 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     endpoints: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
     #: In a tier: a quota on what its tenants may ask of this dependency, decided with its breaker.
     dependency: Annotated[str, Meta(max_length=64)] = ""
+    #: Lease calls in advance to servers that ask more often than this per second. 0 for the usual
+    #: threshold, and never for a sliding window, which pays for leases with a longer window.
+    lease_above: Count = 0
     #: Say so when this much of the limit is spent; 0 never.
     warn_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+
+
+def lease_length_ms(limit: Limit) -> int:
+    """How long leased calls of it may be held: half a second, or a twentieth of a shorter window."""
+    return max(1, min(LEASE_MS, limit.window_ms // 20))
 
 
 class Tier(Struct, frozen=True, kw_only=True, omit_defaults=True):

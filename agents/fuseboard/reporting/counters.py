@@ -66,6 +66,13 @@ class Counters:
         else:
             self._refused_of[tenant] = self._refused_of.get(tenant, 0) + 1
 
+    def requests_allowed(self, tenant: str, times: int) -> None:
+        """Requests of a tenant that were allowed, counted together."""
+        self.requests += times
+        counts = self._allowed_of
+        if tenant in counts or len(counts) < MAX_TENANTS:
+            counts[tenant] = counts.get(tenant, 0) + times
+
     def call(self, dependency: str, outcome: Outcome) -> None:
         """One call to a dependency ended."""
         if (counts := self._of(dependency)) is not None:

@@ -1,0 +1,182 @@
+"""Hot keys: calls leased in advance, spent from memory, and never more than the limit."""
+
+import asyncio
+from time import monotonic
+
+import msgspec
+import pytest
+import redis
+
+from fuseboard.contract.breaker_state import parse_breaker
+from fuseboard.contract.policy import Limit, Policy
+from fuseboard.contract.words import Algorithm, BreakerState, Outcome
+from fuseboard.decision import Permit
+from fuseboard.errors import Refused
+from tests.agents.servers import POLICY, Server, configured, give, running, until
+
+HOT = Limit(name="requests", limit=600_000, window_ms=60_000, burst=10_000, lease_above=100)
+STRICT = Limit(name="calls", limit=200, window_ms=1000, algorithm=Algorithm.SLIDING_WINDOW, lease_above=20)
+
+
+def with_quota(quota: Limit) -> Policy:
+    tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(quota,))
+    return msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]))
+
+
+def with_vendor_limit(limit: Limit) -> Policy:
+    payments = msgspec.structs.replace(POLICY.dependencies[0], vendor_limits=(limit,))
+    return msgspec.structs.replace(POLICY, dependencies=(payments,))
+
+
+async def heat_up(server: Server, tenant: str = "acme") -> None:
+    """Ask until calls are answered from a lease."""
+    for _ in range(10_000):
+        if (await server.admission.admit_request(tenant)).leased:
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail("it was never leased")
+
+
+def spent_of(limits: redis.Redis, quota: Limit = HOT) -> float:
+    """Calls the bucket in Redis holds as spent, now."""
+    (key,) = limits.keys("fb1:production:{t:*")
+    us, fraction, limit, window = map(int, limits.get(key).split())
+    seconds, micros = limits.time()
+    ahead = us + fraction / limit - (seconds * 1_000_000 + micros)
+    return max(0.0, ahead * limit / window)
+
+
+async def test_a_hot_tenant_costs_redis_next_to_nothing(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(with_quota(HOT))) as server:
+        await heat_up(server)
+        limits.config_resetstat()
+        decisions = 0
+        began = monotonic()
+        while monotonic() - began < 1.0:
+            assert (await server.admission.admit_request("acme")).allowed
+            decisions += 1
+            await asyncio.sleep(0.0005)
+        asked = limits.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert decisions > 200
+        assert asked * 20 < decisions
+
+
+async def test_a_leased_decision_is_there_without_waiting(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(with_quota(HOT))) as server:
+        assert server.admission.leased("acme") is None
+        await heat_up(server)
+        decision = server.admission.leased("acme")
+        assert decision is not None
+        assert (decision.allowed, decision.leased, decision.revision) == (True, True, 7)
+        assert server.admission.leased("somebody else") is None
+
+
+async def test_every_leased_call_is_counted(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(with_quota(HOT))) as server:
+        calls = 0
+        began = monotonic()
+        while monotonic() - began < 0.8:
+            await server.admission.admit_request("acme")
+            calls += 1
+            await asyncio.sleep(0.0005)
+    assert server.counters.requests == calls
+
+
+async def test_what_is_unused_goes_back(limits: redis.Redis, redis_url: str):
+    slow_refill = msgspec.structs.replace(HOT, limit=6_000, window_ms=600_000, burst=5_000)
+    async with running(redis_url, configuration=configured(with_quota(slow_refill))) as server:
+        await heat_up(server)
+        calls = server.counters.requests + 1  # and the one that was leased
+        assert spent_of(limits) > calls + 10  # the lease is charged
+        await until(lambda: spent_of(limits) <= calls + 1)
+
+
+async def test_stopping_gives_it_back_at_once(limits: redis.Redis, redis_url: str):
+    slow_refill = msgspec.structs.replace(HOT, limit=6_000, window_ms=600_000, burst=5_000)
+    async with running(redis_url, configuration=configured(with_quota(slow_refill))) as server:
+        await heat_up(server)
+        before = spent_of(limits)
+    assert spent_of(limits) < before - 10
+
+
+async def test_a_changed_quota_ends_the_lease(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(with_quota(HOT))) as server:
+        await heat_up(server)
+        give(server.configuration, with_quota(msgspec.structs.replace(HOT, limit=0)), revision=8)
+        assert server.admission.leased("acme") is None
+        assert not (await server.admission.admit_request("acme")).allowed
+
+
+async def test_a_server_holds_no_more_than_its_share(limits: redis.Redis, redis_url: str):
+    small = msgspec.structs.replace(HOT, burst=1000)
+    async with running(redis_url, configuration=configured(with_quota(small), live_servers=10)) as server:
+        await heat_up(server)
+        held = 1
+        while server.admission.leased("acme") is not None:
+            held += 1
+        assert held <= 20  # a tenth of a fifth of the burst
+
+
+async def test_a_breaker_that_opens_ends_the_leases_on_its_calls(limits: redis.Redis, redis_url: str):
+    many = msgspec.structs.replace(STRICT, limit=100_000)
+    async with running(redis_url, configuration=configured(with_vendor_limit(many))) as server:
+        permit = await server.admission.admit_call("payments")
+        async with asyncio.timeout(10):
+            while not permit.decision.leased:
+                server.admission.report(permit, Outcome.OK)
+                permit = await server.admission.admit_call("payments")
+                await asyncio.sleep(0.001)
+        await fail_until_refused(server, permit)
+        stored = "fb1:production:{d:payments}:breaker"
+        await until(lambda: parse_breaker(limits.get(stored).decode()).state is BreakerState.OPEN)
+        await until(lambda: all(demand.supply.lease is None for demand in server_demands(server)))
+
+
+async def fail_until_refused(server: Server, permit: Permit) -> None:
+    for _ in range(6):
+        server.admission.report(permit, Outcome.FAILURE)
+        try:
+            permit = await server.admission.admit_call("payments")
+        except Refused:
+            return
+    pytest.fail("six failures did not open it")
+
+
+def server_demands(server: Server):
+    (gate,) = server.admission._calls.gates.values()
+    return [demand for demand in gate._demands.values() if demand.supply is not None]
+
+
+async def test_no_window_holds_more_than_a_strict_limit_with_many_servers(
+    limits: redis.Redis, redis_url: str
+):
+    """Calls are timed when they are made, which is later than they were charged."""
+    policy = with_vendor_limit(STRICT)
+    made: list[float] = []
+    leased = 0
+
+    async def work(server: Server, until_when: float) -> None:
+        nonlocal leased
+        while monotonic() < until_when:
+            try:
+                permit = await server.admission.admit_call("payments", wait_s=0.1)
+            except Exception:  # refused for longer than that
+                await asyncio.sleep(0.002)
+                continue
+            made.append(monotonic())
+            leased += permit.decision.leased
+            server.admission.report(permit, Outcome.OK)
+            await asyncio.sleep(0.001)
+
+    async with (
+        running(redis_url, "web-1", configured(policy, live_servers=3)) as one,
+        running(redis_url, "web-2", configured(policy, live_servers=3)) as two,
+        running(redis_url, "web-3", configured(policy, live_servers=3)) as three,
+    ):
+        end = monotonic() + 3.5
+        await asyncio.gather(*(work(server, end) for server in (one, two, three) for _ in range(4)))
+    made.sort()
+    worst = max(sum(1 for moment in made[first:] if moment < made[first] + 1.0) for first in range(len(made)))
+    assert worst <= STRICT.limit
+    assert leased > 50
+    assert len(made) >= 3 * STRICT.limit * 0.6
