@@ -5,7 +5,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import require_role
-from controlplane.policies.models import Runbook, Tenant
+from controlplane.policies.models import Tenant
+from dashboard.runbooks import every_runbook
 from dashboard.views.page import current_live, show
 
 #: Tenants offered by name in the palette; the rest are found by the tenants page's search.
@@ -58,8 +59,8 @@ def palette(request: HttpRequest) -> JsonResponse:
         for row in live.fleet.rows
     ]
     entries += [
-        _entry(title, "Runbook", reverse("runbook", args=[slug]), "warn")
-        for slug, title in Runbook.objects.order_by("title").values_list("slug", "title")
+        _entry(book.title, "Runbook", reverse("runbook", args=[book.slug]), "warn")
+        for book in every_runbook()
     ]
     keys = Tenant.objects.filter(environment=live.facts.environment, deleted=False).order_by("key")
     tenant = reverse("tenant")
