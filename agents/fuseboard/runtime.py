@@ -24,7 +24,7 @@ from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.loop_port import LoopPort
 from fuseboard.reporting.sync import SyncThread
 from fuseboard.settings import AgentSettings
-from fuseboard.store import Store
+from fuseboard.store import open_store
 
 logger = logging.getLogger("fuseboard")
 
@@ -50,7 +50,7 @@ class Runtime:
         self.admission = Admission(
             configuration=self.configuration,
             counters=self.counters,
-            store=Store(settings.redis_url),
+            store=open_store(settings.redis_url),
             server=settings.server,
             environment=settings.environment,
             on_change=self._changed,

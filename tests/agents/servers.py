@@ -21,7 +21,7 @@ from fuseboard.contract.policy import (
 )
 from fuseboard.contract.words import Algorithm, ConfigSource, FailurePolicy, Mode
 from fuseboard.reporting.counters import Counters
-from fuseboard.store import Store
+from fuseboard.store import open_store
 
 REQUESTS = Limit(
     name="requests", limit=60, window_ms=60_000, burst=20, failure_policy=FailurePolicy.LOCAL_SHARE
@@ -76,7 +76,7 @@ class Server:
         self.admission = Admission(
             configuration=configuration,
             counters=self.counters,
-            store=Store(redis_url),
+            store=open_store(redis_url),
             server=name,
             environment="production",
             on_change=self._changed,

@@ -1,5 +1,24 @@
-"""Redis, as the hot path sees it: one pipelined connection, scripts, and whether it can be trusted."""
+"""Redis, as the hot path sees it: pipelined connections, scripts, and whether they can be trusted."""
 
-from fuseboard.store.connection import ConnectionLostError, Store
+from fuseboard.contract.store_url import StoreUrl
+from fuseboard.errors import Misconfigured
+from fuseboard.store.cluster import ClusterStore
+from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
+from fuseboard.store.sentinel import SentinelStore
+from fuseboard.store.single import SingleStore
 
-__all__ = ["ConnectionLostError", "Store"]
+__all__ = ["ConnectionLostError", "NotServedError", "Store", "open_store"]
+
+
+def open_store(url: str) -> Store:
+    """The store at ``url``, not connected yet; see ``fuseboard.contract.store_url``."""
+    try:
+        parsed = StoreUrl.parse(url)
+    except ValueError as error:
+        raise Misconfigured(f"FUSEBOARD_REDIS_URL {error}") from None
+    kinds: dict[str, type[SingleStore | ClusterStore]] = {
+        "single": SingleStore,
+        "cluster": ClusterStore,
+        "sentinel": SentinelStore,
+    }
+    return kinds[parsed.kind](parsed)

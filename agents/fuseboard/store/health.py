@@ -6,7 +6,8 @@
     local --(a background probe is answered)--> ramping --(30 s)--> shared
     ramping --(any of the above)--> local
 
-All figures come from the policy's tuning. Calls never probe: one background task does.
+All figures come from the policy's tuning. Calls never probe: one background task does. A Cluster
+of which one node is at fault stays in its mode, see ``fuseboard.store.cluster``.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ import hiredis
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import Mode
-from fuseboard.store.connection import ConnectionLostError, Store
+from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
 
 log = logging.getLogger("fuseboard.store")
 
@@ -55,11 +56,12 @@ class StoreHealth:
         self._failures: deque[float] = deque(maxlen=1000)
         self._timeouts: deque[float] = deque(maxlen=10_000)
         self._wake = asyncio.Event()
+        self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._ramp_ends = 0.0
         self._ramp_length = 1.0
         self.mode: Mode = Mode.LOCAL
-        self.cause = "not connected yet"
+        self._cause = "not connected yet"
         self.since = monotonic()
         # Store time minus the monotonic clock in us, the largest of this stretch of 5 s and of the
         # last: a reply delayed on its way back makes the difference smaller, never larger.
@@ -70,6 +72,11 @@ class StoreHealth:
     def usable(self) -> bool:
         """Whether a decision may ask Redis at all."""
         return self.mode is not Mode.LOCAL and self._store.connected
+
+    @property
+    def cause(self) -> str:
+        """Why this mode; or, when only a part of the store cannot be asked, which and why."""
+        return (self.mode is not Mode.LOCAL and self._store.trouble) or self._cause
 
     @property
     def shared_part(self) -> float:
@@ -100,6 +107,7 @@ class StoreHealth:
 
     def start(self) -> None:
         self._store.on_lost(self._connection_lost)
+        self._store.on_news(self._hear)
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(), name="fuseboard-store")
 
     async def stop(self) -> None:
@@ -128,7 +136,7 @@ class StoreHealth:
         """Redis answered with an error, or the connection broke."""
         tuning = self._tuning()
         if self._count(self._failures, tuning.failure_window_ms, 1) >= tuning.store_failures:
-            self._go_local(
+            self._trip(
                 f"{tuning.store_failures} failures in {tuning.failure_window_ms / 1000:g} s, last: {cause}"
             )
 
@@ -136,7 +144,7 @@ class StoreHealth:
         """This many calls waited until their deadline for nothing."""
         tuning = self._tuning()
         if self._count(self._timeouts, tuning.timeout_window_ms, calls) >= tuning.store_timeouts:
-            self._go_local(f"{tuning.store_timeouts} timeouts in {tuning.timeout_window_ms / 1000:g} s")
+            self._trip(f"{tuning.store_timeouts} timeouts in {tuning.timeout_window_ms / 1000:g} s")
 
     @staticmethod
     def _count(moments: deque[float], window_ms: int, times: int) -> int:
@@ -150,6 +158,19 @@ class StoreHealth:
         self.failed(str(error or "the server closed the connection"))
         self._wake.set()
 
+    def _hear(self) -> None:
+        """The store found something out by itself."""
+        self._news.set()
+        if self.mode is not Mode.LOCAL:
+            self._on_change()
+
+    def _trip(self, cause: str) -> None:
+        if self.mode is not Mode.LOCAL and self._store.isolate(self._tuning().store_deadline_us / 1_000_000):
+            self._failures.clear()
+            self._timeouts.clear()
+        else:
+            self._go_local(cause)
+
     def _go_local(self, cause: str) -> None:
         if self.mode is not Mode.LOCAL:
             self._change(Mode.LOCAL, cause)
@@ -157,7 +178,7 @@ class StoreHealth:
 
     def _change(self, mode: Mode, cause: str) -> None:
         log.warning("mode changed", extra={"was": self.mode, "mode": mode, "cause": cause})
-        self.mode, self.cause, self.since = mode, cause, monotonic()
+        self.mode, self._cause, self.since = mode, cause, monotonic()
         self._failures.clear()
         self._timeouts.clear()
         self._on_change()
@@ -173,12 +194,12 @@ class StoreHealth:
                 await self._probe()
             except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
                 # A socket that swallowed a probe may be dead for good: the next one opens its own.
-                await self._store.close()
+                await self._store.drop()
                 self._go_local(f"{type(error).__name__}: {error}".rstrip(": "))
                 if first:
-                    self.cause = f"never reached: {error}"
+                    self._cause = f"never reached: {error}"
                 first = False
-                await asyncio.sleep(self._interval())
+                await self._pause()
                 continue
             await self._come_back(first)
             first = False
@@ -208,8 +229,8 @@ class StoreHealth:
         try:
             begun = await self._shared_ramp_start()
         except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
-            self.cause = f"answers, but: {error}"
-            await asyncio.sleep(self._interval())
+            self._cause = f"answers, but: {error}"
+            await self._pause()
             return
         self._ramp_length = self._tuning().ramp_ms / 1000
         elapsed = max(0.0, (self.store_time_us() - begun) / 1_000_000)
@@ -225,9 +246,21 @@ class StoreHealth:
     async def _shared_ramp_start(self) -> int:
         """All servers that come back together ramp together: the first one's time counts."""
         key, length = keys.ramp(self._environment), self._tuning().ramp_ms
-        await self._store.call("SET", key, self.store_time_us(), "NX", "PX", length)
-        begun = await self._store.call("GET", key)
+        try:
+            await self._store.call("SET", key, self.store_time_us(), "NX", "PX", length)
+            begun = await self._store.call("GET", key)
+        except NotServedError:
+            return self.store_time_us()  # the node of this key alone is missing: each for itself
         return int(begun) if isinstance(begun, bytes) and begun.isdigit() else self.store_time_us()
+
+    async def _pause(self) -> None:
+        """Until the next probe is due, or the store knows that it is worth while."""
+        try:
+            await asyncio.wait_for(self._news.wait(), self._interval())
+        except TimeoutError:
+            return
+        finally:
+            self._news.clear()
 
     def _interval(self) -> float:
         return self._tuning().probe_interval_ms / 1000 * random.uniform(0.8, 1.2)

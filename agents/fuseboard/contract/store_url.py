@@ -1,0 +1,112 @@
+"""Where Redis "limits" is, in one URL: a server, a Cluster, or a primary that Sentinels watch.
+
+::
+
+    redis://user:password@host:port/database              unix://user:password@/path/of/socket
+    redis+cluster://user:password@host:port,host:port/
+    redis+sentinel://user:password@host:port,host:port/name-of-the-primary/database?sentinel_password=...
+
+``rediss`` in place of ``redis`` is TLS. User and password are those of the nodes; Sentinels have
+their own in the query, or none. Anything else than letters and digits in them is percent-encoded.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Self
+from urllib.parse import parse_qs, unquote
+
+SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+)
+
+Kind = Literal["single", "cluster", "sentinel"]
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUrl:
+    kind: Kind
+    #: The server, some nodes of the Cluster, or the Sentinels; empty for a socket of the host.
+    addresses: tuple[Address, ...] = ()
+    #: Path of a socket of the host.
+    socket: str = ""
+    tls: bool = False
+    username: str = ""
+    password: str = field(default="", repr=False)
+    database: int = 0
+    #: What the Sentinels call the primary.
+    primary: str = ""
+    sentinel_username: str = ""
+    sentinel_password: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Raises ``ValueError`` with the end of a sentence about the URL, without any of its secrets."""
+        scheme, separator, rest = url.partition("://")
+        if not separator or scheme not in SCHEMES:
+            raise ValueError(f"must begin with {', '.join(f'{known}://' for known in SCHEMES)}")
+        rest, _, query = rest.partition("?")
+        authority, _, path = rest.partition("/")
+        login, _, hosts = authority.rpartition("@")
+        username, _, password = login.partition(":")
+        words = {name: values[-1] for name, values in parse_qs(query).items()}
+        family, _, topology = scheme.partition("+")
+        kind: Kind = "cluster" if topology == "cluster" else "sentinel" if topology else "single"
+        primary, database = _path(kind, path)
+        return cls(
+            kind=kind,
+            addresses=() if family == "unix" else _addresses(hosts, 26379 if kind == "sentinel" else 6379),
+            socket=f"/{unquote(path)}" if family == "unix" else "",
+            tls=family == "rediss",
+            username=unquote(username),
+            password=unquote(password),
+            database=0 if family == "unix" else database,
+            primary=primary,
+            sentinel_username=words.get("sentinel_username", ""),
+            sentinel_password=words.get("sentinel_password", ""),
+        )
+
+
+def _path(kind: Kind, path: str) -> tuple[str, int]:
+    """Name of the primary, and the database."""
+    parts = [unquote(part) for part in path.split("/") if part]
+    if kind == "cluster":
+        if parts not in ([], ["0"]):
+            raise ValueError("names a database, but a Cluster has only number 0")
+        return "", 0
+    if kind == "single":
+        # Whatever else stands there is the business of whoever connects.
+        return "", int(parts[0]) if parts and parts[0].isdigit() else 0
+    if not parts or len(parts) > 2:
+        raise ValueError("must name the primary: redis+sentinel://host:port,host:port/name")
+    if len(parts) == 2 and not parts[1].isdigit():
+        raise ValueError("must end with the number of a database, or with the name of the primary")
+    return parts[0], int(parts[1]) if len(parts) == 2 else 0
+
+
+def _addresses(hosts: str, default_port: int) -> tuple[Address, ...]:
+    return tuple(parse_address(part, default_port) for part in (hosts or "127.0.0.1").split(","))
+
+
+def parse_address(text: str, default_port: int = 0) -> Address:
+    """``host:port``, ``[::1]:port``, or a host alone. Raises ``ValueError`` as ``StoreUrl.parse``."""
+    host, port = text, ""
+    if not text.endswith("]") and ":" in text:
+        host, _, port = text.rpartition(":")
+    host = unquote(host.strip("[]"))
+    number = int(port) if port.isdigit() else default_port if not port else 0
+    if not host or not 0 < number < 65_536:
+        raise ValueError("names no host or port (is '#', '@', '/' or ',' in a password escaped?)")
+    return Address(host, number)

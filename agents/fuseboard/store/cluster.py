@@ -1,0 +1,223 @@
+"""A Redis Cluster: one pipelined connection to each primary, and the map of who has which slot.
+
+All keys of a question share a hash tag, so that the first key says whom to ask. The map is read
+in the background: at the start, every 30 s, when a node answers ``MOVED``, and again and again
+while a part of it cannot be asked.
+
+What goes wrong is held against the node it went wrong with. A primary that is gone, frozen or
+confused costs the shared decisions of its own slots only: those calls are decided locally, at
+once, while the server's mode stays ``shared`` and its cause says which nodes are missing. The
+mode becomes ``local`` when no node can be asked, or when the failure rules trip and no single
+node explains it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+import hiredis
+
+from fuseboard.contract.store_url import StoreUrl
+from fuseboard.store.cluster_map import NODE_TIMEOUT_S, ClusterMap
+from fuseboard.store.cluster_node import Node, Question
+from fuseboard.store.connection import NotServedError, OnReply, Reply, Word
+from fuseboard.store.scripts import Script
+from fuseboard.store.slots import redirected_to, slot_of
+
+log = logging.getLogger("fuseboard.store")
+
+#: How often the map is read when all is well.
+REFRESH_S = 30.0
+#: Between two readings while something is missing: doubling from the first to the last.
+MISSING_S = (0.05, 1.0)
+#: A node at fault is left alone for so long at least.
+REST_S = 1.0
+
+_FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
+
+
+class ClusterStore:
+    """A ``Store``; see there."""
+
+    def __init__(self, url: StoreUrl) -> None:
+        self._map = ClusterMap(url, self._ended)
+        self._keeper: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._connected = False
+        self._trouble = ""
+        self._lost: Callable[[Exception | None], None] = lambda _: None
+        self._news: Callable[[], None] = lambda: None
+
+    def on_lost(self, callback: Callable[[Exception | None], None]) -> None:
+        self._lost = callback
+
+    def on_news(self, callback: Callable[[], None]) -> None:
+        self._news = callback
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    @property
+    def trouble(self) -> str:
+        return self._trouble
+
+    async def connect(self, timeout: float = 1.0) -> None:
+        await self.drop()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._map.refresh()
+            self._look_around()
+            if not self._connected:
+                raise ConnectionRefusedError(self._trouble)
+        except BaseException:
+            await self.drop()
+            raise
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="fuseboard-cluster")
+
+    async def drop(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        self._connected, self._trouble = False, ""
+        self._map.drop()
+        # Let the loop tell those who wait before anybody builds on the absence.
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await self.drop()
+
+    # Questions
+
+    def run(
+        self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
+    ) -> None:
+        node = self._map.slots[slot_of(keys[0])]
+        if node is None or not node.usable:
+            on_reply(NotServedError("no node has this key" if node is None else node.trouble))
+            return
+        Question(self, script, keys, (len(keys), *keys, *arguments), on_reply).send(node)
+
+    async def call(self, *command: Word, timeout: float = 1.0) -> Reply:
+        node: Node | None
+        if len(command) > 1:
+            key = command[1] if isinstance(command[1], bytes) else str(command[1]).encode()
+            node = self._map.node_of(key)
+        else:
+            node = next((node for node in self._map.nodes.values() if node.usable), None)
+        if node is None or node.pipe is None or node.resting:
+            raise NotServedError("no node can be asked" if node is None else node.trouble)
+        async with asyncio.timeout(timeout):
+            return await node.pipe.insist(*command)
+
+    def refused(self, question: Question, error: hiredis.ReplyError) -> None:
+        """Ask where the node says; nothing ran, so that nothing is consumed twice."""
+        text = str(error)
+        kind = text.partition(" ")[0]
+        if kind == "NOSCRIPT":
+            question.send(question.node, whole=True)
+        elif kind in ("MOVED", "ASK"):
+            self._redirect(question, kind, text)
+        elif kind == "TRYAGAIN":  # half of the keys are on their way to another node
+            question.on_reply(NotServedError(text))
+        else:
+            question.node.errors += 1
+            self._wake.set()
+            question.on_reply(error)
+
+    def _redirect(self, question: Question, kind: str, text: str) -> None:
+        target = self._map.nodes.get(redirected_to(text, question.node.address))
+        if kind == "MOVED":
+            self._wake.set()
+            if target is not None and target.usable:
+                self._map.slots[slot_of(question.keys[0])] = target
+        # Once: whoever is sent on and on has no time left for it.
+        if question.hops or target is None or not target.usable:
+            question.on_reply(NotServedError(text))
+            return
+        question.hops += 1
+        question.asking = kind == "ASK"
+        question.send(target)
+
+    # The background
+
+    async def _keep(self) -> None:
+        """Read the map when there is reason to, and bring back nodes that were at fault."""
+        pause_s = MISSING_S[0]
+        while True:
+            # Never at once: a thousand answers of MOVED are reason for one look.
+            await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
+            if not self._trouble:
+                await self._woken()
+            self._wake.clear()
+            try:
+                resting = [node for node in self._map.nodes.values() if node.resting]
+                await asyncio.gather(*map(_examine, resting))
+                await self._map.refresh()
+            except _FAILURES as error:
+                log.debug("cluster.map_unread: %s", error)
+            self._look_around()
+            pause_s = min(MISSING_S[1], pause_s * 2) if self._trouble else MISSING_S[0]
+
+    async def _woken(self) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), REFRESH_S * random.uniform(0.8, 1.2))
+        except TimeoutError:
+            return
+
+    # What is wrong with the nodes
+
+    def isolate(self, deadline_s: float) -> bool:
+        asked = [node for node in self._map.nodes.values() if node.usable]
+        guilty = [node for node in asked if node.fault(deadline_s)]
+        if len(guilty) == len(asked):
+            return False
+        for node in guilty:
+            node.rest(node.fault(deadline_s))
+        if guilty:
+            self._look_around()
+            self._wake.set()
+            return True
+        # The last calls of a node that rests already may fail a little later than the others.
+        resting = [node for node in self._map.nodes.values() if node.resting]
+        return any(monotonic() - node.resting_since < NODE_TIMEOUT_S for node in resting)
+
+    def _ended(self, error: Exception | None) -> None:
+        """A connection ended."""
+        self._look_around()
+        self._wake.set()
+        if not self._connected:
+            self._lost(error)
+
+    def _look_around(self) -> None:
+        """Count the nodes that can be asked, and tell when that has changed."""
+        before, nodes = self._trouble, self._map.nodes.values()
+        missing = [node.trouble for node in nodes if not node.usable]
+        self._connected = len(missing) < len(nodes)
+        self._trouble = ""
+        if missing:
+            self._trouble = (
+                f"{len(missing)} of {len(nodes)} primaries cannot be asked, their keys are decided locally: "
+                f"{', '.join(missing)}"
+            )
+        if self._trouble != before:
+            log.warning("cluster.nodes", extra={"trouble": self._trouble or "none"})
+            self._news()
+
+
+async def _examine(node: Node) -> None:
+    """A node at fault is used again when it answers as a node should."""
+    if node.pipe is None or monotonic() - node.resting_since < REST_S:
+        return
+    try:
+        async with asyncio.timeout(NODE_TIMEOUT_S):
+            await node.pipe.insist("PING")
+    except _FAILURES:
+        # A socket that swallowed a question may be dead for good: the next one opens its own.
+        if node.pipe is not None:
+            node.pipe.abort()
+        return
+    node.recover()

@@ -1,0 +1,127 @@
+"""One primary of a Cluster, and one question on its way to it."""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+import hiredis
+
+from fuseboard.contract.store_url import Address
+from fuseboard.store.connection import ConnectionLostError, NotServedError, OnReply, Reply, Word, pack
+from fuseboard.store.pipe import Pipe
+from fuseboard.store.scripts import Script
+
+ASKING = pack("ASKING")
+
+#: The part of a new latency in the running mean: about the last eight replies count.
+_WEIGHT = 0.125
+
+
+class Node:
+    """A primary. It is asked while it is connected and not ``resting``."""
+
+    __slots__ = ("address", "errors", "heard_at", "latency_s", "pipe", "resting", "resting_since")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.pipe: Pipe | None = None
+        #: It was found at fault: not asked until it answers a question from the background.
+        self.resting = ""
+        self.resting_since = 0.0
+        #: When it last answered, or was asked after a silence of ours.
+        self.heard_at = 0.0
+        self.latency_s = 0.0
+        #: Errors since its last proper answer.
+        self.errors = 0
+
+    @property
+    def usable(self) -> bool:
+        return self.pipe is not None and not self.resting
+
+    @property
+    def trouble(self) -> str:
+        return "" if self.usable else f"{self.address} {self.resting or 'cannot be reached'}"
+
+    def fault(self, deadline_s: float) -> str:
+        """What is wrong with it, judging by its last answers; empty when nothing is."""
+        if self.pipe is None:
+            return ""
+        if self.errors:
+            return "answers with errors"
+        if self.latency_s > deadline_s:
+            return "is slow"
+        if self.pipe.waiting and monotonic() - self.heard_at > deadline_s:
+            return "does not answer"
+        return ""
+
+    def rest(self, fault: str) -> None:
+        self.resting, self.resting_since = fault, monotonic()
+
+    def recover(self) -> None:
+        self.resting, self.errors, self.latency_s = "", 0, 0.0
+
+
+class Redirects(Protocol):
+    """What decides on an answer that is an error."""
+
+    def refused(self, question: "Question", error: hiredis.ReplyError) -> None: ...
+
+
+class Question:
+    """A script to be run, wherever its keys are. Called with the reply."""
+
+    __slots__ = ("_asked_at", "_store", "asking", "hops", "keys", "node", "on_reply", "script", "tail")
+
+    def __init__(
+        self,
+        store: Redirects,
+        script: Script,
+        keys: tuple[bytes, ...],
+        tail: tuple[Word, ...],
+        on_reply: OnReply,
+    ) -> None:
+        self._store = store
+        self._asked_at = 0.0
+        self.script = script
+        self.keys = keys
+        self.tail = tail
+        self.on_reply: Callable[[Reply], None] = on_reply
+        self.node: Node
+        #: How often a node sent it elsewhere.
+        self.hops = 0
+        #: Its slot is on its way to the node asked.
+        self.asking = False
+
+    def send(self, node: Node, *, whole: bool = False) -> None:
+        """Ask ``node``; ``whole``: with the script's text."""
+        pipe = node.pipe
+        if pipe is None:
+            self.on_reply(NotServedError(node.trouble))
+            return
+        self.node = node
+        self._asked_at = monotonic()
+        if not pipe.waiting:
+            node.heard_at = self._asked_at
+        if self.asking:
+            pipe.write(ASKING, _ignore)
+        if whole:
+            pipe.write(pack("EVAL", self.script.text, *self.tail), self)
+        else:
+            pipe.write(pack("EVALSHA", self.script.sha, *self.tail), self)
+
+    def __call__(self, reply: Reply) -> None:
+        if isinstance(reply, ConnectionLostError):
+            self.on_reply(reply)
+            return
+        node = self.node
+        node.heard_at = now = monotonic()
+        node.latency_s += (now - self._asked_at - node.latency_s) * _WEIGHT
+        if isinstance(reply, hiredis.ReplyError):
+            self._store.refused(self, reply)
+        else:
+            node.errors = 0
+            self.on_reply(reply)
+
+
+def _ignore(_: Reply) -> None:
+    """``ASKING`` says nothing worth knowing; the question behind it does."""

@@ -1,0 +1,130 @@
+"""One pipelined connection to one Redis server, for the hot path.
+
+A pool of connections with one call in flight each costs 50 to 90 us of Python per call and
+one system call in Redis per decision; everything queued in one tick on one socket costs a
+tenth of that (docs/adr/0004). There are no retries and no cancellation here: a reply is
+always read, in order, however late, because only it tells whether something was consumed.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+import hiredis
+
+from fuseboard.contract.store_url import Address, StoreUrl
+from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word, pack
+from fuseboard.store.scripts import ADMIT, REPORT, SETTLE
+
+OnLost = Callable[["Pipe", Exception | None], None]
+
+
+class Pipe(asyncio.Protocol):
+    """The socket: commands out, replies matched in order."""
+
+    def __init__(self, on_lost: OnLost) -> None:
+        self._reader = hiredis.Reader()
+        self._waiting: deque[OnReply] = deque()
+        self._on_lost = on_lost
+        self.transport: asyncio.Transport | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Questions that have no reply yet."""
+        return len(self._waiting)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not checked by isinstance: uvloop's transports are not asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+        plain = transport.get_extra_info("socket")
+        if plain is not None and plain.family != socket.AF_UNIX:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def write(self, command: bytes, on_reply: OnReply) -> None:
+        if self.transport is None or self.transport.is_closing():
+            on_reply(ConnectionLostError("the connection is closing"))
+            return
+        self._waiting.append(on_reply)
+        self.transport.write(command)
+
+    def data_received(self, data: bytes) -> None:
+        reader, waiting = self._reader, self._waiting
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not False:
+                # A reply nobody asked for means that replies and questions no longer match.
+                waiting.popleft()(reply)
+        except (hiredis.ProtocolError, IndexError):
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for on_reply in waiting:
+            on_reply(ConnectionLostError(str(error or "closed by the server")))
+        self._on_lost(self, error)
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def ask(self, *command: Word) -> Reply:
+        """One command, its reply awaited; an error that Redis answers is returned. No deadline of its own."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.write(pack(*command), settles(future))
+        return await future
+
+    async def insist(self, *command: Word) -> Reply:
+        """As ``ask``; raises what Redis answers as an error, and ``OSError`` when the connection broke."""
+        reply = await self.ask(*command)
+        if isinstance(reply, ConnectionLostError):
+            raise ConnectionResetError(str(reply))
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+def settles(future: asyncio.Future[Reply]) -> OnReply:
+    """What gives a reply to whoever awaits ``future``, if anybody still does."""
+
+    def settle(reply: Reply) -> None:
+        if not future.done():
+            future.set_result(reply)
+
+    return settle
+
+
+async def open_pipe(url: StoreUrl, address: Address | None, on_lost: OnLost, *, scripts: bool = True) -> Pipe:
+    """Connect to ``address``, or to the URL's socket; authenticate, and load the scripts.
+
+    Raises ``OSError``, or ``hiredis.ReplyError`` (wrong password, loading, no permission).
+    """
+    loop = asyncio.get_running_loop()
+    pipe: Pipe | None = None
+    try:
+        if address is None:
+            _, pipe = await loop.create_unix_connection(lambda: Pipe(on_lost), url.socket)
+        else:
+            context = ssl.create_default_context() if url.tls else None
+            _, pipe = await loop.create_connection(lambda: Pipe(on_lost), *address, ssl=context)
+        for command in _greeting(url):
+            await pipe.insist(*command)
+        for script in (ADMIT, REPORT, SETTLE) if scripts else ():
+            await pipe.insist("SCRIPT", "LOAD", script.text)
+    except BaseException:
+        if pipe is not None:
+            pipe.abort()
+        raise
+    return pipe
+
+
+def _greeting(url: StoreUrl) -> list[tuple[str, ...]]:
+    greeting: list[tuple[str, ...]] = []
+    if url.password:
+        greeting.append(("AUTH", *((url.username,) if url.username else ()), url.password))
+    if url.database:
+        greeting.append(("SELECT", str(url.database)))
+    greeting.append(("CLIENT", "SETNAME", "fuseboard"))
+    return greeting

@@ -1,0 +1,59 @@
+"""The primary that Sentinels agree on, followed through failovers."""
+
+import asyncio
+
+from fuseboard.contract.store_url import Address, StoreUrl
+from fuseboard.store.pipe import Pipe
+from fuseboard.store.sentinels import Sentinels
+from fuseboard.store.single import SingleStore
+
+
+class SentinelStore(SingleStore):
+    """A ``Store`` that connects to whichever server is the primary now; see docs/adr/0010.
+
+    A lost primary is looked for at once, and again when a Sentinel tells of a failover. A server
+    that is not a primary by its own word is never asked for a decision, and one that stops being
+    the primary under our hands is left with its first refusal to write.
+    """
+
+    def __init__(self, url: StoreUrl) -> None:
+        super().__init__(url)
+        self._sentinels = Sentinels(url)
+        #: Whom we connected to, or tried to, last.
+        self._at: Address | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    async def connect(self, timeout: float = 1.0) -> None:
+        if self._following is None:
+            self._following = asyncio.get_running_loop().create_task(
+                self._sentinels.follow(self._told), name="fuseboard-sentinel"
+            )
+        await super().connect(timeout)
+
+    async def close(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await super().close()
+
+    async def _address(self) -> Address | None:
+        self._at = await self._sentinels.primary()
+        return self._at
+
+    async def _examine(self, pipe: Pipe) -> None:
+        role = await pipe.insist("ROLE")
+        if not isinstance(role, list) or not role or role[0] != b"master":
+            raise ConnectionRefusedError(f"{self._at} is not a primary (yet)")
+
+    def _told(self, primary: Address) -> None:
+        """A Sentinel says who the primary is."""
+        if self._pipe is None:
+            # Also when nothing has changed: it may have become ready since it was last tried.
+            self._news()
+        elif primary != self._at:
+            self._pipe.abort()
+
+    def _refused(self, error: str) -> None:
+        if error.startswith("READONLY") and self._pipe is not None:
+            self._pipe.abort()

@@ -1,0 +1,109 @@
+"""One Redis server behind one pipelined connection."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import hiredis
+
+from fuseboard.contract.store_url import Address, StoreUrl
+from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word, pack
+from fuseboard.store.pipe import Pipe, open_pipe, settles
+from fuseboard.store.scripts import Script
+
+
+class SingleStore:
+    """A ``Store``; see there."""
+
+    def __init__(self, url: StoreUrl) -> None:
+        self._url = url
+        self._pipe: Pipe | None = None
+        self._lost: Callable[[Exception | None], None] = lambda _: None
+        self._news: Callable[[], None] = lambda: None
+
+    def on_lost(self, callback: Callable[[Exception | None], None]) -> None:
+        self._lost = callback
+
+    def on_news(self, callback: Callable[[], None]) -> None:
+        self._news = callback
+
+    @property
+    def connected(self) -> bool:
+        return self._pipe is not None
+
+    @property
+    def trouble(self) -> str:
+        return ""
+
+    async def connect(self, timeout: float = 1.0) -> None:
+        await self.drop()
+        async with asyncio.timeout(timeout):
+            pipe = await open_pipe(self._url, await self._address(), self._ended)
+            try:
+                await self._examine(pipe)
+            except BaseException:
+                pipe.abort()
+                raise
+        if pipe.transport is None or pipe.transport.is_closing():
+            raise ConnectionResetError("the connection was lost at once")
+        self._pipe = pipe
+
+    async def drop(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.abort()
+            # Let the loop tell those who wait before anybody builds on the absence.
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await self.drop()
+
+    def ask(self, command: bytes, on_reply: OnReply) -> None:
+        """Queue one packed command; ``on_reply`` gets its reply, an error value included."""
+        if self._pipe is None:
+            on_reply(ConnectionLostError("not connected"))
+        else:
+            self._pipe.write(command, on_reply)
+
+    async def call(self, *command: Word, timeout: float = 1.0) -> Reply:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.ask(pack(*command), settles(future))
+        async with asyncio.timeout(timeout):
+            reply = await future
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def run(
+        self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
+    ) -> None:
+        tail = (len(keys), *keys, *arguments)
+
+        def answered(reply: Reply) -> None:
+            if not isinstance(reply, hiredis.ReplyError):
+                on_reply(reply)
+            elif str(reply).startswith("NOSCRIPT"):
+                # Nothing ran, so asking again cannot consume twice.
+                self.ask(pack("EVAL", script.text, *tail), on_reply)
+            else:
+                on_reply(reply)
+                self._refused(str(reply))
+
+        self.ask(pack("EVALSHA", script.sha, *tail), answered)
+
+    def isolate(self, deadline_s: float) -> bool:
+        return False
+
+    async def _address(self) -> Address | None:
+        """Where to connect to; ``None`` for the URL's socket."""
+        return self._url.addresses[0] if self._url.addresses else None
+
+    async def _examine(self, pipe: Pipe) -> None:
+        """Raise unless this server may be used."""
+
+    def _refused(self, error: str) -> None:
+        """A script was answered with an error, which its caller has got already."""
+
+    def _ended(self, pipe: Pipe, error: Exception | None) -> None:
+        if pipe is self._pipe:
+            self._pipe = None
+            self._lost(error)
