@@ -4,9 +4,11 @@
 
     agent = fuseboard.from_env()
     async with agent:
-        decision = await agent.admit_request("acme")
+        decision = await agent.check("acme")
         async with agent.call("payments-api"):
             ...
+
+For code without an event loop, ``fuseboard.blocking`` has the same without ``await``.
 """
 
 from typing import TYPE_CHECKING
@@ -16,8 +18,10 @@ from fuseboard.decision import Decision, LimitStatus, Permit
 from fuseboard.errors import FuseboardError, Misconfigured, Refused
 
 if TYPE_CHECKING:
+    from fuseboard import blocking
     from fuseboard.agent import Agent, from_env
     from fuseboard.settings import AgentSettings
+    from fuseboard.subject import Subject
 
 __all__ = [
     "Agent",
@@ -31,20 +35,25 @@ __all__ = [
     "Permit",
     "Reason",
     "Refused",
+    "Subject",
+    "blocking",
     "from_env",
 ]
 
 _LATE = {
     "Agent": "fuseboard.agent",
     "AgentSettings": "fuseboard.settings",
+    "Subject": "fuseboard.subject",
     "from_env": "fuseboard.agent",
 }
 
 
 def __getattr__(name: str) -> object:
     # The control plane imports ``fuseboard.contract`` and must not load the agent with it.
-    if name in _LATE:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name == "blocking":
+        return import_module("fuseboard.blocking")
+    if name in _LATE:
         return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module 'fuseboard' has no attribute {name!r}")

@@ -1,198 +1,179 @@
 """The agent, as an application holds it."""
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from time import monotonic
-from types import TracebackType
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import replace
 
-from fuseboard.configuration.holder import Configuration
+from fuseboard.arguments import INVALID, check_actual, check_costs, check_name, check_wait, harmless
+from fuseboard.blocks import Blocks
 from fuseboard.contract.policy import BreakerPolicy
-from fuseboard.contract.sync import BreakerView
-from fuseboard.contract.words import Mode, Outcome, is_slug, is_subject
+from fuseboard.contract.words import Mode, Outcome, is_subject
 from fuseboard.decision import Decision, Permit
+from fuseboard.decorators import Neutral
 from fuseboard.errors import Misconfigured, Refused
-from fuseboard.outcomes import outcome_of_exception
-from fuseboard.reporting.counters import MAX_DEPENDENCIES, Counters
-from fuseboard.runtime import Runtime
+from fuseboard.lifetime import Lifetime
+from fuseboard.outcomes import judge
+from fuseboard.reporting.counters import MAX_DEPENDENCIES
 from fuseboard.settings import AgentSettings
+from fuseboard.subject import NOBODY, Subject
 
-logger = logging.getLogger("fuseboard")
-
-#: Ids that no tenant can have (empty, too long, control characters) share the default tier's
-#: quotas under this one name: what a client sends must neither fail a request nor escape a limit.
-INVALID_TENANT = "(invalid)"
+INVALID_TENANT = INVALID
 
 _DEFAULT_BREAKER = BreakerPolicy()
 
 
-class Agent:
+class Agent(Lifetime, Blocks):
     """Decides every call of a pod, with Redis or without.
 
-    Belongs to the event loop it was started on. Raises ``Refused`` from ``admit_call`` and
-    ``call``, and ``Misconfigured`` for wrong use; nothing else, whatever breaks.
+    Belongs to the event loop it was started on; ``fuseboard.blocking.Agent`` is for code without
+    one. Raises ``Refused`` where it says so, and ``Misconfigured`` for wrong use; nothing else,
+    whatever breaks.
     """
 
     def __init__(self, *, settings: AgentSettings) -> None:
-        self.settings = settings
-        self._runtime = Runtime(settings)
-        self._started = False
-        self._stopped = False
+        super().__init__(settings=settings)
         self._names: set[str] = set()
-        #: Defects of the agent itself; each was logged, and the call allowed.
-        self.defects = 0
-
-    # From start to stop
-
-    async def start(self) -> None:
-        """Connect, and get a configuration from the best source that answers; at most 2 s.
-
-        Starting a running agent does nothing; starting a stopped one begins anew.
-        """
-        if self.running:
-            return
-        if self._stopped:
-            self._runtime = Runtime(self.settings)
-        self._started, self._stopped = True, False
-        await self._runtime.start()
-
-    async def stop(self) -> None:
-        """Report what is unreported and say good-bye; at most half a second."""
-        if not self.running:
-            return
-        self._stopped = True
-        await self._runtime.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    @property
-    def running(self) -> bool:
-        return self._started and not self._stopped
 
     # Requests that enter a service
 
-    async def admit_request(self, tenant: str, cost: int = 1) -> Decision:
-        """Decide one request of a tenant that costs ``cost`` of its quotas.
+    async def check(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Decision:
+        """Decide one request of a tenant that costs ``cost`` of its quotas; ``finish`` it when it ended.
 
-        Never raises for anything a store or the control plane does; ``Misconfigured`` for a
-        tenant that is no text, and for a cost that is no whole number of at least 1.
+        ``costs`` are estimates of whatever else it costs, by measure (``settle`` corrects them);
+        ``subject`` is who asks, below the tenant. A tenant of ``None`` is a caller that belongs to
+        none: the limits on its address or key decide. With ``wait_s``, a refusal that ends within
+        so many seconds is waited for.
+
+        Never raises for anything a store or the control plane does; ``Misconfigured`` for
+        arguments that can never be right.
         """
-        if not isinstance(tenant, str):
-            raise Misconfigured(f"tenant must be text, not {type(tenant).__name__}")
+        if costs is not None:
+            check_costs(costs)
+        if wait_s != 0:
+            check_wait(wait_s)
+        subject = harmless(subject)
+        if tenant is not None:
+            tenant = self._known(tenant)
+        elif subject == NOBODY:
+            raise Misconfigured("a caller without a tenant is decided by its address or key: give a subject")
         runtime = self._runtime
         self._check_loop()
-        if tenant not in runtime.configuration.snapshot.tenants and not is_subject(tenant):
-            tenant = INVALID_TENANT
         if self._stopped:
-            return self._allowed(tenant=tenant)
+            return self.allow_unasked(tenant=tenant or "")
         try:
-            decision = await runtime.admission.admit_request(tenant, cost)
-            if not runtime.configuration.snapshot.quotas_of(tenant).known:
+            decision = await runtime.admission.admit_request(
+                tenant or "", cost, costs=costs, subject=subject, wait_s=wait_s
+            )
+            if tenant is not None and not runtime.configuration.snapshot.quotas_of(tenant).known:
                 runtime.counters.unknown_tenant()
         except Misconfigured:
             raise
         except Exception:
             self._note_defect()
-            return self._allowed(tenant=tenant)
+            return self.allow_unasked(tenant=tenant or "")
         return decision
+
+    #: The same, as the counterpart of ``admit_call``.
+    admit_request = check
 
     # Calls that leave a service
 
-    async def admit_call(self, dependency: str) -> Permit:
-        """Leave to make one call; ``report`` its outcome. Raises ``Refused``."""
+    async def admit_call(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float = 0.0,
+    ) -> Permit:
+        """Leave to make one call; ``report`` its outcome. Raises ``Refused``.
+
+        With a ``tenant``, its quotas on the dependency bind too. ``spend_quota`` spends its
+        quotas on requests as well: for work that no request began.
+        """
         if dependency not in self._names:
-            self._check_name(dependency)
+            self._learn_name(dependency)
+        if costs is not None:
+            check_costs(costs)
+        if wait_s != 0:
+            check_wait(wait_s)
+        if tenant:
+            tenant = self._known(tenant)
         self._check_loop()
         if not self._stopped:
             try:
-                return await self._runtime.admission.admit_call(dependency)
+                permit = await self._runtime.admission.admit_call(
+                    dependency,
+                    tenant=tenant,
+                    cost=cost,
+                    costs=costs,
+                    spend_quota=spend_quota,
+                    wait_s=wait_s,
+                )
             except (Refused, Misconfigured):
                 raise
             except Exception:
                 self._note_defect()
-        decision = self._allowed(dependency=dependency)
-        return Permit(decision=decision, dependency=dependency, generation=0, reported=True)
+            else:
+                permit.settler = self.settle
+                return permit
+        return self.permit_unasked(dependency)
 
-    def report(self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None) -> None:
+    def report(
+        self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
+    ) -> None:
         """Say how a permitted call ended, once; further reports of the same permit count nothing.
 
         With ``elapsed_s``, a success that took longer than the breaker's ``slow_ms`` is slow.
+        ``cooldown_ms``: the vendor asked to be left alone for so long, which the whole fleet heeds.
         """
-        if self._stopped:
-            return
-        try:
-            if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
-                outcome = Outcome.SLOW
-            self._runtime.admission.report(permit, outcome)
-        except Exception:
-            self._note_defect()
+        if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
+            outcome = Outcome.SLOW
+        self._tell(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms))
 
-    @asynccontextmanager
-    async def call(
-        self, dependency: str, *, neutral: tuple[type[Exception], ...] = ()
-    ) -> AsyncIterator[Permit]:
-        """Guard one call: admit it, and report how the block ended. Raises ``Refused``.
+    def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
+        """Report a call that ended with ``error``, as ``fuseboard.outcomes`` judges it."""
+        outcome, cooldown_ms = (Outcome.NEUTRAL, 0) if isinstance(error, neutral) else judge(error)
+        self.report(permit, outcome, cooldown_ms=cooldown_ms)
 
-        ``neutral`` are exceptions that say nothing about the dependency. See
-        ``fuseboard.outcomes`` for how the others are judged.
+    # What was charged
+
+    def settle(self, decision: Decision, measure: str, actual: int) -> None:
+        """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with, once.
+
+        Raises ``Misconfigured`` for what is no whole number of at least 0.
         """
-        permit = await self.admit_call(dependency)
-        started = monotonic()
-        try:
-            yield permit
-        except BaseException as error:
-            outcome = Outcome.NEUTRAL if isinstance(error, neutral) else outcome_of_exception(error)
-            self.report(permit, outcome)
-            raise
-        self.report(permit, Outcome.OK, monotonic() - started)
+        check_actual(measure, actual)
+        self._tell(lambda: self._runtime.admission.settle(decision, measure, actual))
 
-    # What it knows
+    def finish(self, decision: Decision) -> None:
+        """The request has ended, once: free the slots it held. Its other costs stay spent."""
+        if decision.charges:
+            self._tell(lambda: self._runtime.admission.finish(decision))
 
-    @property
-    def mode(self) -> Mode:
-        return self._runtime.admission.mode
-
-    @property
-    def configuration(self) -> Configuration:
-        return self._runtime.configuration
-
-    @property
-    def counters(self) -> Counters:
-        return self._runtime.counters
-
-    def views(self) -> tuple[BreakerView, ...]:
-        """Every breaker as this server sees it."""
-        return self._runtime.admission.breaker_views()
+    def give_back(self, taken: Decision | Permit) -> None:
+        """The request was not served, or the call not made, after all: it spent nothing."""
+        if isinstance(taken, Permit):
+            decision = taken.decision
+            self.report(taken, Outcome.NEUTRAL)  # frees its probe and its slots, here and in Redis
+            taken = replace(decision, charges=tuple(one for one in decision.charges if not one.local))
+        decision = taken
+        if decision.charges:
+            self._tell(lambda: self._runtime.admission.give_back(decision))
 
     # Parts
 
-    def _check_loop(self) -> None:
-        if not self._started:
-            raise Misconfigured("the agent is not started: 'await agent.start()', or 'async with agent:'")
-        if self._runtime.loop is not asyncio.get_running_loop():
-            raise Misconfigured("an agent belongs to the event loop it was started on: make one for each")
-
-    def _check_name(self, dependency: str) -> None:
-        if not is_slug(dependency):
-            raise Misconfigured("a dependency is named by 1 to 64 letters, digits, '.', '_' or '-'")
-        if len(self._names) >= MAX_DEPENDENCIES:
-            raise Misconfigured(f"more than {MAX_DEPENDENCIES} dependencies: is a name made from a request?")
-        self._names.add(dependency)
-
-    def _is_slow(self, permit: Permit, elapsed_s: float) -> bool:
-        known = self.configuration.snapshot.dependency(permit.dependency)
-        return elapsed_s * 1000 > (known.breaker if known is not None else _DEFAULT_BREAKER).slow_ms
-
-    def _allowed(self, *, tenant: str = "", dependency: str = "") -> Decision:
+    def allow_unasked(self, *, tenant: str = "", dependency: str = "") -> Decision:
+        """What is answered when the agent itself cannot decide: nothing of ours fails a call."""
         return Decision(
             allowed=True,
             tenant=tenant,
@@ -202,11 +183,26 @@ class Agent:
             server=self.settings.server,
         )
 
-    def _note_defect(self) -> None:
-        """A defect of ours must not fail the application's call; the first one is logged with its trace."""
-        self.defects += 1
-        if self.defects == 1:
-            logger.exception("agent.defect: the call was allowed; further ones are only counted")
+    def permit_unasked(self, dependency: str) -> Permit:
+        decision = self.allow_unasked(dependency=dependency)
+        return Permit(decision=decision, dependency=dependency, generation=0, reported=True)
+
+    def _known(self, tenant: str) -> str:
+        if not isinstance(tenant, str):
+            raise Misconfigured(f"tenant must be text, not {type(tenant).__name__}")
+        if tenant not in self._runtime.configuration.snapshot.tenants and not is_subject(tenant):
+            return INVALID_TENANT
+        return tenant
+
+    def _learn_name(self, dependency: str) -> None:
+        check_name("a dependency", dependency)
+        if len(self._names) >= MAX_DEPENDENCIES:
+            raise Misconfigured(f"more than {MAX_DEPENDENCIES} dependencies: is a name made from a request?")
+        self._names.add(dependency)
+
+    def _is_slow(self, permit: Permit, elapsed_s: float) -> bool:
+        known = self.configuration.snapshot.dependency(permit.dependency)
+        return elapsed_s * 1000 > (known.breaker if known is not None else _DEFAULT_BREAKER).slow_ms
 
 
 def from_env() -> Agent:

@@ -1,9 +1,10 @@
 """The agent's answers: a decision for every call, a permit for every call that may be made."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuseboard.contract.words import BreakerState, Mode, Reason
+from fuseboard.contract.words import Algorithm, BreakerState, Mode, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,18 @@ class LimitStatus:
     remaining: int | None = None
     #: The limit's ``warn_percent`` is spent.
     warning: bool = False
+    algorithm: Algorithm = Algorithm.TOKEN_BUCKET
+    #: What is counted: ``calls``, or whatever else a call costs.
+    measure: str = "calls"
+    #: It counts, but never refuses.
+    shadow: bool = False
+
+    def __str__(self) -> str:
+        window = f"at once, leased for {_length(self.window_ms)}"
+        if self.algorithm is not Algorithm.CONCURRENCY:
+            window = f"per {_length(self.window_ms)}"
+        left = "" if self.remaining is None else f", {max(0, self.remaining)} left"
+        return f"{self.name!r} ({self.algorithm}, {self.limit} {self.measure} {window}{left})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +70,18 @@ class Decision:
     leased: bool = False
 
     def explain(self) -> str:
-        """One sentence for a log line or a support ticket."""
-        subject = f"tenant {self.tenant!r}" if self.tenant else f"dependency {self.dependency!r}"
+        """One sentence for a log line or a support ticket: who, why, by which rule and counter, and where."""
         by = f"by {self.server or 'this server'} in mode {self.mode}, revision {self.revision}"
         if self.allowed:
-            return f"{subject}: allowed {by}"
+            return f"{self._subject()}: allowed {by}"
         again = f", try again in {self.retry_after_ms} ms" if self.retry_after_ms else ""
-        return f"{subject}: refused ({self.reason}) by {self.rule or 'no rule'}{again}, decided {by}"
+        counter = next((f"; limit {limit}" for limit in self.limits if limit.name == self.rule), "")
+        rule = self.rule or "no rule"
+        return f"{self._subject()}: refused ({self.reason}) by {rule}{again}, decided {by}{counter}"
+
+    def _subject(self) -> str:
+        names = (("tenant", self.tenant), ("dependency", self.dependency))
+        return ", ".join(f"{kind} {name!r}" for kind, name in names if name) or "a caller without a tenant"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,3 +96,25 @@ class Permit:
     token: str = ""
     state: BreakerState = BreakerState.CLOSED
     reported: bool = False
+    #: Who corrects what the call was charged; the agent that gave the permit.
+    settler: Callable[[Decision, str, int], None] | None = field(default=None, repr=False, compare=False)
+    _settled: set[str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def settle(self, measure: str, actual: int) -> None:
+        """The call cost ``actual`` of ``measure``, whatever was estimated. Once per measure.
+
+        Raises ``Misconfigured`` for what is no whole number of at least 0.
+        """
+        if self._settled is None:
+            self._settled = set()
+        if measure not in self._settled and self.settler is not None:
+            self.settler(self.decision, measure, actual)
+            self._settled.add(measure)
+
+
+def _length(milliseconds: int) -> str:
+    """A window as a person says it."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if milliseconds % size == 0:
+            return f"{milliseconds // size} {unit}"
+    return f"{milliseconds} ms"

@@ -2,9 +2,15 @@
 
 import asyncio
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from fuseboard.contract.words import Outcome
 from fuseboard.errors import FuseboardError
+
+#: However long a vendor wants to be left alone: its answer may be a mistake, and nobody looks.
+MAX_COOLDOWN_MS = 3_600_000
 
 
 def outcome_of_status(status: int) -> Outcome:
@@ -14,24 +20,58 @@ def outcome_of_status(status: int) -> Outcome:
     return Outcome.NEUTRAL if 400 <= status < 500 else Outcome.OK
 
 
+def outcome_of_response(status: int, headers: Mapping[str, str]) -> tuple[Outcome, int]:
+    """How an answer counts, and for how many milliseconds its sender asked to be left alone.
+
+    A 429 that says when to come back is obeyed by the whole fleet, which is the answer to it:
+    it is no evidence against the vendor. Without a time it is a failure, as a 503 always is.
+    """
+    cooldown_ms = retry_after_ms(headers.get("retry-after") or "") if status in (429, 503) else 0
+    if status == 429 and cooldown_ms:
+        return Outcome.NEUTRAL, cooldown_ms
+    return outcome_of_status(status), cooldown_ms
+
+
+def retry_after_ms(text: str) -> int:
+    """A ``Retry-After`` in milliseconds, at most an hour; 0 for one that names no time to come."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return min(int(text[:9]) * 1000, MAX_COOLDOWN_MS)
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    # The one place where a pod's own clock is believed; it can be wrong by an hour at most.
+    left_s = (moment - datetime.now(UTC)).total_seconds()
+    return min(max(0, int(left_s * 1000)), MAX_COOLDOWN_MS)
+
+
 def outcome_of_exception(error: BaseException) -> Outcome:
-    """Judge what a guarded call raised.
+    """Judge what a guarded call raised; see ``judge``."""
+    return judge(error)[0]
+
+
+def judge(error: BaseException) -> tuple[Outcome, int]:
+    """How a call that raised counts, and for how many milliseconds the vendor asked to be left alone.
 
     Cancellation, the end of the process, a refusal by Fuseboard and a request that could not
     even be built say nothing about the dependency. An exception that carries a status (as
-    those of httpx, aiohttp and most vendors' clients do) is judged by it. Anything else
-    counts as a failure: timeouts, lost connections, answers that do not parse.
+    those of httpx, requests, aiohttp and most vendors' clients do) is judged by it, and by the
+    ``Retry-After`` of its response. Anything else counts as a failure: timeouts, lost
+    connections, answers that do not parse.
     """
     if not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError | FuseboardError):
-        return Outcome.NEUTRAL
+        return Outcome.NEUTRAL, 0
     httpx = sys.modules.get("httpx")
     # Never sent: no free connection of our own, or nothing that could be sent at all.
     if httpx is not None and isinstance(
         error, (httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.InvalidURL)
     ):
-        return Outcome.NEUTRAL
+        return Outcome.NEUTRAL, 0
     status = _status_of(error)
-    return Outcome.FAILURE if status is None else outcome_of_status(status)
+    return (Outcome.FAILURE, 0) if status is None else outcome_of_response(status, _headers_of(error))
 
 
 def _status_of(error: Exception) -> int | None:
@@ -42,3 +82,11 @@ def _status_of(error: Exception) -> int | None:
             if isinstance(status, int) and 100 <= status <= 599:
                 return status
     return None
+
+
+def _headers_of(error: Exception) -> dict[str, str]:
+    for owner in (getattr(error, "response", None), error):
+        headers = getattr(owner, "headers", None)
+        if isinstance(headers, Mapping):
+            return {str(name).lower(): str(value) for name, value in headers.items()}
+    return {}

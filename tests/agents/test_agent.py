@@ -262,7 +262,7 @@ class TestRequests:
     ):
         async with agent_at(NOWHERE, tmp_path) as agent:
 
-            async def broken(*_: object) -> None:
+            async def broken(*_: object, **__: object) -> None:
                 raise ZeroDivisionError
 
             monkeypatch.setattr(agent._runtime.admission, "admit_request", broken)

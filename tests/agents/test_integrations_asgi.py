@@ -1,17 +1,19 @@
 """The middleware: a refusal is answered in full, everything else passes as if it were not there."""
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import httpx
 import pytest
 
-from fuseboard.contract.words import Mode, Reason
+from fuseboard.contract.words import Algorithm, Mode, Reason
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.errors import Misconfigured, Refused
-from fuseboard.integrations.asgi import FuseboardMiddleware
+from fuseboard.integrations.asgi import FuseboardMiddleware, subject_of
 from fuseboard.integrations.problem import QUOTA_EXCEEDED, REDUCED_CAPACITY, limit_headers, refusal
+from fuseboard.subject import NOBODY, Subject
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -26,15 +28,30 @@ class FakeAgent:
 
     def __init__(self, decision: Decision | Exception) -> None:
         self.decision = decision
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[tuple[str | None, int]] = []
+        self.subjects: list[Subject] = []
+        self.costs: list[Mapping[str, int] | None] = []
+        self.finished: list[Decision] = []
         self.log: list[str] = []
         self.running = False
 
-    async def admit_request(self, tenant: str, cost: int = 1) -> Decision:
+    async def check(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+    ) -> Decision:
         self.asked.append((tenant, cost))
+        self.subjects.append(subject)
+        self.costs.append(costs)
         if isinstance(self.decision, Exception):
             raise self.decision
         return self.decision
+
+    def finish(self, decision: Decision) -> None:
+        self.finished.append(decision)
 
     async def start(self) -> None:
         self.running = True
@@ -117,6 +134,68 @@ class TestAllowed:
         assert agent.asked == []
 
 
+class TestWhoAsks:
+    """A caller without a tenant is decided by its address or key, or by nothing at all."""
+
+    async def test_a_subject_decides_for_a_caller_without_a_tenant(self):
+        agent = FakeAgent(refused(Reason.QUOTA))
+        response = await ask(agent, tenant=None, subject=subject_of)
+        assert response.status_code == 429
+        assert agent.asked == [(None, 1)]
+        assert agent.subjects == [Subject(ip="127.0.0.1", endpoint="GET /")]
+
+    async def test_without_tenant_and_subject_nothing_decides(self):
+        agent = FakeAgent(refused(Reason.QUOTA))
+        assert (await ask(agent, tenant=None, subject=lambda scope: None)).status_code == 200
+        assert (await ask(agent, tenant=None, subject=lambda scope: Subject())).status_code == 200
+        assert agent.asked == []
+
+    async def test_a_tenants_request_is_decided_with_its_subject_and_costs(self):
+        agent = FakeAgent(allowed())
+        await ask(agent, subject=lambda scope: Subject(user="ada"), costs=lambda scope: {"tokens": 50})
+        assert (agent.asked, agent.subjects) == ([("acme", 1)], [Subject(user="ada")])
+        assert agent.costs == [{"tokens": 50}]
+
+
+class TestTheEnd:
+    """Whatever a request held is free when it has ended, however it ended."""
+
+    async def test_after_the_answer(self):
+        agent = FakeAgent(allowed())
+        await ask(agent)
+        assert agent.finished == [agent.decision]
+
+    @pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
+    async def test_after_an_exception_and_a_cancellation(self, error: type[BaseException]):
+        async def app(scope: Scope, receive: object, send: Send) -> None:
+            assert agent.finished == []
+            raise error
+
+        agent = FakeAgent(allowed())
+        middleware = FuseboardMiddleware(app, agent, tenant_of)
+        with pytest.raises(error):
+            await middleware({"type": "http", "headers": [(b"x-tenant", b"acme")]}, None, None)
+        assert agent.finished == [agent.decision]
+
+    async def test_a_refused_request_held_nothing(self):
+        agent = FakeAgent(refused(Reason.CONCURRENCY))
+        await ask(agent)
+        assert agent.finished == []
+
+
+class TestLegacyHeaders:
+    async def test_only_on_request_and_for_the_limit_nearest_to_its_end(self):
+        assert "X-RateLimit-Limit" not in (await ask(FakeAgent(allowed()))).headers
+        response = await ask(FakeAgent(allowed()), legacy_headers=True)
+        assert response.headers["X-RateLimit-Limit"] == "10"
+        assert response.headers["X-RateLimit-Remaining"] == "0"
+        assert "X-RateLimit-Reset" not in response.headers
+
+    async def test_a_refusal_says_when_it_ends(self):
+        response = await ask(FakeAgent(refused(Reason.QUOTA)), legacy_headers=True)
+        assert response.headers["X-RateLimit-Reset"] == "2"
+
+
 class TestRefused:
     async def test_a_spent_quota_is_a_429_that_says_which_and_when(self):
         response = await ask(FakeAgent(refused(Reason.QUOTA)))
@@ -154,17 +233,28 @@ class TestRefused:
     async def test_when_waiting_never_helps_no_time_is_named(self):
         status, headers, _ = refusal(refused(Reason.QUOTA, retry_after_ms=0))
         assert status == 429
-        assert b"retry-after" not in dict(headers)
+        assert "retry-after" not in dict(headers)
 
     @pytest.mark.parametrize("milliseconds", [1, 999, 1000, 1001, 90_000])
     def test_nobody_is_told_to_come_back_too_early_nor_much_too_late(self, milliseconds: int):
         for _ in range(50):
-            told = int(dict(refusal(refused(Reason.QUOTA, milliseconds))[1])[b"retry-after"])
+            told = int(dict(refusal(refused(Reason.QUOTA, milliseconds))[1])["retry-after"])
             assert milliseconds / 1000 <= told <= milliseconds / 1000 * 1.1 + 1
 
     def test_a_window_that_is_no_whole_second_and_an_unknown_rest_are_left_out(self):
         odd = LimitStatus(name="odd", limit=5, window_ms=1500)
-        assert limit_headers(Decision(allowed=True, limits=(odd,))) == [(b"ratelimit-policy", b'"odd";q=5')]
+        assert limit_headers(Decision(allowed=True, limits=(odd,))) == [("ratelimit-policy", '"odd";q=5')]
+
+    def test_a_shadow_limit_is_kept_from_clients_and_slots_are_called_slots(self):
+        limits = (
+            LimitStatus(name="trial", limit=5, window_ms=1000, remaining=0, shadow=True),
+            LimitStatus(name="open", limit=4, window_ms=30_000, remaining=1, algorithm=Algorithm.CONCURRENCY),
+        )
+        assert limit_headers(Decision(allowed=True, limits=limits)) == [
+            ("ratelimit-policy", '"open";q=4;qu="concurrent-requests"'),
+            ("ratelimit", '"open";r=1'),
+        ]
+        assert limit_headers(Decision(allowed=True, limits=limits[:1])) == []
 
     async def test_a_refused_call_that_the_application_lets_escape_is_a_503(self):
         async def app(scope: Scope, receive: object, send: Send) -> None:

@@ -21,17 +21,28 @@ class FakeAgent:
     def __init__(self) -> None:
         self.refusal: Decision | None = None
         self.reports: list[tuple[Outcome, float | None]] = []
+        self.cooldowns: list[int] = []
+        self.timeout: float | None = None
 
-    async def admit_call(self, dependency: str) -> Permit:
+    async def admit_call(self, dependency: str, *, tenant: str = "") -> Permit:
         if self.refusal is not None:
             raise Refused(self.refusal)
         decision = Decision(allowed=True, dependency=dependency)
         return Permit(decision=decision, dependency=dependency, generation=1)
 
-    def report(self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None) -> None:
+    def report(
+        self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
+    ) -> None:
         if not permit.reported:
             permit.reported = True
             self.reports.append((outcome, elapsed_s))
+            self.cooldowns.append(cooldown_ms)
+
+    def soon(self, what: Callable[[], None]) -> None:
+        what()
+
+    def timeout_s(self, dependency: str) -> float | None:
+        return self.timeout
 
 
 class Vendor:

@@ -87,6 +87,9 @@ def _status(limit: Limit, left: int | None) -> LimitStatus:
         window_ms=limit.window_ms,
         remaining=left,
         warning=bool(warned and (limit.limit - (left or 0)) * 100 >= limit.warn_percent * limit.limit),
+        algorithm=limit.algorithm,
+        measure=limit.measure,
+        shadow=limit.shadow,
     )
 
 

@@ -1,4 +1,4 @@
-"""ASGI middleware: a tenant's quota decides before the application sees the request.
+"""ASGI middleware: limits decide before the application sees the request.
 
 ::
 
@@ -10,13 +10,14 @@ A ``Refused`` that the application lets escape from a guarded call becomes a 503
 """
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from fuseboard.agent import Agent
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.integrations.problem import limit_headers, refusal
+from fuseboard.subject import NOBODY, Subject
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -27,14 +28,25 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 logger = logging.getLogger("fuseboard.asgi")
 
 
+def subject_of(scope: Scope) -> Subject:
+    """Who asks, as far as every ASGI server says: the peer's address, the method and the path.
+
+    Behind a proxy the peer is the proxy, unless the server reads its headers (uvicorn's
+    ``--proxy-headers``). The path is the one requested, not the route's template.
+    """
+    client = scope.get("client")
+    return Subject(ip=client[0] if client else "", endpoint=f"{scope['method']} {scope['path']}")
+
+
 class FuseboardMiddleware:
     """Decides HTTP requests; WebSockets pass through.
 
-    ``tenant`` names the tenant of a request, or returns ``None`` for one that nobody's quota
-    decides (health checks). An empty or impossible name is limited like an unknown tenant.
-    ``cost`` is what the request costs, 1 unless given. Both are yours: what they raise is the
-    application's error. The agent is started and stopped with the application's lifespan
-    unless it is running already.
+    ``tenant`` names the tenant of a request. An empty or impossible name is limited like an
+    unknown tenant. ``None`` is a caller that belongs to no tenant: with a ``subject`` it is
+    decided by the limits on its address or key, without one nothing decides it (health checks).
+    ``subject`` says who asks below the tenant, like ``subject_of``; ``cost`` and ``costs`` what
+    the request costs. All are yours: what they raise is the application's error. The agent is
+    started and stopped with the application's lifespan unless it is running already.
     """
 
     def __init__(
@@ -43,11 +55,17 @@ class FuseboardMiddleware:
         agent: Agent,
         tenant: Callable[[Scope], str | None],
         cost: Callable[[Scope], int] | None = None,
+        subject: Callable[[Scope], Subject | None] | None = None,
+        costs: Callable[[Scope], Mapping[str, int]] | None = None,
+        legacy_headers: bool = False,
     ) -> None:
         self._app = app
         self._agent = agent
         self._tenant = tenant
         self._cost = cost
+        self._subject = subject
+        self._costs = costs
+        self._legacy = legacy_headers
         #: Requests that passed because the agent could not be asked.
         self.failed_open = 0
 
@@ -60,15 +78,22 @@ class FuseboardMiddleware:
             await self._app(scope, receive, send)
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tenant = self._tenant(scope)
-        decision: Decision | None = None
-        if tenant is not None:
-            decision = await self._decide(tenant, self._cost(scope) if self._cost is not None else 1)
-            if decision is not None and not decision.allowed:
-                await _refuse(scope, send, decision)
-                return
+        decision = await self._decide(scope)
+        if decision is None:
+            await self._serve(scope, receive, send, [])
+        elif not decision.allowed:
+            await self._refuse(scope, send, decision)
+        else:
+            try:
+                headers = limit_headers(decision, legacy=self._legacy)
+                await self._serve(scope, receive, send, _encoded(headers))
+            finally:
+                self._agent.finish(decision)
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, extra: list[tuple[bytes, bytes]]
+    ) -> None:
         started = False
-        extra = limit_headers(decision) if decision is not None else []
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started
@@ -83,17 +108,32 @@ class FuseboardMiddleware:
         except Refused as refused:
             if started:
                 raise
-            await _refuse(scope, send, refused.decision)
+            await self._refuse(scope, send, refused.decision)
 
-    async def _decide(self, tenant: str, cost: int) -> Decision | None:
+    async def _decide(self, scope: Scope) -> Decision | None:
+        tenant = self._tenant(scope)
+        subject = self._subject(scope) if self._subject is not None else None
+        if tenant is None and (subject is None or subject == NOBODY):
+            return None
+        cost = self._cost(scope) if self._cost is not None else 1
+        costs = self._costs(scope) if self._costs is not None else None
         try:
-            return await self._agent.admit_request(tenant, cost)
+            return await self._agent.check(tenant, cost, costs=costs, subject=subject or NOBODY)
         except Misconfigured:
             # Not started, or a cost that cannot be. Refusing everybody would be worse than no limit.
             self.failed_open += 1
             if self.failed_open == 1:
                 logger.exception("asgi.failed_open: the request passed; further ones are only counted")
             return None
+
+    async def _refuse(self, scope: Scope, send: Send, decision: Decision) -> None:
+        status, headers, body = refusal(decision, legacy=self._legacy)
+        await send({"type": "http.response.start", "status": status, "headers": _encoded(headers)})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def _encoded(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers]
 
 
 class _Lifespan:
@@ -144,9 +184,3 @@ class _Lifespan:
         if self._ours:
             self._ours = False
             await self._agent.stop()
-
-
-async def _refuse(scope: Scope, send: Send, decision: Decision) -> None:
-    status, headers, body = refusal(decision)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

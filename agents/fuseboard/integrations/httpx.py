@@ -1,17 +1,23 @@
-"""httpx transport that guards one dependency.
+"""httpx transports that guard one dependency.
 
 ::
 
     client = httpx.AsyncClient(transport=GuardedTransport(agent, dependency="payments-api"))
+    client = httpx.Client(transport=BlockingGuardedTransport(agent, dependency="payments-api"))
 
 A refused request raises ``CallRefused``, which is both ``fuseboard.Refused`` (it carries the
 decision) and ``httpx.TransportError``: code that already survives a vendor that is down
 survives an open breaker too. Every attempt is admitted on its own, so a client that retries
 must leave ``fuseboard.Refused`` alone until ``decision.retry_after_ms`` is over.
+
+Failures are 5xx, 429, timeouts and broken connections, also while the body is read. Other
+4xx and cancelled requests say nothing about the dependency. A success is slow when its
+headers took longer than the breaker's ``slow_ms``: how long a body streams is no fault.
+A 429 or 503 with ``Retry-After`` quiets the whole fleet for that time, at most an hour. A
+request without a timeout of its own gets the dependency's.
 """
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -19,10 +25,11 @@ from typing import Self
 import httpx
 
 from fuseboard.agent import Agent
+from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.outcomes import outcome_of_exception, outcome_of_status
+from fuseboard.outcomes import outcome_of_exception, outcome_of_response
 
 
 class CallRefused(Refused, httpx.TransportError):
@@ -36,37 +43,36 @@ class CallRefused(Refused, httpx.TransportError):
 class GuardedTransport(httpx.AsyncBaseTransport):
     """Admits each request, and reports how it ended, exactly once.
 
-    Failures are 5xx, 429, timeouts and broken connections, also while the body is read. Other
-    4xx and cancelled requests say nothing about the dependency. A success is slow when its
-    headers took longer than the breaker's ``slow_ms``: how long a body streams is no fault.
+    With a ``tenant``, that tenant's quotas on the dependency bind too.
     """
 
     def __init__(
-        self, agent: Agent, *, dependency: str, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        agent: Agent,
+        *,
+        dependency: str,
+        tenant: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._agent = agent
-        self._dependency = dependency
+        self._agent, self._dependency, self._tenant = agent, dependency, tenant
         self._transport = transport if transport is not None else httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            permit = await self._agent.admit_call(self._dependency)
+            permit = await self._agent.admit_call(self._dependency, tenant=self._tenant)
         except Refused as refused:
             raise CallRefused(refused.decision, request) from None
+        _bound(request, self._agent.timeout_s(self._dependency))
         started = monotonic()
         try:
             response = await self._transport.handle_async_request(request)
         except BaseException as error:
             self._agent.report(permit, outcome_of_exception(error))
             raise
-        elapsed_s = monotonic() - started
-        outcome = outcome_of_status(response.status_code)
-        if outcome is not Outcome.OK:
-            # Known now: the breaker need not wait for a body that is perhaps never read.
-            self._agent.report(permit, outcome)
+        if _report_status(self._agent, permit, response):
             return response
         assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - an async transport's
-        response.stream = _ReportingStream(response.stream, self._agent, permit, elapsed_s)
+        response.stream = _ReportingStream(response.stream, self._agent, permit, monotonic() - started)
         return response
 
     async def __aenter__(self) -> Self:
@@ -85,15 +91,97 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         await self._transport.aclose()
 
 
-class _ReportingStream(httpx.AsyncByteStream):
+class BlockingGuardedTransport(httpx.BaseTransport):
+    """The same for ``httpx.Client``, with an agent of ``fuseboard.blocking``."""
+
+    def __init__(
+        self,
+        agent: BlockingAgent,
+        *,
+        dependency: str,
+        tenant: str = "",
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._agent, self._dependency, self._tenant = agent, dependency, tenant
+        self._transport = transport if transport is not None else httpx.HTTPTransport()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            permit = self._agent.admit_call(self._dependency, tenant=self._tenant)
+        except Refused as refused:
+            raise CallRefused(refused.decision, request) from None
+        _bound(request, self._agent.timeout_s(self._dependency))
+        started = monotonic()
+        try:
+            response = self._transport.handle_request(request)
+        except BaseException as error:
+            self._agent.report(permit, outcome_of_exception(error))
+            raise
+        if _report_status(self._agent, permit, response):
+            return response
+        assert isinstance(response.stream, httpx.SyncByteStream)  # noqa: S101 - a blocking transport's
+        response.stream = _BlockingStream(response.stream, self._agent, permit, monotonic() - started)
+        return response
+
+    def __enter__(self) -> Self:
+        self._transport.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._transport.__exit__(exc_type, exc_value, traceback)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def _bound(request: httpx.Request, timeout_s: float | None) -> None:
+    """Give the dependency's timeout to whatever part of a request has none."""
+    if timeout_s is None:
+        return
+    own = request.extensions.get("timeout") or {}
+    parts = {part: own.get(part) for part in ("connect", "read", "write", "pool")}
+    timeouts = {part: timeout_s if given is None else given for part, given in parts.items()}
+    request.extensions = {**request.extensions, "timeout": timeouts}
+
+
+def _report_status(agent: Agent | BlockingAgent, permit: Permit, response: httpx.Response) -> bool:
+    """Report what the status alone decides: the breaker need not wait for a body perhaps never read."""
+    outcome, cooldown_ms = outcome_of_response(response.status_code, response.headers)
+    if outcome is Outcome.OK:
+        return False
+    agent.report(permit, outcome, cooldown_ms=cooldown_ms)
+    return True
+
+
+class _Body:
     """A response's body, whose end ends the permit."""
 
+    def __init__(self, agent: Agent | BlockingAgent, permit: Permit, elapsed_s: float) -> None:
+        self._agent, self._permit, self._elapsed_s = agent, permit, elapsed_s
+
+    def _succeeded(self) -> None:
+        self._agent.report(self._permit, Outcome.OK, self._elapsed_s)
+
+    def _broke(self, error: BaseException) -> None:
+        self._agent.report(self._permit, outcome_of_exception(error))
+
+    def __del__(self) -> None:
+        # Never closed: the answer was good, and a half-open permit must not wait for its lease.
+        # The collector may run in any thread, and anywhere in the loop's.
+        if not self._permit.reported:
+            agent, permit, elapsed_s = self._agent, self._permit, self._elapsed_s
+            agent.soon(lambda: agent.report(permit, Outcome.OK, elapsed_s))
+
+
+class _ReportingStream(_Body, httpx.AsyncByteStream):
     def __init__(self, stream: httpx.AsyncByteStream, agent: Agent, permit: Permit, elapsed_s: float) -> None:
+        super().__init__(agent, permit, elapsed_s)
         self._stream = stream
-        self._agent = agent
-        self._permit = permit
-        self._elapsed_s = elapsed_s
-        self._loop = asyncio.get_running_loop()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
@@ -102,16 +190,31 @@ class _ReportingStream(httpx.AsyncByteStream):
         except GeneratorExit:
             raise  # the reader has enough; closing reports the success it was
         except BaseException as error:
-            self._agent.report(self._permit, outcome_of_exception(error))
+            self._broke(error)
             raise
 
     async def aclose(self) -> None:
         # Reported first: closing may be cancelled, or fail for a connection already lost.
-        self._agent.report(self._permit, Outcome.OK, self._elapsed_s)
+        self._succeeded()
         await self._stream.aclose()
 
-    def __del__(self) -> None:
-        # Never closed: the answer was good, and a half-open permit must not wait for its lease.
-        # The collector may run in any thread, the agent belongs to the loop.
-        if not self._permit.reported and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._agent.report, self._permit, Outcome.OK, self._elapsed_s)
+
+class _BlockingStream(_Body, httpx.SyncByteStream):
+    def __init__(
+        self, stream: httpx.SyncByteStream, agent: BlockingAgent, permit: Permit, elapsed_s: float
+    ) -> None:
+        super().__init__(agent, permit, elapsed_s)
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._stream
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._broke(error)
+            raise
+
+    def close(self) -> None:
+        self._succeeded()
+        self._stream.close()

@@ -8,10 +8,11 @@ import json
 import random
 from math import ceil
 
-from fuseboard.contract.words import Reason
-from fuseboard.decision import Decision
+from fuseboard.contract.words import Algorithm, Reason
+from fuseboard.decision import Decision, LimitStatus
 
-Headers = list[tuple[bytes, bytes]]
+#: Names in lower case.
+Headers = list[tuple[str, str]]
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -31,60 +32,87 @@ def status_of(decision: Decision) -> int:
     return 429 if decision.reason in _CALLERS_OWN else 503
 
 
-def limit_headers(decision: Decision) -> Headers:
-    """``RateLimit-Policy`` for every limit that was checked, ``RateLimit`` for those whose rest is known."""
-    if not decision.limits:
+def limit_headers(decision: Decision, *, legacy: bool = False) -> Headers:
+    """``RateLimit-Policy`` for every limit that was checked, ``RateLimit`` for those whose rest is known.
+
+    ``legacy`` adds ``X-RateLimit-*`` for the limit nearest to its end. Shadow limits refuse
+    nobody, so nobody is told of them.
+    """
+    limits = [limit for limit in decision.limits if not limit.shadow]
+    if not limits:
         return []
-    policies, states = [], []
-    for limit in decision.limits:
-        # Only whole seconds can be said; a window of 1.5 s is left out rather than rounded.
-        window = f";w={limit.window_ms // 1000}" if limit.window_ms % 1000 == 0 else ""
-        policies.append(f'"{limit.name}";q={limit.limit}{window}')
-        if limit.remaining is not None:
-            wait = ""
-            if limit.name == decision.rule and decision.retry_after_ms:
-                wait = f";t={ceil(decision.retry_after_ms / 1000)}"
-            states.append(f'"{limit.name}";r={max(0, limit.remaining)}{wait}')
-    headers = [(b"ratelimit-policy", ", ".join(policies).encode())]
-    if states:
-        headers.append((b"ratelimit", ", ".join(states).encode()))
+    headers = [("ratelimit-policy", ", ".join(_policy(limit) for limit in limits))]
+    known = [limit for limit in limits if limit.remaining is not None]
+    if known:
+        headers.append(("ratelimit", ", ".join(_state(limit, decision) for limit in known)))
+        if legacy:
+            headers += _legacy(known, decision)
     return headers
 
 
-def refusal(decision: Decision) -> tuple[int, Headers, bytes]:
+def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the answer to a refused request."""
     status = status_of(decision)
-    headers = limit_headers(decision)
+    headers = limit_headers(decision, legacy=legacy)
     if decision.retry_after_ms and status != 403:
         seconds = decision.retry_after_ms / 1000 * (1 + random.uniform(0, _RETRY_JITTER))
-        headers.append((b"retry-after", str(ceil(seconds)).encode()))
-    body = json.dumps(_problem(decision, status)).encode()
-    headers.append((b"content-type", b"application/problem+json"))
-    headers.append((b"content-length", str(len(body)).encode()))
+        headers.append(("retry-after", str(ceil(seconds))))
+    body = json.dumps(problem(decision)).encode()
+    headers.append(("content-type", "application/problem+json"))
+    headers.append(("content-length", str(len(body))))
     return status, headers, body
 
 
-def _problem(decision: Decision, status: int) -> dict[str, object]:
-    problem: dict[str, object] = {"status": status, "reason": str(decision.reason or "")}
+def problem(decision: Decision) -> dict[str, object]:
+    """The problem details of a refusal, as JSON says them."""
+    status = status_of(decision)
+    details: dict[str, object] = {"status": status, "reason": str(decision.reason or "")}
     if status == 429:
-        problem |= {
+        return details | {
             "type": QUOTA_EXCEEDED,
             "title": "Too many requests",
             "detail": f"The limit {decision.rule!r} is spent.",
             "violated-policies": [decision.rule],
         }
-    elif status == 403:
-        problem |= {
+    if status == 403:
+        return details | {
             "type": SUSPENDED,
             "title": "Suspended",
             "detail": "Requests of this tenant are suspended.",
         }
-    else:
-        problem |= {
-            "type": REDUCED_CAPACITY,
-            "title": "Temporarily reduced capacity",
-            "detail": "This service cannot take the request at the moment.",
-        }
-        if decision.rule and decision.tenant:
-            problem["violated-policies"] = [decision.rule]
-    return problem
+    details |= {
+        "type": REDUCED_CAPACITY,
+        "title": "Temporarily reduced capacity",
+        "detail": "This service cannot take the request at the moment.",
+    }
+    return details | ({"violated-policies": [decision.rule]} if decision.rule and decision.tenant else {})
+
+
+def _policy(limit: LimitStatus) -> str:
+    text = f'"{limit.name}";q={limit.limit}'
+    if limit.algorithm is Algorithm.CONCURRENCY:
+        return f'{text};qu="concurrent-requests"'
+    # Only whole seconds can be said; a window of 1.5 s is left out rather than rounded.
+    return f"{text};w={limit.window_ms // 1000}" if limit.window_ms % 1000 == 0 else text
+
+
+def _state(limit: LimitStatus, decision: Decision) -> str:
+    waits = limit.name == decision.rule and decision.retry_after_ms
+    wait = f";t={ceil(decision.retry_after_ms / 1000)}" if waits else ""
+    return f'"{limit.name}";r={max(0, limit.remaining or 0)}{wait}'
+
+
+def _legacy(known: list[LimitStatus], decision: Decision) -> Headers:
+    """The habit that came before the draft; ``Reset`` in seconds from now, when it is known."""
+    tightest = min(known, key=lambda limit: (limit.name != decision.rule, _part_left(limit)))
+    headers = [
+        ("x-ratelimit-limit", str(tightest.limit)),
+        ("x-ratelimit-remaining", str(max(0, tightest.remaining or 0))),
+    ]
+    if tightest.name == decision.rule and decision.retry_after_ms:
+        headers.append(("x-ratelimit-reset", str(ceil(decision.retry_after_ms / 1000))))
+    return headers
+
+
+def _part_left(limit: LimitStatus) -> float:
+    return (limit.remaining or 0) / limit.limit if limit.limit else 0.0

@@ -1,0 +1,76 @@
+"""What callers may pass: wrong use is told at once, what a client sent is made harmless."""
+
+from collections.abc import Mapping
+from math import isfinite
+
+from fuseboard.contract.words import is_slug, is_subject
+from fuseboard.errors import Misconfigured
+from fuseboard.subject import NOBODY, Subject
+
+#: Ids that nobody can have (empty, too long, control characters) share one counter under this
+#: name: what a client sends must neither fail a request nor escape a limit.
+INVALID = "(invalid)"
+
+NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', and begin and end with a letter or digit"
+
+#: A caller that would wait longer than this has something better to do.
+MAX_WAIT_S = 3600.0
+
+MAX_ENDPOINT = 2000
+
+
+def check_name(kind: str, name: object) -> None:
+    """Raise ``Misconfigured`` with the rule for what cannot name a dependency or a measure."""
+    if not isinstance(name, str) or not is_slug(name):
+        raise Misconfigured(f"{kind} must be named by {NAME_RULE}, not {_shown(name)}")
+
+
+def check_costs(costs: Mapping[str, int]) -> None:
+    """Raise ``Misconfigured`` for measures that cannot be; the amounts are checked where they count."""
+    if not isinstance(costs, Mapping):
+        raise Misconfigured(
+            f"costs must map measures to amounts, like {{'tokens': 500}}, not {_shown(costs)}"
+        )
+    for measure in costs:
+        check_name("a measure", measure)
+    if "calls" in costs:
+        raise Misconfigured("costs['calls'] is what cost= says: give it there")
+
+
+def check_actual(measure: object, actual: object) -> None:
+    check_name("a measure", measure)
+    if type(actual) is not int or actual < 0:
+        raise Misconfigured(f"the actual {measure} must be a whole number of at least 0, not {actual!r}")
+
+
+def check_wait(wait_s: object) -> None:
+    if (
+        isinstance(wait_s, bool)
+        or not isinstance(wait_s, int | float)
+        or not (isfinite(wait_s) and 0 <= wait_s <= MAX_WAIT_S)
+    ):
+        raise Misconfigured(f"wait_s must be 0 to {MAX_WAIT_S:g} seconds, not {_shown(wait_s)}")
+
+
+def harmless(subject: Subject) -> Subject:
+    """``subject`` with every value fit to be counted by; those nobody can have share a counter."""
+    if subject is NOBODY:
+        return NOBODY
+    if not isinstance(subject, Subject):
+        raise Misconfigured(f"subject must be a fuseboard.Subject, not {type(subject).__name__}")
+    return Subject(
+        user=_id(subject.user),
+        ip=_id(subject.ip),
+        api_key=_id(subject.api_key),
+        # Kept as it is wherever possible: cut short or replaced, it might match no pattern.
+        endpoint=subject.endpoint[:MAX_ENDPOINT].encode(errors="replace").decode(),
+    )
+
+
+def _id(value: str) -> str:
+    return value if not value or is_subject(value) else INVALID
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,226 @@
+"""The agent for code without an event loop: threads, workers, scripts.
+
+::
+
+    agent = fuseboard.blocking.from_env()
+    with agent.call("payments-api"):
+        ...
+
+The agent itself runs on one daemon thread of its own, started on first use. A forked process
+(gunicorn, multiprocessing) starts its own on first use, as a server of its own: the thread
+does not survive a fork, and two processes must not spend one server's share.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+from weakref import WeakSet
+
+from fuseboard.agent import Agent as AsyncAgent
+from fuseboard.arguments import check_wait
+from fuseboard.configuration.holder import Configuration
+from fuseboard.contract.sync import BreakerView
+from fuseboard.contract.words import Mode, Outcome
+from fuseboard.decision import Decision, Permit
+from fuseboard.settings import AgentSettings
+from fuseboard.subject import NOBODY, Subject
+from fuseboard.threads import FromThreads, submit
+
+__all__ = ["Agent", "from_env"]
+
+logger = logging.getLogger("fuseboard")
+
+#: ``AsyncAgent.start`` takes at most 2 s, ``stop`` half a second; more means a machine that hangs.
+START_S = 5.0
+STOP_S = 0.75
+JOIN_S = 0.25
+
+
+class Agent(FromThreads):
+    """Has the surface of ``fuseboard.Agent``, without ``await``. Safe from many threads and after a fork.
+
+    Starts on first use and stops with the process; ``start`` and ``stop``, or ``with agent:``, do
+    so at a time of your choosing.
+    """
+
+    def __init__(self, *, settings: AgentSettings) -> None:
+        super().__init__(self._started)
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._agent: AsyncAgent | None = None
+        self._thread: threading.Thread | None = None
+        _agents.add(self)
+
+    # From start to stop
+
+    def start(self) -> None:
+        """Start the agent, if it does not run yet; at most 2 s."""
+        agent = self._agent
+        if agent is not None and not agent.running:
+            with self._lock:
+                self._agent = None
+        self._started()
+
+    def stop(self) -> None:
+        """Report what is unreported and say good-bye; at most a second. Calls are allowed from then on."""
+        with self._lock:
+            agent, thread = self._agent, self._thread
+            if agent is None or thread is None or not agent.running:
+                return
+            stopping = asyncio.run_coroutine_threadsafe(agent.stop(), agent.loop)
+            try:
+                stopping.result(STOP_S)
+            except TimeoutError:
+                logger.warning("blocking.stop: gave up after %s s", STOP_S)
+            with contextlib.suppress(RuntimeError):  # closed by itself
+                agent.loop.call_soon_threadsafe(agent.loop.stop)
+            thread.join(JOIN_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        return self._agent is not None and self._agent.running
+
+    # Decisions, beside those of ``FromThreads``
+
+    async def acheck(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Decision:
+        """``check`` for a coroutine on whatever loop: for frameworks that serve both kinds of views."""
+        check_wait(wait_s)
+        agent = self._agent
+        if agent is None:
+            agent = await asyncio.to_thread(self._started)
+        answer = submit(
+            agent,
+            lambda: agent.check(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
+            agent.give_back,
+        )
+        if answer is None:
+            return agent.allow_unasked(tenant=tenant or "")
+        return await asyncio.wrap_future(answer)
+
+    def report(
+        self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
+    ) -> None:
+        """As ``fuseboard.Agent.report``."""
+        agent = self._started()
+        agent.soon(lambda: agent.report(permit, outcome, elapsed_s, cooldown_ms=cooldown_ms))
+
+    def soon(self, what: Callable[[], None]) -> None:
+        """Do ``what`` on the agent's thread."""
+        self._started().soon(what)
+
+    def settle(self, decision: Decision, measure: str, actual: int) -> None:
+        """As ``fuseboard.Agent.settle``."""
+        self._started().settle(decision, measure, actual)
+
+    def finish(self, decision: Decision) -> None:
+        """As ``fuseboard.Agent.finish``."""
+        self._started().finish(decision)
+
+    def give_back(self, taken: Decision | Permit) -> None:
+        """As ``fuseboard.Agent.give_back``."""
+        self._started().give_back(taken)
+
+    # What it knows
+
+    @property
+    def mode(self) -> Mode:
+        return self._started().mode
+
+    @property
+    def configuration(self) -> Configuration:
+        return self._started().configuration
+
+    def views(self) -> tuple[BreakerView, ...]:
+        """Every breaker as this server sees it."""
+        return self._started().views()
+
+    def timeout_s(self, dependency: str) -> float | None:
+        return self._started().timeout_s(dependency)
+
+    # The thread
+
+    def _started(self) -> AsyncAgent:
+        return self._agent or self._begin()
+
+    def _begin(self) -> AsyncAgent:
+        with self._lock:
+            if self._agent is not None:
+                return self._agent
+            loop = asyncio.new_event_loop()
+            agent = AsyncAgent(settings=self.settings)
+            self._thread = threading.Thread(target=_run, args=(loop,), name="fuseboard-loop", daemon=True)
+            self._thread.start()
+            try:
+                asyncio.run_coroutine_threadsafe(agent.start(), loop).result(START_S)
+            except TimeoutError:
+                logger.warning("blocking.start: not ready after %s s; deciding alone until it is", START_S)
+            self._agent = agent
+            return agent
+
+    def _forked(self) -> None:
+        """The parent's thread is not here, and its sockets are the parent's."""
+        # Kept, so that nothing of the parent's is finalised here: it shares its epoll and its sockets.
+        _of_parents.append((self._agent, self._thread))
+        self._lock = threading.Lock()
+        self._agent = self._thread = None
+        base = self.settings.server.removesuffix(f"-{os.getppid()}")
+        self.settings = replace(self.settings, server=f"{base[:52]}-{os.getpid()}")
+
+
+def from_env() -> Agent:
+    """An agent with the settings of the environment (``FUSEBOARD_*``). Raises ``Misconfigured``."""
+    return Agent(settings=AgentSettings.from_env())
+
+
+_agents: WeakSet[Agent] = WeakSet()
+_of_parents: list[object] = []
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.close()
+
+
+def _after_fork() -> None:
+    for agent in list(_agents):
+        agent._forked()
+
+
+def _at_exit() -> None:
+    for agent in list(_agents):
+        agent.stop()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -1,0 +1,137 @@
+"""The life of an agent from start to stop, and what it can be asked at any time."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from fuseboard.configuration.holder import Configuration
+from fuseboard.contract.sync import BreakerView
+from fuseboard.contract.words import Mode
+from fuseboard.errors import Misconfigured
+from fuseboard.reporting.counters import Counters
+from fuseboard.runtime import Runtime
+from fuseboard.settings import AgentSettings
+
+logger = logging.getLogger("fuseboard")
+
+_NOT_STARTED = "the agent is not started: 'await agent.start()', or 'async with agent:'"
+
+
+class Lifetime:
+    """Belongs to the event loop it was started on."""
+
+    def __init__(self, *, settings: AgentSettings) -> None:
+        self.settings = settings
+        self._runtime = Runtime(settings)
+        self._started = False
+        self._stopped = False
+        #: Defects of the agent itself; each was logged, and the call allowed.
+        self.defects = 0
+
+    # From start to stop
+
+    async def start(self) -> None:
+        """Connect, and get a configuration from the best source that answers; at most 2 s.
+
+        Starting a running agent does nothing; starting a stopped one begins anew.
+        """
+        if self.running:
+            return
+        if self._stopped:
+            self._runtime = Runtime(self.settings)
+        self._started, self._stopped = True, False
+        await self._runtime.start()
+
+    async def stop(self) -> None:
+        """Report what is unreported and say good-bye; at most half a second."""
+        if not self.running:
+            return
+        self._stopped = True
+        await self._runtime.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def running(self) -> bool:
+        return self._started and not self._stopped
+
+    # What it knows
+
+    @property
+    def mode(self) -> Mode:
+        return self._runtime.admission.mode
+
+    @property
+    def configuration(self) -> Configuration:
+        return self._runtime.configuration
+
+    @property
+    def counters(self) -> Counters:
+        return self._runtime.counters
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop it was started on. Raises ``Misconfigured`` before that."""
+        loop = self._runtime.loop
+        if loop is None:
+            raise Misconfigured(_NOT_STARTED)
+        return loop
+
+    def views(self) -> tuple[BreakerView, ...]:
+        """Every breaker as this server sees it."""
+        return self._runtime.admission.breaker_views()
+
+    def timeout_s(self, dependency: str) -> float | None:
+        """The timeout configured for a dependency; ``None`` for one nobody registered."""
+        known = self.configuration.snapshot.dependency(dependency)
+        return known.timeout_ms / 1000 if known is not None else None
+
+    # Its loop
+
+    def _check_loop(self) -> None:
+        if not self._started:
+            raise Misconfigured(_NOT_STARTED)
+        if self._runtime.loop is not asyncio.get_running_loop():
+            raise Misconfigured("an agent belongs to the event loop it was started on: make one for each")
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        """Do ``what`` on the agent's loop: now, or soon when called from another thread."""
+        if self._stopped or (loop := self._runtime.loop) is None:
+            return
+        try:
+            here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._safely(what)
+        else:
+            self.soon(what)
+
+    def soon(self, what: Callable[[], None]) -> None:
+        """Do ``what`` on the agent's loop, not at once: for other threads, and for finalisers in any."""
+        loop = self._runtime.loop
+        if not self._stopped and loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody to tell
+                loop.call_soon_threadsafe(self._safely, what)
+
+    def _safely(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except Exception:
+            self._note_defect()
+
+    def _note_defect(self) -> None:
+        """A defect of ours must not fail the application's call; the first one is logged with its trace."""
+        self.defects += 1
+        if self.defects == 1:
+            logger.exception("agent.defect: the call was allowed; further ones are only counted")
