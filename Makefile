@@ -82,9 +82,10 @@ requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGR
 	$(COMPILE) pyproject.toml --group pod -c requirements/dev.txt -o requirements/pod.txt
 	$(COMPILE) pyproject.toml --group agent-test -c requirements/dev.txt -o requirements/agent-test.txt
 	$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
+	$(COMPILE) --group bench -c requirements/dev.txt -o requirements/bench.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
-	@rm -rf .venv .venv-agent .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	@rm -rf .venv .venv-agent .venv-bench .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	        staticfiles test-results build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

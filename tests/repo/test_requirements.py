@@ -54,7 +54,9 @@ def test_every_file_has_the_versions_that_are_tested(file):
     }
     for line in _entries(file):
         requirement = Requirement(line)
-        assert requirement.specifier == tested[requirement.name], requirement
+        # What is only measured beside ours is in no test.
+        if file.name != "bench.txt" or requirement.name in tested:
+            assert requirement.specifier == tested[requirement.name], requirement
 
 
 def test_an_agent_and_its_tests_come_without_django():

@@ -1,0 +1,33 @@
+"""What one decision costs, beside what a team would use instead.
+
+Contenders take turns in one process, in many short rounds, and ratios are made pair by pair: on a
+shared machine those are stable, and wall time is not. Run it as ``python tests/bench/decisions.py``;
+the peers are installed into ``.venv-bench`` the first time. ``docs/benchmarks.md`` says what each line means.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = PROJECT / ".venv-bench"
+REQUIREMENTS = "requirements/bench.txt"
+
+
+def main() -> int:
+    if Path(sys.prefix) != ENVIRONMENT:
+        command = ["sh", "tools/environment.sh", ENVIRONMENT.name, REQUIREMENTS]
+        subprocess.run(command, cwd=PROJECT, check=True)
+        sys.stdout.flush()
+        python = str(ENVIRONMENT / "bin" / "python")
+        # The agent is measured as it lies in this tree, not as a wheel.
+        paths = os.pathsep.join([str(PROJECT), str(PROJECT / "agents")])
+        os.execve(python, [python, __file__, *sys.argv[1:]], os.environ | {"PYTHONPATH": paths})  # noqa: S606
+    from tests.bench.side_by_side import contest
+
+    return contest.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Contenders side by side: everything ``tests/bench/decisions.py`` measures."""

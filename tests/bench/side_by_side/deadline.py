@@ -1,0 +1,65 @@
+"""What the deadline costs, and how often it blames Redis for a busy loop."""
+
+import asyncio
+import statistics
+import time
+
+from tests.bench.side_by_side import ours
+from tests.bench.side_by_side.bars import Results, say
+from tests.bench.side_by_side.figures import closed_loop
+
+CALLERS = 200
+ROUNDS = 25
+ROUND_S = 0.12
+#: CPU that a caller's own work takes between two decisions: with 200 of them, the loop never rests.
+WORK_S = 50e-6
+SATURATED_S = 5.0
+
+
+async def measure(url: str, redis_pid: int, results: Results) -> None:
+    await _cost(url, redis_pid, results)
+    await _false_timeouts(url, results)
+
+
+async def _cost(url: str, redis_pid: int, results: Results) -> None:
+    """CPU per decision with the deadline, to that of the same agent with nobody watching the clock."""
+    async with ours.running(url, "watched") as watched, ours.running(url, "unwatched") as unwatched:
+        batcher = unwatched.admission._batcher
+        batcher._watch = lambda question, loop: None
+        extra = []
+        contenders = (watched.call(20), unwatched.call(20))
+        for number in range(-1, ROUNDS):
+            # Whoever comes second finds a warmer machine: take turns at that, too.
+            order = contenders if number % 2 else contenders[::-1]
+            cpu = {}
+            for call in order:
+                figures = await closed_loop(call, callers=CALLERS, seconds=ROUND_S, redis_pid=redis_pid)
+                cpu[call] = figures.cpu
+            if number >= 0:
+                extra.append(cpu[contenders[0]] / cpu[contenders[1]] - 1)
+    results.ratios["deadline_cost"] = max(0.0, statistics.median(extra))
+    say(f"deadline: {statistics.median(extra):+.1%} CPU per decision with {CALLERS} callers")
+
+
+async def _false_timeouts(url: str, results: Results) -> None:
+    """Of the decisions of a saturated loop with a healthy Redis, those that gave up on it."""
+    async with ours.running(url, "saturated", ours.SHIPPED_DEADLINE) as pod:
+        call, decided, running = pod.call(20), 0, True
+
+        async def work(number: int) -> None:
+            nonlocal decided
+            while running:
+                await call(number)
+                decided += 1
+                until = time.thread_time() + WORK_S
+                while time.thread_time() < until:
+                    pass
+
+        tasks = [asyncio.ensure_future(work(number)) for number in range(CALLERS)]
+        await asyncio.sleep(SATURATED_S)
+        running = False
+        await asyncio.gather(*tasks)
+        alone = pod.counters.local_decisions
+    results.ratios["false_timeouts"] = alone / decided
+    late = pod.counters.store_timeouts
+    say(f"saturated loop: {alone} of {decided:,} decisions without Redis, {late} questions")
