@@ -27,15 +27,26 @@ _NUMBERS = {
 
 
 class LimitRef:
-    """One counter in Redis: a limit, and the key of the subject it counts."""
+    """One counter in Redis: a limit, and the key of the subject it counts.
 
-    __slots__ = ("_part", "_steady", "key", "limit")
+    Equal when the key is: in one question a counter stands once, or what one group spends would
+    be overwritten by what the next one does.
+    """
+
+    __slots__ = ("_hash", "_part", "_steady", "key", "limit")
 
     def __init__(self, limit: Limit, key: str) -> None:
         self.limit = limit
         self.key = key.encode()
+        self._hash = hash(self.key)
         self._part = -1.0
         self._steady: tuple[Word, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LimitRef) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def is_slot(self) -> bool:

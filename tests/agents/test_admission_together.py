@@ -1,0 +1,42 @@
+"""Calls that differ, decided in one batch: they spend of the same counters all the same."""
+
+import asyncio
+
+import msgspec
+import redis
+
+from fuseboard.contract.policy import Dependency, Limit
+from fuseboard.contract.words import Algorithm
+from fuseboard.errors import Refused
+from fuseboard.subject import Subject
+from tests.agents.servers import BREAKER, POLICY, REQUESTS, configured, running
+
+TEN = Limit(name="calls", limit=10, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
+STRICT = msgspec.structs.replace(
+    POLICY, dependencies=(Dependency(name="payments", vendor_limits=(TEN,), breaker=BREAKER),)
+)
+
+
+async def test_callers_of_many_endpoints_share_the_tenants_quota(limits: redis.Redis, redis_url: str):
+    async with running(redis_url) as server:
+        asked = [Subject(endpoint=f"GET /{number}") for number in range(60)]
+        decisions = await asyncio.gather(
+            *[server.admission.admit_request("acme", subject=subject) for subject in asked]
+        )
+    assert sum(decision.allowed for decision in decisions) == REQUESTS.burst
+
+
+async def test_calls_of_different_costs_share_it_too(limits: redis.Redis, redis_url: str):
+    async with running(redis_url) as server:
+        costs = [1, 2, 3] * 20
+        decisions = await asyncio.gather(*[server.admission.admit_request("acme", cost) for cost in costs])
+    spent = sum(cost for cost, decision in zip(costs, decisions, strict=True) if decision.allowed)
+    assert REQUESTS.burst - 3 < spent <= REQUESTS.burst
+
+
+async def test_tenants_share_the_vendors_limit(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(STRICT)) as server:
+        calls = [server.admission.admit_call("payments", tenant=f"tenant-{number}") for number in range(40)]
+        permits = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [permit for permit in permits if isinstance(permit, Refused)]
+    assert len(permits) - len(refused) == TEN.limit
