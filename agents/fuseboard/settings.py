@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
+from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import is_slug
 from fuseboard.errors import Misconfigured
 
@@ -68,7 +69,7 @@ class AgentSettings:
     def __post_init__(self) -> None:
         if not self.server:
             object.__setattr__(self, "server", _server_name())
-        _check_url(PREFIX + "REDIS_URL", self.redis_url, {"redis", "rediss", "unix"})
+        _check_store_url(PREFIX + "REDIS_URL", self.redis_url)
         if self.url:
             _check_url(PREFIX + "URL", self.url, {"http", "https"})
             if not self.token:
@@ -143,6 +144,16 @@ class _Variables:
                 raise Misconfigured(f"{variable} is unknown: did you mean {PREFIX}{close[0]}?")
 
 
+def _check_store_url(variable: str, url: str) -> None:
+    if "+" in url.partition("://")[0]:
+        try:
+            StoreUrl.parse(url)
+        except ValueError as error:
+            raise Misconfigured(f"{variable} {error}") from None
+    else:
+        _check_url(variable, url, {"redis", "rediss", "unix"})
+
+
 def _check_url(variable: str, url: str, schemes: set[str]) -> None:
     expected = " or ".join(f"{scheme}://" for scheme in sorted(schemes))
     if not url:
@@ -159,9 +170,10 @@ def _check_url(variable: str, url: str, schemes: set[str]) -> None:
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
+    # Sentinels' passwords are in the query.
+    parts = urlsplit(url)._replace(query="")
     if not parts.password:
-        return url
+        return urlunsplit(parts)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
 

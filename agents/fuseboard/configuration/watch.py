@@ -11,15 +11,13 @@ import random
 from time import monotonic
 
 import msgspec
-from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, RedisError
 
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.offer import OfferError, read_offer
 from fuseboard.configuration.snapshot import HELD_TENANTS
+from fuseboard.configuration.source import IO_TIMEOUT_S, Source
 from fuseboard.configuration.stored import Stored, read_configuration, read_head
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead
@@ -32,7 +30,6 @@ logger = logging.getLogger("fuseboard.configuration")
 LOOK_S = 15.0
 #: After a failure: full jitter up to this, doubling from the first to the last.
 BACKOFF_S = (0.2, 10.0)
-IO_TIMEOUT_S = 1.0
 #: How long ``stop`` waits for a question under way.
 STOP_S = 0.2
 #: After an answer that could not be used, wanted tenants do not wait for Redis for this long.
@@ -49,14 +46,7 @@ class Watch:
     def __init__(self, *, url: str, configuration: Configuration, rng: random.Random | None = None) -> None:
         self._configuration = configuration
         self._rng = rng or random.Random()
-        self._redis: Redis = Redis.from_url(
-            url,
-            socket_timeout=IO_TIMEOUT_S,
-            socket_connect_timeout=IO_TIMEOUT_S,
-            health_check_interval=5,
-            retry=Retry(NoBackoff(), 0),
-            max_connections=4,
-        )
+        self._source = Source(url=url, environment=configuration.environment)
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._batch: asyncio.Task[None] | None = None
@@ -85,10 +75,7 @@ class Watch:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        try:
-            await self._redis.aclose()
-        except (RedisError, OSError) as error:
-            logger.debug("watch.close: %s", error)
+        await self._source.close()
 
     # Tenants met for the first time
 
@@ -119,8 +106,9 @@ class Watch:
     async def _run(self) -> None:
         attempt = 0
         while True:
-            pubsub = self._redis.pubsub()
+            pubsub: PubSub | None = None
             try:
+                pubsub = (await self._source.locate()).pubsub()
                 await self._follow(pubsub)
             except _FAILURES as error:
                 self._failed(error)
@@ -133,7 +121,8 @@ class Watch:
                 attempt = 0 if self.connected else attempt + 1
                 self.connected = False
                 self.looked.set()
-                await _close(pubsub)
+                if pubsub is not None:
+                    await _close(pubsub)
             await asyncio.sleep(self._rng.uniform(0, min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** min(attempt, 10))))
 
     async def _follow(self, pubsub: PubSub) -> None:
@@ -175,15 +164,18 @@ class Watch:
         self._asked_at = monotonic()
         try:
             for _ in range(_TRIES):
-                if await self._fetch(nudges):
-                    return
+                try:
+                    if await self._fetch(nudges):
+                        return
+                except MovedError:
+                    await self._source.locate()
         finally:
             self._asked_at = 0.0
 
     async def _fetch(self, nudges: list[Nudge]) -> bool:
         """One attempt; ``False`` when the head moved on meanwhile."""
         configuration = self._configuration
-        head = await read_head(self._redis, configuration.environment)
+        head = await read_head(self._source.client, configuration.environment)
         current = configuration.snapshot.head
         if head is None or _order(head) < _order(current) or configuration.is_poisoned(head):
             self._useless_until = monotonic() + USELESS_S
@@ -193,7 +185,7 @@ class Watch:
         changed = held if listed is None else (tenant for tenant in listed if tenant in held)
         try:
             stored = await read_configuration(
-                self._redis,
+                self._source.client,
                 configuration.environment,
                 tenants=tuple(dict.fromkeys((*configuration.wanted(HELD_TENANTS), *changed))),
                 with_policy=head.hash != current.hash,

@@ -32,6 +32,8 @@ log = logging.getLogger("fuseboard.store")
 REFRESH_S = 30.0
 #: Between two readings while something is missing: doubling from the first to the last.
 MISSING_S = (0.05, 1.0)
+#: How often a question is sent on: by a node that had the slot, and by one about to give it away.
+MAX_HOPS = 2
 #: A node at fault is left alone for so long at least.
 REST_S = 1.0
 
@@ -134,8 +136,8 @@ class ClusterStore:
             self._wake.set()
             if target is not None and target.usable:
                 self._map.slots[slot_of(question.keys[0])] = target
-        # Once: whoever is sent on and on has no time left for it.
-        if question.hops or target is None or not target.usable:
+                self._map.best_informed = target
+        if question.hops == MAX_HOPS or target is None or not target.usable:
             question.on_reply(NotServedError(text))
             return
         question.hops += 1

@@ -32,6 +32,8 @@ class ClusterMap:
         self._told_end = ended
         self.nodes: dict[Address, Node] = {}
         self.slots: list[Node | None] = [None] * SLOTS
+        #: Who is to have a slot by the word of another node knows of it before all others.
+        self.best_informed: Node | None = None
         self._known: tuple[Address, ...] = url.addresses
 
     def node_of(self, key: bytes) -> Node | None:
@@ -87,6 +89,7 @@ class ClusterMap:
         """From any primary, else from whoever else is known."""
         usable = [node for node in self.nodes.values() if node.usable]
         random.shuffle(usable)
+        usable.sort(key=lambda node: node is not self.best_informed)
         failure: Exception = ConnectionRefusedError("no node of the Cluster is known")
         for node in usable:
             try:

@@ -1,0 +1,149 @@
+"""Decisions by the primary that real Sentinels agree on, through its crash and its demotion."""
+
+import asyncio
+
+import msgspec
+import pytest
+import redis
+
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.watch import Watch
+from fuseboard.contract.policy import Limit, Policy, Tier
+from fuseboard.contract.store_url import StoreUrl
+from fuseboard.contract.words import Algorithm, FailurePolicy, Mode
+from fuseboard.store.connection import Reply
+from fuseboard.store.scripts import ADMIT
+from fuseboard.store.sentinel import SentinelStore
+from tests.agents.published import publish
+from tests.agents.redis_topologies import DOWN_AFTER_MS, Member, Watched
+from tests.agents.servers import TUNING, Server, configured, running, until
+from tests.agents.windows import worst_window
+
+#: No decision without Redis: what is admitted was admitted there.
+STRICT = Limit(
+    name="requests",
+    limit=50,
+    window_ms=400,
+    algorithm=Algorithm.SLIDING_WINDOW,
+    failure_policy=FailurePolicy.FAIL_CLOSED,
+)
+POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free", quotas=(STRICT,)), Tier(name="unlimited")),
+    # A probe that nobody asked for comes long after these tests: what returns, was told to.
+    tuning=msgspec.structs.replace(TUNING, probe_interval_ms=60_000),
+)
+#: Noticed by the Sentinels, agreed on, carried out, told; and a machine that is busy meanwhile.
+FAILOVER_S = DOWN_AFTER_MS / 1000 + 12
+
+
+class Load:
+    """Four callers at each server, until stopped."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        self.admitted: list[int] = []
+        self._going = True
+        self._tasks = [asyncio.create_task(self._ask(server)) for server in servers for _ in range(4)]
+
+    async def _ask(self, server: Server) -> None:
+        while self._going:
+            decision = await server.admission.admit_request("acme")
+            self.admitted.extend(charge.at_us for charge in decision.charges if not charge.local)
+            await asyncio.sleep(0.002)
+
+    async def stop(self) -> None:
+        self._going = False
+        await asyncio.gather(*self._tasks)
+
+
+async def counting(load: Load) -> None:
+    """Wait until decisions are being made again."""
+    so_far = len(load.admitted)
+    await until(lambda: len(load.admitted) > so_far)
+
+
+async def test_a_crashed_primary_is_followed_and_no_window_sees_more(watched: Watched):
+    configuration = Configuration(environment="production")
+    watch = Watch(url=watched.url, configuration=configuration)
+    victim, successor = watched.data
+    publish(victim.client, POLICY, revision=1)
+    watch.start()
+    async with (
+        running(watched.url, "web-1", configured(POLICY)) as one,
+        running(watched.url, "web-2", configured(POLICY)) as two,
+    ):
+        servers = [one, two]
+        load = Load(servers)
+        try:
+            await counting(load)
+            await until(lambda: configuration.snapshot.head.revision == 1)
+            victim.kill()
+            await until(lambda: all(server.admission.mode is Mode.LOCAL for server in servers))
+            await until(
+                lambda: all(server.admission.mode is Mode.SHARED for server in servers), within_s=FAILOVER_S
+            )
+            await counting(load)
+            assert successor.client.info("replication")["role"] == "master"
+            publish(successor.client, POLICY, revision=2)
+            await until(lambda: configuration.snapshot.head.revision == 2)
+        finally:
+            await load.stop()
+            await watch.stop()
+        assert worst_window(load.admitted, 400_000) <= 50
+    victim.start()
+    await asyncio.to_thread(watched.settle)
+
+
+async def test_a_demoted_primary_is_left_at_once(watched: Watched):
+    before = watched.primary()
+    async with running(watched.url, "web-1", configured(POLICY)) as server:
+        load = Load([server])
+        try:
+            await counting(load)
+            await until(lambda: _orders_failover(watched))
+            await until(lambda: watched.primary() is not before, within_s=FAILOVER_S)
+            await until(lambda: _name_of(server, watched) is watched.primary(), within_s=FAILOVER_S)
+            await until(lambda: server.admission.mode is Mode.SHARED, within_s=FAILOVER_S)
+            await counting(load)
+        finally:
+            await load.stop()
+        assert worst_window(load.admitted, 400_000) <= 50
+
+
+def _orders_failover(watched: Watched) -> bool:
+    try:
+        watched.sentinels[0].client.execute_command("SENTINEL", "FAILOVER", watched.NAME)
+    except redis.ResponseError:  # the last one is too recent, or its replica not in step yet
+        return False
+    return True
+
+
+def _name_of(server: Server, watched: Watched) -> Member | None:
+    """Whom this server's decisions are made by."""
+    for member in watched.data:
+        if any(client["name"] == "fuseboard" for client in member.client.client_list()):
+            return member
+    return None
+
+
+async def test_a_server_that_is_no_primary_is_never_asked(watched: Watched):
+    """Its own word counts: it may have been demoted a moment ago, and Sentinels may be behind."""
+    store = SentinelStore(StoreUrl.parse(watched.url))
+    lost: list[Exception | None] = []
+    replies: list[Reply] = []
+    store.on_lost(lost.append)
+    try:
+        await store.connect()
+        primary = watched.primary()
+        await asyncio.to_thread(primary.client.replicaof, "127.0.0.1", 1)
+        store.run(ADMIT, (b"{t:acme}:quota",), [0, "t", 0, 0, 0], replies.append)
+        await until(lambda: lost)
+        assert str(replies[0]).startswith("READONLY")
+        assert not store.connected
+        with pytest.raises(ConnectionRefusedError, match="is not a primary"):
+            await store.connect()
+        await asyncio.to_thread(primary.client.replicaof, "NO", "ONE")
+        await store.connect()
+    finally:
+        await store.close()
