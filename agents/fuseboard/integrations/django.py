@@ -1,0 +1,181 @@
+"""Django middleware, for both kinds of servers.
+
+::
+
+    MIDDLEWARE = [..., "fuseboard.integrations.django.FuseboardMiddleware", ...]
+    FUSEBOARD = {"TENANT": "shop.limits.tenant_of"}
+
+``FUSEBOARD`` may hold, each as an object or its dotted path:
+
+``TENANT``          required: request -> whose quota decides; as in ``fuseboard.integrations.asgi``
+``SUBJECT``         request -> ``fuseboard.Subject`` or ``None``; ``subject_of`` is one
+``COST``, ``COSTS`` request -> what it costs
+``AGENT``           an agent of ``fuseboard.blocking``; made from the environment unless given
+``LEGACY_HEADERS``  ``True`` adds ``X-RateLimit-*``
+
+Place it after whatever finds out who asks. Refusals are answered here, and a
+``fuseboard.Refused`` that a view lets escape becomes a 503. Views get the same agent from
+``agent()``.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import Resolver404, resolve
+from django.utils.module_loading import import_string
+
+from fuseboard import blocking
+from fuseboard.decision import Decision
+from fuseboard.errors import Misconfigured, Refused
+from fuseboard.integrations.problem import Headers, limit_headers, refusal
+from fuseboard.subject import NOBODY, Subject
+
+logger = logging.getLogger("fuseboard.django")
+
+_OPTIONS = {"AGENT", "COST", "COSTS", "LEGACY_HEADERS", "SUBJECT", "TENANT"}
+
+Question = dict[str, Any]
+
+
+def agent() -> blocking.Agent:
+    """The agent that decides this project's requests, for guarding what its views call."""
+    given = _option("AGENT")
+    return given if given is not None else _from_env()
+
+
+def subject_of(request: HttpRequest) -> Subject:
+    """Who asks: the peer's address (a proxy's, unless something sets ``REMOTE_ADDR``), and the route.
+
+    The endpoint is the method and the route's template, like ``GET /orders/<int:pk>``.
+    """
+    try:
+        path = "/" + resolve(request.path_info, getattr(request, "urlconf", None)).route
+    except Resolver404:
+        path = request.path_info
+    return Subject(ip=request.META.get("REMOTE_ADDR", ""), endpoint=f"{request.method} {path}")
+
+
+class FuseboardMiddleware:
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        unknown = sorted(set(getattr(settings, "FUSEBOARD", {})) - _OPTIONS)
+        if unknown:
+            raise ImproperlyConfigured(f"FUSEBOARD[{unknown[0]!r}] is unknown: it takes {sorted(_OPTIONS)}")
+        self._tenant = _option("TENANT")
+        if self._tenant is None:
+            raise ImproperlyConfigured("FUSEBOARD['TENANT'] is not set: say whose quota decides a request")
+        self._subject, self._cost, self._costs = _option("SUBJECT"), _option("COST"), _option("COSTS")
+        self._legacy = bool(_option("LEGACY_HEADERS"))
+        self._agent = agent()
+        #: Requests that passed because the agent could not be asked.
+        self.failed_open = 0
+        self._asynchronous = iscoroutinefunction(get_response)
+        if self._asynchronous:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        if self._asynchronous:
+            return self._serve_async(request)
+        question = self._question(request)
+        decision: Decision | None = None
+        if question is not None:
+            try:
+                decision = self._agent.check(**question)
+            except Misconfigured:
+                self._note_failure()
+        if decision is not None and not decision.allowed:
+            return self._refused(decision)
+        try:
+            response: HttpResponseBase = self.get_response(request)
+        except BaseException:
+            if decision is not None:
+                self._agent.finish(decision)
+            raise
+        return self._answered(response, decision) if decision is not None else response
+
+    async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
+        question = self._question(request)
+        decision: Decision | None = None
+        if question is not None:
+            try:
+                decision = await self._agent.acheck(**question)
+            except Misconfigured:
+                self._note_failure()
+        if decision is not None and not decision.allowed:
+            return self._refused(decision)
+        try:
+            response: HttpResponseBase = await self.get_response(request)
+        except BaseException:
+            if decision is not None:
+                self._agent.finish(decision)
+            raise
+        return self._answered(response, decision) if decision is not None else response
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """A guarded call that was refused, and that the view has no answer to."""
+        return self._refused(exception.decision) if isinstance(exception, Refused) else None
+
+    def _question(self, request: HttpRequest) -> Question | None:
+        tenant = self._tenant(request)
+        subject = self._subject(request) if self._subject is not None else None
+        if tenant is None and (subject is None or subject == NOBODY):
+            return None
+        return {
+            "tenant": tenant,
+            "cost": self._cost(request) if self._cost is not None else 1,
+            "costs": self._costs(request) if self._costs is not None else None,
+            "subject": subject or NOBODY,
+        }
+
+    def _answered(self, response: HttpResponseBase, decision: Decision) -> HttpResponseBase:
+        _add(response, limit_headers(decision, legacy=self._legacy))
+        if response.streaming:
+            close = response.close
+
+            def close_and_finish() -> None:
+                try:
+                    close()
+                finally:
+                    self._agent.finish(decision)
+
+            response.close = close_and_finish  # type: ignore[method-assign] # the server calls it at the end
+        else:
+            self._agent.finish(decision)
+        return response
+
+    def _refused(self, decision: Decision) -> HttpResponse:
+        status, headers, body = refusal(decision, legacy=self._legacy)
+        response = HttpResponse(body, status=status)
+        _add(response, headers)
+        return response
+
+    def _note_failure(self) -> None:
+        # A cost that cannot be. Refusing everybody would be worse than no limit.
+        self.failed_open += 1
+        if self.failed_open == 1:
+            logger.exception("django.failed_open: the request passed; further ones are only counted")
+
+
+def _add(response: HttpResponseBase, headers: Headers) -> None:
+    for name, value in headers:
+        response.headers[name] = value
+
+
+def _option(name: str) -> Any:
+    given = getattr(settings, "FUSEBOARD", {}).get(name)
+    return import_string(given) if isinstance(given, str) else given
+
+
+@cache
+def _from_env() -> blocking.Agent:
+    return blocking.from_env()

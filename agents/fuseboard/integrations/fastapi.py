@@ -1,0 +1,98 @@
+"""FastAPI dependency: limits on single routes, by the route's own template.
+
+::
+
+    app.add_exception_handler(Refused, answer_refused)
+
+    @app.post("/orders/{id}", dependencies=[Depends(limited(agent, tenant=current_tenant))])
+
+``current_tenant`` is a dependency like any other: it may take headers, tokens and other
+dependencies. ``FuseboardMiddleware`` decides earlier and for all routes at once; this decides
+where the tenant is known only after authentication, or where routes differ in cost.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request, Response
+
+from fuseboard.agent import Agent
+from fuseboard.decision import Decision
+from fuseboard.errors import Refused
+from fuseboard.integrations.problem import limit_headers, problem, refusal
+from fuseboard.subject import NOBODY, Subject
+
+Dependency = Callable[..., Any]
+
+
+class LimitReached(Refused, HTTPException):
+    """The request was refused. Without ``answer_refused``, FastAPI answers it in its own format."""
+
+    def __init__(self, decision: Decision) -> None:
+        status, headers, _ = refusal(decision)
+        ours = {name: value for name, value in headers if not name.startswith("content-")}
+        HTTPException.__init__(self, status, detail=problem(decision), headers=ours)
+        self.decision = decision
+
+
+def subject_of(request: Request) -> Subject:
+    """Who asks: the peer's address, the method and the route's template."""
+    route = request.scope.get("route")
+    path = getattr(route, "path", request.url.path)
+    return Subject(ip=request.client.host if request.client else "", endpoint=f"{request.method} {path}")
+
+
+def _one() -> int:
+    return 1
+
+
+def _nothing_else() -> None:
+    return None
+
+
+def limited(
+    agent: Agent,
+    *,
+    tenant: Dependency,
+    cost: Dependency = _one,
+    costs: Dependency = _nothing_else,
+    subject: Dependency = subject_of,
+    legacy_headers: bool = False,
+) -> Callable[..., AsyncIterator[Decision | None]]:
+    """A dependency that decides the request, and is over when the response has been sent.
+
+    ``tenant``, ``cost``, ``costs`` and ``subject`` are dependencies: they return what
+    ``Agent.check`` takes. A tenant of ``None`` is decided by the limits on its address or key.
+    The limits' headers go to responses that FastAPI makes; a route that returns a ``Response``
+    of its own sets its own headers. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
+    """
+
+    async def decide(
+        response: Response,
+        whose: Annotated[str | None, Depends(tenant)],
+        calls: Annotated[int, Depends(cost)],
+        estimates: Annotated[Mapping[str, int] | None, Depends(costs)],
+        who: Annotated[Subject | None, Depends(subject)],
+    ) -> AsyncIterator[Decision | None]:
+        if whose is None and (who is None or who == NOBODY):
+            yield None
+            return
+        decision = await agent.check(whose, calls, costs=estimates, subject=who or NOBODY)
+        if not decision.allowed:
+            raise LimitReached(decision)
+        for name, value in limit_headers(decision, legacy=legacy_headers):
+            response.headers[name] = value
+        try:
+            yield decision
+        finally:
+            agent.finish(decision)
+
+    return decide
+
+
+async def answer_refused(request: Request, refused: Exception) -> Response:
+    """Exception handler: a refusal as problem+json, of the request itself or of a call it made."""
+    if not isinstance(refused, Refused):
+        raise refused
+    status, headers, body = refusal(refused.decision)
+    return Response(body, status, headers=dict(headers))

@@ -1,0 +1,258 @@
+"""The agent for code without an event loop: threads, forks, exits, and a thread that hangs."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import redis
+
+from controlplane.embedded.valkey import Valkey
+from fuseboard import AgentSettings, Misconfigured, Mode, Reason, Refused, blocking
+from fuseboard.contract.policy import Dependency, Limit, Tier
+from fuseboard.contract.words import Algorithm, FailurePolicy
+from fuseboard.threads import submit
+from tests.agents.gateways import gateway_running
+from tests.agents.published import publish
+from tests.agents.servers import BREAKER, POLICY
+
+FIFTY = Limit(
+    name="requests",
+    limit=50,
+    window_ms=60_000,
+    algorithm=Algorithm.SLIDING_WINDOW,
+    failure_policy=FailurePolicy.LOCAL_SHARE,
+)
+ONE = Limit(name="open", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
+RULES = msgspec.structs.replace(
+    POLICY,
+    tiers=(Tier(name="free", quotas=(FIFTY,)),),
+    dependencies=(
+        Dependency(name="payments", breaker=BREAKER),
+        Dependency(name="single", vendor_limits=(ONE,), breaker=BREAKER),
+    ),
+)
+
+
+@pytest.fixture
+def settings(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AgentSettings:
+    publish(limits, RULES, revision=3)
+    return AgentSettings(redis_url=redis_url, server="shop-1", state_dir=tmp_path)
+
+
+@pytest.fixture
+def agent(settings: AgentSettings) -> Iterator[blocking.Agent]:
+    with blocking.Agent(settings=settings) as agent:
+        assert agent.mode is Mode.SHARED
+        yield agent
+
+
+def test_many_threads_spend_one_limit_exactly(agent: blocking.Agent):
+    with ThreadPoolExecutor(16) as pool:
+        decisions = list(pool.map(lambda _: agent.check("acme"), range(120)))
+    assert sum(decision.allowed for decision in decisions) == 50
+    refused = next(decision for decision in decisions if not decision.allowed)
+    assert (refused.reason, refused.rule, refused.revision) == (Reason.QUOTA, "requests", 3)
+    assert agent.late == 0
+
+
+def test_it_starts_on_first_use_and_calls_are_allowed_after_its_stop(settings: AgentSettings):
+    agent = blocking.Agent(settings=settings)
+    assert not agent.running
+    assert agent.check("acme").mode is Mode.SHARED
+    assert agent.running
+    agent.stop()
+    agent.stop()
+    assert agent.check("acme").allowed
+    with agent.call("payments"):
+        """Calls still in flight at the end are not failed by it."""
+    agent.start()
+    assert agent.check("acme").mode is Mode.SHARED
+    agent.stop()
+
+
+def test_how_the_block_ends_is_how_the_call_ended_and_its_slot_is_free(agent: blocking.Agent):
+    with agent.call("single"), pytest.raises(Refused) as refused:
+        agent.admit_call("single")
+    assert refused.value.decision.reason is Reason.CONCURRENCY
+    with pytest.raises(TimeoutError), agent.call("single", wait_s=5):
+        raise TimeoutError
+    with agent.call("single", wait_s=5) as permit:
+        permit.settle("tokens", 5)
+    counted = {
+        dependency.dependency: (dependency.ok, dependency.failure)
+        for dependency in agent._started().counters.wire().dependencies
+    }
+    assert counted["single"][1] == 1
+
+
+def test_decorated_functions(agent: blocking.Agent):
+    @agent.guard("payments")
+    def charge(amount: int) -> int:
+        return amount
+
+    @agent.limit(lambda tenant: tenant, cost=50)
+    def report(tenant: str) -> str:
+        return tenant
+
+    assert charge(5) == 5
+    assert report("acme") == "acme"
+    with pytest.raises(Refused, match="requests"):
+        report("acme")
+    with pytest.raises(Misconfigured, match=r"fuseboard\.blocking"):
+
+        @agent.guard("payments")
+        async def charge_later() -> None: ...
+
+
+def test_wrong_use_is_told_at_once(agent: blocking.Agent):
+    arguments: list[tuple[Any, ...]] = [(7,), ("acme", 0), ("acme", 1.5)]
+    for wrong in arguments:
+        with pytest.raises(Misconfigured):
+            agent.check(*wrong)
+    with pytest.raises(Misconfigured, match="wait_s"):
+        agent.check("acme", wait_s=float("nan"))
+
+    async def on_a_loop() -> None:
+        agent.check("acme")
+
+    with pytest.raises(Misconfigured, match="event loop"):
+        asyncio.run(on_a_loop())
+
+
+async def test_a_coroutine_of_any_loop_can_ask_too(settings: AgentSettings):
+    agent = blocking.Agent(settings=settings)
+    assert (await agent.acheck("acme")).mode is Mode.SHARED
+    tasks = [asyncio.create_task(agent.acheck("acme", 10)) for _ in range(4)]
+    assert all(decision.allowed for decision in await asyncio.gather(*tasks))
+    await asyncio.to_thread(agent.stop)
+
+
+def test_an_answer_nobody_takes_is_undone(agent: blocking.Agent):
+    """The race between a caller that gives up and an answer on its way has no third outcome."""
+    inner = agent._started()
+    undone: list[str] = []
+    release = asyncio.Event()
+
+    async def answered_late() -> str:
+        await release.wait()
+        return "answer"
+
+    future = submit(inner, answered_late, undone.append)
+    assert future is not None
+    assert future.cancel()
+    inner.loop.call_soon_threadsafe(release.set)
+    deadline = time.monotonic() + 5
+    while not undone and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert undone == ["answer"]
+
+
+def test_a_frozen_redis_holds_no_thread_up(tmp_path: Path, valkey: Valkey):
+    with redis.Redis.from_url(valkey.url) as client:
+        publish(client, RULES, revision=3)
+    with blocking.Agent(settings=AgentSettings(redis_url=valkey.url, server="s", state_dir=None)) as agent:
+        agent.check("acme")
+        valkey.process.send_signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            assert agent.check("acme").allowed
+            with agent.call("payments"):
+                pass
+            assert time.monotonic() - began < 0.75
+        finally:
+            valkey.process.send_signal(signal.SIGCONT)
+
+
+def test_a_loop_that_hangs_holds_no_thread_up(agent: blocking.Agent):
+    hanging = threading.Event()
+    agent._started().loop.call_soon_threadsafe(hanging.wait, 10)
+    began = time.monotonic()
+    try:
+        decision = agent.check("acme")
+        assert time.monotonic() - began < 5
+        assert (decision.allowed, decision.mode, agent.late) == (True, Mode.LOCAL, 1)
+    finally:
+        hanging.set()
+
+
+def test_a_forked_process_starts_an_agent_of_its_own(limits: redis.Redis, redis_url: str, tmp_path: Path):
+    publish(limits, RULES, revision=3)
+    with gateway_running() as gateway:
+        gateway.publish(RULES, revision=3)
+        settings = AgentSettings(
+            redis_url=redis_url, url=gateway.url, token="fb_sel_secret", server="shop-1", state_dir=tmp_path
+        )
+        with blocking.Agent(settings=settings) as agent:
+            assert agent.check("acme", 10).allowed
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                # pytest is here as well: nothing but this may happen, and no return.
+                try:
+                    decision = agent.check("acme", 40)
+                    again = agent.check("acme")
+                    answer = [decision.allowed, decision.mode, decision.server, again.allowed]
+                    os.write(writer, json.dumps(answer).encode())
+                    agent.stop()
+                finally:
+                    os._exit(0)
+            _, status = os.waitpid(child, 0)
+            allowed, mode, server, over = json.loads(os.read(reader, 4096))
+            os.close(reader)
+            os.close(writer)
+            assert status == 0
+            # One limit for both, though neither knows the other.
+            assert (allowed, mode, over) == (True, Mode.SHARED, False)
+            assert server == f"shop-1-{child}"
+            assert not agent.check("acme").allowed  # the parent's own connection is whole
+        assert {beat.server for beat in gateway.beats} == {"shop-1", f"shop-1-{child}"}
+        assert len({beat.boot for beat in gateway.beats}) == 2
+
+
+@pytest.mark.parametrize("redis_is", ["gone", "there"])
+def test_a_process_that_forgets_to_stop_it_ends_at_once(settings: AgentSettings, redis_is: str):
+    url = settings.redis_url if redis_is == "there" else "redis://127.0.0.1:1/0"
+    script = f"""
+import time
+from fuseboard import AgentSettings, blocking
+agent = blocking.Agent(settings=AgentSettings(redis_url={url!r}, state_dir=None, server="x"))
+print(agent.check("acme").allowed, flush=True)
+with agent.call("payments"): pass
+print(time.monotonic())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    allowed, ended = done.stdout.split()
+    assert (allowed, done.returncode) == ("True", 0)
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - float(ended) < 3
+
+
+def test_an_interrupted_wait_gives_back_what_was_on_its_way(settings: AgentSettings):
+    script = f"""
+import os, signal, threading
+from fuseboard import AgentSettings, blocking, Refused
+agent = blocking.Agent(settings=AgentSettings(redis_url={settings.redis_url!r}, state_dir=None, server="x"))
+agent.start()
+held = agent.admit_call("single")
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    agent.admit_call("single", wait_s=30)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+agent.give_back(held)
+with agent.call("single", wait_s=5):
+    print("free", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split() == ["interrupted", "free"], done.stderr

@@ -1,0 +1,223 @@
+"""The agent's Django middleware: real requests through Django's own handlers, limits in a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import redis
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+
+from fuseboard import AgentSettings, Refused, blocking
+from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
+from fuseboard.contract.words import Algorithm, Dimension
+from fuseboard.integrations import django as integration
+from fuseboard.integrations.django import FuseboardMiddleware, agent, subject_of
+from tests.agents.published import publish
+from tests.agents.servers import BREAKER, POLICY
+
+REQUESTS = Limit(name="requests", limit=5, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
+OPEN = Limit(name="open", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
+ORDERS = Limit(
+    name="orders",
+    limit=1,
+    window_ms=60_000,
+    per=(Dimension.ENDPOINT,),
+    endpoints=("GET /orders/<int:pk>",),
+)
+PER_IP = Limit(name="per-ip", limit=2, window_ms=60_000, burst=2, per=(Dimension.IP,))
+RULES = msgspec.structs.replace(
+    POLICY,
+    tiers=(
+        Tier(name="free", quotas=(REQUESTS,)),
+        Tier(name="slots", quotas=(OPEN,)),
+        Tier(name="routes", quotas=(ORDERS,)),
+    ),
+    subject_limits=(PER_IP,),
+    dependencies=(Dependency(name="payments", breaker=BREAKER),),
+)
+
+
+def view(request: HttpRequest, pk: int = 0) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+async def async_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+def calling(request: HttpRequest) -> HttpResponse:
+    with agent().call("payments"):
+        return HttpResponse("called")
+
+
+def broken(request: HttpRequest) -> HttpResponse:
+    raise LookupError
+
+
+def streaming(request: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse(iter([b"a", b"b"]))
+
+
+async def async_streaming(request: HttpRequest) -> StreamingHttpResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"a"
+        yield b"b"
+
+    return StreamingHttpResponse(parts())
+
+
+urlpatterns = [
+    path("", view),
+    path("async", async_view),
+    path("orders/<int:pk>", view),
+    path("calling", calling),
+    path("broken", broken),
+    path("streaming", streaming),
+    path("async-streaming", async_streaming),
+]
+
+
+def tenant_of(request: HttpRequest) -> str | None:
+    return request.headers.get("X-Tenant")
+
+
+@pytest.fixture
+def guarded(limits: redis.Redis, redis_url: str, tmp_path: Path, settings: Any) -> Iterator[blocking.Agent]:
+    publish(
+        limits,
+        RULES,
+        revision=1,
+        tenants={tier: TenantRecord(tier=tier) for tier in ("slots", "routes")}
+        | {"late-payer": TenantRecord(tier="free", suspended=True)},
+    )
+    ours = blocking.Agent(settings=AgentSettings(redis_url=redis_url, server="web-1", state_dir=tmp_path))
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["fuseboard.integrations.django.FuseboardMiddleware"]
+    settings.FUSEBOARD = {"TENANT": f"{__name__}.tenant_of", "SUBJECT": subject_of, "AGENT": ours}
+    with ours:
+        yield ours
+
+
+async def get(client: Client | AsyncClient, address: str, tenant: str = "acme") -> Any:
+    headers = {"X-Tenant": tenant} if tenant else {}
+    if isinstance(client, AsyncClient):
+        return await client.get(address, headers=headers)
+    return await asyncio.to_thread(lambda: client.get(address, headers=headers))
+
+
+@pytest.fixture(params=[Client, AsyncClient])
+def client(request: pytest.FixtureRequest) -> Client | AsyncClient:
+    made: Client | AsyncClient = request.param(raise_request_exception=False)
+    return made
+
+
+async def test_a_request_within_its_quota_gets_the_headers_and_one_beyond_a_429(
+    guarded: blocking.Agent, client: Client | AsyncClient
+):
+    response = await get(client, "/")
+    assert (response.status_code, response.content) == (200, b"hello")
+    assert response.headers["RateLimit-Policy"] == '"requests";q=5;w=60'
+    assert response.headers["RateLimit"] == '"requests";r=4'
+    assert [(await get(client, "/async")).status_code for _ in range(5)] == [200] * 4 + [429]
+    refused = await get(client, "/")
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert refused.json()["violated-policies"] == ["requests"]
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert (await get(client, "/", "late-payer")).status_code == 403
+
+
+async def test_the_route_is_the_endpoint_not_the_path(guarded: blocking.Agent, client: Client | AsyncClient):
+    statuses = [(await get(client, f"/orders/{pk}", "routes")).status_code for pk in (1, 2)]
+    assert statuses == [200, 429]
+    assert (await get(client, "/", "routes")).status_code == 200
+
+
+async def test_callers_without_a_tenant_are_decided_by_their_address(
+    guarded: blocking.Agent, client: Client | AsyncClient
+):
+    assert [(await get(client, "/", "")).status_code for _ in range(3)] == [200, 200, 429]
+
+
+async def test_without_tenant_and_subject_nothing_decides(guarded: blocking.Agent, settings: Any):
+    settings.FUSEBOARD = {"TENANT": lambda request: None, "AGENT": guarded}
+    assert "RateLimit" not in (await get(Client(), "/", "")).headers
+
+
+@pytest.mark.parametrize("address", ["/", "/async", "/broken", "/nowhere"])
+async def test_what_a_request_held_is_free_when_it_has_ended(
+    guarded: blocking.Agent, client: Client | AsyncClient, address: str
+):
+    assert (await get(client, address, "slots")).status_code in (200, 404, 500)
+    assert (await guarded.acheck("slots", wait_s=5)).allowed
+
+
+async def test_a_streamed_answer_holds_it_until_its_end(
+    guarded: blocking.Agent, client: Client | AsyncClient
+):
+    address = "/async-streaming" if isinstance(client, AsyncClient) else "/streaming"
+    response = await get(client, address, "slots")
+    assert response.streaming
+    assert not (await guarded.acheck("slots")).allowed
+    await asyncio.to_thread(response.close)
+    assert (await guarded.acheck("slots", wait_s=5)).allowed
+
+
+async def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(
+    guarded: blocking.Agent, client: Client | AsyncClient
+):
+    assert (await get(client, "/calling")).content == b"called"
+    for _ in range(BREAKER.consecutive_failures):
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(fail, guarded)
+    await asyncio.to_thread(until_refused, guarded)
+    response = await get(client, "/calling")
+    assert (response.status_code, response.json()["reason"]) == (503, "breaker_open")
+
+
+def fail(guarded: blocking.Agent) -> None:
+    with guarded.call("payments"):
+        raise TimeoutError
+
+
+def until_refused(guarded: blocking.Agent) -> None:
+    for _ in range(1000):
+        try:
+            guarded.give_back(guarded.admit_call("payments"))
+        except Refused:
+            return
+    pytest.fail("the breaker never opened")
+
+
+async def test_a_cost_that_cannot_be_lets_the_request_pass_and_says_so(
+    guarded: blocking.Agent, settings: Any, caplog: pytest.LogCaptureFixture
+):
+    settings.FUSEBOARD = settings.FUSEBOARD | {"COST": lambda request: 0}
+    assert (await get(Client(), "/")).status_code == 200
+    assert "failed_open" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({}, "TENANT"), ({"TENANT": tenant_of, "TENNANT": tenant_of}, "TENNANT")]
+)
+def test_wrong_settings_are_told_at_start(settings: Any, given: dict[str, Any], said: str):
+    settings.FUSEBOARD = given
+    with pytest.raises(ImproperlyConfigured, match=said):
+        FuseboardMiddleware(lambda request: HttpResponse())
+
+
+def test_without_an_agent_one_is_made_from_the_environment(settings: Any, monkeypatch: pytest.MonkeyPatch):
+    settings.FUSEBOARD = {"TENANT": tenant_of}
+    for name in ("URL", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"FUSEBOARD_{name}", raising=False)
+    monkeypatch.setenv("FUSEBOARD_STATE_DIR", "off")
+    integration._from_env.cache_clear()
+    made = agent()
+    assert made is agent()
+    assert not made.running
+    integration._from_env.cache_clear()
