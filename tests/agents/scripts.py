@@ -4,10 +4,12 @@ The shipped text runs with one difference: ``now`` is the last argument instead 
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 import redis
 
-from fuseboard.admission.demand import limit_arguments
+from fuseboard.admission.demand import RuleBook
 from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.store.scripts import Script, read_script
@@ -102,22 +104,28 @@ class Store:
         wanted = groups or ((1, 1),)
         self.batches += 1
         keys = [*(self.GUARD if self.guarded else ()), *(self.limit_key(limit) for limit in self.limits)]
-        arguments: list[object] = [not_after, f"b{self.batches}", int(self.guarded)]
+        guard: tuple[object, ...] = ()
         if self.guarded:
             policy = self.policy
-            arguments += [policy.probes, policy.probe_lease_ms * 1000, policy.open_max_ms * 1100]
-            arguments += [policy.slow_start_ms * 1000, server]
-        arguments.append(len(self.limits))
-        for limit in self.limits:
-            arguments += limit_arguments(limit, 1.0, period_at or self.now_us)
-        arguments.append(len(wanted))
+            times = (policy.probe_lease_ms * 1000, policy.open_max_ms * 1100, policy.slow_start_ms * 1000)
+            guard = (policy.probes, *times, server)
+        rules = RuleBook(1.0, period_at or self.now_us)
+        numbers = [rules.number(limit) for limit in self.limits]
+        asked: list[int] = []
         for position, (count, cost) in enumerate(wanted):
-            arguments += [classes[position] if classes else 50, count, len(self.limits)]
+            asked += [classes[position] if classes else 50, count, len(self.limits)]
             for index in range(1, len(self.limits) + 1):
-                arguments += [index, cost]
-        reply = self._run(self.admit_script, keys, arguments)
-        if len(reply) == 4:
-            return Admitted(VERDICTS[reply[0]], *reply[1:], [], [], [], [])
+                asked += [index, cost]
+        question = (not_after, f"b{self.batches}", guard, rules.numbers, numbers, asked)
+        reply = msgspec.msgpack.decode(
+            self._run(self.admit_script, keys, [msgspec.msgpack.encode(question)]), type=list[int]
+        )
+        count = len(self.limits)
+        if len(reply) == 4 and VERDICTS[reply[0]] == "late":
+            return Admitted("late", *reply[1:], [], [], [], [])
+        if len(reply) == 4 + count and VERDICTS[reply[0]] in ("admits", "probes", "bypass"):
+            rows = [Group(calls, 0, 0) for calls, _ in wanted]
+            return Admitted(VERDICTS[reply[0]], *reply[1:4], rows, reply[4:], [0] * count, [0] * count)
         rows = [Group(*reply[4 + 3 * i : 7 + 3 * i]) for i in range(len(wanted))]
         tail = reply[4 + 3 * len(wanted) :]
         return Admitted(VERDICTS[reply[0]], *reply[1:4], rows, tail[0::3], tail[1::3], tail[2::3])
@@ -153,9 +161,13 @@ class Store:
 
     def settle(self, *, amount: int = 0, at: int | None = None, tokens: tuple[str, ...] = ()) -> None:
         """Correct the first limit."""
-        arguments = [*limit_arguments(self.limits[0], 1.0, self.now_us)]
-        arguments += [amount, self.now_us if at is None else at, len(tokens), *tokens]
-        self._run(read_script("settle", clock=VIRTUAL_CLOCK), [self.limit_key(self.limits[0])], arguments)
+        rules = RuleBook(1.0, self.now_us)
+        number = rules.number(self.limits[0])
+        blob = msgspec.msgpack.encode(
+            [rules.numbers, number, amount, self.now_us if at is None else at, tokens]
+        )
+        settle = read_script("settle", clock=VIRTUAL_CLOCK)
+        self._run(settle, [self.limit_key(self.limits[0])], [blob])
 
     def breaker(self) -> StoredBreaker | None:
         text = self.client.get("{d}:breaker")
@@ -172,7 +184,7 @@ class Store:
         """Every key, byte for byte."""
         return {key: self.client.dump(key) for key in self.client.keys("*")}
 
-    def _run(self, script: Script, keys: list[str], arguments: list[object]) -> list[int]:
+    def _run(self, script: Script, keys: list[str], arguments: list[object]) -> Any:
         every = [*keys, *arguments, self.now_us]
         try:
             return self.client.evalsha(script.sha, len(keys), *every)

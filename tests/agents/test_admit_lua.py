@@ -167,9 +167,12 @@ class TestUnreadable:
 
     @pytest.mark.parametrize("make", [window, bucket])
     def test_a_key_of_another_type_cannot_be_read_either(self, limits: redis.Redis, make):
-        store = Store(limits, [make(5)])
-        limits.rpush(store.limit_key(store.limits[0]), "a list")
-        assert (store.admit().unreadable, store.admit().unreadable) == ([1], [0])
+        for policy, granted in ((FailurePolicy.FAIL_CLOSED, 0), (FailurePolicy.FAIL_OPEN, 5)):
+            limits.flushall()
+            store = Store(limits, [make(5, failure_policy=policy)])
+            limits.rpush(store.limit_key(store.limits[0]), "a list")
+            assert store.admit((9, 1)).granted == granted
+            assert store.admit().unreadable == [0]
 
     def test_slots_in_a_key_of_another_type(self, limits: redis.Redis):
         store = Store(limits, [slots(2, failure_policy=FailurePolicy.FAIL_CLOSED)])

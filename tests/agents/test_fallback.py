@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import struct
 from collections.abc import Iterator
 
 import msgspec
@@ -153,7 +154,7 @@ class TestFrozen:
             frozen.process.send_signal(signal.SIGCONT)
             with redis.Redis.from_url(frozen.url) as client:
                 (key,) = client.keys("fb1:production:{t:*")
-                us = int(client.get(key).split()[0])
+                us = struct.unpack(">dddd", client.get(key))[0]
                 seconds, micros = client.time()
         spent_calls = (us - (seconds * 1_000_000 + micros)) / 1_000_000
         assert spent_calls <= 1.0  # a call takes one second of this quota
@@ -216,15 +217,15 @@ class TestNonsense:
 
 
 async def test_a_busy_loop_does_not_blame_redis(limits: redis.Redis, redis_url: str):
-    tuning = msgspec.structs.replace(POLICY.tuning, store_deadline_us=5_000, store_timeouts=1)
+    tuning = msgspec.structs.replace(POLICY.tuning, store_deadline_us=25_000, store_timeouts=1)
     policy = msgspec.structs.replace(POLICY, tuning=tuning)
     async with running(redis_url, configuration=configured(policy)) as server:
         hog = os.times  # any work that holds the loop
-        for _ in range(20):
+        for _ in range(10):
             asking = asyncio.ensure_future(server.admission.admit_request("big enough"))
             await asyncio.sleep(0)
             loop = asyncio.get_running_loop()
-            until_when = loop.time() + 0.012
+            until_when = loop.time() + 0.06
             while loop.time() < until_when:
                 hog()
             await asking

@@ -13,9 +13,20 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
+import msgspec
+
 from fuseboard.admission.demand import Demand
-from fuseboard.admission.question import LATE, PROBES, Answer, Caller, Domain, Question
-from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word
+from fuseboard.admission.question import (
+    ADMITS,
+    BYPASS,
+    LATE,
+    PROBES,
+    Answer,
+    Caller,
+    Domain,
+    Question,
+)
+from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import ADMIT
 
@@ -25,6 +36,10 @@ LOOP_LAG_S = 0.002
 #: Calls, and different kinds of calls, in one question at most; the rest ask next.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
+
+
+#: Refuses anything but a flat array of whole numbers.
+decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class StoreMeter(Protocol):
@@ -55,10 +70,13 @@ class Batcher:
         self._scheduled = False
         self._deadlines: deque[tuple[float, Question]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def ask(self, domain: Domain, demand: Demand) -> Caller:
         """Join the question about ``domain`` that gathers now."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         question = domain.gathering
         if question is None or question.calls >= MAX_CALLS or len(question.groups) >= MAX_GROUPS:
             question = self._begin(domain, loop)
@@ -124,10 +142,9 @@ class Batcher:
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
         question.most_important_first()
         keys, guard = domain.guard()
-        arguments: list[Word] = [not_after, question.token, *(guard or (0,))]
-        arguments += question.arguments(self._health.shared_tenths, now_us)
-        keys += tuple(ref.key for ref in question.refs)
-        self._store.run(ADMIT, keys, arguments, lambda reply: self._answered(question, reply))
+        keys += tuple(question.numbers)
+        blob = question.encode(not_after, guard, self._health.shared_tenths, now_us)
+        self._store.run(ADMIT, keys, (blob,), lambda reply: self._answered(question, reply))
 
     def _answered(self, question: Question, reply: Reply) -> None:
         domain = question.domain
@@ -154,30 +171,39 @@ class Batcher:
 
     def _distribute(self, question: Question, reply: Reply, *, late: bool) -> bool:
         """Hand out what was granted, first come first served. False when ``reply`` is no reply of ours."""
-        if not isinstance(reply, list) or not all(type(part) is int for part in reply):
+        try:
+            numbers = decode_numbers(reply)  # type: ignore[arg-type] # anything else is an error of its own
+        except (msgspec.DecodeError, TypeError):
             return False
-        if len(reply) == 4 and reply[0] == LATE:
-            self._health.answered(reply[3])
+        if len(numbers) < 4:
+            return False
+        verdict, generation, wait_us, now_us = numbers[:4]
+        if len(numbers) == 4 and verdict == LATE:
+            self._health.answered(now_us)
             return True
-        groups = len(question.groups)
-        if len(reply) != 4 + 3 * groups + 3 * len(question.refs):
+        groups, limits = len(question.groups), len(question.limits)
+        complete = len(numbers) == 4 + limits and verdict in (ADMITS, BYPASS, PROBES)
+        if not complete and len(numbers) != 4 + 3 * groups + 3 * limits:
             return False
-        verdict, generation, wait_us, now_us = reply[:4]
         self._health.answered(now_us)
         if not late:
             self._meter.store_answer(int((monotonic() - question.sent_at) * 1_000_000))
             question.domain.learned(verdict, generation, wait_us)
         question.over = True
-        left, number = reply[4 + 3 * groups :: 3], 0
+        left = numbers[4:] if complete else numbers[4 + 3 * groups :: 3]
+        number = 0
         for position, (demand, callers) in enumerate(question.groups.items()):
-            granted, blocked, group_wait = reply[4 + 3 * position : 7 + 3 * position]
             yes = Answer(
                 granted=True,
                 verdict=verdict,
                 generation=generation,
                 at_us=now_us,
-                left=tuple([left[question.refs[ref] - 1] for ref in demand.refs]),
+                left=tuple([left[question.numbers[ref.key] - 1] for ref in demand.refs]),
             )
+            granted = demand.bulk or len(callers)
+            blocked = group_wait = 0
+            if not complete:
+                granted, blocked, group_wait = numbers[4 + 3 * position : 7 + 3 * position]
             tokens: list[str] | None = None
             if verdict == PROBES or demand.holds_slots:  # granted calls are numbered over all groups
                 tokens = [f"{question.token}.{number + 1 + n}" for n in range(granted)]
@@ -265,7 +291,7 @@ def hand_out(
 def _place(question: Question, demand: Demand, blocked: int) -> int:
     """Which limit of the demand is meant by a number of the question's."""
     for place, ref in enumerate(demand.refs, start=1):
-        if question.refs[ref] == blocked:
+        if question.numbers[ref.key] == blocked:
             return place
     return blocked
 

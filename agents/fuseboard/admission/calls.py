@@ -100,7 +100,8 @@ class CallAdmission:
         permit.reported = True
         gate = self.gate(permit.dependency)
         for charge in permit.decision.charges:
-            self.finish(charge)
+            if charge.local or charge.demand.holds_slots:
+                self.finish(charge)
         before = gate.local.state
         if self.override(permit.dependency) is None:
             gate.local.record(outcome, gate.dependency.breaker)
@@ -153,6 +154,9 @@ class CallAdmission:
             gate.stand_alone()
 
     def override(self, dependency: str) -> OverrideMode | None:
+        gate = self.gates.get(dependency)
+        if gate is not None and gate.dependency.override is None:
+            return None  # without looking at the clock
         held = self.configuration.override_in_force(dependency)
         return held.mode if held is not None else None
 
@@ -163,13 +167,14 @@ class CallAdmission:
         if override is OverrideMode.FORCED_OPEN and held is not None:
             seconds = (held.expires_at_us - self.configuration.clock.now_us()) / 1_000_000
             self._refuse(snapshot, gate, Refusal(Reason.FORCED_OPEN, gate.name, seconds))
-        if (never := demand.never_fits()) is not None:
+        if (never := demand.never) is not None:
             refusal = Refusal(reason_of(never, Reason.VENDOR_LIMIT), never.name)
             self._refuse(snapshot, gate, refusal, statuses(demand, spent=never.name))
+        if gate.denial is None and demand.denial is None:
+            return
         for holder in (gate, demand):
             if (denial := holder.denial) is not None:
-                left_s = denial.until - monotonic()
-                if left_s > 0:
+                if (left_s := denial.left_s(monotonic())) > 0:
                     spent = statuses(demand, spent=denial.rule)
                     self._refuse(snapshot, gate, Refusal(denial.reason, denial.rule, left_s), spent)
                 holder.denial = None
@@ -201,10 +206,12 @@ class CallAdmission:
         return Permit(decision=decision, dependency=gate.name, generation=0)
 
     def _permit(self, snapshot: Snapshot, gate: Gate, demand: Demand, answer: Answer) -> Permit:
-        charge = Charge(gate.domain, demand, answer.at_us, answer.token)
-        limits = statuses(demand, answer.left)
+        if answer.decision is None:
+            charge = Charge(gate.domain, demand, answer.at_us, answer.token)
+            limits = statuses(demand, answer.left)
+            answer.decision = self.answers.allow(snapshot, limits, dependency=gate.name, charges=(charge,))
         return Permit(
-            decision=self.answers.allow(snapshot, limits, dependency=gate.name, charges=(charge,)),
+            decision=answer.decision,
             dependency=gate.name,
             generation=answer.generation,
             token=answer.token,

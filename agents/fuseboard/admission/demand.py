@@ -1,18 +1,23 @@
 """What one call asks of Redis: some of each limit that binds it."""
 
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from fuseboard.admission.calendar import period_around
 from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
-from fuseboard.store.connection import Word
 
 if TYPE_CHECKING:
     from fuseboard.admission.leases import Supply
 
 #: Sub-buckets of a sliding window: the effective window is one tenth longer than promised.
 RING_SIZE = 10
+
+#: A spent limit is asked for again this often, whatever its exact time: estimates are settled,
+#: here and on other servers, and a budget is not spent until midnight for one that was too high.
+DENIAL_MEMORY_S = 1.0
 
 #: The part of a ``reserved`` limit that is never asked of Redis, so that it is safe to spend
 #: locally when Redis is gone: shared + local never exceeds the limit.
@@ -29,36 +34,38 @@ _NUMBERS = {
 class LimitRef:
     """One counter in Redis: a limit, and the key of the subject it counts.
 
-    Equal when the key is: in one question a counter stands once, or what one group spends would
-    be overwritten by what the next one does.
+    Two refs of one key are one counter: whoever numbers counters must number keys.
     """
 
-    __slots__ = ("_hash", "_part", "_steady", "key", "limit")
+    __slots__ = ("key", "limit")
 
     def __init__(self, limit: Limit, key: str) -> None:
         self.limit = limit
         self.key = key.encode()
-        self._hash = hash(self.key)
-        self._part = -1.0
-        self._steady: tuple[Word, ...] = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LimitRef) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @property
     def is_slot(self) -> bool:
         return self.limit.algorithm is Algorithm.CONCURRENCY
 
-    def arguments(self, part: float, now_us: int) -> tuple[Word, ...]:
-        """What the scripts take of it; ``part`` is Redis's part of the limit while ramping."""
-        if self.limit.algorithm is Algorithm.FIXED_WINDOW:
-            return _period_arguments(self.limit, part, now_us)
-        if part != self._part:
-            self._part, self._steady = part, _steady_arguments(self.limit, part)
-        return self._steady
+
+class RuleBook:
+    """The rules of one question, each once however many keys it is for; numbered from 1."""
+
+    __slots__ = ("_known", "_now_us", "_part", "numbers")
+
+    def __init__(self, part: float, now_us: int) -> None:
+        self._known: dict[int, int] = {}
+        self._part = part
+        self._now_us = now_us
+        self.numbers: list[int] = []
+
+    def number(self, limit: Limit) -> int:
+        # By identity: a tier's limit is one object for all its tenants, and hashing it costs more.
+        number = self._known.get(id(limit))
+        if number is None:
+            number = self._known[id(limit)] = len(self._known) + 1
+            self.numbers += rule_of(limit, self._part, self._now_us)
+        return number
 
 
 @dataclass(slots=True)
@@ -68,12 +75,18 @@ class Denial:
     reason: Reason
     rule: str
     until: float
+    #: Redis is asked again from then on: what was spent may have been given back.
+    believed_until: float = inf
+
+    def left_s(self, now: float) -> float:
+        """How long it still holds; 0 when it is over, or to be asked for again."""
+        return max(0.0, self.until - now) if now < self.believed_until else 0.0
 
 
 class Demand:
     """Limits, and what a call costs each. Made once for all like calls: identity is equality."""
 
-    __slots__ = ("bulk", "costs", "denial", "holds_slots", "leasable", "priority", "refs", "supply")
+    __slots__ = ("bulk", "costs", "denial", "holds_slots", "leasable", "never", "priority", "refs", "supply")
 
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         self.refs = refs
@@ -84,6 +97,8 @@ class Demand:
         self.denial: Denial | None = None
         #: Asked for so many times by one caller; 0 for once by each.
         self.bulk = 0
+        #: A limit that could not admit this however long one waits.
+        self.never = self._never_fits()
         #: Whether its calls may be leased, and how often they are asked for.
         self.leasable = bool(refs) and all(_leasable(ref.limit) for ref in refs)
         self.supply: Supply | None = None
@@ -95,10 +110,9 @@ class Demand:
         return tuple(ref.limit for ref in self.refs)
 
     def deny(self, reason: Reason, rule: str, until: float) -> None:
-        self.denial = Denial(reason, rule, until)
+        self.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
 
-    def never_fits(self) -> Limit | None:
-        """A limit that could not admit this however long one waits."""
+    def _never_fits(self) -> Limit | None:
         for ref, cost in zip(self.refs, self.costs, strict=True):
             if cost > most_at_once(ref.limit) and not ref.limit.shadow:
                 return ref.limit
@@ -119,38 +133,25 @@ def shared_limit(limit: Limit) -> int:
     return limit.limit
 
 
-def limit_arguments(limit: Limit, part: float, now_us: int) -> tuple[Word, ...]:
-    """Of a limit that has no key yet, as ``LimitRef.arguments``."""
-    return LimitRef(limit, "").arguments(part, now_us)
-
-
-def _period_arguments(limit: Limit, part: float, now_us: int) -> tuple[Word, ...]:
-    assert limit.period is not None  # noqa: S101 - decode_policy saw to it
-    began, ends = period_around(now_us, limit.period, limit.time_zone)
-    return (3, max(1, int(shared_limit(limit) * part)), began, ends, int(limit.shadow), _lenient(limit))
-
-
-def _steady_arguments(limit: Limit, part: float) -> tuple[Word, ...]:
+def rule_of(limit: Limit, part: float, now_us: int) -> tuple[int, ...]:
+    """The six numbers of a limit in ``admit.lua``; ``part`` is Redis's part of it while ramping."""
     calls = max(1, int(shared_limit(limit) * part))
-    size = 0
+    window_us, size = limit.window_ms * 1000, 0
     if limit.algorithm is Algorithm.SLIDING_WINDOW:
         size = RING_SIZE
+        if _leasable(limit):
+            # Leased calls are made up to this much later than they were charged.
+            window_us += lease_length_ms(limit) * 1000
     elif limit.algorithm is Algorithm.TOKEN_BUCKET:
         size = max(1, int(limit.burst * part))
-    number = _NUMBERS[limit.algorithm]
-    window_ms = limit.window_ms
-    if limit.algorithm is Algorithm.SLIDING_WINDOW and _leasable(limit):
-        # Leased calls are made up to this much later than they were charged.
-        window_ms += lease_length_ms(limit)
-    return (number, calls, window_ms * 1000, size, int(limit.shadow), _lenient(limit))
+    elif limit.period is not None:
+        window_us, size = period_around(now_us, limit.period, limit.time_zone)
+    # A counter that cannot be read is decided by the limit's failure policy.
+    lenient = int(limit.failure_policy is FailurePolicy.FAIL_OPEN)
+    return (_NUMBERS[limit.algorithm], calls, window_us, size, int(limit.shadow), lenient)
 
 
 def _leasable(limit: Limit) -> bool:
     if limit.algorithm is Algorithm.SLIDING_WINDOW:
         return limit.lease_above > 0
     return limit.algorithm is not Algorithm.CONCURRENCY and not limit.shadow
-
-
-def _lenient(limit: Limit) -> int:
-    """A counter that cannot be read is decided by the limit's failure policy."""
-    return int(limit.failure_policy is FailurePolicy.FAIL_OPEN)

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from fuseboard.admission.demand import Demand, LimitRef
-from fuseboard.admission.question import Answer, Question
+from fuseboard.admission.question import Answer, Guard, Question
 from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
-from fuseboard.store.connection import Word
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 
 #: Domains kept worked out, and demands in each; the longest unused go first.
@@ -51,7 +50,7 @@ class LimitDomain:
     def is_plain(self, demand: Demand) -> bool:
         return demand is self._plain
 
-    def guard(self) -> tuple[tuple[bytes, ...], tuple[Word, ...]]:
+    def guard(self) -> tuple[tuple[bytes, ...], Guard]:
         return (), ()
 
     def learned(self, verdict: int, generation: int, wait_us: int) -> None:

@@ -19,6 +19,7 @@ from fuseboard.admission.question import (
     PROBES,
     SLOW_START,
     Answer,
+    Guard,
     Question,
 )
 from fuseboard.admission.settlements import Settlements
@@ -40,6 +41,7 @@ _STATE_OF_VERDICT = {
     PROBE_BUSY: BreakerState.HALF_OPEN,
     SLOW_START: BreakerState.CLOSED,
 }
+_PROBE_OUTCOMES = {Outcome.NEUTRAL: 0, Outcome.OK: 1, Outcome.SLOW: 2, Outcome.FAILURE: 2}
 _STATES = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
 
 
@@ -145,12 +147,12 @@ class Gate:
 
     # What the batcher needs
 
-    def guard(self) -> tuple[tuple[bytes, ...], tuple[Word, ...]]:
+    def guard(self) -> tuple[tuple[bytes, ...], Guard]:
         policy = self.dependency.breaker
         # Open times are lengthened by up to a tenth of jitter.
         open_max_us = policy.open_max_ms * 1100
         times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
-        return self.guard_keys, (1, policy.probes, *times, self._server)
+        return self.guard_keys, (policy.probes, *times, self._server)
 
     def learned(self, verdict: int, generation: int, wait_us: int) -> None:
         now = monotonic()
@@ -183,10 +185,13 @@ class Gate:
                 self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
         if generation == 0:
             return
-        pending = self.pending.setdefault(generation, PendingReport())
-        pending.cooldown_ms = max(pending.cooldown_ms, cooldown_ms)
+        pending = self.pending.get(generation)
+        if pending is None:
+            pending = self.pending[generation] = PendingReport()
+        if cooldown_ms > pending.cooldown_ms:
+            pending.cooldown_ms = cooldown_ms
         if token:
-            pending.probes.append((token, {Outcome.NEUTRAL: 0, Outcome.OK: 1}.get(outcome, 2)))
+            pending.probes.append((token, _PROBE_OUTCOMES[outcome]))
         elif outcome is Outcome.FAILURE:
             pending.failure += 1
             pending.tail += 1

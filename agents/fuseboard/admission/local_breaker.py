@@ -17,6 +17,7 @@ from fuseboard.contract.words import BreakerState, Outcome
 class LocalBreaker:
     __slots__ = (
         "_buckets",
+        "_totals",
         "attempt",
         "consecutive",
         "probing_until",
@@ -39,8 +40,9 @@ class LocalBreaker:
         self.successes = 0
         #: While half-open: when the one probe under way is given up.
         self.probing_until = 0.0
-        #: (second, calls, failures, slow), oldest first.
+        #: (second, calls, failures, slow), oldest first; and the sums of all of them.
         self._buckets: deque[list[int]] = deque()
+        self._totals = [0, 0, 0]
 
     def open_until(self, until: float) -> None:
         """Take over an open state that was learned from the fleet. Monotonic seconds."""
@@ -73,9 +75,10 @@ class LocalBreaker:
         if self.state is BreakerState.OPEN or outcome is Outcome.NEUTRAL:
             return
         self.consecutive = self.consecutive + 1 if failed else 0
-        calls, failures, slow = self._count(outcome, policy)
+        self._count(outcome, policy)
         if not failed and outcome is not Outcome.SLOW:
             return
+        calls, failures, slow = self._totals
         enough = calls >= policy.minimum_calls
         if (
             (policy.consecutive_failures and self.consecutive >= policy.consecutive_failures)
@@ -93,18 +96,25 @@ class LocalBreaker:
             if self.successes >= policy.successes_to_close:
                 self.reset()
 
-    def _count(self, outcome: Outcome, policy: BreakerPolicy) -> tuple[int, int, int]:
+    def _count(self, outcome: Outcome, policy: BreakerPolicy) -> None:
         second = int(monotonic())
-        buckets = self._buckets
+        buckets, totals = self._buckets, self._totals
         if not buckets or buckets[-1][0] != second:
             buckets.append([second, 0, 0, 0])
-        while buckets[0][0] <= second - policy.window_s:
-            buckets.popleft()
+            while buckets[0][0] <= second - policy.window_s:
+                _, calls, failures, slow = buckets.popleft()
+                totals[0] -= calls
+                totals[1] -= failures
+                totals[2] -= slow
         newest = buckets[-1]
         newest[1] += 1
-        newest[2] += outcome is Outcome.FAILURE
-        newest[3] += outcome is Outcome.SLOW
-        return sum(b[1] for b in buckets), sum(b[2] for b in buckets), sum(b[3] for b in buckets)
+        totals[0] += 1
+        if outcome is Outcome.FAILURE:
+            newest[2] += 1
+            totals[1] += 1
+        elif outcome is Outcome.SLOW:
+            newest[3] += 1
+            totals[2] += 1
 
     def _open(self, policy: BreakerPolicy) -> None:
         length = min(policy.open_max_ms, policy.open_ms * 2 ** min(self.attempt, 20)) / 1000
@@ -118,3 +128,4 @@ class LocalBreaker:
         self.consecutive = self.successes = 0
         self.probing_until = 0.0
         self._buckets.clear()
+        self._totals = [0, 0, 0]

@@ -4,17 +4,37 @@ import asyncio
 from time import monotonic
 from typing import Protocol
 
-from fuseboard.admission.demand import Demand, LimitRef
-from fuseboard.store.connection import Word
+import msgspec
+
+from fuseboard.admission.demand import Demand, RuleBook
+from fuseboard.contract.policy import Limit
+from fuseboard.decision import Decision
 
 # Verdicts of ``admit.lua``.
 ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE, COOLING_DOWN, SLOW_START = range(9)
 
 
+#: The breaker's part of a question; empty when the domain has none.
+Guard = tuple[int | str, ...]
+
+msgpack_encode = msgspec.msgpack.Encoder().encode
+
+
 class Answer:
     """What one group of like calls is told. Shared by all callers it applies to, unless it has a token."""
 
-    __slots__ = ("at_us", "blocked", "calls", "generation", "granted", "left", "token", "verdict", "wait_us")
+    __slots__ = (
+        "at_us",
+        "blocked",
+        "calls",
+        "decision",
+        "generation",
+        "granted",
+        "left",
+        "token",
+        "verdict",
+        "wait_us",
+    )
 
     def __init__(
         self,
@@ -43,6 +63,8 @@ class Answer:
         self.token = token
         #: How many calls it is leave for.
         self.calls = calls
+        #: What the first caller made of it; all who share the answer share that too.
+        self.decision: Decision | None = None
 
     def with_token(self, token: str) -> "Answer":
         """The same, for the one caller who holds this token."""
@@ -66,7 +88,7 @@ class Domain(Protocol):
     gathering: "Question | None"
     in_flight: "Question | None"
 
-    def guard(self) -> tuple[tuple[bytes, ...], tuple[Word, ...]]:
+    def guard(self) -> tuple[tuple[bytes, ...], Guard]:
         """Keys and arguments of the breaker; both empty when the domain has none."""
         ...
 
@@ -82,13 +104,27 @@ class Domain(Protocol):
 class Question:
     """One batch: callers grouped by what they ask for, in order of arrival."""
 
-    __slots__ = ("begun", "calls", "deadline", "domain", "groups", "held", "over", "refs", "sent_at", "token")
+    __slots__ = (
+        "begun",
+        "calls",
+        "deadline",
+        "domain",
+        "groups",
+        "held",
+        "limits",
+        "numbers",
+        "over",
+        "sent_at",
+        "token",
+    )
 
     def __init__(self, domain: Domain, deadline_s: float, token: str) -> None:
         self.domain = domain
         self.groups: dict[Demand, list[Caller]] = {}
-        #: Every limit of the groups, numbered from 1.
-        self.refs: dict[LimitRef, int] = {}
+        #: Every counter of the groups: by key its number from 1, in order its limit. A counter
+        #: stands once, or what one group spends would be overwritten by what the next one does.
+        self.numbers: dict[bytes, int] = {}
+        self.limits: list[Limit] = []
         self.calls = 0
         #: When its first caller came, and until when that one waits at most; monotonic seconds.
         self.begun = monotonic()
@@ -105,8 +141,9 @@ class Question:
         if callers is None:
             callers = self.groups[demand] = []
             for ref in demand.refs:
-                if ref not in self.refs:
-                    self.refs[ref] = len(self.refs) + 1
+                if ref.key not in self.numbers:
+                    self.limits.append(ref.limit)
+                    self.numbers[ref.key] = len(self.limits)
         callers.append(caller)
         self.calls += 1
 
@@ -115,17 +152,17 @@ class Question:
         if len(self.groups) > 1:
             self.groups = dict(sorted(self.groups.items(), key=lambda group: -group[0].priority))
 
-    def arguments(self, part: float, now_us: int) -> list[Word]:
-        """The limits and the groups, as ``admit.lua`` takes them."""
-        arguments: list[Word] = [len(self.refs)]
-        for ref in self.refs:
-            arguments += ref.arguments(part, now_us)
-        arguments.append(len(self.groups))
+    def encode(self, not_after: int, guard: Guard, part: float, now_us: int) -> bytes:
+        """The whole question, as ``admit.lua`` takes it."""
+        rules = RuleBook(part, now_us)
+        limits = [rules.number(limit) for limit in self.limits]
+        groups: list[int] = []
+        numbers = self.numbers
         for demand, callers in self.groups.items():
-            arguments += (demand.priority, demand.bulk or len(callers), len(demand.refs))
+            groups += (demand.priority, demand.bulk or len(callers), len(demand.refs))
             for ref, cost in zip(demand.refs, demand.costs, strict=True):
-                arguments += (self.refs[ref], cost)
-        return arguments
+                groups += (numbers[ref.key], cost)
+        return msgpack_encode((not_after, self.token, guard, rules.numbers, limits, groups))
 
     def tell_all(self, answer: Answer | None) -> None:
         self.over = True

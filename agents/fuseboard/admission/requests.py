@@ -81,12 +81,11 @@ class RequestAdmission:
         """Spend what ``demand`` asks for, in Redis or of this server's share."""
         if not demand.refs:
             return self.answers.allow(snapshot, tenant=tenant)
-        if (never := demand.never_fits()) is not None:
+        if (never := demand.never) is not None:
             refusal = Refusal(reason_of(never, Reason.QUOTA), never.name)
             return self._refuse(snapshot, demand, refusal, tenant)
         if (denial := demand.denial) is not None:
-            left_s = denial.until - monotonic()
-            if left_s > 0:
+            if (left_s := denial.left_s(monotonic())) > 0:
                 return self._refuse(snapshot, demand, Refusal(denial.reason, denial.rule, left_s), tenant)
             demand.denial = None
         if demand.supply is None and demand.leasable:
@@ -98,6 +97,14 @@ class RequestAdmission:
         answer = await self.ask(domain, demand)
         if answer is None:
             return self._decide_locally(snapshot, demand, tenant)
+        if answer.decision is None:
+            answer.decision = self._decide(snapshot, domain, demand, tenant, answer)
+        return answer.decision
+
+    def _decide(
+        self, snapshot: Snapshot, domain: LimitDomain, demand: Demand, tenant: str, answer: Answer
+    ) -> Decision:
+        """What Redis's answer means to all who share it."""
         limits = statuses(demand, answer.left)
         if answer.granted:
             charge = Charge(domain.name, demand, answer.at_us, answer.token)

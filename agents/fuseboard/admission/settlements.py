@@ -3,8 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
-from fuseboard.admission.demand import Demand, LimitRef
-from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word
+from fuseboard.admission.demand import Demand, LimitRef, RuleBook
+from fuseboard.admission.question import msgpack_encode
+from fuseboard.contract.policy import Limit
+from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import SETTLE
 
@@ -16,6 +18,7 @@ MAX_WAITING = 10_000
 
 @dataclass(slots=True)
 class Correction:
+    limit: Limit
     amount: int = 0
     tokens: tuple[str, ...] = ()
 
@@ -27,7 +30,7 @@ class Settlements:
         self._store = store
         self._health = health
         #: domain -> (counter, store time of admission) -> correction
-        self._waiting: dict[str, dict[tuple[LimitRef, int], Correction]] = {}
+        self._waiting: dict[str, dict[tuple[bytes, int], Correction]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -52,11 +55,11 @@ class Settlements:
         if self._count >= MAX_WAITING:
             return
         # Refunds belong to the bucket they were spent in: keep those of one tenth of a second apart.
-        key = (ref, at_us // 100_000 * 100_000 if amount < 0 else 0)
+        key = (ref.key, at_us // 100_000 * 100_000 if amount < 0 else 0)
         corrections = self._waiting.setdefault(domain, {})
         correction = corrections.get(key)
         if correction is None:
-            correction = corrections[key] = Correction()
+            correction = corrections[key] = Correction(ref.limit)
             self._count += 1
         if ref.is_slot:
             correction.tokens += (token,)
@@ -73,14 +76,13 @@ class Settlements:
         waiting, self._waiting, self._count = self._waiting, {}, 0
         if not self._health.usable:
             return
-        now_us, part = self._health.store_time_us(), self._health.shared_tenths
         for corrections in waiting.values():
-            arguments: list[Word] = []
-            for (ref, at_us), correction in corrections.items():
-                arguments += ref.arguments(part, now_us)
-                arguments += (correction.amount, at_us, len(correction.tokens), *correction.tokens)
-            keys = tuple(ref.key for ref, _ in corrections)
-            self._store.run(SETTLE, keys, arguments, self._answered)
+            rules = RuleBook(self._health.shared_tenths, self._health.store_time_us())
+            words: list[object] = [rules.numbers]
+            for (_, at_us), correction in corrections.items():
+                words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens)
+            keys = tuple(key for key, _ in corrections)
+            self._store.run(SETTLE, keys, (msgpack_encode(words),), self._answered)
 
     def _answered(self, reply: Reply) -> None:
         if isinstance(reply, Exception) and not isinstance(reply, ConnectionLostError):

@@ -7,36 +7,38 @@
 --
 -- KEYS  guarded: 1 override  2 breaker  3 cooldown  4 outcomes  5 evidence  6 transitions, then
 --       the limits; not guarded: the limits alone
--- ARGV  not_after    store time in us after which nothing may be charged; 0 for no such time
+-- ARGV  1 msgpack of an array (one word of many numbers costs a tenth of as many words):
+--       not_after    store time in us after which nothing may be charged; 0 for no such time
 --       token        prefix of permits and slots, unique to this batch; no spaces, no '='
---       guarded      1 when the domain is a dependency and has a breaker, else 0
---       only when guarded:
+--       guard        empty, or when the domain is a dependency and has a breaker:
 --         probes       half-open permits that may exist at once
 --         lease        us a permit lives
 --         open_max     us a breaker may stay open; a longer time in the key is garbage
 --         slow_start   us in which a breaker that closed lets traffic grow back; 0 at once
 --         server       who asks, for the history
---       limits       how many; then for each:
+--       rules        six numbers each:
 --         algorithm    1 sliding window  2 token bucket  3 fixed window  4 concurrency
 --         limit        of calls (or of what they cost) per window, or at once; at least 1
 --         window       us; fixed window: store time at which the period began; concurrency: lease
 --         size         sliding window: sub-buckets; bucket: burst; fixed window: the period's end
 --         shadow       1: count, never refuse
 --         lenient      1: what cannot be read counts as unspent, else as spent
---       groups       how many groups of like calls, most important first; then for each:
+--       limits       for each key of a limit, the number of its rule
+--       groups       of like calls, most important first; for each:
 --         class count  groups of one class share what is scarce; this many calls
 --         n            then n times: the index of a limit that binds them, and their cost to it
--- Returns integers
+-- Returns msgpack of an array of integers
 --   verdict      0 admits  1 half-open: what is granted are probes  2 open  3 all probes busy
 --                4 forced open  5 an override admits  6 too late  7 cooling down  8 slow start
 --   generation   of the breaker; 0 when not guarded
 --   wait         us until asking again can help, when the verdict refuses; else 0
 --   now          store time in us
+--   when every call was granted and every limit read: per limit, what is left. Otherwise:
 --   per group    granted, the limit that refused the rest (0 none, -1 the breaker), its wait in us
 --   per limit    left, calls a shadow limit would have refused, 1 if unreadable
 -- Granted calls are numbered over the groups in order; the token of call n is `token.n`.
 --
--- Token bucket: GCRA in exact rational arithmetic. The text `us fraction limit window` holds the
+-- Token bucket: GCRA in exact rational arithmetic; four doubles us, fraction, limit, window hold the
 -- theoretical arrival time us + fraction/limit; spent calls survive a change of the limit.
 -- Sliding window: a ring of size + 1 sub-buckets, the oldest counted in full, so that any window
 -- is covered; msgpack [width, head, sum, counts...]. Fixed window: the text `began spent`.
@@ -52,24 +54,13 @@ local ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE = 0, 1, 2, 3, 
 local COOLING_DOWN, SLOW_START = 7, 8
 local min, max, floor = math.min, math.max, math.floor
 
-local cursor = 0
-local function argument()
-    cursor = cursor + 1
-    return ARGV[cursor]
-end
-local function number()
-    return tonumber(argument())
-end
+local asked = cmsgpack.unpack(ARGV[1])
+local not_after, token, guard, rules, rule_of, wants = unpack(asked)
+if not_after > 0 and now > not_after then return cmsgpack.pack({ LATE, 0, 0, now }) end
 
-local not_after, token, guarded = number(), argument(), number() == 1
-if not_after > 0 and now > not_after then return { LATE, 0, 0, now } end
-
-local probes, lease, open_max, slow_start, server, first_limit
-if guarded then
-    probes, lease, open_max, slow_start, server, first_limit = number(), number(), number(), number(), argument(), 7
-else
-    first_limit = 1
-end
+local guarded = #guard > 0
+local probes, lease, open_max, slow_start, server = unpack(guard)
+local first_limit = guarded and 7 or 1
 
 -- Read everything the decision needs in one command. MGET answers nil for a key of another type.
 local wanted = {}
@@ -139,28 +130,36 @@ local admitting = verdict == ADMITS or verdict == PROBES or verdict == BYPASS
 
 -- 2. The limits as they stand, and the groups that want of them.
 local limits = {}
-for i = 1, number() do
-    local limit = new_limit(KEYS[first_limit + i - 1], number, now)
+for i = 1, #rule_of do
+    local limit = new_limit(KEYS[first_limit + i - 1], rules, 6 * rule_of[i] - 5, now)
     if admitting then
         read_limit(limit, texts[(guarded and 3 or 0) + i])
-        if limit.outside then return { LATE, 0, 0, now } end
+        if limit.outside then return cmsgpack.pack({ LATE, 0, 0, now }) end
     end
     limits[i] = limit
 end
-local groups = {}
-for i = 1, number() do
-    local group = { class = number(), count = number(), granted = 0, blocked = 0, wait = 0, limits = {}, costs = {} }
-    for j = 1, number() do group.limits[j], group.costs[j] = limits[number()], number() end
-    group.need = admitting and group.count or 0
+local groups, at = {}, 1
+while wants[at] do
+    local count, n = wants[at + 1], wants[at + 2]
+    local group = {
+        class = wants[at], count = count, need = admitting and count or 0, granted = 0, blocked = 0, wait = 0,
+        limits = {}, costs = {}, first = 0,
+    }
     if part then
         -- Which calls pass is decided by the digits of the clock: even, and the same when replayed.
-        local passing = floor(group.count * part + (now % 1000) / 1000)
+        local passing = floor(count * part + (now % 1000) / 1000)
         if passing < group.need then
             group.need, group.blocked, group.wait, verdict = passing, -1, 100000, SLOW_START
         end
     end
     if not admitting then group.blocked, group.wait = -1, wait end
-    groups[i] = group
+    for j = 1, n do
+        local limit, cost = limits[wants[at + 1 + 2 * j]], wants[at + 2 + 2 * j]
+        group.limits[j], group.costs[j] = limit, cost
+        limit.wanted = limit.wanted + group.need * cost
+    end
+    groups[#groups + 1] = group
+    at = at + 3 + 2 * n
 end
 
 -- 3. Grant class by class; within one, in rounds of equal shares of whatever is scarce. Spending
@@ -188,17 +187,17 @@ end
 
 -- Mostly there is enough for everybody, and nothing to share out.
 local scarce = slots ~= nil
-for _, group in ipairs(groups) do
-    for j, limit in ipairs(group.limits) do
-        limit.wanted = (limit.wanted or 0) + group.need * group.costs[j]
+if admitting then
+    for _, limit in ipairs(limits) do
+        if limit.wanted > room(limit, 1) then scarce = true break end
     end
-end
-for _, limit in ipairs(limits) do
-    if admitting and not limit.shadow and limit.wanted and limit.wanted > room(limit, 1) then scarce = true end
-end
-if admitting and not scarce then
-    for _, group in ipairs(groups) do
-        if group.need > 0 then grant(group, group.need) end
+    if not scarce then
+        for _, limit in ipairs(limits) do
+            if limit.wanted > 0 then spend(limit, limit.wanted) end
+        end
+        for _, group in ipairs(groups) do
+            group.granted, group.need = group.need, 0
+        end
     end
 end
 
@@ -229,39 +228,49 @@ while admitting and scarce and position <= #groups do
 end
 
 local reply = { verdict, breaker and breaker.generation or 0, wait, now }
-local granted_total = 0
+local granted_total, complete = 0, admitting
 for _, group in ipairs(groups) do
     if group.need > 0 then
         if slots and slots <= 0 then
             group.blocked, group.wait = -1, (soonest or now + lease) - now
         else
-            local least = group.need
+            local least, scarcest, its_cost = group.need, nil, nil
             for j, limit in ipairs(group.limits) do
                 local left = limit.shadow and group.need or max(0, room(limit, group.costs[j]))
-                if left < least then least, group.blocked, group.wait = left, limit, group.costs[j] end
+                if left < least then least, scarcest, its_cost = left, limit, group.costs[j] end
             end
-            group.wait = wait_for(group.blocked, group.wait)
+            group.wait = wait_for(scarcest, its_cost)
             for index, limit in ipairs(limits) do
-                if limit == group.blocked then group.blocked = index break end
+                if limit == scarcest then group.blocked = index break end
             end
         end
     end
     group.first = granted_total + 1
     granted_total = granted_total + group.granted
-    reply[#reply + 1] = group.granted
-    reply[#reply + 1] = group.blocked
-    reply[#reply + 1] = group.wait
+    complete = complete and group.granted == group.count
 end
 for _, limit in ipairs(limits) do
-    reply[#reply + 1] = admitting and max(0, room(limit, 1)) or 0
-    reply[#reply + 1] = limit.refused
-    reply[#reply + 1] = limit.unreadable
+    complete = complete and limit.unreadable == 0 and limit.refused == 0
+end
+if complete then
+    for i, limit in ipairs(limits) do reply[4 + i] = max(0, room(limit, 1)) end
+else
+    for _, group in ipairs(groups) do
+        reply[#reply + 1] = group.granted
+        reply[#reply + 1] = group.blocked
+        reply[#reply + 1] = group.wait
+    end
+    for _, limit in ipairs(limits) do
+        reply[#reply + 1] = admitting and max(0, room(limit, 1)) or 0
+        reply[#reply + 1] = limit.refused
+        reply[#reply + 1] = limit.unreadable
+    end
 end
 
 -- 4. Commit. What was repaired is written even when nothing was granted, or it would never heal.
 for _, group in ipairs(groups) do
     for _, limit in ipairs(group.limits) do
-        if limit.algorithm == CONCURRENCY then
+        if limit.tokens then
             for n = group.first, group.first + group.granted - 1 do
                 limit.tokens[#limit.tokens + 1] = token .. '.' .. whole(n)
             end
@@ -271,7 +280,7 @@ end
 for _, limit in ipairs(limits) do
     if limit.spent or limit.repaired then write_limit(limit) end
 end
-if granted_total == 0 or not guarded then return reply end
+if granted_total == 0 or not guarded then return cmsgpack.pack(reply) end
 if verdict == PROBES then
     for i = 1, granted_total do
         breaker.permits[#breaker.permits + 1] = { token = token .. '.' .. whole(i), expires = now + lease }
@@ -282,4 +291,4 @@ if verdict == PROBES or before then
     if forget then redis.call('DEL', KEYS[4], KEYS[5]) end
     if before and before ~= 'missing' then append_transition(KEYS[6], before, breaker, '', server, now) end
 end
-return reply
+return cmsgpack.pack(reply)

@@ -5,22 +5,17 @@
 -- more than was spent where it was spent, and a slot is freed once.
 --
 -- KEYS  limits, all of one domain
--- ARGV  per limit: algorithm limit window size shadow lenient, as in admit.lua; then
+-- ARGV  1 msgpack of an array: rules, as in admit.lua; then for each key
+--       rule         the number of its rule
 --       amount       added to what is spent; negative is a refund
 --       at           store time in us at which the call was admitted: where a refund belongs
---       tokens       how many slots to free, then the tokens
--- Returns integers, per limit: left
+--       tokens       of slots to free, an array
+-- Returns integers, per key: left
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 -- insert limits
-
-local cursor = 0
-local function number()
-    cursor = cursor + 1
-    return tonumber(ARGV[cursor])
-end
 
 local function refund(limit, amount, at)
     limit.spent = true
@@ -41,23 +36,18 @@ local function refund(limit, amount, at)
     end
 end
 
+local corrections = cmsgpack.unpack(ARGV[1])
+local rules = corrections[1]
 local texts = redis.call('MGET', unpack(KEYS))
 -- One limit may be corrected several times, for calls admitted at different times.
 local limits, reply = {}, {}
 for i, key in ipairs(KEYS) do
+    local rule, amount, at, tokens = unpack(corrections, 4 * i - 2, 4 * i + 1)
     local again = limits[key]
-    local limit = new_limit(key, number, now)
-    local amount, at, tokens = number(), number(), number()
-    if again then
-        limit = again
-    else
-        limits[key] = limit
-    end
+    local limit = again or new_limit(key, rules, 6 * rule - 5, now)
+    limits[key] = limit
     if limit.algorithm == CONCURRENCY then
-        for _ = 1, tokens do
-            cursor = cursor + 1
-            redis.pcall('ZREM', key, ARGV[cursor])
-        end
+        for _, token in ipairs(tokens) do redis.pcall('ZREM', key, token) end
         read_limit(limit)
         if limit.repaired then write_limit(limit) end
     else

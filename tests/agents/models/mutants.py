@@ -286,5 +286,5 @@ MUTANTS = [
         "            spend(limit, amount)",
         "            spend(limit, 0)",
     ),
-    Mutant("a freed slot stays taken", "settle", "redis.pcall('ZREM', key, ARGV[cursor])", ""),
+    Mutant("a freed slot stays taken", "settle", "redis.pcall('ZREM', key, token)", ""),
 ]
