@@ -11,6 +11,7 @@ from csp.constants import NONE, SELF
 from django.core.management.utils import get_random_secret_key
 
 from controlplane import env, logs
+from fuseboard.contract.store_url import SCHEMES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 #: Data of the embedded servers and the generated secret key; ignored by git.
@@ -45,7 +46,7 @@ SECRET_KEY = _secret_key()
 
 DATABASE_URL = env.url("DATABASE_URL", ("postgres", "postgresql"))
 #: Counters, breakers and the copy of the configuration.
-REDIS_URL = env.url("FUSEBOARD_REDIS_URL", ("redis", "rediss", "unix"))
+REDIS_URL = env.url("FUSEBOARD_REDIS_URL", SCHEMES)
 #: Celery's queue, a server of its own: a full queue must not hurt a limit.
 BROKER_URL = env.url("FUSEBOARD_BROKER_URL", ("redis", "rediss", "redis+socket", "unix"))
 

@@ -1,11 +1,14 @@
 """Whether the servers somebody configured can be reached, said with the variable's name."""
 
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import psycopg
 import redis
 
 from controlplane.embedded.servers import configured
+from controlplane.publishing.clients import connect
+from fuseboard.contract.store_url import StoreUrl
 
 _PATIENCE_S = 3
 
@@ -22,9 +25,7 @@ def problem(variable: str, url: str) -> str | None:
         if variable == "DATABASE_URL":
             psycopg.connect(url, connect_timeout=_PATIENCE_S).close()
         else:
-            with redis.Redis.from_url(
-                url, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S
-            ) as client:
+            with connect(url, deadline_s=_PATIENCE_S) as client:
                 client.ping()
     except (psycopg.Error, redis.RedisError, ValueError) as error:
         return f"{variable} names {_place(url)}, which cannot be used: {_first_line(error)}"
@@ -32,6 +33,10 @@ def problem(variable: str, url: str) -> str | None:
 
 
 def _place(url: str) -> str:
+    with suppress(ValueError):
+        addresses = StoreUrl.parse(url).addresses
+        if len(addresses) > 1:
+            return ", ".join(map(str, addresses))
     try:
         parts = urlsplit(url)
         return f"{parts.hostname or 'a local socket'}:{parts.port or 'default port'}"

@@ -1,0 +1,211 @@
+"""The control plane with a Cluster, and behind Sentinels: what it publishes reaches the agents there."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.utils import timezone
+
+from controlplane.breakers.collect import collect_transitions
+from controlplane.breakers.models import Transition
+from controlplane.breakers.overrides import end_override, hold_breaker, reset_breaker
+from controlplane.breakers.reading import stored_breakers
+from controlplane.embedded.reachable import problem
+from controlplane.policies import edits
+from controlplane.publishing.publish import PublishError, publish_head, read_head
+from controlplane.publishing.store import limits as client_of_limits
+from controlplane.publishing.tasks import reconcile_environment
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.watch import Watch
+from fuseboard.contract import keys
+from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Reason
+from fuseboard.errors import Refused
+from tests.agents.redis_topologies import Cluster, Watched, eventually
+from tests.agents.servers import Server
+
+DEPENDENCIES = ("openai", "stripe", "search", "mail", "maps")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: Any) -> Iterator[Cluster]:
+    formation = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        formation.start()
+        yield formation
+    finally:
+        formation.stop()
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: Any) -> Iterator[Watched]:
+    formation = Watched(tmp_path_factory.mktemp("watched"))
+    try:
+        formation.start()
+        yield formation
+    finally:
+        formation.stop()
+
+
+class Pod:
+    """A server of the agent that follows the configuration in Redis, on a loop of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.configuration = Configuration(environment="production")
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> "Pod":
+        self._thread.start()
+        self._do(self._start())
+        eventually(lambda: self.server.admission.mode is Mode.SHARED)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def refusal(self, dependency: str) -> Reason | None:
+        try:
+            self._do(self.server.admission.admit_call(dependency))
+        except Refused as refused:
+            return refused.decision.reason
+        return None
+
+    def allowed(self, tenant: str) -> bool:
+        return self._do(self.server.admission.admit_request(tenant)).allowed
+
+    @property
+    def revision(self) -> int:
+        return self.configuration.snapshot.head.revision
+
+    async def _start(self) -> None:
+        self.watch = Watch(url=self._url, configuration=self.configuration)
+        self.server = Server(self._url, "web-1", self.configuration)
+        self.watch.start()
+        self.server.admission.start()
+
+    async def _stop(self) -> None:
+        await self.watch.stop()
+        await self.server.admission.stop()
+
+    def _do(self, what: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(20)
+
+
+@pytest.fixture
+def on_cluster(cluster: Cluster, settings: Any) -> Cluster:
+    cluster.flush()
+    settings.REDIS_URL = cluster.url
+    return cluster
+
+
+@pytest.fixture
+def behind_sentinels(watched: Watched, settings: Any) -> Watched:
+    settings.REDIS_URL = watched.url
+    return watched
+
+
+def suspend(alice: Any) -> int:
+    return edits.suspend_tenant(environment="production", tenant="acme", reason="for a test", actor=alice)
+
+
+def once_answered(do: Callable[[], object]) -> None:
+    """As the sweep does it: again, until Redis can be asked."""
+
+    def done() -> bool:
+        try:
+            do()
+        except (redis.RedisError, PublishError):
+            return False
+        return True
+
+    eventually(done)
+
+
+class TestCluster:
+    def test_edits_and_nudges_reach_an_agent(self, on_cluster: Cluster, production: str, alice: Any):
+        with Pod(on_cluster.url) as pod:
+            assert pod.allowed("acme")
+            revision = suspend(alice)
+            eventually(lambda: pod.revision == revision)
+            eventually(lambda: not pod.allowed("acme"))
+
+    def test_holds_and_resets_work_on_every_shard(self, on_cluster: Cluster, production: str, alice: Any):
+        for name in DEPENDENCIES[1:]:
+            edits.create_dependency(
+                environment="production", dependency=name, kind="llm", reason="for a test", actor=alice
+            )
+        shards = {on_cluster.primary_of(keys.breaker("production", name)) for name in DEPENDENCIES}
+        assert len(shards) == 3
+        about: dict[str, Any] = {
+            "environment": "production",
+            "reason": "vendor has an incident",
+            "actor": alice,
+        }
+        with Pod(on_cluster.url) as pod:
+            for name in DEPENDENCIES:
+                hold_breaker(
+                    dependency=name,
+                    mode=OverrideMode.FORCED_OPEN,
+                    expires_at=timezone.now() + timedelta(minutes=5),
+                    **about,
+                )
+                eventually(lambda: pod.refusal(name) is Reason.FORCED_OPEN)  # noqa: B023
+            found = stored_breakers("production", DEPENDENCIES)
+            assert found is not None
+            assert {breaker and breaker.state for breaker in found.values()} == {BreakerState.OPEN}
+            for name in DEPENDENCIES:
+                end_override(dependency=name, **about)
+                reset_breaker(dependency=name, **about)
+                eventually(lambda: pod.refusal(name) is None)  # noqa: B023
+        collect_transitions("production")
+        assert set(Transition.objects.values_list("dependency__name", flat=True)) == set(DEPENDENCIES)
+
+    def test_an_emptied_cluster_is_filled_again(self, on_cluster: Cluster, production: str):
+        on_cluster.flush()
+        assert read_head(client_of_limits(), "production") is None
+        reconcile_environment("production")
+        head = read_head(client_of_limits(), "production")
+        assert head is not None
+        assert head.revision > 0
+
+    def test_a_new_primary_is_found_and_published_to(self, on_cluster: Cluster, production: str, alice: Any):
+        head = keys.config_head("production")
+        before = on_cluster.primary_of(head)
+        index = on_cluster.nodes.index(before)
+        replica = on_cluster.nodes[(index + 3) % 6]
+        with Pod(on_cluster.url) as pod:
+            replica.client.execute_command("CLUSTER", "FAILOVER")
+            eventually(lambda: on_cluster.primary_of(head) is replica)
+            revision = suspend(alice)
+            once_answered(lambda: publish_head("production"))
+            assert replica.client.hget(head, "revision") == str(revision).encode()
+            eventually(lambda: pod.revision == revision)
+
+    def test_it_counts_as_reachable(self, on_cluster: Cluster):
+        assert problem("FUSEBOARD_REDIS_URL", on_cluster.url) is None
+        nowhere = problem("FUSEBOARD_REDIS_URL", "redis+cluster://:secret@127.0.0.1:1,127.0.0.1:2/")
+        assert nowhere is not None
+        assert nowhere.startswith("FUSEBOARD_REDIS_URL names 127.0.0.1:1, 127.0.0.1:2, which cannot be used")
+        assert "secret" not in nowhere
+
+
+class TestSentinel:
+    def test_edits_follow_a_failover(self, behind_sentinels: Watched, production: str, alice: Any):
+        before = behind_sentinels.primary()
+        with Pod(behind_sentinels.url) as pod:
+            eventually(lambda: pod.revision > 0)
+            before.kill()
+            eventually(lambda: behind_sentinels.primary() is not before)
+            revision = suspend(alice)
+            once_answered(lambda: publish_head("production"))
+            eventually(lambda: pod.revision == revision)
+            head = behind_sentinels.primary().client.hget(keys.config_head("production"), "revision")
+            assert head == str(revision).encode()
