@@ -1,7 +1,8 @@
 """The agent, as an application holds it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fuseboard.arguments import INVALID, check_actual, check_costs, check_name, check_wait, harmless
 from fuseboard.blocks import Blocks

@@ -145,7 +145,7 @@ async def fail_until_refused(server: Server, permit: Permit) -> None:
 
 def server_demands(server: Server):
     (gate,) = server.admission._calls.gates.values()
-    return [demand for demand in gate._demands.values() if demand.supply is not None]
+    return [demand for demand, _ in gate._demands.values() if demand.supply is not None]
 
 
 async def test_no_window_holds_more_than_a_strict_limit_with_many_servers(

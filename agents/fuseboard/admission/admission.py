@@ -2,10 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping
 from secrets import token_hex
 from time import monotonic
+from typing import Any
+
+import msgspec
 
 from fuseboard.admission.answers import Answers
 from fuseboard.admission.batch import Batcher
@@ -47,6 +49,7 @@ class Admission:
         def tuning() -> Tuning:
             return configuration.snapshot.tuning
 
+        self._configuration = configuration
         self._on_change = on_change
         self.health = StoreHealth(
             store=store, environment=environment, tuning=tuning, on_change=self._mode_changed
@@ -114,7 +117,7 @@ class Admission:
         """At once, when one plain request of ``tenant`` is paid for already; else ``None``: ask."""
         return self._requests.leased(tenant)
 
-    async def admit_request(
+    def admit_request(
         self,
         tenant: str,
         cost: int = 1,
@@ -122,7 +125,7 @@ class Admission:
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
         wait_s: float = 0.0,
-    ) -> Decision:
+    ) -> Coroutine[Any, Any, Decision]:
         """Decide one request of a tenant, or of an address or key when ``tenant`` is empty.
 
         ``costs`` are estimates of whatever else it costs, by measure; ``settle`` corrects them.
@@ -130,15 +133,20 @@ class Admission:
         does makes this raise; ``Misconfigured`` for a cost that can never be right.
         """
         charged = costs_of(cost, costs)
-        decision = await self._requests.admit(tenant, charged, subject)
+        if wait_s <= 0:
+            return self._requests.admit(tenant, charged, subject)
+        return self._decide_patiently(tenant, charged, subject, wait_s)
+
+    async def _decide_patiently(self, tenant: str, costs: Costs, subject: Subject, wait_s: float) -> Decision:
         until = monotonic() + wait_s
-        while wait_s > 0 and not decision.allowed and await _waited(decision, until):
-            decision = await self._requests.admit(tenant, charged, subject)
+        decision = await self._requests.admit(tenant, costs, subject)
+        while not decision.allowed and await _waited(decision, until):
+            decision = await self._requests.admit(tenant, costs, subject)
         return decision
 
     # Calls that leave a service
 
-    async def admit_call(
+    def admit_call(
         self,
         dependency: str,
         *,
@@ -147,7 +155,7 @@ class Admission:
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float = 0.0,
-    ) -> Permit:
+    ) -> Coroutine[Any, Any, Permit]:
         """Leave to make one call; its outcome belongs in ``report``. Raises ``Refused``.
 
         With a ``tenant``, its quotas on the dependency bind too, and its tier's priority counts
@@ -155,10 +163,22 @@ class Admission:
         they are given back when the dependency refuses: for work that no request began.
         """
         charged = costs_of(cost, costs)
+        if wait_s <= 0 and not spend_quota:
+            # The usual call: every coroutine between here and the question would be paid for twice.
+            if not tenant:
+                return self._calls.admit(dependency, charged, "", None)
+            rules = self._configuration.snapshot.quotas_of(tenant)
+            if rules.met:
+                return self._calls.admit(dependency, charged, tenant, rules)
+        return self._admit_patiently(dependency, tenant, charged, spend_quota, wait_s)
+
+    async def _admit_patiently(
+        self, dependency: str, tenant: str, costs: Costs, spend_quota: bool, wait_s: float
+    ) -> Permit:
         until = monotonic() + wait_s
         while True:
             try:
-                return await self._admit_call(dependency, tenant, charged, spend_quota)
+                return await self._admit_call(dependency, tenant, costs, spend_quota)
             except Refused as refused:
                 if wait_s <= 0 or not await _waited(refused.decision, until):
                     raise
@@ -177,7 +197,8 @@ class Admission:
         except BaseException:
             self.give_back(decision)
             raise
-        permit.decision = replace(permit.decision, charges=decision.charges + permit.decision.charges)
+        charges = decision.charges + permit.decision.charges
+        permit.decision = msgspec.structs.replace(permit.decision, charges=charges)
         return permit
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int = 0) -> None:

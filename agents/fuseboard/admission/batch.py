@@ -302,7 +302,12 @@ async def ask_for(batcher: Batcher, domain: Domain, demand: Demand) -> Answer | 
     try:
         return await caller
     except asyncio.CancelledError:
-        answer = caller.result() if caller.done() and not caller.cancelled() else None
-        if answer is not None and answer.granted:
-            domain.unused(demand, answer)
+        give_back(domain, demand, caller)
         raise
+
+
+def give_back(domain: Domain, demand: Demand, caller: Caller) -> None:
+    """``caller`` was cancelled: if it was granted something in that moment, nobody will use it."""
+    answer = caller.result() if caller.done() and not caller.cancelled() else None
+    if answer is not None and answer.granted:
+        domain.unused(demand, answer)

@@ -1,12 +1,13 @@
 """Calls that leave a service: decided by the override, breaker and limits of their dependency."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NoReturn
 
 from fuseboard.admission.answers import Answers, Refusal, reason_of, statuses
-from fuseboard.admission.batch import Batcher, ask_for
+from fuseboard.admission.batch import Batcher, give_back
 from fuseboard.admission.demand import Demand
 from fuseboard.admission.gate import Gate
 from fuseboard.admission.leases import Leases, Supply
@@ -17,7 +18,7 @@ from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract.policy import Dependency
-from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
+from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.decision import Charge, Decision, LimitStatus, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
@@ -51,19 +52,28 @@ class CallAdmission:
     async def admit(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> Permit:
         """``rules`` are those of ``tenant``, when its quotas on the dependency bind too."""
         snapshot = self.configuration.snapshot
-        gate = self.gate(dependency)
-        override = self.override(dependency)
+        gate = self.gates.get(dependency) or self.gate(dependency)
+        override = None if gate.dependency.override is None else self.override(dependency)
         demand = gate.demand(costs, tenant, rules)
-        self._refuse_by_what_is_known(snapshot, gate, demand, override)
-        if override is None and (wait := gate.local.wait(gate.dependency.breaker)) > 0:
-            self._refuse(snapshot, gate, Refusal(Reason.BREAKER_OPEN, gate.name, wait))
-        if override is None and (permit := self._from_stock(snapshot, gate, demand)) is not None:
-            return permit
+        if override is not None or gate.denial or demand.denial or demand.never:
+            self._refuse_by_what_is_known(snapshot, gate, demand, override)
+        if override is None:
+            if gate.local.state is not BreakerState.CLOSED:
+                wait = gate.local.wait(gate.dependency.breaker)
+                if wait > 0:
+                    self._refuse(snapshot, gate, Refusal(Reason.BREAKER_OPEN, gate.name, wait))
+            if demand.leasable and (permit := self._from_stock(snapshot, gate, demand)) is not None:
+                return permit
         try:
             answer: Answer | None = None
             # A breaker is one for the fleet from the first moment Redis is back; only limits ramp.
-            if self.health.usable:
-                answer = await ask_for(self.batcher, gate, demand)
+            if self.health.mode is not Mode.LOCAL:
+                caller = self.batcher.ask(gate, demand)
+                try:
+                    answer = await caller
+                except asyncio.CancelledError:
+                    give_back(gate, demand, caller)
+                    raise
             if answer is None:
                 return self._decide_locally(snapshot, gate, demand)
             if answer.granted:
@@ -76,7 +86,7 @@ class CallAdmission:
 
     def _from_stock(self, snapshot: Snapshot, gate: Gate, demand: Demand) -> Permit | None:
         """A call that was leased before, while the fleet's breaker is closed."""
-        if not demand.leasable or gate.state is not BreakerState.CLOSED:
+        if gate.state is not BreakerState.CLOSED:
             return None
         if demand.supply is None:
 
@@ -98,19 +108,24 @@ class CallAdmission:
         if permit.reported:
             return
         permit.reported = True
-        gate = self.gate(permit.dependency)
+        gate = self.gates.get(permit.dependency) or self.gate(permit.dependency)
         for charge in permit.decision.charges:
             if charge.local or charge.demand.holds_slots:
                 self.finish(charge)
+        self.counters.call(permit.dependency, outcome)
         before = gate.local.state
-        if self.override(permit.dependency) is None:
+        if gate.dependency.override is None or self.override(permit.dependency) is None:
             gate.local.record(outcome, gate.dependency.breaker)
         probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
-        gate.record(outcome, permit.generation if self.health.usable else 0, probe, cooldown_ms)
-        self.counters.call(permit.dependency, outcome)
-        if gate.pending:
-            urgent = bool(probe or cooldown_ms) or outcome is Outcome.FAILURE or outcome is Outcome.SLOW
-            self.reports.add(gate, urgent=urgent)
+        if permit.generation and self.health.mode is not Mode.LOCAL:
+            gate.record(outcome, permit.generation, probe)
+        if cooldown_ms:
+            gate.cool_down(cooldown_ms, permit.generation)
+        if outcome is not Outcome.OK or not gate.scheduled:
+            bad = outcome is Outcome.FAILURE or outcome is Outcome.SLOW
+            self.reports.add(gate, urgent=bad or bool(probe or cooldown_ms))
+        elif probe or cooldown_ms:
+            self.reports.add(gate, urgent=True)
         if gate.local.state is not before:
             self.on_change()
 

@@ -79,6 +79,8 @@ class Gate:
         self.denial: Denial | None = None
         self.local = LocalBreaker()
         self.pending: dict[int, PendingReport] = {}
+        #: Its outcomes are on their way already.
+        self.scheduled = False
         self._environment = environment
         self._server = server
         self._on_change = on_change
@@ -93,8 +95,8 @@ class Gate:
         self.domain = f"d:{dependency.name}"
         self._settlements = settlements
         self._leases = leases
-        self._demands: OrderedDict[tuple[object, Costs], Demand] = OrderedDict()
-        self._made_by: dict[str, TenantRules] = {}
+        #: By costs, and by tenant when its quotas bind; with the rules each was made of.
+        self._demands: OrderedDict[object, tuple[Demand, TenantRules | None]] = OrderedDict()
         self.adopt(dependency)
 
     def adopt(self, dependency: Dependency) -> None:
@@ -116,10 +118,10 @@ class Gate:
 
     def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> Demand:
         """The vendor's limits, and the tenant's quotas on this dependency."""
-        key = (rules and tenant, costs)
-        demand = self._demands.get(key)
-        if demand is not None and (rules is None or self._made_by.get(tenant) is rules):
-            return demand
+        key = (tenant, costs) if rules is not None else costs
+        known = self._demands.get(key)
+        if known is not None and known[1] is rules:
+            return known[0]
         amounts = dict(costs)
         refs = [
             LimitRef(limit, keys.vendor_limit(self._environment, self.name, limit.name))
@@ -130,18 +132,16 @@ class Gate:
                 LimitRef(limit, keys.dependency_quota(self._environment, self.name, tenant, limit.name))
                 for limit in binding(rules.quotas, costs, NOBODY, dependency=self.name)
             ]
-            self._made_by[tenant] = rules
         priority = rules.priority if rules is not None else 50
         demand = Demand(tuple(refs), tuple(amounts[ref.limit.measure] for ref in refs), priority)
-        self._demands[key] = demand
+        self._demands[key] = (demand, rules)
         if len(self._demands) > MAX_DEMANDS:
-            (old_tenant, _), _ = self._demands.popitem(last=False)
-            self._made_by.pop(str(old_tenant), None)
+            self._demands.popitem(last=False)
         return demand
 
     def end_leases(self) -> None:
         """The breaker moved: what was leased under its old state must not be spent."""
-        for demand in self._demands.values():
+        for demand, _ in self._demands.values():
             if demand.supply is not None:
                 self._leases.revoke(demand.supply)
 
@@ -177,28 +177,30 @@ class Gate:
 
     # Outcomes
 
-    def record(self, outcome: Outcome, generation: int, token: str, cooldown_ms: int = 0) -> None:
-        """Keep an outcome for the fleet's breaker, if that admitted the call."""
-        if cooldown_ms:
-            until = monotonic() + cooldown_ms / 1000
-            if self.denial is None or self.denial.until < until:
-                self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
-        if generation == 0:
-            return
+    def record(self, outcome: Outcome, generation: int, probe: str) -> None:
+        """Keep an outcome for the fleet's breaker; ``probe`` is the token of a half-open permit."""
         pending = self.pending.get(generation)
         if pending is None:
             pending = self.pending[generation] = PendingReport()
-        if cooldown_ms > pending.cooldown_ms:
-            pending.cooldown_ms = cooldown_ms
-        if token:
-            pending.probes.append((token, _PROBE_OUTCOMES[outcome]))
+        if probe:
+            pending.probes.append((probe, _PROBE_OUTCOMES[outcome]))
+        elif outcome is Outcome.OK:
+            pending.ok += 1
+            pending.tail = 0
         elif outcome is Outcome.FAILURE:
             pending.failure += 1
             pending.tail += 1
-        elif outcome is not Outcome.NEUTRAL:
-            pending.ok += outcome is Outcome.OK
-            pending.slow += outcome is Outcome.SLOW
+        elif outcome is Outcome.SLOW:
+            pending.slow += 1
             pending.tail = 0
+
+    def cool_down(self, milliseconds: int, generation: int) -> None:
+        """The vendor asked to be left alone: heed it here at once, and tell the fleet."""
+        until = monotonic() + milliseconds / 1000
+        if self.denial is None or self.denial.until < until:
+            self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
+        pending = self.pending.setdefault(generation, PendingReport())
+        pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
 
     def report_arguments(self, generation: int, pending: PendingReport, jitter: int) -> tuple[Word, ...]:
         policy = self.dependency.breaker

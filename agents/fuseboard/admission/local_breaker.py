@@ -18,6 +18,7 @@ class LocalBreaker:
     __slots__ = (
         "_buckets",
         "_totals",
+        "_unfolded",
         "attempt",
         "consecutive",
         "probing_until",
@@ -43,6 +44,7 @@ class LocalBreaker:
         #: (second, calls, failures, slow), oldest first; and the sums of all of them.
         self._buckets: deque[list[int]] = deque()
         self._totals = [0, 0, 0]
+        self._unfolded = 0
 
     def open_until(self, until: float) -> None:
         """Take over an open state that was learned from the fleet. Monotonic seconds."""
@@ -68,16 +70,19 @@ class LocalBreaker:
 
     def record(self, outcome: Outcome, policy: BreakerPolicy) -> None:
         """Count an outcome of a call this server made."""
-        failed = outcome is Outcome.FAILURE
         if self.state is BreakerState.HALF_OPEN:
             self._record_probe(outcome, policy)
             return
         if self.state is BreakerState.OPEN or outcome is Outcome.NEUTRAL:
             return
-        self.consecutive = self.consecutive + 1 if failed else 0
-        self._count(outcome, policy)
-        if not failed and outcome is not Outcome.SLOW:
+        if outcome is Outcome.OK:
+            # Nearly every call: counted with the next report, or the next failure.
+            self.consecutive = 0
+            self._unfolded += 1
             return
+        self.consecutive = self.consecutive + 1 if outcome is Outcome.FAILURE else 0
+        self.fold(policy)
+        self._count(policy, 1, int(outcome is Outcome.FAILURE), int(outcome is Outcome.SLOW))
         calls, failures, slow = self._totals
         enough = calls >= policy.minimum_calls
         if (
@@ -96,25 +101,25 @@ class LocalBreaker:
             if self.successes >= policy.successes_to_close:
                 self.reset()
 
-    def _count(self, outcome: Outcome, policy: BreakerPolicy) -> None:
+    def fold(self, policy: BreakerPolicy) -> None:
+        """Count the successes since the last time, at most a report interval ago."""
+        if self._unfolded:
+            self._count(policy, self._unfolded, 0, 0)
+            self._unfolded = 0
+
+    def _count(self, policy: BreakerPolicy, calls: int, failures: int, slow: int) -> None:
         second = int(monotonic())
         buckets, totals = self._buckets, self._totals
         if not buckets or buckets[-1][0] != second:
             buckets.append([second, 0, 0, 0])
             while buckets[0][0] <= second - policy.window_s:
-                _, calls, failures, slow = buckets.popleft()
-                totals[0] -= calls
-                totals[1] -= failures
-                totals[2] -= slow
+                old = buckets.popleft()
+                for place in range(3):
+                    totals[place] -= old[place + 1]
         newest = buckets[-1]
-        newest[1] += 1
-        totals[0] += 1
-        if outcome is Outcome.FAILURE:
-            newest[2] += 1
-            totals[1] += 1
-        elif outcome is Outcome.SLOW:
-            newest[3] += 1
-            totals[2] += 1
+        for place, amount in enumerate((calls, failures, slow)):
+            newest[place + 1] += amount
+            totals[place] += amount
 
     def _open(self, policy: BreakerPolicy) -> None:
         length = min(policy.open_max_ms, policy.open_ms * 2 ** min(self.attempt, 20)) / 1000
@@ -129,3 +134,4 @@ class LocalBreaker:
         self.probing_until = 0.0
         self._buckets.clear()
         self._totals = [0, 0, 0]
+        self._unfolded = 0

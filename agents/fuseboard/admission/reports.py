@@ -25,6 +25,7 @@ class Reports:
     def add(self, gate: Gate, *, urgent: bool) -> None:
         """Send what ``gate`` has pending soon."""
         self._gates[gate.name] = gate
+        gate.scheduled = True
         loop = asyncio.get_running_loop()
         due = loop.time() + (URGENT_S if urgent else self._tuning().report_interval_ms / 1000)
         if self._timer is not None:
@@ -40,7 +41,8 @@ class Reports:
             self._timer = None
         gates, self._gates = self._gates, {}
         for gate in gates.values():
-            pending, gate.pending = gate.pending, {}
+            pending, gate.pending, gate.scheduled = gate.pending, {}, False
+            gate.local.fold(gate.dependency.breaker)
             if not self._health.usable:
                 continue
             for generation, outcomes in pending.items():

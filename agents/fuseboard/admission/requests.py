@@ -14,7 +14,7 @@ from fuseboard.admission.question import Answer
 from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
-from fuseboard.contract.words import Reason
+from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.health import StoreHealth
@@ -118,7 +118,7 @@ class RequestAdmission:
 
     async def ask(self, domain: LimitDomain, demand: Demand) -> Answer | None:
         """Redis's answer; ``None`` when it cannot be asked or does not answer, or the ramp says local."""
-        if not self.health.usable:
+        if self.health.mode is Mode.LOCAL:
             return None
         part = self.health.shared_tenths
         if part < 1.0 and random.random() >= part:
