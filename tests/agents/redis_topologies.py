@@ -18,7 +18,7 @@ from fuseboard.store.slots import SLOTS, slot_of
 PRIMARIES = 3
 #: What a node of the Cluster must be silent for, and a primary before Sentinels: long enough for a
 #: busy machine, or a test would see failovers it did not ask for.
-NODE_TIMEOUT_MS = 2000
+NODE_TIMEOUT_MS = 1500
 DOWN_AFTER_MS = 1500
 
 _COMMON = """
@@ -193,10 +193,13 @@ class Cluster:
         ranges = _ranges(node.client.execute_command("CLUSTER", "SLOTS"))
         info = node.client.info("replication")
         in_step = info["role"] == "master" or info["master_link_status"] == "up"
-        state = str(node.client.execute_command("CLUSTER", "INFO"))
+        state = node.client.execute_command("CLUSTER", "INFO")
         known = {primary for _, _, primary, *_ in ranges}
         return (
-            in_step and "ok" in state and len(known) == PRIMARIES and all(len(part) == 4 for part in ranges)
+            in_step
+            and b"cluster_state:ok" in state
+            and len(known) == PRIMARIES
+            and all(len(part) == 4 for part in ranges)
         )
 
 

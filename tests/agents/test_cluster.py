@@ -271,6 +271,23 @@ class TestOneNode:
             await until(lambda: server.admission.health.cause == "connected")
             assert (await server.admission.admit_request(hurt[1])).allowed
 
+    async def test_a_primary_that_answers_with_errors_is_left_alone_until_it_recovers(self, cluster: Cluster):
+        victim, other = cluster.primaries()[:2]
+        hurt, fine = tenants_of(cluster, victim), tenants_of(cluster, other)
+        async with fleet(cluster, 1, policy()) as (server,):
+            victim.client.config_set("maxmemory", 1)
+            try:
+                for tenant in hurt[:3]:
+                    assert not (await server.admission.admit_request(tenant)).allowed
+                assert "answers with errors" in server.admission.mode_cause
+                assert server.admission.mode is Mode.SHARED
+                for tenant in fine:
+                    assert (await server.admission.admit_request(tenant)).allowed
+            finally:
+                victim.client.config_set("maxmemory", 0)
+            await until(lambda: server.admission.health.cause == "connected")
+            assert (await server.admission.admit_request(hurt[0])).allowed
+
     async def test_a_killed_primary_is_replaced_and_the_others_never_notice(self, cluster: Cluster):
         victim, other = cluster.primaries()[:2]
         hurt, fine = tenants_of(cluster, victim, 20), tenants_of(cluster, other, 20)

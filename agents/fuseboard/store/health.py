@@ -22,6 +22,7 @@ import hiredis
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import Mode
+from fuseboard.store.clock import StoreClock
 from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
 
 log = logging.getLogger("fuseboard.store")
@@ -31,8 +32,6 @@ RAMP_START = 0.1
 
 #: The first look after a lost connection comes at once: a failover or a proxy's hiccup is no outage.
 FIRST_PROBE_S = 0.01
-
-OFFSET_STRETCH_S = 5.0
 
 #: A probe, connecting included, may take this long: it hurts nobody.
 PROBE_TIMEOUT_S = 1.0
@@ -63,10 +62,10 @@ class StoreHealth:
         self.mode: Mode = Mode.LOCAL
         self._cause = "not connected yet"
         self.since = monotonic()
-        # Store time minus the monotonic clock in us, the largest of this stretch of 5 s and of the
-        # last: a reply delayed on its way back makes the difference smaller, never larger.
-        self._offsets: tuple[int | None, int | None] = (None, None)
-        self._offsets_since = monotonic()
+        clock = StoreClock()
+        #: To be told the time in every answer.
+        self.answered = clock.learn
+        self.store_time_us = clock.now_us
 
     @property
     def usable(self) -> bool:
@@ -116,21 +115,6 @@ class StoreHealth:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         await self._store.close()
-
-    def answered(self, now_us: int) -> None:
-        """Redis answered; ``now_us`` is its time."""
-        moment = monotonic()
-        offset = now_us - int(moment * 1_000_000)
-        newest, older = self._offsets
-        if moment - self._offsets_since > OFFSET_STRETCH_S:
-            newest, older, self._offsets_since = None, newest, moment
-        self._offsets = (offset if newest is None else max(newest, offset), older)
-
-    def store_time_us(self) -> int:
-        """What time Redis has, to the delay of its quickest recent reply; 0 before it ever said."""
-        newest, older = self._offsets
-        known = max(offset for offset in (newest, older, -1 << 62) if offset is not None)
-        return 0 if known == -1 << 62 else int(monotonic() * 1_000_000) + known
 
     def failed(self, cause: str) -> None:
         """Redis answered with an error, or the connection broke."""

@@ -23,7 +23,7 @@ ASK_TIMEOUT_S = 0.5
 #: After losing a Sentinel: full jitter up to this, before the next one is listened to.
 BACKOFF_S = 0.5
 #: The longest silence before the Sentinels are asked all the same: a message may be lost.
-LOOK_S = 5.0
+LOOK_S = 30.0
 
 _FAILURES = (RedisError, OSError, TimeoutError)
 

@@ -27,17 +27,22 @@ async def read_ranges(pipe: Pipe, asked: Address) -> list[Range]:
     Raises ``hiredis.ReplyError`` when it is no node of a Cluster, and ``OSError`` when it has no map.
     """
     reply = await pipe.insist("CLUSTER", "SLOTS")
-    if not isinstance(reply, list) or not reply:
+    ranges = [_range(part, asked) for part in reply] if isinstance(reply, list) else []
+    if not ranges:
         raise ConnectionRefusedError(f"{asked} knows of no slots: is the Cluster set up?")
-    ranges: list[Range] = []
-    for first, last, primary, *_ in reply:
-        # A node that does not know its own name leaves it out.
-        host = primary[0].decode() if primary[0] else ""
-        ranges.append((first, last, Address(host if host not in ("", "?") else asked.host, primary[1])))
     return ranges
+
+
+def _range(part: object, asked: Address) -> Range:
+    match part:
+        case [int() as first, int() as last, [bytes() | None as host, int() as port, *_], *_]:
+            # A node that does not know its own name leaves it out.
+            name = asked.host if host in (None, b"", b"?") else host.decode()
+            return first, last, Address(name, port)
+    raise ConnectionRefusedError(f"{asked} answers CLUSTER SLOTS with something else: {part!r:.100}")
 
 
 def redirected_to(error: str, answering: Address) -> Address:
     """Where ``MOVED slot host:port`` or ``ASK slot host:port`` sends us."""
     host, _, port = error.rsplit(" ", 1)[-1].rpartition(":")
-    return Address(host or answering.host, int(port))
+    return Address(host or answering.host, int(port) if port.isdigit() else 0)
