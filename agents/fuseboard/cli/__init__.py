@@ -1,0 +1,104 @@
+"""The command ``fuseboard``: for a person beside a pod, with the pod's own environment.
+
+::
+
+    fuseboard doctor                                     is everything here fit to decide?
+    fuseboard explain --tenant acme --endpoint "POST /v1/orders"
+    fuseboard explain --dependency payments-api          what would the next decision be, and why?
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from fuseboard.arguments import check_costs, check_name
+from fuseboard.cli.doctor import Level, examine
+from fuseboard.cli.explain import explain
+from fuseboard.errors import Misconfigured
+from fuseboard.reporting.beat import agent_version
+from fuseboard.settings import AgentSettings
+from fuseboard.subject import Subject, costs_of
+
+_MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL", Level.SKIP: "skip"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when all is well, 1 when ``doctor`` found a problem, 2 when the question cannot be answered."""
+    given = _parser().parse_args(arguments)
+    try:
+        return _doctor(given) if given.command == "doctor" else _explain(given)
+    except Misconfigured as error:
+        sys.stderr.write(f"fuseboard: {error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fuseboard", description="Shared limits and breakers, from a pod.")
+    parser.add_argument("--version", action="version", version=f"fuseboard {agent_version()}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    doctor = commands.add_parser("doctor", help="check this pod's settings, Redis and gateway")
+    doctor.add_argument("--json", action="store_true", help="for machines")
+    explain = commands.add_parser("explain", help="which rules bind, what is left, and what comes next")
+    about = explain.add_mutually_exclusive_group(required=True)
+    about.add_argument("--tenant", help="a request of this tenant")
+    about.add_argument("--dependency", help="a call to this dependency")
+    about.add_argument("--nobody", action="store_true", help="a request without a tenant: --ip or --api-key")
+    explain.add_argument("--for-tenant", default="", help="with --dependency: on behalf of this tenant")
+    for dimension in ("endpoint", "user", "ip", "api-key"):
+        explain.add_argument(f"--{dimension}", default="")
+    explain.add_argument("--cost", type=int, default=1)
+    explain.add_argument(
+        "--costs", default="", metavar="MEASURE=AMOUNT,...", help="what else it costs, like tokens=500"
+    )
+    explain.add_argument("--json", action="store_true", help="for machines")
+    return parser
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    findings = asyncio.run(examine())
+    failed = any(finding.level is Level.FAIL for finding in findings)
+    if given.json:
+        _say(msgspec.json.encode({"ok": not failed, "findings": findings}).decode())
+        return int(failed)
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        _say(f"{_MARKS[finding.level]}  {finding.check:{width}}  {finding.says}")
+        if finding.do:
+            _say(f"{'':{width + 8}}-> {finding.do}")
+    return int(failed)
+
+
+def _explain(given: argparse.Namespace) -> int:
+    subject = Subject(user=given.user, ip=given.ip, api_key=given.api_key, endpoint=given.endpoint)
+    if given.dependency is not None:
+        check_name("a dependency", given.dependency)
+    more = _amounts(given.costs)
+    check_costs(more)
+    explanation = asyncio.run(
+        explain(
+            AgentSettings.from_env(),
+            tenant=given.for_tenant if given.dependency else given.tenant or "",
+            dependency=given.dependency or "",
+            subject=subject,
+            costs=costs_of(given.cost, more),
+        )
+    )
+    _say(msgspec.json.encode(explanation).decode() if given.json else explanation.text())
+    return 0
+
+
+def _amounts(text: str) -> dict[str, int]:
+    amounts = {}
+    for pair in filter(None, text.split(",")):
+        measure, _, amount = pair.partition("=")
+        if not amount.isascii() or not amount.isdigit():
+            raise Misconfigured(f"--costs takes measures with whole numbers, like tokens=500, not {pair!r}")
+        amounts[measure.strip()] = int(amount)
+    return amounts
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")

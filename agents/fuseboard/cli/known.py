@@ -1,0 +1,76 @@
+"""The configuration as a pod would find it now: in Redis, else on disk."""
+
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+
+from fuseboard.configuration.clock import ServerClock
+from fuseboard.configuration.disk import Disk, DiskError
+from fuseboard.configuration.offer import Offer, OfferError, read_offer
+from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.configuration.source import Source
+from fuseboard.configuration.stored import read_configuration
+from fuseboard.contract.words import ConfigSource
+from fuseboard.errors import Misconfigured
+from fuseboard.settings import AgentSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    environment: str
+    snapshot: Snapshot
+    #: Tells the time as the servers count it.
+    clock: ServerClock
+    notes: tuple[str, ...] = ()
+
+
+async def learn(settings: AgentSettings, *, tenant: str = "") -> Known:
+    """Raises ``Misconfigured`` when no configuration can be found."""
+    clock = ServerClock()
+    try:
+        offer = await _in_redis(settings, tenant, clock)
+        trouble = "Redis holds no configuration yet: nothing was published"
+    except (RedisError, OSError, TimeoutError, OfferError) as error:
+        offer, trouble = None, f"no configuration from Redis: {error}"
+    notes: tuple[str, ...] = ()
+    if offer is None:
+        offer, notes = _on_disk(settings), (f"{trouble}; this is the copy on disk",)
+    if offer is None or offer.policy is None:
+        raise Misconfigured(f"{trouble}, and there is no copy on disk")
+    snapshot = Snapshot(head=offer.head, policy=offer.policy, source=offer.source)
+    for name, record in offer.tenants.items():
+        snapshot.tenants.put(name, record)
+    return Known(settings.environment, snapshot, clock, notes)
+
+
+async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) -> Offer | None:
+    source = Source(url=settings.redis_url, environment=settings.environment)
+    try:
+        stored = await read_configuration(
+            await source.locate(),
+            settings.environment,
+            tenants=(tenant,) if tenant else (),
+            with_policy=True,
+            clock=clock,
+        )
+    finally:
+        await source.close()
+    if stored is None:
+        return None
+    return read_offer(
+        environment=settings.environment,
+        head=stored.head,
+        document=stored.document,
+        tenants=stored.tenants,
+        source=ConfigSource.REDIS,
+    )
+
+
+def _on_disk(settings: AgentSettings) -> Offer | None:
+    if settings.state_dir is None:
+        return None
+    try:
+        found = Disk(settings.state_dir, environment=settings.environment, service=settings.service).read()
+    except (DiskError, OfferError) as error:
+        raise Misconfigured(f"no configuration: the copy on disk is unusable: {error}") from error
+    return found[0] if found is not None else None

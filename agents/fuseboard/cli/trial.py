@@ -1,0 +1,163 @@
+"""Every script the agent has, run by the agent's own code on a dependency that nobody calls."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+
+import hiredis
+import msgspec
+
+from fuseboard.admission import Admission
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.offer import Offer
+from fuseboard.contract import keys
+from fuseboard.contract.policy import (
+    BreakerPolicy,
+    ConfigHead,
+    Dependency,
+    Limit,
+    Policy,
+    Tier,
+    Tuning,
+    encode_policy,
+    hash_of,
+)
+from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome, Period
+from fuseboard.errors import Refused
+from fuseboard.reporting.counters import Counters
+from fuseboard.settings import AgentSettings
+from fuseboard.store import Store, open_store
+from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word
+from fuseboard.store.scripts import Script
+
+DEPENDENCY = "fuseboard-doctor"
+TENANT = "(fuseboard doctor)"
+WAIT_S = 2.0
+
+_RING = Limit(name="ring", limit=1_000_000, window_ms=1000, algorithm=Algorithm.SLIDING_WINDOW)
+_LIMITS = (
+    _RING,
+    Limit(name="bucket", limit=1_000_000, window_ms=1000, burst=1_000_000),
+    msgspec.structs.replace(_RING, name="period", algorithm=Algorithm.FIXED_WINDOW, period=Period.HOUR),
+    msgspec.structs.replace(_RING, name="slots", algorithm=Algorithm.CONCURRENCY),
+    msgspec.structs.replace(_RING, name="tokens", measure="tokens"),
+)
+
+
+class Listening:
+    """A store that remembers what its scripts answered with an error, and how long they took."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.errors: list[str] = []
+        self.took_s: list[float] = []
+        self.answers = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def run(
+        self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
+    ) -> None:
+        asked = monotonic()
+
+        def answered(reply: Reply) -> None:
+            self.answers += 1
+            self.took_s.append(monotonic() - asked)
+            if isinstance(reply, Exception):
+                self.errors.append(f"{script.name}: {reply}")
+            on_reply(reply)
+
+        self._store.run(script, keys, arguments, answered)
+
+
+class Trial:
+    def __init__(self, settings: AgentSettings, tuning: Tuning) -> None:
+        self._environment = settings.environment
+        self._store = open_store(settings.redis_url)
+        self._listening = Listening(self._store)
+        configuration = Configuration(environment=settings.environment)
+        configuration.apply(_offer(settings.environment, tuning))
+        self._changed = asyncio.Event()
+        self._admission = Admission(
+            configuration=configuration,
+            counters=Counters(),
+            store=self._listening,  # type: ignore[arg-type] # it has whatever the store has
+            server="fuseboard-doctor",
+            environment=settings.environment,
+            on_change=self._changed.set,
+        )
+
+    @property
+    def errors(self) -> list[str]:
+        return self._listening.errors
+
+    async def run(self, calls: int) -> list[float]:
+        """How long each of ``calls`` decisions took; nothing of it is left in Redis."""
+        self._admission.start()
+        try:
+            await self._until(lambda: self._admission.mode is not Mode.LOCAL)
+            await self._every_script()
+            if self.errors:
+                return []
+            self._listening.took_s.clear()
+            for _ in range(calls):
+                await self._admission.admit_request(TENANT)
+            return self._listening.took_s[:calls]
+        finally:
+            await self._forget()
+            await self._admission.stop()
+
+    async def _every_script(self) -> None:
+        admission = self._admission
+        with suppress(Refused):
+            permit = await admission.admit_call(DEPENDENCY, costs={"tokens": 2})
+            admission.settle(permit.decision, "tokens", 1)
+            # Trips its breaker: that writes all there is to write.
+            admission.report(permit, Outcome.FAILURE)
+            await self._until(lambda: self._listening.answers >= 3)
+            # The script goes on without its history, but people look for it.
+            if await self._store.call("EXISTS", keys.transitions(self._environment, DEPENDENCY)) != 1:
+                self.errors.append("report: no permission to write the history of breakers (XADD)")
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        until = monotonic() + WAIT_S
+        while not done() and monotonic() < until:  # noqa: ASYNC110 - a person waits, once
+            await asyncio.sleep(0.005)
+
+    async def _forget(self) -> None:
+        environment = self._environment
+        named = (keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
+        ours = [key(environment, DEPENDENCY) for key in named]
+        ours += [keys.vendor_limit(environment, DEPENDENCY, limit.name) for limit in _LIMITS]
+        ours += [keys.tenant_quota(environment, TENANT, _RING.name)]
+        # What cannot be removed ends by itself; errors were told already.
+        with suppress(OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
+            for key in ours:
+                await self._store.call("DEL", key)
+
+
+def _offer(environment: str, tuning: Tuning) -> Offer:
+    policy = Policy(
+        environment=environment,
+        default_tier="doctor",
+        tiers=(Tier(name="doctor", quotas=(_RING,)),),
+        dependencies=(
+            Dependency(
+                name=DEPENDENCY,
+                vendor_limits=_LIMITS,
+                breaker=BreakerPolicy(consecutive_failures=1, minimum_servers=1, open_ms=1000),
+            ),
+        ),
+        tuning=tuning,
+    )
+    document = encode_policy(policy)
+    head = ConfigHead(epoch=1, revision=1, hash=hash_of(document))
+    return Offer(
+        head=head,
+        source=ConfigSource.DISK,
+        policy=policy,
+        document=document,
+        tenants={TENANT: None},
+    )
