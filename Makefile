@@ -50,6 +50,7 @@ lint-python: environment
 
 lint-types: environment
 	@$(PY) -m mypy
+	@$(PY) -m mypy tests/agents/typing_api.py
 
 lint-imports: environment
 	@.venv/bin/lint-imports --no-logo

@@ -3,16 +3,20 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
+from fuseboard import AgentSettings, blocking
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.integrations.httpx import CallRefused, GuardedTransport
+from fuseboard.integrations.httpx import BlockingGuardedTransport, CallRefused, GuardedTransport
 from fuseboard.outcomes import outcome_of_exception
-from tests.agents.servers import until
+from tests.agents.published import publish
+from tests.agents.servers import POLICY, until
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -242,3 +246,90 @@ def test_an_exception_with_a_status_is_judged_by_it(code: int, outcome: Outcome)
         status = code
 
     assert outcome_of_exception(VendorError()) is outcome
+
+
+def asking_for_quiet(code: int, retry_after: str) -> Answer:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        headers = f"Retry-After: {retry_after}\r\nContent-Length: 0\r\nConnection: close"
+        writer.write(f"HTTP/1.1 {code} X\r\n{headers}\r\n\r\n".encode())
+        await writer.drain()
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("code", "retry_after", "reported"),
+    [
+        (429, "7", (Outcome.NEUTRAL, 7000)),
+        (503, "7", (Outcome.FAILURE, 7000)),
+        (429, "86400", (Outcome.NEUTRAL, 3_600_000)),
+        (429, "Fri, 31 Dec 9999 23:59:59 GMT", (Outcome.NEUTRAL, 3_600_000)),
+        (429, "soon", (Outcome.FAILURE, 0)),
+        (500, "7", (Outcome.FAILURE, 0)),
+    ],
+)
+async def test_a_vendor_that_asks_for_quiet_is_heeded(vendor, agent, client, code, retry_after, reported):
+    vendor.answer = asking_for_quiet(code, retry_after)
+    await client.get(vendor.url)
+    ((outcome, _),) = agent.reports
+    assert (outcome, agent.cooldowns[0]) == reported
+
+
+async def test_a_request_without_a_timeout_gets_the_dependencys(vendor, agent):
+    vendor.answer = never
+    agent.timeout = 0.1
+    transport = GuardedTransport(agent, dependency="payments")
+    async with httpx.AsyncClient(transport=transport, timeout=None) as client:  # noqa: S113 - the point
+        with pytest.raises(httpx.ReadTimeout):
+            await client.get(vendor.url)
+        vendor.answer = status(200)
+        request = client.build_request("GET", vendor.url, timeout=httpx.Timeout(None, connect=3))
+        await client.send(request)
+    assert request.extensions["timeout"] == {"connect": 3, "read": 0.1, "write": 0.1, "pool": 0.1}
+
+
+class TestBlocking:
+    """The same for `httpx.Client`, with a real agent and a real Redis."""
+
+    @pytest.fixture
+    async def guarded(
+        self, limits: redis.Redis, redis_url: str, tmp_path: Path
+    ) -> AsyncIterator[blocking.Agent]:
+        publish(limits, POLICY, revision=1)
+        agent = blocking.Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path))
+        yield agent
+        await asyncio.to_thread(agent.stop)
+
+    async def send(self, agent: blocking.Agent, url: str, **options: object) -> httpx.Response:
+        def send() -> httpx.Response:
+            with httpx.Client(transport=BlockingGuardedTransport(agent, dependency="payments")) as client:
+                return client.get(url, **options)
+
+        return await asyncio.to_thread(send)
+
+    async def test_every_end_is_reported_once(self, vendor, guarded: blocking.Agent):
+        assert (await self.send(guarded, vendor.url)).text == "ok"
+        vendor.answer = status(404)
+        await self.send(guarded, vendor.url)
+        vendor.answer = half_a_body
+        with pytest.raises(httpx.TransportError):
+            await self.send(guarded, vendor.url, timeout=0.2)
+        vendor.answer = hang_up
+        with pytest.raises(httpx.TransportError):
+            await self.send(guarded, vendor.url)
+
+        def counted() -> tuple[int, ...]:
+            (seen,) = guarded._started().counters.wire().dependencies
+            return (seen.ok, seen.neutral, seen.failure)
+
+        await until(lambda: counted() == (1, 1, 2))
+
+    async def test_quiet_that_a_vendor_asked_for_refuses_the_next_request(
+        self, vendor, guarded: blocking.Agent
+    ):
+        vendor.answer = asking_for_quiet(429, "60")
+        assert (await self.send(guarded, vendor.url)).status_code == 429
+        with pytest.raises(CallRefused) as refused:
+            await self.send(guarded, vendor.url)
+        assert refused.value.decision.reason is Reason.COOLING_DOWN
+        assert vendor.requests == 1
