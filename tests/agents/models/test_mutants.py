@@ -11,7 +11,14 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fuseboard.store.scripts import Script, read_script
-from tests.agents import scripts, test_admit_lua, test_report_lua
+from tests.agents import (
+    scripts,
+    test_admit_breaker,
+    test_admit_limits,
+    test_admit_settling,
+    test_admit_sharing,
+    test_report_lua,
+)
 from tests.agents.models.machines import breaker_machine, limits_machine
 from tests.agents.models.mutants import MUTANTS, Mutant
 
@@ -26,6 +33,9 @@ HUNT = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+
+
+EXAMPLES = (test_admit_limits, test_admit_settling, test_admit_sharing, test_admit_breaker, test_report_lua)
 
 
 @contextmanager
@@ -48,7 +58,7 @@ def mutated(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 def examples() -> Iterator[Callable[[redis.Redis], object]]:
     """The written examples, as functions of a client."""
-    for module in (test_admit_lua, test_report_lua):
+    for module in EXAMPLES:
         holders = [module, *(kind() for name, kind in vars(module).items() if name.startswith("Test"))]
         for holder in holders:
             for name in dir(holder):

@@ -1,0 +1,100 @@
+"""``admit.lua`` and ``settle.lua``: what calls take for a while, and what they really cost."""
+
+import redis
+
+from fuseboard.admission.calendar import period_around
+from fuseboard.contract.words import Period
+from tests.agents.limit_kinds import bucket, daily, slots, window
+from tests.agents.scripts import Group, Store
+
+
+class TestCalendar:
+    """Fixed windows: the period is worked out by who asks, and checked by the clock of Redis."""
+
+    def test_all_of_it_may_be_spent_in_one_period(self, limits: redis.Redis):
+        store = Store(limits, [daily(100)])
+        assert store.admit((150, 1)).granted == 100
+        refused = store.admit()
+        began, ends = period_around(store.now_us, Period.DAY, "UTC")
+        assert refused.groups[0].wait_us == ends - store.now_us
+        store.now_us = ends - 1
+        assert store.admit().granted == 0
+        store.now_us = ends
+        assert store.admit((150, 1)).granted == 100
+        assert began < ends
+
+    def test_a_period_that_is_not_now_decides_nothing(self, limits: redis.Redis):
+        store = Store(limits, [daily(100)])
+        asked_at = store.now_us
+        store.advance(2 * 86_400)
+        assert store.admit(period_at=asked_at).verdict == "late"
+        assert store.contents() == {}
+
+
+class TestConcurrency:
+    def test_so_many_at_once_and_no_more(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        assert store.admit((5, 1)).granted == 3
+        assert store.admit().groups[0] == Group(granted=0, blocked=1, wait_us=1_000_000)
+
+    def test_a_slot_is_free_when_its_call_has_ended(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        store.admit((3, 1))
+        store.settle(tokens=("b1.2",))
+        assert store.admit((3, 1)).granted == 1
+
+    def test_a_dead_server_frees_its_slots_with_their_leases(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        store.admit((3, 1))
+        store.advance(0.999)
+        assert store.admit().granted == 0
+        store.advance(0.001)
+        assert store.admit((5, 1)).granted == 3
+
+    def test_a_slot_freed_twice_is_one_slot(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        store.admit((3, 1))
+        for _ in range(3):
+            store.settle(tokens=("b1.1", "b1.1", "never.given"))
+        assert store.admit((3, 1)).granted == 1
+
+
+class TestSettling:
+    def test_the_real_cost_replaces_the_estimate(self, limits: redis.Redis):
+        for limit in (window(100), bucket(100, 100), daily(100)):
+            limits.flushall()
+            store = Store(limits, [limit])
+            store.admit((1, 40))
+            store.settle(amount=20)
+            assert store.admit((50, 1)).granted == 40, limit.name
+            store.settle(amount=-10)
+            assert store.admit((50, 1)).granted == 10, limit.name
+
+    def test_what_was_really_spent_counts_beyond_the_limit(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        store.admit()
+        store.settle(amount=100)
+        assert store.admit().granted == 0
+
+    def test_a_refund_belongs_to_where_it_was_spent(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        store.admit((4, 1))
+        spent_at = store.now_us
+        store.advance(0.5)
+        store.admit((4, 1))
+        store.settle(amount=-100, at=spent_at)
+        assert store.admit((10, 1)).granted == 6
+
+    def test_a_refund_out_of_the_window_gives_nothing(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        spent_at = store.now_us
+        store.advance(5)
+        store.admit((10, 1))
+        store.settle(amount=-10, at=spent_at)
+        assert store.admit().granted == 0
+
+    def test_a_bucket_never_holds_more_than_its_burst(self, limits: redis.Redis):
+        store = Store(limits, [bucket(10, 5)])
+        store.admit()
+        store.settle(amount=-100)
+        assert store.admit((10, 1)).granted == 5
