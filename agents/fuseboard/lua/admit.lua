@@ -122,7 +122,8 @@ if guarded then
     local cool = tonumber(texts[3] and string.match(texts[3], '^%d+$'))
     -- The vendor asked for quiet. That binds under a hold too, as its limits do; a longer time
     -- than an hour is garbage.
-    if cool and cool > now and cool <= now + 3600000000 and (verdict == ADMITS or verdict == PROBES or verdict == BYPASS) then
+    if cool and cool > now and cool <= now + 3600000000 and
+        (verdict == ADMITS or verdict == PROBES or verdict == BYPASS) then
         verdict, wait = COOLING_DOWN, cool - now
     end
 end

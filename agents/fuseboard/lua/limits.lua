@@ -139,7 +139,8 @@ local function wait_for(limit, cost)
     elseif limit.algorithm == FIXED_WINDOW then
         return limit.size - now
     elseif limit.algorithm == CONCURRENCY then
-        local first = redis.pcall('ZRANGEBYSCORE', limit.key, '(' .. string.format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+        local after = '(' .. string.format('%d', now)
+        local first = redis.pcall('ZRANGEBYSCORE', limit.key, after, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
         return first[2] and tonumber(first[2]) - now or limit.window
     end
     local spent = (limit.us - now) * limit.limit + limit.fraction

@@ -52,11 +52,10 @@ for i, key in ipairs(KEYS) do
         if limit.repaired then write_limit(limit) end
     else
         if not again then read_limit(limit, texts[i]) end
-        if limit.outside then
-            amount = 0 -- the period is over, and its count with it
-        elseif amount > 0 then
+        -- Outside its period a calendar quota keeps no count: there is nothing to correct.
+        if amount > 0 and not limit.outside then
             spend(limit, amount)
-        elseif amount < 0 then
+        elseif amount < 0 and not limit.outside then
             refund(limit, -amount, at)
         end
         if limit.spent or limit.repaired then write_limit(limit) end
