@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from fuseboard.admission.demand import Demand
+from fuseboard.admission.handing_out import give_back, hand_out, place_of
 from fuseboard.admission.question import (
     ADMITS,
     BYPASS,
@@ -219,7 +220,7 @@ class Batcher:
                     generation=generation,
                     at_us=now_us,
                     left=yes.left,
-                    blocked=_place(question, demand, blocked),
+                    blocked=place_of(question, demand, blocked),
                     wait_us=group_wait,
                 )
                 for caller in callers[granted:]:
@@ -271,31 +272,6 @@ class Batcher:
             domain.gathering = None
 
 
-def hand_out(
-    domain: Domain,
-    demand: Demand,
-    callers: list[Caller],
-    yes: Answer,
-    granted: int,
-    tokens: list[str] | None,
-) -> None:
-    """Tell the first ``granted`` callers; what nobody waits for any more goes back."""
-    for place, caller in enumerate(callers[:granted]):
-        answer = yes if tokens is None else yes.with_token(tokens[place])
-        if caller.done():
-            domain.unused(demand, answer)
-        else:
-            caller.set_result(answer)
-
-
-def _place(question: Question, demand: Demand, blocked: int) -> int:
-    """Which limit of the demand is meant by a number of the question's."""
-    for place, ref in enumerate(demand.refs, start=1):
-        if question.numbers[ref.key] == blocked:
-            return place
-    return blocked
-
-
 async def ask_for(batcher: Batcher, domain: Domain, demand: Demand) -> Answer | None:
     """Ask; a caller cancelled in the moment of its answer gives back what it was granted."""
     caller = batcher.ask(domain, demand)
@@ -304,10 +280,3 @@ async def ask_for(batcher: Batcher, domain: Domain, demand: Demand) -> Answer | 
     except asyncio.CancelledError:
         give_back(domain, demand, caller)
         raise
-
-
-def give_back(domain: Domain, demand: Demand, caller: Caller) -> None:
-    """``caller`` was cancelled: if it was granted something in that moment, nobody will use it."""
-    answer = caller.result() if caller.done() and not caller.cancelled() else None
-    if answer is not None and answer.granted:
-        domain.unused(demand, answer)

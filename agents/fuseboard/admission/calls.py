@@ -7,9 +7,10 @@ from time import monotonic
 from typing import NoReturn
 
 from fuseboard.admission.answers import Answers, Refusal, reason_of, statuses
-from fuseboard.admission.batch import Batcher, give_back
+from fuseboard.admission.batch import Batcher
 from fuseboard.admission.demand import Demand
 from fuseboard.admission.gate import Gate
+from fuseboard.admission.handing_out import give_back
 from fuseboard.admission.leases import Leases, Supply
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
