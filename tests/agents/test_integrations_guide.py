@@ -13,7 +13,7 @@ import redis
 
 from fuseboard.configuration.disk import read_bootstrap
 from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
-from fuseboard.contract.words import Mode
+from fuseboard.contract.words import Dimension, Mode
 from fuseboard.settings import AgentSettings
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY, until
@@ -63,6 +63,7 @@ async def guide(
     policy = msgspec.structs.replace(
         POLICY,
         tiers=(Tier(name="free", quotas=(REQUESTS,)),),
+        subject_limits=(Limit(name="per-ip", limit=2, window_ms=60_000, burst=2, per=(Dimension.IP,)),),
         dependencies=(Dependency(name="payments-api", breaker=BREAKER),),
     )
     publish(limits, policy, revision=1, tenants={"late-payer": TenantRecord(tier="free", suspended=True)})
@@ -82,6 +83,8 @@ async def guide(
     server.should_exit = True
     await serving
     await names["payments"].aclose()
+    names["vendor"].close()
+    await asyncio.to_thread(names["worker"].stop)
 
 
 async def test_the_guide_does_what_it_says(guide: dict[str, Any], vendor: Vendor):
@@ -122,6 +125,43 @@ async def test_a_vendor_that_fails_is_no_longer_called_and_the_answer_is_a_503(
 
         with pytest.raises(guide["fuseboard"].Refused):
             await guide["charge_by_another_client"](send)
+
+
+async def test_requests_outside_of_the_middleware_and_single_routes_are_limited_too(
+    guide: dict[str, Any], vendor: Vendor
+):
+    refused = guide["fuseboard"].Refused
+
+    async def store(rows: list[int]) -> int:
+        return len(rows)
+
+    assert await guide["import_file"]("importer", [1, 2, 3], store) == 3
+    with pytest.raises(refused):
+        await guide["import_file"]("importer", [1, 2, 3, 4, 5, 6], store)
+    for _ in range(6):
+        assert await guide["export"]("exporter") == "everything of exporter"
+    with pytest.raises(refused):
+        await guide["export"]("exporter")
+
+    async with httpx.AsyncClient(base_url=guide["url"]) as client:
+        headers = [{"X-Tenant": f"tenant-{number}", "X-Key": "reporter"} for number in range(7)]
+        answers = [await client.get("/reports/2026", headers=each) for each in headers]
+    assert [answer.status_code for answer in answers] == [200] * 6 + [429]
+    assert answers[-1].headers["Content-Type"] == "application/problem+json"
+
+
+async def test_callers_without_a_tenant_and_code_without_a_loop(guide: dict[str, Any], vendor: Vendor):
+    transport = httpx.ASGITransport(guide["public"])
+    async with httpx.AsyncClient(transport=transport, base_url="http://public") as client:
+        answers = [await client.get("/") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [404, 404, 429]
+
+    def in_a_thread() -> str:
+        assert guide["vendor"].get("/").status_code == 200
+        return guide["monthly_invoice"]("acme")
+
+    assert await asyncio.to_thread(in_a_thread) == "invoice of acme"
+    assert vendor.requests == 1
 
 
 def test_the_bootstrap_file_of_the_guide_is_one(tmp_path: Path):
