@@ -58,6 +58,9 @@ def harmless(subject: Subject) -> Subject:
         return NOBODY
     if not isinstance(subject, Subject):
         raise Misconfigured(f"subject must be a fuseboard.Subject, not {type(subject).__name__}")
+    for value in (subject.user, subject.ip, subject.api_key, subject.endpoint):
+        if not isinstance(value, str):
+            raise Misconfigured(f"whoever a subject names is named by text, not {type(value).__name__}")
     return Subject(
         user=_id(subject.user),
         ip=_id(subject.ip),

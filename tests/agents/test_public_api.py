@@ -266,6 +266,9 @@ class TestWrongUse:
             await agent.check(None)
         with pytest.raises(Misconfigured, match=r"fuseboard\.Subject"):
             await agent.check(None, subject="192.0.2.1")
+        wrong: Any = 7
+        with pytest.raises(Misconfigured, match="by text"):
+            await agent.check("acme", subject=Subject(user=wrong))
 
     @pytest.mark.parametrize("actual", [-1, 1.5, float("nan"), None, True])
     async def test_an_actual_cost_that_cannot_be(self, agent: Agent, actual: Any):

@@ -1,0 +1,71 @@
+"""An adapter that guards one dependency behind a ``requests`` session.
+
+::
+
+    session.mount("https://payments.example.com", GuardedAdapter(agent, dependency="payments-api"))
+
+A refused request raises ``CallRefused``, which is both ``fuseboard.Refused`` and
+``requests.ConnectionError``. Outcomes are those of ``fuseboard.integrations.httpx``, known when
+the headers have come: a body that breaks off later is not counted. Redirects are calls of their
+own.
+"""
+
+from time import monotonic
+from typing import Any
+
+import requests
+from requests.adapters import BaseAdapter, HTTPAdapter
+
+from fuseboard.blocking import Agent
+from fuseboard.decision import Decision
+from fuseboard.errors import Refused
+from fuseboard.outcomes import outcome_of_exception, outcome_of_response
+
+
+class CallRefused(Refused, requests.ConnectionError):
+    """The request was not sent. ``decision`` says why, and when to try again."""
+
+    def __init__(self, decision: Decision, request: requests.PreparedRequest) -> None:
+        requests.ConnectionError.__init__(self, decision.explain(), request=request)
+        self.decision = decision
+
+
+class GuardedAdapter(BaseAdapter):
+    """With a ``tenant``, that tenant's quotas on the dependency bind too."""
+
+    def __init__(
+        self, agent: Agent, *, dependency: str, tenant: str = "", adapter: BaseAdapter | None = None
+    ) -> None:
+        super().__init__()
+        self._agent, self._dependency, self._tenant = agent, dependency, tenant
+        self._adapter = adapter if adapter is not None else HTTPAdapter()
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: dict[str, str] | None = None,
+    ) -> requests.Response:
+        try:
+            permit = self._agent.admit_call(self._dependency, tenant=self._tenant)
+        except Refused as refused:
+            raise CallRefused(refused.decision, request) from None
+        if timeout is None:
+            timeout = self._agent.timeout_s(self._dependency)
+        started = monotonic()
+        try:
+            response = self._adapter.send(
+                request, stream=stream, timeout=timeout, verify=verify, cert=cert, proxies=proxies
+            )
+        except BaseException as error:
+            self._agent.report(permit, outcome_of_exception(error))
+            raise
+        outcome, cooldown_ms = outcome_of_response(response.status_code, response.headers)
+        self._agent.report(permit, outcome, monotonic() - started, cooldown_ms=cooldown_ms)
+        return response
+
+    def close(self) -> None:
+        self._adapter.close()

@@ -1,0 +1,133 @@
+"""WSGI middleware: limits decide before the application sees the request.
+
+::
+
+    app = FuseboardMiddleware(app, agent=fuseboard.blocking.from_env(), tenant=tenant_of)
+
+As ``fuseboard.integrations.asgi``, with an agent of ``fuseboard.blocking`` and functions of the
+environment in place of the scope.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from fuseboard.blocking import Agent
+from fuseboard.contract.words import Algorithm
+from fuseboard.decision import Decision
+from fuseboard.errors import Misconfigured, Refused
+from fuseboard.integrations.problem import Headers, limit_headers, refusal
+from fuseboard.subject import NOBODY, Subject
+
+Environ: TypeAlias = dict[str, Any]
+ExcInfo: TypeAlias = (
+    tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | None
+)
+StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
+App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+logger = logging.getLogger("fuseboard.wsgi")
+
+
+def subject_of(environ: Environ) -> Subject:
+    """Who asks: the peer's address (a proxy's, unless something sets ``REMOTE_ADDR``), method and path."""
+    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    return Subject(ip=environ.get("REMOTE_ADDR", ""), endpoint=f"{environ['REQUEST_METHOD']} {path}")
+
+
+class FuseboardMiddleware:
+    """See ``fuseboard.integrations.asgi`` for what ``tenant``, ``subject``, ``cost`` and ``costs`` say."""
+
+    def __init__(
+        self,
+        app: App,
+        agent: Agent,
+        tenant: Callable[[Environ], str | None],
+        cost: Callable[[Environ], int] | None = None,
+        subject: Callable[[Environ], Subject | None] | None = None,
+        costs: Callable[[Environ], Mapping[str, int]] | None = None,
+        legacy_headers: bool = False,
+    ) -> None:
+        self._app = app
+        self._agent = agent
+        self._tenant = tenant
+        self._cost = cost
+        self._subject = subject
+        self._costs = costs
+        self._legacy = legacy_headers
+        #: Requests that passed because the agent could not be asked.
+        self.failed_open = 0
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        decision = self._decide(environ)
+        if decision is None:
+            return self._serve(environ, start_response, [])
+        if not decision.allowed:
+            return self._refuse(environ, start_response, decision)
+        try:
+            body = self._serve(environ, start_response, limit_headers(decision, legacy=self._legacy))
+        except BaseException:
+            self._agent.finish(decision)
+            raise
+        if any(limit.algorithm is Algorithm.CONCURRENCY for limit in decision.limits):
+            return _Body(body, lambda: self._agent.finish(decision))
+        return body
+
+    def _decide(self, environ: Environ) -> Decision | None:
+        tenant = self._tenant(environ)
+        subject = self._subject(environ) if self._subject is not None else None
+        if tenant is None and (subject is None or subject == NOBODY):
+            return None
+        cost = self._cost(environ) if self._cost is not None else 1
+        costs = self._costs(environ) if self._costs is not None else None
+        try:
+            return self._agent.check(tenant, cost, costs=costs, subject=subject or NOBODY)
+        except Misconfigured:
+            # A cost that cannot be. Refusing everybody would be worse than no limit.
+            self.failed_open += 1
+            if self.failed_open == 1:
+                logger.exception("wsgi.failed_open: the request passed; further ones are only counted")
+            return None
+
+    def _serve(self, environ: Environ, start_response: StartResponse, extra: Headers) -> Iterable[bytes]:
+        started = False
+
+        def start_with_headers(
+            status: str, headers: Headers, exc_info: ExcInfo = None
+        ) -> Callable[[bytes], object]:
+            nonlocal started
+            started = True
+            return start_response(status, [*headers, *extra], exc_info)
+
+        try:
+            return self._app(environ, start_with_headers)
+        except Refused as refused:
+            if started:
+                raise
+            return self._refuse(environ, start_response, refused.decision)
+
+    def _refuse(self, environ: Environ, start_response: StartResponse, decision: Decision) -> Iterable[bytes]:
+        status, headers, body = refusal(decision, legacy=self._legacy)
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+
+class _Body:
+    """An answer whose end ends the request."""
+
+    def __init__(self, body: Iterable[bytes], ended: Callable[[], None]) -> None:
+        self._body, self._ended = body, ended
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        """Called by the server exactly once, whatever happened (PEP 3333)."""
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._ended()
