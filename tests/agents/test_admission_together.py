@@ -6,7 +6,7 @@ import msgspec
 import redis
 
 from fuseboard.contract.policy import Dependency, Limit
-from fuseboard.contract.words import Algorithm
+from fuseboard.contract.words import Algorithm, Dimension
 from fuseboard.errors import Refused
 from fuseboard.subject import Subject
 from tests.agents.servers import BREAKER, POLICY, REQUESTS, configured, running
@@ -40,3 +40,26 @@ async def test_tenants_share_the_vendors_limit(limits: redis.Redis, redis_url: s
         permits = await asyncio.gather(*calls, return_exceptions=True)
     refused = [permit for permit in permits if isinstance(permit, Refused)]
     assert len(permits) - len(refused) == TEN.limit
+
+
+async def test_a_caller_cancelled_between_two_domains_spent_in_neither(limits: redis.Redis, redis_url: str):
+    by_ip = Limit(name="by-ip", limit=500, window_ms=60_000, burst=500, per=(Dimension.IP,))
+    by_user = Limit(name="by-user", limit=500, window_ms=60_000, burst=500, per=(Dimension.USER,))
+    rules = msgspec.structs.replace(POLICY, subject_limits=(by_ip, by_user))
+    ada = Subject(ip="192.0.2.1", user="ada")
+    async with running(redis_url, configuration=configured(rules)) as server:
+        for ticks in range(80):
+            task = asyncio.create_task(server.admission.admit_request("", 400, subject=ada))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            task.cancel()
+            (decision,) = await asyncio.gather(task, return_exceptions=True)
+            if not isinstance(decision, BaseException):
+                server.admission.give_back(decision)
+
+        deadline = asyncio.get_running_loop().time() + 10
+        # Within ten seconds a bucket refills 84, so that 400 fit only when all was given back.
+        while not (again := await server.admission.admit_request("", 400, subject=ada)).allowed:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.01)
+        assert again.limits[0].name == "by-ip"

@@ -141,17 +141,22 @@ class RequestAdmission:
         return supply
 
     async def _of_nobody(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Decision:
-        """Every domain that binds, in turn; what was spent is given back when a later one refuses."""
+        """Every domain that binds, in turn; what was spent is given back unless all of them allow."""
         spent: list[Charge] = []
         limits: tuple[LimitStatus, ...] = ()
-        for domain, demand in self.domains.of_subject(snapshot, costs, subject):
-            decision = await self.spend(snapshot, domain, demand, "")
-            limits += decision.limits
-            if not decision.allowed:
+        allowed = False
+        try:
+            for domain, demand in self.domains.of_subject(snapshot, costs, subject):
+                decision = await self.spend(snapshot, domain, demand, "")
+                limits += decision.limits
+                if not decision.allowed:
+                    return decision
+                spent += decision.charges
+            allowed = True
+        finally:  # also when the caller was cancelled between two of them
+            if not allowed:
                 for charge in spent:
                     self.give_back(charge)
-                return decision
-            spent += decision.charges
         return self.answers.allow(snapshot, limits, charges=tuple(spent))
 
     def give_back(self, charge: Charge) -> None:
