@@ -104,11 +104,11 @@ class Store:
         wanted = groups or ((1, 1),)
         self.batches += 1
         keys = [*(self.GUARD if self.guarded else ()), *(self.limit_key(limit) for limit in self.limits)]
-        guard: tuple[object, ...] = ()
+        guard: tuple[object, ...] = (0,)
         if self.guarded:
             policy = self.policy
             times = (policy.probe_lease_ms * 1000, policy.open_max_ms * 1100, policy.slow_start_ms * 1000)
-            guard = (policy.probes, *times, server)
+            guard = (1, policy.probes, *times, server)
         rules = RuleBook(1.0, period_at or self.now_us)
         numbers = [rules.number(limit) for limit in self.limits]
         asked: list[int] = []
@@ -116,7 +116,8 @@ class Store:
             asked += [classes[position] if classes else 50, count, len(self.limits)]
             for index in range(1, len(self.limits) + 1):
                 asked += [index, cost]
-        question = (not_after, f"b{self.batches}", guard, rules.numbers, numbers, asked)
+        head = (not_after, f"b{self.batches}", *guard)
+        question = (*head, len(rules.numbers) // 6, *rules.numbers, len(numbers), *numbers, *asked)
         reply = msgspec.msgpack.decode(
             self._run(self.admit_script, keys, [msgspec.msgpack.encode(question)]), type=list[int]
         )

@@ -1,5 +1,7 @@
 """``admit.lua`` on a real server, in virtual time: what limits admit, refuse and leave alone."""
 
+import struct
+
 import pytest
 import redis
 
@@ -127,7 +129,8 @@ class TestUnreadable:
     def test_a_strict_limit_counts_it_as_spent_for_one_window(self, limits: redis.Redis, make):
         store = Store(limits, [make(5, failure_policy=FailurePolicy.FAIL_CLOSED)])
         key = store.limit_key(store.limits[0])
-        for poison in (b"garbage", b"\xc1\xc1", b"-1 -1 -1 -1", b"1 2 3", b""):
+        does_not_add_up = struct.pack(">14d", 100_000, START_US // 100_000, 0, *[9] * 11)
+        for poison in (b"garbage", b"\xc1\xc1", b"-1 -1 -1 -1", does_not_add_up, b"x" * 32, b""):
             limits.set(key, poison)
             poisoned = store.admit()
             assert (poisoned.granted, poisoned.unreadable) == (0, [1]), poison

@@ -152,7 +152,7 @@ class Gate:
         # Open times are lengthened by up to a tenth of jitter.
         open_max_us = policy.open_max_ms * 1100
         times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
-        return self.guard_keys, (policy.probes, *times, self._server)
+        return self.guard_keys, (1, policy.probes, *times, self._server)
 
     def learned(self, verdict: int, generation: int, wait_us: int) -> None:
         now = monotonic()

@@ -156,13 +156,17 @@ class Question:
         """The whole question, as ``admit.lua`` takes it."""
         rules = RuleBook(part, now_us)
         limits = [rules.number(limit) for limit in self.limits]
-        groups: list[int] = []
+        words: list[int | str] = [not_after, self.token, *(guard or (0,))]
+        words.append(len(rules.numbers) // 6)
+        words += rules.numbers
+        words.append(len(limits))
+        words += limits
         numbers = self.numbers
         for demand, callers in self.groups.items():
-            groups += (demand.priority, demand.bulk or len(callers), len(demand.refs))
+            words += (demand.priority, demand.bulk or len(callers), len(demand.refs))
             for ref, cost in zip(demand.refs, demand.costs, strict=True):
-                groups += (numbers[ref.key], cost)
-        return msgpack_encode((not_after, self.token, guard, rules.numbers, limits, groups))
+                words += (numbers[ref.key], cost)
+        return msgpack_encode(words)
 
     def tell_all(self, answer: Answer | None) -> None:
         self.over = True

@@ -7,23 +7,24 @@
 --
 -- KEYS  guarded: 1 override  2 breaker  3 cooldown  4 outcomes  5 evidence  6 transitions, then
 --       the limits; not guarded: the limits alone
--- ARGV  1 msgpack of an array (one word of many numbers costs a tenth of as many words):
+-- ARGV  1 msgpack of one flat array (one word of many numbers costs a tenth of as many words):
 --       not_after    store time in us after which nothing may be charged; 0 for no such time
 --       token        prefix of permits and slots, unique to this batch; no spaces, no '='
---       guard        empty, or when the domain is a dependency and has a breaker:
+--       guarded      1 when the domain is a dependency and has a breaker, else 0
+--       only when guarded:
 --         probes       half-open permits that may exist at once
 --         lease        us a permit lives
 --         open_max     us a breaker may stay open; a longer time in the key is garbage
 --         slow_start   us in which a breaker that closed lets traffic grow back; 0 at once
 --         server       who asks, for the history
---       rules        six numbers each:
+--       rules        how many; then for each:
 --         algorithm    1 sliding window  2 token bucket  3 fixed window  4 concurrency
 --         limit        of calls (or of what they cost) per window, or at once; at least 1
 --         window       us; fixed window: store time at which the period began; concurrency: lease
 --         size         sliding window: sub-buckets; bucket: burst; fixed window: the period's end
 --         shadow       1: count, never refuse
 --         lenient      1: what cannot be read counts as unspent, else as spent
---       limits       for each key of a limit, the number of its rule
+--       limits       how many; then for each key of a limit the number of its rule
 --       groups       of like calls, most important first; for each:
 --         class count  groups of one class share what is scarce; this many calls
 --         n            then n times: the index of a limit that binds them, and their cost to it
@@ -33,7 +34,7 @@
 --   generation   of the breaker; 0 when not guarded
 --   wait         us until asking again can help, when the verdict refuses; else 0
 --   now          store time in us
---   when every call was granted and every limit read: per limit, what is left. Otherwise:
+--   when there was enough for all: per limit, what is left. Otherwise:
 --   per group    granted, the limit that refused the rest (0 none, -1 the breaker), its wait in us
 --   per limit    left, calls a shadow limit would have refused, 1 if unreadable
 -- Granted calls are numbered over the groups in order; the token of call n is `token.n`.
@@ -41,7 +42,7 @@
 -- Token bucket: GCRA in exact rational arithmetic; four doubles us, fraction, limit, window hold the
 -- theoretical arrival time us + fraction/limit; spent calls survive a change of the limit.
 -- Sliding window: a ring of size + 1 sub-buckets, the oldest counted in full, so that any window
--- is covered; msgpack [width, head, sum, counts...]. Fixed window: the text `began spent`.
+-- is covered; doubles width, head, sum, counts.... Fixed window: the text `began spent`.
 -- Concurrency: a ZSET of tokens by the end of their lease.
 
 local time = redis.call('TIME')
@@ -55,12 +56,15 @@ local COOLING_DOWN, SLOW_START = 7, 8
 local min, max, floor = math.min, math.max, math.floor
 
 local asked = cmsgpack.unpack(ARGV[1])
-local not_after, token, guard, rules, rule_of, wants = unpack(asked)
+local not_after, token, guarded = asked[1], asked[2], asked[3] == 1
 if not_after > 0 and now > not_after then return cmsgpack.pack({ LATE, 0, 0, now }) end
 
-local guarded = #guard > 0
-local probes, lease, open_max, slow_start, server = unpack(guard)
+local probes, lease, open_max, slow_start, server = asked[4], asked[5], asked[6], asked[7], asked[8]
 local first_limit = guarded and 7 or 1
+-- Where the rules begin, the limits, and the groups.
+local rules_at = guarded and 10 or 5
+local limits_at = rules_at + 6 * asked[rules_at - 1] + 1
+local groups_at = limits_at + asked[limits_at - 1]
 
 -- Read everything the decision needs in one command. MGET answers nil for a key of another type.
 local wanted = {}
@@ -129,21 +133,60 @@ if guarded then
 end
 local admitting = verdict == ADMITS or verdict == PROBES or verdict == BYPASS
 
--- 2. The limits as they stand, and the groups that want of them.
+-- 2. The limits as they stand.
 local limits = {}
-for i = 1, #rule_of do
-    local limit = new_limit(KEYS[first_limit + i - 1], rules, 6 * rule_of[i] - 5, now)
+for i = 1, groups_at - limits_at do
+    local rule = rules_at + 6 * (asked[limits_at + i - 1] - 1)
+    local limit = new_limit(KEYS[first_limit + i - 1], asked, rule)
     if admitting then
         read_limit(limit, texts[(guarded and 3 or 0) + i])
         if limit.outside then return cmsgpack.pack({ LATE, 0, 0, now }) end
     end
     limits[i] = limit
 end
-local groups, at = {}, 1
-while wants[at] do
-    local count, n = wants[at + 1], wants[at + 2]
+
+-- Writes what the breaker has become.
+local function write_guard()
+    if verdict == PROBES or before then
+        write_breaker(KEYS[2], breaker)
+        if forget then redis.call('DEL', KEYS[4], KEYS[5]) end
+        if before and before ~= 'missing' then append_transition(KEYS[6], before, breaker, '', server, now) end
+    end
+end
+
+-- Nearly always there is enough for everybody. Then there is nothing to share out or to refuse, and
+-- no need to know who wanted what.
+if admitting and not slots and not part then
+    local at = groups_at
+    while asked[at] do
+        local count = asked[at + 1]
+        for j = at + 3, at + 1 + 2 * asked[at + 2], 2 do
+            local limit = limits[asked[j]]
+            limit.wanted = limit.wanted + count * asked[j + 1]
+        end
+        at = at + 3 + 2 * asked[at + 2]
+    end
+    local reply, enough = { verdict, breaker and breaker.generation or 0, 0, now }, true
+    for i, limit in ipairs(limits) do
+        local left = room(limit, 1) - limit.wanted
+        reply[4 + i] = left
+        if left < 0 or limit.tokens or limit.unreadable then enough = false break end
+    end
+    if enough then
+        for _, limit in ipairs(limits) do
+            spend(limit, limit.wanted)
+            write_limit(limit)
+        end
+        if guarded then write_guard() end
+        return cmsgpack.pack(reply)
+    end
+end
+
+local groups, at = {}, groups_at
+while asked[at] do
+    local count, n = asked[at + 1], asked[at + 2]
     local group = {
-        class = wants[at], count = count, need = admitting and count or 0, granted = 0, blocked = 0, wait = 0,
+        class = asked[at], count = count, need = admitting and count or 0, granted = 0, blocked = 0, wait = 0,
         limits = {}, costs = {}, first = 0,
     }
     if part then
@@ -155,9 +198,7 @@ while wants[at] do
     end
     if not admitting then group.blocked, group.wait = -1, wait end
     for j = 1, n do
-        local limit, cost = limits[wants[at + 1 + 2 * j]], wants[at + 2 + 2 * j]
-        group.limits[j], group.costs[j] = limit, cost
-        limit.wanted = limit.wanted + group.need * cost
+        group.limits[j], group.costs[j] = limits[asked[at + 1 + 2 * j]], asked[at + 2 + 2 * j]
     end
     groups[#groups + 1] = group
     at = at + 3 + 2 * n
@@ -178,7 +219,7 @@ local function grant(group, calls)
         local counted = calls
         if limit.shadow then
             counted = min(calls, max(0, room(limit, group.costs[j])))
-            limit.refused = limit.refused + calls - counted
+            limit.refused = (limit.refused or 0) + calls - counted
         end
         if counted > 0 then spend(limit, counted * group.costs[j]) end
     end
@@ -186,24 +227,8 @@ local function grant(group, calls)
     if slots then slots = slots - calls end
 end
 
--- Mostly there is enough for everybody, and nothing to share out.
-local scarce = slots ~= nil
-if admitting then
-    for _, limit in ipairs(limits) do
-        if limit.wanted > room(limit, 1) then scarce = true break end
-    end
-    if not scarce then
-        for _, limit in ipairs(limits) do
-            if limit.wanted > 0 then spend(limit, limit.wanted) end
-        end
-        for _, group in ipairs(groups) do
-            group.granted, group.need = group.need, 0
-        end
-    end
-end
-
 local position = 1
-while admitting and scarce and position <= #groups do
+while admitting and position <= #groups do
     local last = position
     while groups[last + 1] and groups[last + 1].class == groups[position].class do last = last + 1 end
     repeat
@@ -229,7 +254,7 @@ while admitting and scarce and position <= #groups do
 end
 
 local reply = { verdict, breaker and breaker.generation or 0, wait, now }
-local granted_total, complete = 0, admitting
+local granted_total = 0
 for _, group in ipairs(groups) do
     if group.need > 0 then
         if slots and slots <= 0 then
@@ -248,24 +273,16 @@ for _, group in ipairs(groups) do
     end
     group.first = granted_total + 1
     granted_total = granted_total + group.granted
-    complete = complete and group.granted == group.count
+end
+for _, group in ipairs(groups) do
+    reply[#reply + 1] = group.granted
+    reply[#reply + 1] = group.blocked
+    reply[#reply + 1] = group.wait
 end
 for _, limit in ipairs(limits) do
-    complete = complete and limit.unreadable == 0 and limit.refused == 0
-end
-if complete then
-    for i, limit in ipairs(limits) do reply[4 + i] = max(0, room(limit, 1)) end
-else
-    for _, group in ipairs(groups) do
-        reply[#reply + 1] = group.granted
-        reply[#reply + 1] = group.blocked
-        reply[#reply + 1] = group.wait
-    end
-    for _, limit in ipairs(limits) do
-        reply[#reply + 1] = admitting and max(0, room(limit, 1)) or 0
-        reply[#reply + 1] = limit.refused
-        reply[#reply + 1] = limit.unreadable
-    end
+    reply[#reply + 1] = admitting and max(0, room(limit, 1)) or 0
+    reply[#reply + 1] = limit.refused or 0
+    reply[#reply + 1] = limit.unreadable or 0
 end
 
 -- 4. Commit. What was repaired is written even when nothing was granted, or it would never heal.
@@ -287,9 +304,5 @@ if verdict == PROBES then
         breaker.permits[#breaker.permits + 1] = { token = token .. '.' .. whole(i), expires = now + lease }
     end
 end
-if verdict == PROBES or before then
-    write_breaker(KEYS[2], breaker)
-    if forget then redis.call('DEL', KEYS[4], KEYS[5]) end
-    if before and before ~= 'missing' then append_transition(KEYS[6], before, breaker, '', server, now) end
-end
+write_guard()
 return cmsgpack.pack(reply)

@@ -16,8 +16,10 @@ local function read_breaker(text)
         state = state, generation = tonumber(generation), till = tonumber(till), since = tonumber(since),
         attempt = tonumber(attempt), successes = tonumber(successes), cause = cause, permits = {},
     }
-    for token, expires in string.gmatch(permits, ' (%S+)=(%d+)') do
-        breaker.permits[#breaker.permits + 1] = { token = token, expires = tonumber(expires) }
+    if permits ~= '' then
+        for token, expires in string.gmatch(permits, ' (%S+)=(%d+)') do
+            breaker.permits[#breaker.permits + 1] = { token = token, expires = tonumber(expires) }
+        end
     end
     return breaker
 end

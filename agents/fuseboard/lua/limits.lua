@@ -1,17 +1,18 @@
 -- Inserted into the scripts that read or write limits (store/scripts.py does it).
 -- The four algorithms behind one set of functions: read, room, wait_for, spend, write. Amounts
--- are in the unit of the limit; times are store time in us. See admit.lua for what is stored.
+-- are in the unit of the limit; times are store time in us, `now` among them. See admit.lua for
+-- what is stored. A field that is not there is 0 or false: what is not written costs nothing.
 
 local SLIDING_WINDOW, TOKEN_BUCKET, FIXED_WINDOW, CONCURRENCY = 1, 2, 3, 4
+local floor, ceil = math.floor, math.ceil
+local LARGEST = 9007199254740991
 
 -- One limit, by its rule: six numbers of `rules` from place `r` on, as admit.lua has them.
-local function new_limit(key, rules, r, now)
+local function new_limit(key, rules, r)
     -- All fields at once: a table that grows field by field costs several times as much.
     return {
-        key = key, now = now, algorithm = rules[r], limit = rules[r + 1], window = rules[r + 2],
-        size = rules[r + 3], shadow = rules[r + 4] == 1, lenient = rules[r + 5] == 1,
-        refused = 0, unreadable = 0, spent = false, repaired = false, poisoned = false, wanted = 0,
-        us = 0, fraction = 0,
+        key = key, algorithm = rules[r], limit = rules[r + 1], window = rules[r + 2], size = rules[r + 3],
+        shadow = rules[r + 4] == 1, lenient = rules[r + 5] == 1, wanted = 0, us = 0, fraction = 0,
     }
 end
 
@@ -21,23 +22,26 @@ local function unreadable(limit, full)
     return limit.lenient and 0 or full
 end
 
+-- A ring is doubles: width, head, sum, counts...
 local function read_ring(limit, text)
-    local size, now = limit.size, limit.now
-    local width = math.ceil(limit.window / size)
-    local index = math.floor(now / width)
+    local size = limit.size
+    local width = ceil(limit.window / size)
+    local index = floor(now / width)
     local ring, sum = nil, 0
     if text then
-        local ok, stored = pcall(cmsgpack.unpack, text)
-        local sane = ok and type(stored) == 'table' and #stored >= 4
-        for i = 1, sane and #stored or 0 do
-            local value = stored[i]
-            sane = sane and type(value) == 'number' and value >= 0 and value == math.floor(value)
-            if sane and i > 3 then sum = sum + value end
-        end
-        if not sane or sum ~= stored[3] then
+        local length = #text / 8
+        if length == floor(length) and length > 3 and length < 1000 then
+            local stored = { struct.unpack('>' .. string.rep('d', length), text) }
+            for i = 4, length do sum = sum + stored[i] end
+            -- Garbage does not add up; nor does it where a count is no number.
+            if sum ~= stored[3] or not (sum >= 0 and sum <= LARGEST and stored[1] >= 1 and stored[2] >= 0) then
+                sum = unreadable(limit, limit.limit)
+            elseif stored[1] == width and length == size + 4 and stored[2] <= index + size then
+                ring = stored
+                ring[length + 1] = nil -- unpack also returns where it stopped
+            end
+        else
             sum = unreadable(limit, limit.limit)
-        elseif stored[1] == width and #stored == size + 4 and stored[2] <= index + size then
-            ring = stored
         end
     elseif limit.poisoned then
         sum = unreadable(limit, limit.limit)
@@ -61,25 +65,21 @@ local function read_ring(limit, text)
     limit.ring = ring
 end
 
-local function whole_number(number)
-    return number and number >= 0 and number <= 9007199254740991 and number == math.floor(number)
-end
-
+-- A bucket is four doubles: us, fraction, limit, window.
 local function read_bucket(limit, text)
-    local now = limit.now
     local us, fraction, old_limit, old_window
     if text and #text == 32 then us, fraction, old_limit, old_window = struct.unpack('>dddd', text) end
-    local full = math.ceil(limit.size * limit.window / limit.limit)
+    local full = ceil(limit.size * limit.window / limit.limit)
     if not us then
         us, fraction = now, 0
         if text or limit.poisoned then us = now + unreadable(limit, full) end
-    elseif not (whole_number(us) and whole_number(fraction) and whole_number(old_limit) and whole_number(old_window))
-        or old_limit < 1 or old_window < 1 then
+    elseif not (us >= 0 and us <= LARGEST and fraction >= 0 and fraction <= old_limit and old_limit >= 1
+        and old_limit <= LARGEST and old_window >= 1 and old_window <= LARGEST) then
         us, fraction = now + unreadable(limit, full), 0
     elseif us < now then
         us, fraction = now, 0
     elseif old_limit ~= limit.limit or old_window ~= limit.window then
-        us, fraction = now + math.ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0
+        us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0
     end
     -- Far ahead of a full bucket: written under a clock that was ahead, or a larger burst. A clock
     -- that stepped back a little is waited for instead.
@@ -89,7 +89,7 @@ end
 
 local function read_period(limit, text)
     -- Whoever asks worked out the period by an estimate of this clock; at its edge he may be wrong.
-    limit.outside = limit.now < limit.window or limit.now >= limit.size
+    limit.outside = now < limit.window or now >= limit.size
     local began, spent
     if text then began, spent = string.match(text, '^(%d+) (%d+)$') end
     if began then
@@ -100,7 +100,7 @@ local function read_period(limit, text)
 end
 
 local function read_slots(limit)
-    local taken = redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', limit.now), '+inf')
+    local taken = redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', now), '+inf')
     if type(taken) ~= 'number' then taken = unreadable(limit, limit.limit) end
     limit.count, limit.tokens = taken, {}
 end
@@ -120,15 +120,15 @@ end
 
 -- How many calls of `cost` fit now; negative when more is spent than the limit allows.
 local function room(limit, cost)
-    if limit.ring then return math.floor((limit.limit - limit.ring[3]) / cost) end
-    if limit.count then return math.floor((limit.limit - limit.count) / cost) end
-    local spent = (limit.us - limit.now) * limit.limit + limit.fraction
-    return math.floor((limit.size * limit.window - spent) / (cost * limit.window))
+    if limit.ring then return floor((limit.limit - limit.ring[3]) / cost) end
+    if limit.count then return floor((limit.limit - limit.count) / cost) end
+    local spent = (limit.us - now) * limit.limit + limit.fraction
+    return floor((limit.size * limit.window - spent) / (cost * limit.window))
 end
 
 -- How many us until a call of `cost` fits, if nobody else comes.
 local function wait_for(limit, cost)
-    local ring, now = limit.ring, limit.now
+    local ring = limit.ring
     if ring then
         local need, freed = ring[3] + cost - limit.limit, 0
         for index = ring[2] - limit.size, ring[2] do
@@ -144,7 +144,7 @@ local function wait_for(limit, cost)
         return first[2] and tonumber(first[2]) - now or limit.window
     end
     local spent = (limit.us - now) * limit.limit + limit.fraction
-    return math.max(1, math.ceil((spent - (limit.size - cost) * limit.window) / limit.limit))
+    return math.max(1, ceil((spent - (limit.size - cost) * limit.window) / limit.limit))
 end
 
 local function spend(limit, amount)
@@ -158,28 +158,29 @@ local function spend(limit, amount)
         limit.count = limit.count + amount
     else
         local sum = limit.fraction + amount * limit.window
-        limit.us = limit.us + math.floor(sum / limit.limit)
+        limit.us = limit.us + floor(sum / limit.limit)
         limit.fraction = sum % limit.limit
     end
 end
 
 -- Keys expire when they say nothing any more.
 local function write_limit(limit)
-    local ring, now = limit.ring, limit.now
+    local ring = limit.ring
     if ring then
-        redis.call('SET', limit.key, cmsgpack.pack(ring), 'PX', math.ceil(ring[1] * (limit.size + 2) / 1000))
+        local text = struct.pack('>' .. string.rep('d', #ring), unpack(ring))
+        redis.call('SET', limit.key, text, 'PX', ceil(ring[1] * (limit.size + 2) / 1000))
     elseif limit.algorithm == FIXED_WINDOW then
         local text = string.format('%d', limit.window) .. ' ' .. string.format('%d', limit.count)
-        redis.call('SET', limit.key, text, 'PX', math.ceil((limit.size - now) / 1000) + 1000)
+        redis.call('SET', limit.key, text, 'PX', ceil((limit.size - now) / 1000) + 1000)
     elseif limit.algorithm == CONCURRENCY then
         if limit.repaired then redis.call('DEL', limit.key) end
         redis.call('ZREMRANGEBYSCORE', limit.key, '-inf', string.format('%d', now))
         for _, slot in ipairs(limit.tokens) do
             redis.call('ZADD', limit.key, string.format('%d', now + limit.window), slot)
         end
-        redis.call('PEXPIRE', limit.key, math.ceil(limit.window / 1000) + 1)
+        redis.call('PEXPIRE', limit.key, ceil(limit.window / 1000) + 1)
     else
         local text = struct.pack('>dddd', limit.us, limit.fraction, limit.limit, limit.window)
-        redis.call('SET', limit.key, text, 'PX', math.max(1, math.ceil((limit.us - now) / 1000) + 1))
+        redis.call('SET', limit.key, text, 'PX', math.max(1, ceil((limit.us - now) / 1000) + 1))
     end
 end

@@ -44,7 +44,7 @@ local limits, reply = {}, {}
 for i, key in ipairs(KEYS) do
     local rule, amount, at, tokens = unpack(corrections, 4 * i - 2, 4 * i + 1)
     local again = limits[key]
-    local limit = again or new_limit(key, rules, 6 * rule - 5, now)
+    local limit = again or new_limit(key, rules, 6 * rule - 5)
     limits[key] = limit
     if limit.algorithm == CONCURRENCY then
         for _, token in ipairs(tokens) do redis.pcall('ZREM', key, token) end

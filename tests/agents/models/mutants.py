@@ -25,8 +25,8 @@ MUTANTS = [
     Mutant(
         "a full window admits one more",
         "admit",
-        "math.floor((limit.limit - limit.ring[3]) / cost)",
-        "math.floor((limit.limit + 1 - limit.ring[3]) / cost)",
+        "floor((limit.limit - limit.ring[3]) / cost)",
+        "floor((limit.limit + 1 - limit.ring[3]) / cost)",
     ),
     Mutant(
         "the cost is not counted",
@@ -67,7 +67,7 @@ MUTANTS = [
     Mutant(
         "what was spent is forgotten when the limit changes",
         "admit",
-        "us, fraction = now + math.ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0",
+        "us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0",
         "us, fraction = now, 0",
     ),
     Mutant("an unreadable limit is an empty one", "admit", "return limit.lenient and 0 or full", "return 0"),
@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant(
         "a limit never expires",
         "admit",
-        "redis.call('SET', limit.key, text, 'PX', math.max(1, math.ceil((limit.us - now) / 1000) + 1))",
+        "redis.call('SET', limit.key, text, 'PX', math.max(1, ceil((limit.us - now) / 1000) + 1))",
         "redis.call('SET', limit.key, text)",
     ),
     Mutant("a late batch is charged", "admit", "if not_after > 0 and now > not_after then", "if false then"),
@@ -232,7 +232,7 @@ MUTANTS = [
     Mutant(
         "a lease of a slot never ends",
         "admit",
-        "redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', limit.now), '+inf')",
+        "redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', now), '+inf')",
         "redis.pcall('ZCOUNT', limit.key, '-inf', '+inf')",
     ),
     Mutant(
@@ -244,7 +244,7 @@ MUTANTS = [
     Mutant(
         "any period will do",
         "admit",
-        "limit.outside = limit.now < limit.window or limit.now >= limit.size",
+        "limit.outside = now < limit.window or now >= limit.size",
         "limit.outside = false",
     ),
     Mutant(
@@ -287,4 +287,17 @@ MUTANTS = [
         "            spend(limit, 0)",
     ),
     Mutant("a freed slot stays taken", "settle", "redis.pcall('ZREM', key, token)", ""),
+    Mutant(
+        "the cost is forgotten when there is plenty",
+        "admit",
+        "limit.wanted = limit.wanted + count * asked[j + 1]",
+        "limit.wanted = limit.wanted + count",
+    ),
+    Mutant(
+        "what is asked last is not counted",
+        "admit",
+        "if left < 0 or limit.tokens or limit.unreadable then enough = false break end",
+        "if room(limit, 1) < 1 or limit.tokens or limit.unreadable then enough = false break end",
+    ),
+    Mutant("garbage that does not add up is believed", "admit", "if sum ~= stored[3] or not", "if not"),
 ]
