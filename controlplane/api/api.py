@@ -8,7 +8,7 @@ from ninja import NinjaAPI, Swagger
 from ninja.openapi.schema import OpenAPISchema
 
 from controlplane.accounts.permissions import View
-from controlplane.api import audit, breakers, servers, tenants, tiers
+from controlplane.api import audit, breakers, servers, subjects, tenants, tiers
 from controlplane.api.auth import needs
 from controlplane.api.parsing import StrictParser
 from controlplane.api.problems import RESPONSE, install
@@ -45,6 +45,7 @@ api = Described(
 install(api)
 api.add_router("/{environment}/tenants", tenants.router, tags=["tenants"])
 api.add_router("/{environment}/tiers", tiers.router, tags=["tiers"])
+api.add_router("/{environment}/subject-limits", subjects.router, tags=["subject limits"])
 api.add_router("/{environment}/breakers", breakers.router, tags=["breakers"])
 api.add_router("/{environment}/overrides", breakers.overrides, tags=["breakers"])
 api.add_router("/{environment}/servers", servers.router, tags=["servers"])

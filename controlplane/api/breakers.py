@@ -11,9 +11,9 @@ from controlplane.api.schemas import (
     BreakerOut,
     Environment,
     HoldIn,
+    LimitOut,
     OverrideOut,
     PageSize,
-    QuotaOut,
     ReasonIn,
     RevisionOut,
     Slug,
@@ -150,7 +150,7 @@ def _breaker(
         source=source,
         override=next((_override(hold) for hold in row.holds if hold.in_force(now)), None),  # type: ignore[attr-defined]
         policy={column: getattr(row, column) for column in BREAKER_RANGES} | {"timeout_ms": row.timeout_ms},
-        vendor_limits=[QuotaOut.from_orm(limit) for limit in row.vendor_limits.all()],
+        vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
     )
 
 

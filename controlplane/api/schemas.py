@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from ninja import Path, Schema
 from pydantic import AfterValidator, ConfigDict, Field
 
-from controlplane.policies.limits import MAX_WINDOW_S
+from controlplane.policies.limits import MAX_ENDPOINT, MAX_ENDPOINTS, MAX_WINDOW_S
 from controlplane.policies.validation import LONGEST_REASON, SHORTEST_REASON, is_printable
 from fuseboard.contract.words import MAX_LIMIT, SLUG_PATTERN, is_subject
 
@@ -31,6 +31,7 @@ Reason = Annotated[
     str, Field(min_length=SHORTEST_REASON, max_length=LONGEST_REASON), AfterValidator(_printable)
 ]
 Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(_printable)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
 PageSize = Annotated[int, Field(ge=1, le=500)]
 
@@ -43,15 +44,49 @@ class ReasonIn(Strict):
     reason: Reason
 
 
-class QuotaIn(ReasonIn):
-    #: The version this edit was made on; or send it as If-Match.
-    expected_version: Version | None = None
+class LimitIn(ReasonIn):
+    """What is left out stays as it is."""
+
     limit: Annotated[int, Field(ge=0, le=MAX_LIMIT, description="Calls per window; 0 refuses every call.")]
     window_s: Annotated[int, Field(ge=1, le=MAX_WINDOW_S)]
     burst: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Calls that may be made at once.")]
-    algorithm: Literal["sliding_window", "token_bucket"] | None = None
+    algorithm: Literal["sliding_window", "token_bucket", "fixed_window", "concurrency"] | None = None
     failure_policy: Literal["fail_open", "fail_closed", "local_share", "reserved"] | None = None
     shadow: bool | None = None
+    period: Annotated[
+        Literal["hour", "day", "week", "month", ""] | None,
+        Field(description="Of fixed windows only, and required there; empty takes it away."),
+    ] = None
+    time_zone: Annotated[
+        Text | None, Field(description="Where the period's midnight is, like Europe/Berlin.")
+    ] = None
+    measure: Annotated[
+        Slug | None, Field(description="What is counted: calls, or another cost that callers state.")
+    ] = None
+    per: Annotated[
+        list[Literal["user", "ip", "api_key", "endpoint"]] | None,
+        Field(max_length=4, description="Count apart for each value of these."),
+    ] = None
+    endpoints: Annotated[
+        list[Endpoint] | None,
+        Field(max_length=MAX_ENDPOINTS, description="Only for endpoints like these; none for all."),
+    ] = None
+    warn_percent: Annotated[
+        int | None, Field(ge=0, le=100, description="Say so when this much is spent; 0 never.")
+    ] = None
+    lease_above: Annotated[
+        int | None,
+        Field(ge=0, le=MAX_LIMIT, description="Lease in advance above this many per second; 0 as usual."),
+    ] = None
+
+
+class QuotaIn(LimitIn):
+    #: The version this edit was made on; or send it as If-Match.
+    expected_version: Version | None = None
+    dependency: Annotated[
+        Slug | Literal[""] | None,
+        Field(description="Counts calls of this dependency; empty for requests to the service itself."),
+    ] = None
 
 
 class TenantIn(ReasonIn):
@@ -67,7 +102,7 @@ class HoldIn(ReasonIn):
     ]
 
 
-class QuotaOut(Schema):
+class LimitOut(Schema):
     name: str
     algorithm: str
     limit: int
@@ -75,6 +110,19 @@ class QuotaOut(Schema):
     burst: int
     failure_policy: str
     shadow: bool
+    #: Empty for all but fixed windows.
+    period: str
+    time_zone: str
+    measure: str
+    per: list[str]
+    endpoints: list[str]
+    warn_percent: int
+    lease_above: int
+
+
+class QuotaOut(LimitOut):
+    #: Empty when it counts requests to the service itself.
+    dependency: str
 
 
 class TierOut(Schema):
@@ -124,7 +172,7 @@ class BreakerOut(Schema):
     source: Literal["redis", "history"]
     override: OverrideOut | None
     policy: dict[str, int]
-    vendor_limits: list[QuotaOut]
+    vendor_limits: list[LimitOut]
 
 
 class ServerOut(Schema):

@@ -1,5 +1,3 @@
-from typing import Any
-
 from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -24,7 +22,6 @@ from controlplane.policies import edits
 from controlplane.policies.document import environment_of
 from controlplane.policies.errors import NotFound
 from controlplane.policies.models import Tenant, TenantQuota
-from fuseboard.contract.words import Algorithm, FailurePolicy
 
 router = Router()
 
@@ -70,9 +67,8 @@ def set_quota(
         environment=environment,
         tenant=tenant,
         quota=quota,
-        **quota_arguments(values),
         expected_version=version_read(request, values.expected_version),
-        reason=values.reason,
+        **values.model_dump(exclude={"expected_version"}),
         actor=actor_of(request),
     )
     return RevisionOut(revision=revision)
@@ -108,17 +104,6 @@ def get_tenant(
         raise NotFound("tenant", tenant)
     response["ETag"] = f'"{row.version}"'
     return _out(row)
-
-
-def quota_arguments(values: QuotaIn) -> dict[str, Any]:
-    return {
-        "limit": values.limit,
-        "window_s": values.window_s,
-        "burst": values.burst,
-        "algorithm": Algorithm(values.algorithm) if values.algorithm else None,
-        "failure_policy": FailurePolicy(values.failure_policy) if values.failure_policy else None,
-        "shadow": values.shadow,
-    }
 
 
 def _tenants(environment: str) -> QuerySet[Tenant]:

@@ -4,7 +4,6 @@ from ninja import Router
 
 from controlplane.api.auth import actor_of, needs
 from controlplane.api.schemas import Environment, QuotaIn, RevisionOut, Slug, TierOut
-from controlplane.api.tenants import quota_arguments
 from controlplane.api.versions import version_read
 from controlplane.policies import edits
 from controlplane.policies.document import environment_of
@@ -37,9 +36,8 @@ def set_quota(
         environment=environment,
         tier=tier,
         quota=quota,
-        **quota_arguments(values),
         expected_version=version_read(request, values.expected_version),
-        reason=values.reason,
+        **values.model_dump(exclude={"expected_version"}),
         actor=actor_of(request),
     )
     return RevisionOut(revision=revision)

@@ -7,11 +7,12 @@ import msgspec
 
 from controlplane.breakers.models import Override as OverrideRow
 from controlplane.policies.errors import NotFound
-from controlplane.policies.limits import LimitColumns
+from controlplane.policies.limits import LimitColumns, QuotaColumns
 from controlplane.policies.models import (
     BREAKER_RANGES,
     Dependency,
     Environment,
+    SubjectLimit,
     Tenant,
     TenantQuota,
     Tier,
@@ -19,7 +20,7 @@ from controlplane.policies.models import (
     VendorLimit,
 )
 from fuseboard.contract import policy as contract
-from fuseboard.contract.words import Algorithm, FailurePolicy, OverrideMode
+from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy, OverrideMode, Period
 
 
 def limit_of(row: LimitColumns) -> contract.Limit:
@@ -31,6 +32,14 @@ def limit_of(row: LimitColumns) -> contract.Limit:
         burst=row.burst,
         failure_policy=FailurePolicy(row.failure_policy),
         shadow=row.shadow,
+        period=Period(row.period) if row.period else None,
+        time_zone=row.time_zone,
+        measure=row.measure,
+        per=tuple(Dimension(word) for word in row.per),
+        endpoints=tuple(row.endpoints),
+        dependency=row.dependency if isinstance(row, QuotaColumns) else "",
+        lease_above=row.lease_above,
+        warn_percent=row.warn_percent,
     )
 
 
@@ -46,6 +55,9 @@ def policy_of(environment: Environment) -> contract.Policy:
     return contract.Policy(
         environment=environment.slug,
         default_tier=names.get(environment.default_tier_id, ""),
+        subject_limits=tuple(
+            limit_of(row) for row in SubjectLimit.objects.filter(environment=environment).order_by("name")
+        ),
         tiers=tuple(
             contract.Tier(name=tier.name, priority=tier.priority, quotas=tuple(quotas[tier.pk]))
             for tier in tiers

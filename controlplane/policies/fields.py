@@ -3,12 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from controlplane.policies.limits import LimitColumns
+from controlplane.policies.limits import LimitColumns, columns_of
 from controlplane.policies.models import BREAKER_RANGES, Dependency, Tenant, Tier
 
 Fields = dict[str, Any]
-
-LIMIT_COLUMNS = ("algorithm", "limit", "window_s", "burst", "failure_policy", "shadow")
 
 
 def tenant_fields(tenant: Tenant) -> Fields:
@@ -16,7 +14,7 @@ def tenant_fields(tenant: Tenant) -> Fields:
         "tier": tenant.tier.name,
         "title": tenant.title,
         "suspended": tenant.suspended,
-        **_limits("quotas", tenant.quotas.all()),
+        **limit_fields("quotas", tenant.quotas.all()),
         "version": tenant.version,
     }
 
@@ -25,7 +23,7 @@ def tier_fields(tier: Tier) -> Fields:
     return {
         "title": tier.title,
         "priority": tier.priority,
-        **_limits("quotas", tier.quotas.all()),
+        **limit_fields("quotas", tier.quotas.all()),
         "version": tier.version,
     }
 
@@ -39,14 +37,14 @@ def dependency_fields(dependency: Dependency) -> Fields:
         "timeout_ms": dependency.timeout_ms,
         "runbook": dependency.runbook_id,
         **{f"breaker.{column}": getattr(dependency, column) for column in BREAKER_RANGES},
-        **_limits("vendor_limits", dependency.vendor_limits.all()),
+        **limit_fields("vendor_limits", dependency.vendor_limits.all()),
         "version": dependency.version,
     }
 
 
-def _limits(prefix: str, rows: Iterable[LimitColumns]) -> Fields:
+def limit_fields(prefix: str, rows: Iterable[LimitColumns]) -> Fields:
     return {
-        f"{prefix}.{row.name}.{column}": getattr(row, column)
+        f"{prefix}.{row.name}.{column}": value
         for row in sorted(rows, key=lambda row: row.name)
-        for column in LIMIT_COLUMNS
+        for column, value in columns_of(row).items()
     }

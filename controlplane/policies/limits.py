@@ -1,18 +1,25 @@
-"""The columns every limit has, of a tier, of a tenant or of a vendor."""
+"""The columns every limit has, of a tier, of a tenant, of a vendor or of callers without a name."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import BigIntegerField, F, Q, Value
+from django.db.models.functions import Cast, Greatest
+from django.db.models.lookups import LessThanOrEqual
 
-from fuseboard.contract.words import MAX_LIMIT, Algorithm, FailurePolicy
+from fuseboard.contract.words import MAX_LIMIT, Algorithm, Dimension, FailurePolicy, Period
 
 #: 400 days, the contract's longest window.
 MAX_WINDOW_S = 400 * 86_400
+#: Calls times seconds of a token bucket: beyond it, its microseconds are not exact any more.
+MAX_BUCKET = 2**53 // 1_000_000
+MAX_ENDPOINTS = 20
+MAX_ENDPOINT = 200
 
 
 class LimitColumns(models.Model):
-    """At most ``limit`` calls per ``window_s`` seconds."""
+    """At most ``limit`` calls per ``window_s`` seconds; see ``fuseboard.contract.policy.Limit``."""
 
     name = models.CharField(max_length=64)
     algorithm = models.CharField(
@@ -21,8 +28,9 @@ class LimitColumns(models.Model):
         default=Algorithm.TOKEN_BUCKET,
     )
     limit = models.IntegerField()
+    #: Concurrency: how long a slot is leased. Fixed windows: the nominal length of the period.
     window_s = models.IntegerField()
-    #: Calls that may be made at once; 1 for sliding windows.
+    #: Calls that may be made at once; 1 for all but token buckets.
     burst = models.IntegerField(default=1)
     failure_policy = models.CharField(
         max_length=32,
@@ -31,6 +39,16 @@ class LimitColumns(models.Model):
     )
     #: Decide and count, but never refuse.
     shadow = models.BooleanField(default=False)
+    #: Of fixed windows; empty for all others.
+    period = models.CharField(
+        max_length=8, choices=[(word.value, word.value) for word in Period], blank=True, default=""
+    )
+    time_zone = models.CharField(max_length=64, default="UTC")
+    measure = models.CharField(max_length=64, default="calls")
+    per = ArrayField(models.CharField(max_length=16), default=list, blank=True)
+    endpoints = ArrayField(models.CharField(max_length=MAX_ENDPOINT), default=list, blank=True)
+    warn_percent = models.IntegerField(default=0)
+    lease_above = models.IntegerField(default=0)
 
     class Meta:
         abstract = True
@@ -49,8 +67,78 @@ class LimitColumns(models.Model):
             ),
             models.CheckConstraint(condition=Q(burst__range=(1, MAX_LIMIT)), name="%(class)s_burst_range"),
             models.CheckConstraint(
-                condition=Q(burst=1) | ~Q(algorithm=Algorithm.SLIDING_WINDOW.value),
+                condition=Q(burst=1) | Q(algorithm=Algorithm.TOKEN_BUCKET.value),
                 name="%(class)s_burst_of_buckets_only",
             ),
             models.CheckConstraint(condition=~Q(name=""), name="%(class)s_name_not_empty"),
+            models.CheckConstraint(
+                condition=Q(
+                    algorithm=Algorithm.FIXED_WINDOW.value, period__in=[word.value for word in Period]
+                )
+                | (~Q(algorithm=Algorithm.FIXED_WINDOW.value) & Q(period="")),
+                name="%(class)s_period_of_fixed_windows",
+            ),
+            models.CheckConstraint(
+                condition=~Q(algorithm=Algorithm.TOKEN_BUCKET.value)
+                | Q(
+                    LessThanOrEqual(
+                        Cast(Greatest(F("limit"), F("burst")), BigIntegerField())
+                        * Cast(F("window_s"), BigIntegerField()),
+                        Value(MAX_BUCKET),
+                    )
+                ),
+                name="%(class)s_bucket_exact",
+            ),
+            models.CheckConstraint(
+                condition=Q(per__contained_by=[word.value for word in Dimension]),
+                name="%(class)s_per_known",
+            ),
+            models.CheckConstraint(
+                condition=Q(endpoints__len__lte=MAX_ENDPOINTS), name="%(class)s_endpoints_few"
+            ),
+            models.CheckConstraint(
+                condition=~Q(measure="") & ~Q(time_zone=""), name="%(class)s_measure_and_zone_not_empty"
+            ),
+            models.CheckConstraint(
+                condition=Q(warn_percent__range=(0, 100)), name="%(class)s_warn_percent_range"
+            ),
+            models.CheckConstraint(
+                condition=Q(lease_above__range=(0, MAX_LIMIT)), name="%(class)s_lease_above_range"
+            ),
         )
+
+
+class QuotaColumns(LimitColumns):
+    """A limit of what tenants ask for: of everything, or of one dependency."""
+
+    #: Name of the dependency it is counted for; empty for requests to the service itself.
+    dependency = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta(LimitColumns.Meta):
+        abstract = True
+
+
+#: Columns that may be left out of an edit, and what they are then in a new limit.
+OPTIONAL: dict[str, Any] = {
+    "algorithm": Algorithm.TOKEN_BUCKET.value,
+    "failure_policy": FailurePolicy.FAIL_OPEN.value,
+    "shadow": False,
+    "period": "",
+    "time_zone": "UTC",
+    "measure": "calls",
+    "per": [],
+    "endpoints": [],
+    "dependency": "",
+    "warn_percent": 0,
+    "lease_above": 0,
+}
+
+
+def columns_of(row: LimitColumns) -> dict[str, Any]:
+    """Its columns but the name and the owner; those that few limits have, only when they are set."""
+    columns = {name: getattr(row, name) for name in ("algorithm", "limit", "window_s", "burst")}
+    columns |= {"failure_policy": row.failure_policy, "shadow": row.shadow}
+    rare = set(OPTIONAL) - columns.keys()
+    if not isinstance(row, QuotaColumns):
+        rare.discard("dependency")
+    return columns | {name: value for name in sorted(rare) if (value := getattr(row, name)) != OPTIONAL[name]}

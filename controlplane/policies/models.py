@@ -4,7 +4,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
 
-from controlplane.policies.limits import LimitColumns
+from controlplane.policies.limits import LimitColumns, QuotaColumns
 from fuseboard.contract.words import is_slug, is_subject
 
 
@@ -66,12 +66,12 @@ class Tier(models.Model):
         return self.name
 
 
-class TierQuota(LimitColumns):
+class TierQuota(QuotaColumns):
     tier = models.ForeignKey(Tier, on_delete=models.CASCADE, related_name="quotas")
 
-    class Meta(LimitColumns.Meta):
+    class Meta(QuotaColumns.Meta):
         constraints = (
-            *LimitColumns.Meta.constraints,
+            *QuotaColumns.Meta.constraints,
             models.UniqueConstraint(fields=["tier", "name"], name="tier_quota_once"),
         )
 
@@ -104,14 +104,14 @@ class Tenant(models.Model):
         return self.key
 
 
-class TenantQuota(LimitColumns):
+class TenantQuota(QuotaColumns):
     """Replaces the tier's quota of the same name."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")
 
-    class Meta(LimitColumns.Meta):
+    class Meta(QuotaColumns.Meta):
         constraints = (
-            *LimitColumns.Meta.constraints,
+            *QuotaColumns.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "name"], name="tenant_quota_once"),
         )
 
@@ -156,6 +156,7 @@ BREAKER_RANGES: dict[str, tuple[int, int]] = {
     "probes": (1, 100),
     "probe_lease_ms": (1, MAX_MS),
     "successes_to_close": (1, 100),
+    "slow_start_ms": (0, 600_000),
     "minimum_servers": (1, 100),
 }
 
@@ -189,6 +190,7 @@ class Dependency(models.Model):
     probes = models.IntegerField(default=3)
     probe_lease_ms = models.BigIntegerField(default=30_000)
     successes_to_close = models.IntegerField(default=2)
+    slow_start_ms = models.IntegerField(default=0)
     minimum_servers = models.IntegerField(default=2)
 
     class Meta:
@@ -227,3 +229,19 @@ class VendorLimit(LimitColumns):
 
     def __str__(self) -> str:
         return f"{self.dependency}/{self.name}"
+
+
+class SubjectLimit(LimitColumns):
+    """Of requests that have no tenant: counted by address, key, user or endpoint."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="subject_limits")
+
+    class Meta(LimitColumns.Meta):
+        constraints = (
+            *LimitColumns.Meta.constraints,
+            models.UniqueConstraint(fields=["environment", "name"], name="subject_limit_once"),
+            models.CheckConstraint(condition=Q(per__len__gte=1), name="subject_limit_counts_by_something"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.environment_id}/{self.name}"

@@ -17,7 +17,12 @@ _POLICIES = {
     "local_share": "limits by share",
     "reserved": "spends its reserve",
 }
-_ALGORITHMS = {"token_bucket": "token bucket", "sliding_window": "sliding window"}
+_ALGORITHMS = {
+    "token_bucket": "token bucket",
+    "sliding_window": "sliding window",
+    "fixed_window": "calendar",
+    "concurrency": "at once",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

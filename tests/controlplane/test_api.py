@@ -65,6 +65,14 @@ def test_a_quota_is_set_and_read_back(call: Any) -> None:
             "burst": 5,
             "failure_policy": "local_share",
             "shadow": False,
+            "period": "",
+            "time_zone": "UTC",
+            "measure": "calls",
+            "per": [],
+            "endpoints": [],
+            "warn_percent": 0,
+            "lease_above": 0,
+            "dependency": "",
         }
     ]
     entry = Entry.objects.filter(action="tenant_quota.set").get()
@@ -97,6 +105,14 @@ BAD = [
     ("algorithm", '"leaky_bucket"'),
     ("failure_policy", '"hope"'),
     ("shadow", "1"),
+    ("period", '"fortnight"'),
+    ("period", '"day"'),
+    ("time_zone", '"Europe/Atlantis"'),
+    ("per", '"ip"'),
+    ("endpoints", '"GET /"'),
+    ("dependency", '"nobody"'),
+    ("warn_percent", "101"),
+    ("lease_above", "-1"),
     ("expected_version", '"1"'),
     ("is_staff", "true"),
 ]
@@ -248,6 +264,7 @@ def test_breakers_are_read_from_history_while_redis_is_gone(
     )
 
 
+SUBJECT_LIMIT = {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], "reason": "for a test"}
 MATRIX = [
     ("GET", f"{API}/tenants", None, "viewer"),
     ("GET", f"{API}/tenants/acme", None, "viewer"),
@@ -257,6 +274,9 @@ MATRIX = [
     ("GET", f"{API}/tiers", None, "viewer"),
     ("GET", f"{API}/tiers/free", None, "viewer"),
     ("PUT", f"{API}/tiers/free/quotas/requests", GOOD, "admin"),
+    ("GET", f"{API}/subject-limits", None, "viewer"),
+    ("PUT", f"{API}/subject-limits/addresses", SUBJECT_LIMIT, "admin"),
+    ("DELETE", f"{API}/subject-limits/addresses?reason=for+a+test", None, "admin"),
     ("GET", f"{API}/breakers", None, "viewer"),
     ("GET", f"{API}/breakers/openai", None, "viewer"),
     (

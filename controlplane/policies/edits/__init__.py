@@ -24,6 +24,7 @@ from controlplane.policies.edits.quotas import (
     set_tier_quota,
     set_vendor_limit,
 )
+from controlplane.policies.edits.subjects import remove_subject_limit, set_subject_limit
 from controlplane.policies.edits.tenants import (
     change_tier,
     create_tenant,
@@ -41,6 +42,7 @@ __all__ = [
     "create_tenants",
     "create_tier",
     "describe_dependency",
+    "remove_subject_limit",
     "remove_tenant",
     "remove_tenant_quota",
     "remove_tier_quota",
@@ -49,6 +51,7 @@ __all__ = [
     "save_runbook",
     "set_breaker_policy",
     "set_default_tier",
+    "set_subject_limit",
     "set_tenant_quota",
     "set_tier_quota",
     "set_tuning",

@@ -1,0 +1,59 @@
+"""Limits of callers that have no tenant: by address, key, user or endpoint."""
+
+from typing import Unpack
+
+from controlplane.audit.actor import Actor
+from controlplane.policies.document import environment_of
+from controlplane.policies.edits.limit_rows import (
+    LimitOptions,
+    check_new_limit,
+    given_columns,
+    put_limit,
+    remove_limit,
+)
+from controlplane.policies.fields import Fields, limit_fields
+from controlplane.policies.models import Environment
+from controlplane.policies.validation import Problems
+from controlplane.publishing.revisions import Revision, revise
+
+
+def set_subject_limit(
+    *,
+    environment: str,
+    name: str,
+    limit: int,
+    window_s: int,
+    burst: int,
+    reason: str,
+    actor: Actor,
+    **options: Unpack[LimitOptions],
+) -> int:
+    """Limit requests without a tenant; a new one must say what ``per``."""
+    given = given_columns(limit, window_s, burst, options)
+    check_new_limit(name, given, reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        row = environment_of(environment)
+        before = _fields(row)
+        put_limit(row.subject_limits, name, given, environment=environment)
+        _audit(revision, "subject_limit.set", row, before)
+    return revision.number
+
+
+def remove_subject_limit(*, environment: str, name: str, reason: str, actor: Actor) -> int:
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        row = environment_of(environment)
+        before = _fields(row)
+        remove_limit(row.subject_limits, name)
+        _audit(revision, "subject_limit.removed", row, before)
+    return revision.number
+
+
+def _fields(row: Environment) -> Fields:
+    return limit_fields("subject_limits", row.subject_limits.all())
+
+
+def _audit(revision: Revision, action: str, row: Environment, before: Fields) -> None:
+    revision.audit(action, target_kind="environment", target_name=row.slug, before=before, after=_fields(row))
