@@ -53,7 +53,7 @@ local now = time[1] * 1000000 + time[2]
 
 local ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE = 0, 1, 2, 3, 4, 5, 6
 local COOLING_DOWN, SLOW_START = 7, 8
-local min, max, floor = math.min, math.max, math.floor
+local min, max = math.min, math.max
 
 local asked = cmsgpack.unpack(ARGV[1])
 local not_after, token, guarded = asked[1], asked[2], asked[3] == 1
