@@ -95,6 +95,8 @@ class Admission:
             answers=answers,
             on_change=on_change,
         )
+        #: One plain request of a tenant that is paid for already, decided at once; else ``None``: ask.
+        self.leased = self._requests.leased
         configuration.listen(self._requests.adopt)
         configuration.listen(self._calls.adopt)
 
@@ -113,10 +115,6 @@ class Admission:
 
     # Requests that enter a service
 
-    def leased(self, tenant: str) -> Decision | None:
-        """At once, when one plain request of ``tenant`` is paid for already; else ``None``: ask."""
-        return self._requests.leased(tenant)
-
     def admit_request(
         self,
         tenant: str,
@@ -132,6 +130,10 @@ class Admission:
         With ``wait_s``, a refusal that ends within that time is waited for. Nothing that Redis
         does makes this raise; ``Misconfigured`` for a cost that can never be right.
         """
+        if costs is None and subject is NOBODY and type(cost) is int and cost == 1:
+            decision = self.leased(tenant)
+            if decision is not None:
+                return _at_once(decision)
         charged = costs_of(cost, costs)
         if wait_s <= 0:
             return self._requests.admit(tenant, charged, subject)
@@ -251,6 +253,10 @@ class Admission:
         if self.health.mode is Mode.LOCAL:
             self._calls.stand_alone()
         self._on_change()
+
+
+async def _at_once(decision: Decision) -> Decision:
+    return decision
 
 
 async def _waited(decision: Decision, until: float) -> bool:

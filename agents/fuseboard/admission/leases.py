@@ -118,7 +118,7 @@ class Leases:
             return None
         lease.tokens -= 1
         if lease.tokens == lease.low:
-            self._renew(supply)
+            self.renew(supply)
         return lease
 
     def note(self, supply: Supply) -> None:
@@ -131,7 +131,7 @@ class Leases:
         self._measure(supply, supply.asked / passed)
         supply.asked, supply.since = 0, now
         if supply.hot_at == now or now - supply.hot_at < COOL_AFTER_S:
-            self._renew(supply)
+            self.renew(supply)
 
     def drop(self) -> None:
         """Something changed: give everything back, and begin again when it is still hot."""
@@ -152,7 +152,8 @@ class Leases:
         common = HOT_PER_S / self._live_servers()
         return min(ref.limit.lease_above or common for ref in demand.refs)
 
-    def _renew(self, supply: Supply) -> None:
+    def renew(self, supply: Supply) -> None:
+        """Ask for the next lease in the background, if nobody does already."""
         if supply.renewing or not self._usable():
             return
         supply.renewing = True
@@ -204,7 +205,7 @@ class Leases:
         self._measure(supply, spent / (now - lease.begun))
         self._count(supply, lease)
         if spent and now - supply.hot_at < COOL_AFTER_S:
-            self._renew(supply)
+            self.renew(supply)
         supply.timer = asyncio.get_running_loop().call_later(
             max(0.0, lease.until - now), self._expire, supply, lease
         )

@@ -57,11 +57,17 @@ class RequestAdmission:
 
     def leased(self, tenant: str) -> Decision | None:
         """The decision on one plain request of ``tenant`` that is paid for already, if there is one."""
+        # As ``Leases.spend``, in one function: this is the whole cost of a leased decision.
         supply = self.stocked.get(tenant)
         if supply is None:
             return None
-        lease = self.leases.spend(supply)
-        return None if lease is None else lease.decision
+        lease = supply.lease
+        if lease is None or lease.tokens <= 0 or monotonic() >= lease.until:
+            return None
+        lease.tokens -= 1
+        if lease.tokens == lease.low:
+            self.leases.renew(supply)
+        return lease.decision
 
     def adopt(self, _: Snapshot) -> None:
         """Rules changed: what was leased under the old ones goes back."""
