@@ -178,6 +178,9 @@ class Agent(FromThreads):
                 asyncio.run_coroutine_threadsafe(agent.start(), loop).result(START_S)
             except TimeoutError:
                 logger.warning("blocking.start: not ready after %s s; deciding alone until it is", START_S)
+            except BaseException:  # interrupted, or never to start: leave no half of it behind
+                loop.call_soon_threadsafe(loop.stop)
+                raise
             self._agent = agent
             return agent
 
