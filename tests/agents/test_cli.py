@@ -125,6 +125,12 @@ class TestExplainATenant:
         _, said = run("explain", "--tenant", "ghost", "--cost", "11")
         assert (said["allowed"], said["rule"], said["retry_after_ms"]) == (False, "requests", 0)
 
+    @pytest.mark.parametrize("name", ["", "x" * 300, "new\nline"])
+    def test_a_name_no_tenant_can_have_counts_as_it_does_in_a_pod(self, agent, run, name: str):
+        agent.check(name, 4)
+        _, said = run("explain", "--tenant", name)
+        assert next(limit["remaining"] for limit in said["limits"] if limit["name"] == "requests") == 6
+
     def test_a_caller_without_a_tenant(self, agent, run):
         for _ in range(3):
             agent.check(None, subject=Subject(ip="192.0.2.1"))
@@ -212,6 +218,7 @@ class TestExplainTrouble:
             (["explain", "--tenant", "acme", "--costs", "tokens=many"], "whole numbers"),
             (["explain", "--tenant", "acme", "--cost", "0"], "at least 1"),
             (["explain", "--dependency", "a b"], "1 to 64 letters"),
+            (["explain", "--tenant", "acme", "--for-tenant", "other"], "--dependency"),
         ],
     )
     def test_wrong_arguments(self, environment, capsys, arguments: list[str], said: str):

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fuseboard.arguments import check_costs, check_name
+from fuseboard.arguments import INVALID, check_costs, check_name, harmless
 from fuseboard.cli.doctor import Level, examine
 from fuseboard.cli.explain import explain
+from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.beat import agent_version
 from fuseboard.settings import AgentSettings
@@ -75,14 +76,18 @@ def _explain(given: argparse.Namespace) -> int:
     subject = Subject(user=given.user, ip=given.ip, api_key=given.api_key, endpoint=given.endpoint)
     if given.dependency is not None:
         check_name("a dependency", given.dependency)
+    elif given.for_tenant:
+        raise Misconfigured("--for-tenant goes with --dependency; a request's own tenant is --tenant")
+    tenant = "" if given.nobody else given.for_tenant if given.dependency else given.tenant or INVALID
     more = _amounts(given.costs)
     check_costs(more)
     explanation = asyncio.run(
         explain(
             AgentSettings.from_env(),
-            tenant=given.for_tenant if given.dependency else given.tenant or "",
+            # What no tenant can be named is counted under one name, here as in a pod.
+            tenant=tenant if not tenant or is_subject(tenant) else INVALID,
             dependency=given.dependency or "",
-            subject=subject,
+            subject=harmless(subject),
             costs=costs_of(given.cost, more),
         )
     )
