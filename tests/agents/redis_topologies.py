@@ -257,8 +257,10 @@ class Watched:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until every Sentinel knows the others and the replica."""
+        """Wait until every Sentinel knows the others, and the replica is one, in step."""
         eventually(lambda: all(self._informed(sentinel) for sentinel in self.sentinels))
+        replica = next(server for server in self.data if server is not self.primary())
+        eventually(lambda: replica.client.info("replication").get("master_link_status") == "up")
 
     def primary(self) -> Member:
         host_and_port = self.sentinels[0].client.execute_command(

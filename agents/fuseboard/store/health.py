@@ -192,7 +192,10 @@ class StoreHealth:
         self._wake.clear()
         await self._wake.wait()
         # A broken connection is looked at again at once; a slow Redis gets its interval.
-        await asyncio.sleep(self._interval() if self._store.connected else FIRST_PROBE_S)
+        if self._store.connected:
+            await self._pause()
+        else:
+            await asyncio.sleep(FIRST_PROBE_S)
 
     async def _probe(self) -> None:
         if not self._store.connected:

@@ -30,6 +30,12 @@ class Pipe(asyncio.Protocol):
         self._waiting: deque[OnReply] = deque()
         self._on_lost = on_lost
         self.transport: asyncio.Transport | None = None
+        #: Gets what a server says unasked, once subscribed; otherwise nobody expects it.
+        self.on_message: OnReply | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.transport is not None and not self.transport.is_closing()
 
     @property
     def waiting(self) -> int:
@@ -55,8 +61,11 @@ class Pipe(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
-                # A reply nobody asked for means that replies and questions no longer match.
-                waiting.popleft()(reply)
+                if waiting or self.on_message is None:
+                    # A reply nobody asked for means that replies and questions no longer match.
+                    waiting.popleft()(reply)
+                else:
+                    self.on_message(reply)
         except (hiredis.ProtocolError, IndexError):
             self.abort()
 

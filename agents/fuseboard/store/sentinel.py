@@ -2,7 +2,10 @@
 
 import asyncio
 
+import hiredis
+
 from fuseboard.contract.store_url import Address, StoreUrl
+from fuseboard.store.connection import Reply, Word
 from fuseboard.store.pipe import Pipe
 from fuseboard.store.sentinels import Sentinels
 from fuseboard.store.single import SingleStore
@@ -46,13 +49,29 @@ class SentinelStore(SingleStore):
         if not isinstance(role, list) or not role or role[0] != b"master":
             raise ConnectionRefusedError(f"{self._at} is not a primary (yet)")
 
-    def _told(self, primary: Address) -> None:
-        """A Sentinel says who the primary is."""
-        if self._pipe is None:
-            # Also when nothing has changed: it may have become ready since it was last tried.
-            self._news()
-        elif primary != self._at:
+    async def call(self, *command: Word, timeout: float = 1.0) -> Reply:
+        try:
+            return await super().call(*command, timeout=timeout)
+        except hiredis.ReplyError as error:
+            self._refused(str(error))
+            raise
+
+    def _told(self, primary: Address) -> bool:
+        """A Sentinel says who the primary is. Whether we are connected to it."""
+        if self._pipe is not None and primary == self._at:
+            return True
+        if self._pipe is not None:
             self._pipe.abort()
+        # Also when nothing has changed: it may have become ready since it was last tried.
+        self._news()
+        return False
+
+    def _ended(self, pipe: Pipe, error: Exception | None) -> None:
+        ours = pipe is self._pipe
+        super()._ended(pipe, error)
+        if ours:
+            self._news()
+            self._sentinels.look()
 
     def _refused(self, error: str) -> None:
         if error.startswith("READONLY") and self._pipe is not None:

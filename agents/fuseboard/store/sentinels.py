@@ -8,10 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import hiredis
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.pipe import open_pipe
@@ -24,8 +20,10 @@ ASK_TIMEOUT_S = 0.5
 BACKOFF_S = 0.5
 #: The longest silence before the Sentinels are asked all the same: a message may be lost.
 LOOK_S = 30.0
+#: The first pause while nobody is connected to whom the Sentinels name; it doubles.
+UNSETTLED_S = 0.2
 
-_FAILURES = (RedisError, OSError, TimeoutError)
+_FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
 
 
 class Sentinels:
@@ -33,6 +31,7 @@ class Sentinels:
 
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
+        self._reason = asyncio.Event()
         #: How to log in with a Sentinel.
         self._own = replace(url, username=url.sentinel_username, password=url.sentinel_password, database=0)
 
@@ -45,8 +44,15 @@ class Sentinels:
             raise ConnectionError(f"no Sentinel knows a primary named {self._url.primary!r} ({reasons})")
         return votes.most_common(1)[0][0]
 
-    async def follow(self, tell: Callable[[Address], None]) -> None:
-        """Call ``tell`` with the primary, and again after every failover, until cancelled."""
+    def look(self) -> None:
+        """There is reason to ask again: whoever follows is told soon."""
+        self._reason.set()
+
+    async def follow(self, tell: Callable[[Address], bool]) -> None:
+        """Call ``tell`` with the primary, and again after every failover, until cancelled.
+
+        It returns whether that is where everybody is; if not, it is asked again, less and less often.
+        """
         addresses = list(self._url.addresses)
         random.shuffle(addresses)
         while True:
@@ -58,21 +64,25 @@ class Sentinels:
                 log.debug("sentinel.lost %s: %s", sentinel, error)
             await asyncio.sleep(random.uniform(0, BACKOFF_S))
 
-    async def _listen(self, sentinel: Address, tell: Callable[[Address], None]) -> None:
-        client = self._client(sentinel)
-        pubsub = client.pubsub()
+    async def _listen(self, sentinel: Address, tell: Callable[[Address], bool]) -> None:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            pipe = await open_pipe(self._own, sentinel, lambda *_: self.look(), scripts=False)
         try:
-            await pubsub.subscribe("+switch-master")
-            # Wait for the confirmation, so that nothing falls between the question and the first message.
-            if await pubsub.get_message(timeout=ASK_TIMEOUT_S) is None:
-                raise TimeoutError("the subscription was not confirmed")
-            while True:
-                tell(await self.primary())
-                # Whatever it says, all are asked: one Sentinel alone may be behind the others.
-                await pubsub.get_message(ignore_subscribe_messages=True, timeout=LOOK_S)
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                # Confirmed before the question: nothing falls between it and the first message.
+                await pipe.insist("SUBSCRIBE", "+switch-master")
+            pipe.on_message = lambda _: self.look()
+            pause_s = UNSETTLED_S
+            while pipe.open:
+                self._reason.clear()
+                # Whatever it says, all are asked: one Sentinel alone may be ahead of the others, or behind.
+                settled = tell(await self.primary())
+                if await _happens(self._reason, LOOK_S if settled else pause_s * random.uniform(0.8, 1.2)):
+                    pause_s = UNSETTLED_S
+                else:
+                    pause_s = min(LOOK_S, pause_s * 2)
         finally:
-            await pubsub.aclose()  # type: ignore[no-untyped-call]
-            await client.aclose()
+            pipe.abort()
 
     async def _ask(self, sentinel: Address) -> Address | str:
         """Its answer, or why there is none."""
@@ -83,21 +93,18 @@ class Sentinels:
                     found = await pipe.insist("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.primary)
                 finally:
                     pipe.abort()
-        except (OSError, TimeoutError, hiredis.ReplyError) as error:
+        except _FAILURES as error:
             return f"{sentinel}: {type(error).__name__} {error}".rstrip()
         match found:
             case [bytes() as host, bytes() as port] if port.isdigit():
                 return Address(host.decode(), int(port))
         return f"{sentinel}: unknown name"
 
-    def _client(self, sentinel: Address) -> Redis:
-        return Redis(
-            host=sentinel.host,
-            port=sentinel.port,
-            username=self._own.username or None,
-            password=self._own.password or None,
-            ssl=self._url.tls,
-            socket_timeout=ASK_TIMEOUT_S,
-            socket_connect_timeout=ASK_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+
+async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
+    """Whether ``event`` was set in time."""
+    try:
+        await asyncio.wait_for(event.wait(), timeout_s)
+    except TimeoutError:
+        return False
+    return True

@@ -43,7 +43,7 @@ class SingleStore:
             except BaseException:
                 pipe.abort()
                 raise
-        if pipe.transport is None or pipe.transport.is_closing():
+        if not pipe.open:
             raise ConnectionResetError("the connection was lost at once")
         self._pipe = pipe
 
