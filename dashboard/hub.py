@@ -123,8 +123,11 @@ class Hub:
             sent = self._sent.setdefault(topic, Sent())
             try:
                 drawn[topic] = draw(topic, live, self.history, sent, rev=self._rev, say=say)
-            except (OperationalError, InterfaceError) as error:
-                log.warning("hub.topic_not_drawn", page=topic.page, error=str(error).splitlines()[0])
+            except Exception as error:
+                # What was drawn of it reached nobody: the next drawing sends everything again.
+                del self._sent[topic]
+                known = isinstance(error, OperationalError | InterfaceError)
+                log.warning("hub.topic_not_drawn", page=topic.page, error=str(error), exc_info=not known)
         for topic in self._sent.keys() - set(topics):
             del self._sent[topic]
         return drawn

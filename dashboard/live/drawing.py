@@ -33,8 +33,11 @@ def draw(topic: Topic, live: Live, history: History, sent: Sent, *, rev: int, sa
         html = fragment.html(context)
         whole.append(wrap(fragment.target, html))
         if fragment.items:
+            # A list that was sent empty differs from now on, also when it is empty again.
+            sent.html.pop(fragment.target, None)
             changed += _changed_items(fragment, html, context, sent)
         elif sent.html.get(fragment.target) != html:
+            sent.shape.pop(fragment.target, None)
             sent.html[fragment.target] = html
             changed.append(wrap(fragment.target, html))
     return Drawing(

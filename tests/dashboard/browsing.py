@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 
-def becomes(page: Any, script: str, seconds: float = 10.0) -> None:
+def becomes(page: Any, script: str, seconds: float = 30.0) -> None:
     """Until ``script`` is true. Playwright's own wait needs ``eval``, which our policy forbids."""
     deadline = time.monotonic() + seconds
     while not page.evaluate(script):

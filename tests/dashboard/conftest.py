@@ -89,7 +89,7 @@ def log_in(client: Any, production: str) -> Callable[[str], Any]:
 
 
 @pytest.fixture(scope="session")
-def web(django_db_setup: Any, redis_url: str) -> Iterator[str]:
+def web(django_db_setup: Any, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The real web process on a free port, on the tests' database; its address."""
     from django.db import connection
 
@@ -111,19 +111,22 @@ def web(django_db_setup: Any, redis_url: str) -> Iterator[str]:
         "FUSEBOARD_LOG_LEVEL": "WARNING",
     }
     command = [sys.executable, "manage.py", "web", "--port", str(number), "--exactly"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    # A file takes whatever it says; a pipe that nobody reads would hold it up one day.
+    said = tmp_path_factory.mktemp("web") / "output"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
     try:
-        _await_health(process, number)
+        _await_health(process, number, said)
         yield address
     finally:
         process.terminate()
         try:
-            process.communicate(timeout=10)
+            process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
 
 
 def _free_port() -> tuple[Any, int]:
@@ -133,13 +136,11 @@ def _free_port() -> tuple[Any, int]:
     return listener, listener.getsockname()[1]
 
 
-def _await_health(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + 30
+def _await_health(process: subprocess.Popen[bytes], port: int, said: Path) -> None:
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            pytest.fail(
-                f"The web process ended: {(process.stdout.read() if process.stdout else b'').decode()}"
-            )
+            pytest.fail(f"The web process ended: {said.read_text()}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
         try:
             connection.request("GET", "/healthz")
@@ -150,7 +151,7 @@ def _await_health(process: subprocess.Popen[bytes], port: int) -> None:
             time.sleep(0.1)
         finally:
             connection.close()
-    pytest.fail("The web process did not answer within 30 s.")
+    pytest.fail("The web process did not answer within 60 s.")
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,7 @@ def chromium(web: str) -> Iterator[Any]:
 def page(chromium: Any, web: str, production: str) -> Iterator[Any]:
     """A fresh page that fails the test on any console error, script error or blocked resource."""
     context = chromium.new_context(viewport={"width": 1440, "height": 1000}, base_url=web)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(30_000)
     opened = context.new_page()
     opened.complaints = []
     # A refused form is answered 4xx on purpose, and a page may be left while its socket still connects.
