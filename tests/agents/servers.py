@@ -36,6 +36,10 @@ CALLS = Limit(
 BREAKER = BreakerPolicy(consecutive_failures=4, open_ms=60_000, probes=2, minimum_servers=1)
 #: Quick enough to watch, and a deadline that a busy machine does not miss by itself.
 TUNING = Tuning(probe_interval_ms=50, ramp_ms=300, store_deadline_us=50_000, store_timeouts=5)
+#: Stays shared however busy the machine is: for tests that are not about outages.
+PATIENT = Tuning(
+    probe_interval_ms=50, ramp_ms=300, store_deadline_us=50_000, store_timeouts=10_000, store_failures=1000
+)
 POLICY = Policy(
     environment="production",
     default_tier="free",
@@ -85,7 +89,7 @@ class Server:
     def _changed(self) -> None:
         self.changes += 1
 
-    async def until(self, condition: Callable[[], object], within_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], object], within_s: float = 30.0) -> None:
         await until(condition, within_s)
 
 
@@ -103,7 +107,7 @@ async def running(
         await server.admission.stop()
 
 
-async def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
     """Wait for something that happens by itself, at most ``within_s``."""
     deadline = asyncio.get_running_loop().time() + within_s
     while not condition():

@@ -24,7 +24,7 @@ from fuseboard.contract.words import Algorithm, FailurePolicy
 from fuseboard.threads import submit
 from tests.agents.gateways import gateway_running
 from tests.agents.published import publish
-from tests.agents.servers import BREAKER, POLICY
+from tests.agents.servers import BREAKER, PATIENT, POLICY
 
 FIFTY = Limit(
     name="requests",
@@ -152,7 +152,7 @@ def test_an_answer_nobody_takes_is_undone(agent: blocking.Agent):
     assert future is not None
     assert future.cancel()
     inner.loop.call_soon_threadsafe(release.set)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not undone and time.monotonic() < deadline:
         time.sleep(0.001)
     assert undone == ["answer"]
@@ -169,7 +169,7 @@ def test_a_frozen_redis_holds_no_thread_up(tmp_path: Path, valkey: Valkey):
             assert agent.check("acme").allowed
             with agent.call("payments"):
                 pass
-            assert time.monotonic() - began < 0.75
+            assert time.monotonic() - began < 5  # without a deadline it would be for ever
         finally:
             valkey.process.send_signal(signal.SIGCONT)
 
@@ -180,7 +180,7 @@ def test_a_loop_that_hangs_holds_no_thread_up(agent: blocking.Agent):
     began = time.monotonic()
     try:
         decision = agent.check("acme")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9  # it hangs for ten
         assert (decision.allowed, decision.mode, agent.late) == (True, Mode.LOCAL, 1)
     finally:
         hanging.set()
@@ -235,10 +235,11 @@ print(time.monotonic())
     allowed, ended = done.stdout.split()
     assert (allowed, done.returncode) == ("True", 0)
     assert "Traceback" not in done.stderr
-    assert time.monotonic() - float(ended) < 3
+    assert time.monotonic() - float(ended) < 15
 
 
-def test_an_interrupted_wait_gives_back_what_was_on_its_way(settings: AgentSettings):
+def test_an_interrupted_wait_gives_back_what_was_on_its_way(limits: redis.Redis, settings: AgentSettings):
+    publish(limits, msgspec.structs.replace(RULES, tuning=PATIENT), revision=4)
     script = f"""
 import os, signal, threading
 from fuseboard import AgentSettings, blocking, Refused
@@ -247,12 +248,13 @@ agent.start()
 held = agent.admit_call("single")
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    agent.admit_call("single", wait_s=30)
+    while True:  # one whose deadline passed on a busy machine is decided without the others
+        agent.give_back(agent.admit_call("single", wait_s=30))
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 agent.give_back(held)
-with agent.call("single", wait_s=5):
+with agent.call("single", wait_s=20):
     print("free", flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90)
     assert done.stdout.split() == ["interrupted", "free"], done.stderr

@@ -362,7 +362,7 @@ def test_as_a_module_and_as_a_script(environment):
 
 
 def until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -33,7 +33,7 @@ async def watched(
     watch = Watch(url=url, configuration=configuration)
     watch.start()
     try:
-        await asyncio.wait_for(watch.looked.wait(), 10)
+        await asyncio.wait_for(watch.looked.wait(), 30)
         yield configuration, watch
     finally:
         await watch.stop()
@@ -245,7 +245,7 @@ class TestOutages:
         configuration = Configuration(environment="production")
         watch = Watch(url="redis://127.0.0.1:1/0", configuration=configuration)
         watch.start()
-        await asyncio.wait_for(watch.looked.wait(), 5)
+        await asyncio.wait_for(watch.looked.wait(), 30)
         assert not watch.connected
         await watch.stop()
         assert configuration.fetch is None

@@ -190,7 +190,7 @@ def free(agent: blocking.Agent) -> bool:
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.002)

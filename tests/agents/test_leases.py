@@ -13,7 +13,7 @@ from fuseboard.contract.policy import Limit, Policy
 from fuseboard.contract.words import Algorithm, BreakerState, Outcome
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
-from tests.agents.servers import POLICY, Server, configured, give, running, until
+from tests.agents.servers import PATIENT, POLICY, Server, configured, give, running, until
 
 HOT = Limit(name="requests", limit=600_000, window_ms=60_000, burst=10_000, lease_above=100)
 STRICT = Limit(name="calls", limit=200, window_ms=1000, algorithm=Algorithm.SLIDING_WINDOW, lease_above=20)
@@ -21,12 +21,12 @@ STRICT = Limit(name="calls", limit=200, window_ms=1000, algorithm=Algorithm.SLID
 
 def with_quota(quota: Limit) -> Policy:
     tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(quota,))
-    return msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]))
+    return msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]), tuning=PATIENT)
 
 
 def with_vendor_limit(limit: Limit) -> Policy:
     payments = msgspec.structs.replace(POLICY.dependencies[0], vendor_limits=(limit,))
-    return msgspec.structs.replace(POLICY, dependencies=(payments,))
+    return msgspec.structs.replace(POLICY, dependencies=(payments,), tuning=PATIENT)
 
 
 async def heat_up(server: Server, tenant: str = "acme") -> None:
@@ -122,7 +122,7 @@ async def test_a_breaker_that_opens_ends_the_leases_on_its_calls(limits: redis.R
     many = msgspec.structs.replace(STRICT, limit=100_000)
     async with running(redis_url, configuration=configured(with_vendor_limit(many))) as server:
         permit = await server.admission.admit_call("payments")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not permit.decision.leased:
                 server.admission.report(permit, Outcome.OK)
                 permit = await server.admission.admit_call("payments")

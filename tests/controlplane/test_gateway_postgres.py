@@ -61,7 +61,7 @@ async def listener(token):
         yield connection
 
 
-async def eventually(holds, *, within_s=5.0):
+async def eventually(holds, *, within_s=30.0):
     deadline = time.monotonic() + within_s
     while not (found := holds()):
         assert time.monotonic() < deadline, f"not within {within_s} s"
@@ -166,7 +166,7 @@ async def test_a_revoked_token_is_refused_within_the_reload_interval(gateway, to
             cursor.execute("NOTIFY fuseboard_tokens")
 
     await sync_to_async(revoke)()
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + 4.5  # sooner than by looking every five seconds
     while (await post(gateway, beat())).status_code != 401:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)

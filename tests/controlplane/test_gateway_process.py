@@ -151,7 +151,7 @@ def test_a_frozen_postgres_holds_nobody_up(gateway, postgres):
         while time.monotonic() < deadline:
             begun = time.perf_counter()
             sync(client, mode=Mode.RAMPING)
-            assert time.perf_counter() - begun < 0.5
+            assert time.perf_counter() - begun < 2.0
             time.sleep(0.05)
     finally:
         for process in family:

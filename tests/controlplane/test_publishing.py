@@ -65,9 +65,9 @@ def test_a_nudge_names_the_tenants_that_changed(production: str, limits: Any, al
 
     with limits.pubsub() as subscription:
         subscription.subscribe(keys.config_channel("production"))
-        subscription.get_message(timeout=5)
+        subscription.get_message(timeout=30)
         revision = quota(alice, 9)
-        message = subscription.get_message(timeout=5)
+        message = subscription.get_message(timeout=30)
     nudge = decode_nudge(message["data"])
     assert (nudge.revision, nudge.since, nudge.tenants) == (revision, revision - 1, ("acme",))
 

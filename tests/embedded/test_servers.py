@@ -29,7 +29,7 @@ with embedded.running(["FUSEBOARD_REDIS_URL"], folder=Path(sys.argv[1])) as urls
 """
 
 
-def eventually(holds: Callable[[], bool], *, within_s: float = 10.0) -> bool:
+def eventually(holds: Callable[[], bool], *, within_s: float = 30.0) -> bool:
     deadline = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > deadline:
