@@ -10,13 +10,21 @@ import redis
 
 from fuseboard.contract.breaker_state import parse_breaker
 from fuseboard.contract.policy import Limit, Policy
-from fuseboard.contract.words import Algorithm, BreakerState, Outcome
+from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy, Outcome
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
 from tests.agents.servers import PATIENT, POLICY, Server, configured, give, running, until
 
 HOT = Limit(name="requests", limit=600_000, window_ms=60_000, burst=10_000, lease_above=100)
-STRICT = Limit(name="calls", limit=200, window_ms=1000, algorithm=Algorithm.SLIDING_WINDOW, lease_above=20)
+#: Fails closed: a deadline this machine misses must not let calls through uncounted.
+STRICT = Limit(
+    name="calls",
+    limit=400,
+    window_ms=2000,
+    algorithm=Algorithm.SLIDING_WINDOW,
+    lease_above=20,
+    failure_policy=FailurePolicy.FAIL_CLOSED,
+)
 
 
 def with_quota(quota: Limit) -> Policy:
@@ -174,10 +182,10 @@ async def test_no_window_holds_more_than_a_strict_limit_with_many_servers(
         running(redis_url, "web-2", configured(policy, live_servers=3)) as two,
         running(redis_url, "web-3", configured(policy, live_servers=3)) as three,
     ):
-        end = monotonic() + 3.5
+        end = monotonic() + 5
         await asyncio.gather(*(work(server, end) for server in (one, two, three) for _ in range(4)))
     made.sort()
-    worst = max(sum(1 for moment in made[first:] if moment < made[first] + 1.0) for first in range(len(made)))
+    worst = max(sum(1 for moment in made[first:] if moment < made[first] + 2.0) for first in range(len(made)))
     assert worst <= STRICT.limit
     assert leased
     assert len(made) >= STRICT.limit

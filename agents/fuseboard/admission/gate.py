@@ -103,6 +103,11 @@ class Gate:
         """Decide by this policy from now on."""
         before = getattr(self, "dependency", dependency)
         self.dependency = dependency
+        policy = dependency.breaker
+        # Open times are lengthened by up to a tenth of jitter.
+        open_max_us = policy.open_max_ms * 1100
+        times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
+        self._guard: Guard = (1, policy.probes, *times, self._server)
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         self.guard_keys = tuple(key(self._environment, self.name).encode() for key in named)
         self.end_leases()
@@ -148,11 +153,7 @@ class Gate:
     # What the batcher needs
 
     def guard(self) -> tuple[tuple[bytes, ...], Guard]:
-        policy = self.dependency.breaker
-        # Open times are lengthened by up to a tenth of jitter.
-        open_max_us = policy.open_max_ms * 1100
-        times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
-        return self.guard_keys, (1, policy.probes, *times, self._server)
+        return self.guard_keys, self._guard
 
     def learned(self, verdict: int, generation: int, wait_us: int) -> None:
         now = monotonic()

@@ -144,7 +144,8 @@ class Leases:
             task.cancel()
 
     def _measure(self, supply: Supply, rate: float) -> None:
-        supply.rate = rate if supply.rate == 0.0 else (supply.rate + rate) / 2
+        # Rises at once and falls by halves: too small a lease costs a question, too large a one a refund.
+        supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
         if supply.rate >= self._threshold(supply.demand):
             supply.hot_at = monotonic()
 
@@ -156,6 +157,9 @@ class Leases:
         """Ask for the next lease in the background, if nobody does already."""
         if supply.renewing or not self._usable():
             return
+        if supply.lease is not None:
+            # Spent sooner than expected: or it would stay too small after every quiet moment.
+            self._measure(supply, _rate_of(supply.lease))
         supply.renewing = True
         self._supplies.add(supply)
         task = asyncio.get_running_loop().create_task(self._supply(supply), name="fuseboard-lease")
@@ -202,7 +206,7 @@ class Leases:
             return
         now = monotonic()
         spent = lease.granted - lease.tokens
-        self._measure(supply, spent / (now - lease.begun))
+        self._measure(supply, _rate_of(lease))
         self._count(supply, lease)
         if spent and now - supply.hot_at < COOL_AFTER_S:
             self.renew(supply)
@@ -239,3 +243,8 @@ class Leases:
         if spent > lease.counted:
             supply.count(spent - lease.counted)
             lease.counted = spent
+
+
+def _rate_of(lease: Lease) -> float:
+    """How fast it is spent, in calls per second."""
+    return (lease.granted - lease.tokens) / max(0.001, monotonic() - lease.begun)
