@@ -244,12 +244,13 @@ def test_an_interrupted_wait_gives_back_what_was_on_its_way(limits: redis.Redis,
 import os, signal, threading
 from fuseboard import AgentSettings, blocking, Refused
 agent = blocking.Agent(settings=AgentSettings(redis_url={settings.redis_url!r}, state_dir=None, server="x"))
+# Whoever runs these tests in the background of a shell has the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 agent.start()
 held = agent.admit_call("single")
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    while True:  # one whose deadline passed on a busy machine is decided without the others
-        agent.give_back(agent.admit_call("single", wait_s=30))
+    agent.admit_call("single", wait_s=30)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 agent.give_back(held)
