@@ -3,6 +3,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
@@ -17,6 +18,7 @@ from dashboard.live.breakers import Breaker
 from dashboard.live.timeline import RANGES, range_name
 from dashboard.reader import actor_of
 from dashboard.runbooks import Page, find_runbook
+from dashboard.views import without_postgres
 from dashboard.views.page import context_of, current_live, not_found, show
 from fuseboard.contract.words import OverrideMode, is_slug
 
@@ -70,7 +72,11 @@ def _override(request: HttpRequest, name: str) -> HttpResponse:
         form.add_error(None, _conflict_text(found))
         return _page(request, name, form=form, status=409)
     try:
-        said = _apply(request, name, form)
+        try:
+            said = _apply(request, name, form)
+        except (OperationalError, InterfaceError):
+            # Stopping a fleet must not wait for the store that only makes it durable.
+            said = without_postgres.act(request, name, form)
     except (InvalidEdit, NotFound) as error:
         _add_errors(form, error)
         return _page(request, name, form=form, status=422)
