@@ -90,7 +90,7 @@ def test_reading_the_configuration_takes_few_queries(
             reason="for a test",
             actor=alice,
         )
-    with django_assert_max_num_queries(6):
+    with django_assert_max_num_queries(7):
         assert len(policy_of(environment_of("production")).dependencies) == more + 1
     with django_assert_max_num_queries(2):
         assert len(tenant_records("production")) == more + 1
