@@ -249,3 +249,25 @@ class TestOutages:
         assert not watch.connected
         await watch.stop()
         assert configuration.fetch is None
+
+    async def test_it_stops_although_a_library_swallows_the_first_cancellation(
+        self, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        watch = Watch(url=redis_url, configuration=Configuration(environment="production"))
+        swallowed = asyncio.Event()
+
+        async def follow(pubsub: object) -> None:
+            watch.looked.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if swallowed.is_set():
+                    raise
+                swallowed.set()
+                raise TimeoutError from None
+
+        monkeypatch.setattr(watch, "_follow", follow)
+        watch.start()
+        await asyncio.wait_for(watch.looked.wait(), 30)
+        await asyncio.wait_for(watch.stop(), 30)
+        assert swallowed.is_set()

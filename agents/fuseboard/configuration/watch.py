@@ -32,6 +32,8 @@ LOOK_S = 15.0
 BACKOFF_S = (0.2, 10.0)
 #: How long ``stop`` waits for a question under way.
 STOP_S = 0.2
+#: How long what was cancelled may take to end: longer than closing a connection does.
+CANCEL_S = 2 * IO_TIMEOUT_S
 #: After an answer that could not be used, wanted tenants do not wait for Redis for this long.
 USELESS_S = 0.25
 #: Reads of a configuration that moves on while it is read; the next nudge goes on from there.
@@ -72,8 +74,11 @@ class Watch:
         except TimeoutError:
             logger.debug("watch.stopped_in_a_question")
         tasks = [*self._batches, *([self._task] if self._task else [])]
-        for task in tasks:
-            task.cancel()
+        while going := [task for task in tasks if not task.done()]:
+            # Again, when a library took the first one for a timeout of its own.
+            for task in going:
+                task.cancel()
+            await asyncio.wait(going, timeout=CANCEL_S)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._source.close()
 
