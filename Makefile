@@ -23,8 +23,11 @@ help: ## list the targets
 demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 runs the story by itself, CHECK=all every checkpoint
 	@exec $(PY) manage.py demo $(if $(CHECK),$(if $(filter all,$(CHECK)),--check-all,--check))
 
+# Whole formations of servers need nothing of Django and take their time: the second run has them.
+ONCE = $(foreach file,cluster sentinel hammer,--ignore=tests/agents/test_$(file).py)
+
 test: environment agent-environment chromium ## all tests but the slow ones: agent without Django first, then everything
-	@$(AGENT_PY) -m pytest tests/agents tests/contract
+	@$(AGENT_PY) -m pytest $(ONCE) tests/agents tests/contract
 	@$(PY) -m pytest
 
 test-full: environment agent-environment chromium ## every test however long, the fault matrix, every checkpoint of the demo
