@@ -167,3 +167,15 @@ def test_a_rows_order_does_not_change_under_the_pointer(sign_in):
     assert page.evaluate("document.querySelector('#rows tr').id") == "row-payments-api"
     page.mouse.move(5, 5)
     becomes(page, "document.querySelector('#rows tr').id === 'row-search'")
+
+
+def test_a_page_is_live_although_a_script_came_late(page, sign_in):
+    """The socket is opened by the second script: the first must not be done with the page before."""
+
+    def late(route):
+        time.sleep(1.0)
+        route.continue_()
+
+    page.route("**/hx-ws*.js", late)
+    sign_in("vera")
+    is_live(page)
