@@ -35,6 +35,8 @@ class TokenUser:
 
     name: str
     role: str
+    #: The part of the token that is no secret.
+    selector: str = ""
     is_authenticated: Literal[True] = True
     is_active: Literal[True] = True
 
@@ -93,7 +95,7 @@ def user_of(text: str) -> TokenUser | None:
     row = ApiToken.objects.filter(selector=match[1]).first()
     if row is None or not _holds(row, match[2]):
         return None
-    return TokenUser(name=row.name, role=row.role)
+    return TokenUser(name=row.name, role=row.role, selector=row.selector)
 
 
 def _holds(row: TokenColumns, secret: str) -> bool:
