@@ -1,8 +1,10 @@
 """Two people, one thing: the second is told what the first has changed."""
 
 from controlplane.audit.models import Entry
+from controlplane.policies.document import environment_of
 from controlplane.policies.errors import EditConflict
-from controlplane.policies.fields import Fields
+from controlplane.policies.fields import Fields, different
+from controlplane.policies.history import changed_since, first_recorded
 
 
 def check_version(
@@ -27,6 +29,33 @@ def check_version(
             field: now.get(field)
             for field in sorted(known.keys() | now.keys())
             if field != "version" and known.get(field) != now.get(field)
+        },
+        by=latest.actor if latest else "",
+        at=latest.at if latest else None,
+    )
+
+
+def check_revision(*, environment: str, expected: int | None, making: int | None = None) -> None:
+    """Raise ``EditConflict`` when the configuration was changed after revision ``expected``.
+
+    Revisions that change nothing of it, such as a breaker held by hand, are no conflict.
+    ``None`` is for callers that want the newest, whatever it is. ``making`` is the revision being
+    made, which is no conflict with itself.
+    """
+    now = environment_of(environment).revision if making is None else making - 1
+    if expected is None or expected == now:
+        return
+    changes = changed_since(environment, expected)
+    first = first_recorded(environment)
+    if not changes and first is not None and first <= expected + 1 and expected < now:
+        return
+    latest = changes[0].revision if changes else None
+    raise EditConflict(
+        expected_version=expected,
+        current_version=now,
+        changed={
+            f"{change.kind} {change.name}": ", ".join(different(change.before, change.after)) or "removed"
+            for change in changes
         },
         by=latest.actor if latest else "",
         at=latest.at if latest else None,

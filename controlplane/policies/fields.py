@@ -4,9 +4,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from controlplane.policies.limits import LimitColumns, columns_of
-from controlplane.policies.models import BREAKER_RANGES, Dependency, Tenant, Tier
+from controlplane.policies.models import BREAKER_RANGES, Dependency, Environment, Tenant, Tier
 
 Fields = dict[str, Any]
+
+
+def environment_fields(environment: Environment) -> Fields:
+    """What belongs to no tier, tenant or dependency."""
+    return {
+        "default_tier": environment.default_tier.name,
+        **{f"tuning.{field}": value for field, value in environment.tuning.items()},
+        **limit_fields("subject_limits", environment.subject_limits.all()),
+    }
 
 
 def tenant_fields(tenant: Tenant) -> Fields:
@@ -46,5 +55,35 @@ def limit_fields(prefix: str, rows: Iterable[LimitColumns]) -> Fields:
     return {
         f"{prefix}.{row.name}.{column}": value
         for row in sorted(rows, key=lambda row: row.name)
-        for column, value in columns_of(row).items()
+        for column, value in [*columns_of(row).items(), *_ending(row)]
+    }
+
+
+def _ending(row: LimitColumns) -> Iterable[tuple[str, Any]]:
+    """Of a tenant's quota that ends by itself: when, and what it gives way to."""
+    expires_at = getattr(row, "expires_at", None)
+    if expires_at is not None:
+        yield "expires_at", expires_at.isoformat()
+        if (returns_to := getattr(row, "returns_to", None)) is not None:
+            yield "returns_to", returns_to
+
+
+def limits_in(prefix: str, fields: Fields) -> dict[str, Fields]:
+    """Name of the limit -> its columns: what ``limit_fields`` has made flat."""
+    found: dict[str, Fields] = {}
+    for field, value in fields.items():
+        head, _, rest = field.partition(".")
+        if head == prefix:
+            name, _, column = rest.rpartition(".")
+            found.setdefault(name, {})[column] = value
+    return found
+
+
+def different(before: Fields | None, after: Fields | None) -> dict[str, tuple[Any, Any]]:
+    """Field -> value before and after, of those that differ; versions are no difference."""
+    old, new = before or {}, after or {}
+    return {
+        field: (old.get(field), new.get(field))
+        for field in sorted(old.keys() | new.keys())
+        if old.get(field) != new.get(field) and field != "version"
     }

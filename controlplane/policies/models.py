@@ -5,6 +5,8 @@ from django.db import models
 from django.db.models import F, Q
 
 from controlplane.policies.limits import LimitColumns, QuotaColumns
+from controlplane.policies.revision_rows import Change as Change
+from controlplane.policies.revision_rows import Revision as Revision
 from fuseboard.contract.words import is_slug, is_subject
 
 
@@ -108,11 +110,24 @@ class TenantQuota(QuotaColumns):
     """Replaces the tier's quota of the same name."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")
+    #: When it ends by itself; null when it stays.
+    expires_at = models.DateTimeField(null=True, blank=True)
+    #: The tenant's own quota it then gives way to, as columns; null for the tier's.
+    returns_to = models.JSONField(null=True, blank=True)
 
     class Meta(QuotaColumns.Meta):
         constraints = (
             *QuotaColumns.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "name"], name="tenant_quota_once"),
+            models.CheckConstraint(
+                condition=Q(returns_to__isnull=True) | Q(expires_at__isnull=False),
+                name="tenantquota_returns_when_it_expires",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=["expires_at"], condition=Q(expires_at__isnull=False), name="tenantquota_expiring"
+            ),
         )
 
     def __str__(self) -> str:

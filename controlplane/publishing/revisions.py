@@ -7,7 +7,7 @@ revisions are committed in their order and a reader that sees 7 sees everything 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from django.db import connection, transaction
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.policies.errors import NotFound
+from controlplane.policies.history import Changed, store_revision
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import publish_promptly
 
@@ -31,6 +32,16 @@ class Revision:
     number: int
     actor: Actor
     reason: str
+    #: What it changes of the configuration, kept with it.
+    changes: list[Changed] = field(default_factory=list)
+    #: Action and target of each audit entry; the first is what the revision is known by.
+    said: list[tuple[str, str]] = field(default_factory=list)
+
+    def change(
+        self, kind: str, name: str, *, before: dict[str, Any] | None, after: dict[str, Any] | None
+    ) -> None:
+        """Keep what became of one thing; call it once for each."""
+        self.changes.append(Changed(kind=kind, name=name, before=before, after=after))
 
     def audit(
         self,
@@ -41,6 +52,7 @@ class Revision:
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> None:
+        self.said.append((action, target_name))
         record(
             actor=self.actor,
             action=action,
@@ -56,14 +68,30 @@ class Revision:
 
 
 @contextmanager
-def revise(*, environment: str, actor: Actor, reason: str, reset: str = "") -> Iterator[Revision]:
+def revise(
+    *, environment: str, actor: Actor, reason: str, reset: str = "", restores: int | None = None
+) -> Iterator[Revision]:
     """Make one revision; everything inside is committed together with it, or nothing is.
 
-    ``reset`` names the dependency whose breaker Redis shall close once the revision is committed.
+    ``reset`` names the dependency whose breaker Redis shall close once the revision is committed;
+    ``restores`` the revision that a rollback brings back.
     """
     with transaction.atomic():
         epoch, number = take_revision(environment)
-        yield Revision(environment=environment, epoch=epoch, number=number, actor=actor, reason=reason)
+        revision = Revision(environment=environment, epoch=epoch, number=number, actor=actor, reason=reason)
+        yield revision
+        action, target = revision.said[0] if revision.said else ("", "")
+        store_revision(
+            environment=environment,
+            epoch=epoch,
+            number=number,
+            actor=actor,
+            action=action,
+            target=target,
+            reason=reason,
+            restores=restores,
+            changes=revision.changes,
+        )
         OutboxEntry.objects.create(environment=environment, epoch=epoch, revision=number, reset=reset)
         notify(CHANNEL, {"epoch": epoch, "revision": number})
         transaction.on_commit(partial(publish_promptly, environment), robust=True)

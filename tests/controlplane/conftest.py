@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,12 @@ ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
 @pytest.fixture
 def alice() -> Actor:
     return ALICE
+
+
+@pytest.fixture
+def hour() -> datetime:
+    """An hour from now."""
+    return datetime.now(UTC) + timedelta(hours=1)
 
 
 @pytest.fixture

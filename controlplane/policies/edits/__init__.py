@@ -24,6 +24,7 @@ from controlplane.policies.edits.quotas import (
     set_tier_quota,
     set_vendor_limit,
 )
+from controlplane.policies.edits.rollback import rollback
 from controlplane.policies.edits.subjects import remove_subject_limit, set_subject_limit
 from controlplane.policies.edits.tenants import (
     change_tier,
@@ -48,6 +49,7 @@ __all__ = [
     "remove_tier_quota",
     "remove_vendor_limit",
     "resume_tenant",
+    "rollback",
     "save_runbook",
     "set_breaker_policy",
     "set_default_tier",

@@ -54,13 +54,11 @@ def create_dependency(
         )
         _check_open(row)
         row.save()
+        after = dependency_fields(row)
         revision.audit(
-            "dependency.created",
-            target_kind="dependency",
-            target_name=dependency,
-            before=None,
-            after=dependency_fields(row),
+            "dependency.created", target_kind="dependency", target_name=dependency, before=None, after=after
         )
+        revision.change("dependency", dependency, before=None, after=after)
     return revision.number
 
 

@@ -6,6 +6,7 @@ from django.db import transaction
 from controlplane.audit.actor import Actor
 from controlplane.policies.document import environment_of
 from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.fields import environment_fields, tier_fields
 from controlplane.policies.models import Environment, Tier, TierQuota
 from controlplane.policies.validation import Problems
 from controlplane.publishing.revisions import revise
@@ -56,6 +57,10 @@ def create_environment(*, environment: str, reason: str, actor: Actor) -> int:
                 before=None,
                 after={"default_tier": tiers[0].name, "tiers": ", ".join(tier.name for tier in tiers)},
             )
+            created = environment_fields(environment_of(environment))
+            revision.change("environment", environment, before=None, after=created)
+            for tier in tiers:
+                revision.change("tier", tier.name, before=None, after=tier_fields(tier))
     return revision.number
 
 
@@ -74,12 +79,14 @@ def set_tuning(*, environment: str, tuning: Mapping[str, int], reason: str, acto
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         row = environment_of(environment)
+        whole = environment_fields(row)
         before = dict(row.tuning)
         row.tuning = {**before, **tuning}
         row.save(update_fields=["tuning"])
         revision.audit(
             "tuning.set", target_kind="environment", target_name=environment, before=before, after=row.tuning
         )
+        revision.change("environment", environment, before=whole, after=environment_fields(row))
     return revision.number
 
 
@@ -94,6 +101,7 @@ def set_default_tier(*, environment: str, tier: str, reason: str, actor: Actor) 
         if chosen is None:
             raise InvalidEdit({"tier": [f"There is no tier {tier!r}."]})
         before = {"default_tier": row.default_tier.name}
+        whole = environment_fields(row)
         row.default_tier = chosen
         row.save(update_fields=["default_tier"])
         revision.audit(
@@ -103,6 +111,7 @@ def set_default_tier(*, environment: str, tier: str, reason: str, actor: Actor) 
             before=before,
             after={"default_tier": tier},
         )
+        revision.change("environment", environment, before=whole, after=environment_fields(row))
     return revision.number
 
 
@@ -126,4 +135,5 @@ def create_tier(*, environment: str, tier: str, title: str, priority: int, reaso
             before=None,
             after={"title": row.title, "priority": row.priority, "version": row.version},
         )
+        revision.change("tier", tier, before=None, after=tier_fields(row))
     return revision.number

@@ -41,9 +41,12 @@ class _Edit(Generic[Row]):
         """Write the row under its next version, and the audit entry."""
         self.row.version += 1
         self.row.save()
+        after = self.fields()
         self.revision.audit(
-            action, target_kind=self.kind, target_name=self.name, before=self.before, after=self.fields()
+            action, target_kind=self.kind, target_name=self.name, before=self.before, after=after
         )
+        gone = getattr(self.row, "deleted", False)
+        self.revision.change(self.kind, self.name, before=self.before, after=None if gone else after)
 
 
 class TenantEdit(_Edit[Tenant]):

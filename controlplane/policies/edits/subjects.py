@@ -11,7 +11,7 @@ from controlplane.policies.edits.limit_rows import (
     put_limit,
     remove_limit,
 )
-from controlplane.policies.fields import Fields, limit_fields
+from controlplane.policies.fields import Fields, environment_fields, limit_fields
 from controlplane.policies.models import Environment
 from controlplane.policies.validation import Problems
 from controlplane.publishing.revisions import Revision, revise
@@ -33,7 +33,7 @@ def set_subject_limit(
     check_new_limit(name, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         row = environment_of(environment)
-        before = _fields(row)
+        before = environment_fields(row)
         put_limit(row.subject_limits, name, given, environment=environment)
         _audit(revision, "subject_limit.set", row, before)
     return revision.number
@@ -45,15 +45,14 @@ def remove_subject_limit(*, environment: str, name: str, reason: str, actor: Act
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         row = environment_of(environment)
-        before = _fields(row)
+        before = environment_fields(row)
         remove_limit(row.subject_limits, name)
         _audit(revision, "subject_limit.removed", row, before)
     return revision.number
 
 
-def _fields(row: Environment) -> Fields:
-    return limit_fields("subject_limits", row.subject_limits.all())
-
-
-def _audit(revision: Revision, action: str, row: Environment, before: Fields) -> None:
-    revision.audit(action, target_kind="environment", target_name=row.slug, before=before, after=_fields(row))
+def _audit(revision: Revision, action: str, row: Environment, whole: Fields) -> None:
+    before = {field: value for field, value in whole.items() if field.startswith("subject_limits.")}
+    after = limit_fields("subject_limits", row.subject_limits.all())
+    revision.audit(action, target_kind="environment", target_name=row.slug, before=before, after=after)
+    revision.change("environment", row.slug, before=whole, after=environment_fields(row))

@@ -52,9 +52,9 @@ def _save_new(revision: Revision, row: Tenant) -> None:
     row.changed_revision = revision.number
     row.version += 1
     row.save()
-    revision.audit(
-        "tenant.created", target_kind="tenant", target_name=row.key, before=None, after=tenant_fields(row)
-    )
+    after = tenant_fields(row)
+    revision.audit("tenant.created", target_kind="tenant", target_name=row.key, before=None, after=after)
+    revision.change("tenant", row.key, before=None, after=after)
 
 
 def change_tier(

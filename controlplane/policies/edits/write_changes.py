@@ -1,0 +1,131 @@
+"""Write many changed things at once: a few statements, however many rows.
+
+The order keeps every reference good: what others name comes first, what others name goes last.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from controlplane.breakers.models import Override
+from controlplane.policies.document import environment_of
+from controlplane.policies.edits.write_tenants import write_tenants
+from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.history import Changed, Progress
+from controlplane.policies.limits import OPTIONAL, LimitColumns
+from controlplane.policies.models import (
+    BREAKER_RANGES,
+    Dependency,
+    Environment,
+    Runbook,
+    SubjectLimit,
+    Tenant,
+    Tier,
+    TierQuota,
+    VendorLimit,
+)
+from controlplane.publishing.revisions import Revision
+
+
+def write_changes(
+    revision: Revision, changes: Sequence[Changed], *, progress: Progress | None = None
+) -> None:
+    """Bring every changed thing to its fields after the change, and keep the changes.
+
+    ``before`` must be what is in the database now, and ``after`` checked. Raises ``InvalidEdit``
+    for what is still in use.
+    """
+    by_kind: dict[str, list[Changed]] = {"tier": [], "dependency": [], "environment": [], "tenant": []}
+    for change in changes:
+        by_kind[change.kind].append(change)
+    for change in by_kind["tier"]:
+        if change.after is not None:
+            _put_tier(revision, change.name, change.after)
+    for change in by_kind["dependency"]:
+        if change.after is not None:
+            _put_dependency(revision, change.name, change.after)
+    for change in by_kind["environment"]:
+        _put_environment(revision, change.after or {})
+    write_tenants(revision, by_kind["tenant"], progress=progress)
+    _remove_tiers(revision, [change.name for change in by_kind["tier"] if change.after is None])
+    _remove_dependencies(revision, [change.name for change in by_kind["dependency"] if change.after is None])
+    revision.changes.extend(changes)
+
+
+def limit_columns(fields: Fields) -> dict[str, Any]:
+    """Every column of a limit, whatever was left out because it is usual."""
+    return {**OPTIONAL, "burst": 1, **fields}
+
+
+def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
+    row = Tier.objects.filter(environment_id=revision.environment, name=name).first()
+    # One that comes back has a version nobody has seen before.
+    row = row or Tier(environment_id=revision.environment, name=name, version=revision.number - 1)
+    row.title, row.priority = fields["title"], fields["priority"]
+    row.version += 1
+    row.save()
+    _replace_limits(TierQuota, {"tier": row}, limits_in("quotas", fields))
+
+
+def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
+    row = Dependency.objects.filter(environment_id=revision.environment, name=name).first()
+    row = row or Dependency(environment_id=revision.environment, name=name, version=revision.number - 1)
+    for column in ("title", "kind", "owner", "fallback_note", "timeout_ms"):
+        setattr(row, column, fields[column])
+    for column in BREAKER_RANGES:
+        if f"breaker.{column}" in fields:
+            setattr(row, column, fields[f"breaker.{column}"])
+    row.runbook = Runbook.objects.filter(pk=fields.get("runbook") or "").first()
+    row.version += 1
+    row.save()
+    _replace_limits(VendorLimit, {"dependency": row}, limits_in("vendor_limits", fields))
+
+
+def _put_environment(revision: Revision, fields: Fields) -> None:
+    row = environment_of(revision.environment)
+    row.default_tier = Tier.objects.get(environment_id=revision.environment, name=fields["default_tier"])
+    row.tuning = {
+        field.partition(".")[2]: value for field, value in fields.items() if field.startswith("tuning.")
+    }
+    row.save(update_fields=["default_tier", "tuning"])
+    _replace_limits(SubjectLimit, {"environment": row}, limits_in("subject_limits", fields))
+
+
+def _replace_limits(model: type[LimitColumns], owner: dict[str, Any], limits: dict[str, Fields]) -> None:
+    rows = model._default_manager.filter(**owner)
+    rows.exclude(name__in=limits).delete()
+    kept = {row.name: row for row in rows}
+    for name, fields in limits.items():
+        row = kept.get(name) or model(name=name, **owner)
+        for column, value in limit_columns(fields).items():
+            if column != "dependency" or hasattr(row, "tier_id"):
+                setattr(row, column, value)
+        row.save()
+
+
+def _remove_tiers(revision: Revision, names: list[str]) -> None:
+    if not names:
+        return
+    rows = Tier.objects.filter(environment_id=revision.environment, name__in=names)
+    # Tenants that were removed earlier still name the tier they had.
+    default = Environment.objects.get(pk=revision.environment).default_tier_id
+    users = Tenant.objects.filter(tier__in=rows, deleted=False)
+    if used := users.select_related("tier").first():
+        raise InvalidEdit({"tiers": [f"Tier {used.tier.name} still has tenants, such as {used.key}."]})
+    if rows.filter(pk=default).exists():
+        raise InvalidEdit({"tiers": ["The default tier cannot be removed: choose another one first."]})
+    Tenant.objects.filter(tier__in=rows, deleted=True).update(tier_id=default)
+    rows.delete()
+
+
+def _remove_dependencies(revision: Revision, names: list[str]) -> None:
+    if not names:
+        return
+    rows = Dependency.objects.filter(environment_id=revision.environment, name__in=names)
+    held = Override.objects.filter(dependency__in=rows)
+    if current := held.filter(ended_at__isnull=True).select_related("dependency").first():
+        name = current.dependency.name
+        raise InvalidEdit({"dependencies": [f"Somebody holds the breaker of {name}: end that first."]})
+    # What people did to it stays in the audit.
+    held.delete()
+    rows.delete()

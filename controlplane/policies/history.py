@@ -1,0 +1,114 @@
+"""The revisions of an environment, and what each of them changed."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+from django.db.models import Min
+
+from controlplane.audit.actor import Actor
+from controlplane.policies.models import Change, Revision
+
+Fields = dict[str, Any]
+Progress = Callable[[str, int, int], None]
+
+#: Rows of one statement: some 50 ms of work, far below ``statement_timeout``.
+ROWS_PER_STATEMENT = 5_000
+
+_KEEP = """
+    INSERT INTO policies_change (revision_id, kind, name, before, after)
+    SELECT %s, kind, name, before, after
+    FROM jsonb_to_recordset(%s::jsonb) AS row(kind text, name text, before jsonb, after jsonb)
+"""
+
+# What each thing was when the revision was the newest: before the first change after it.
+_AS_OF = """
+    SELECT DISTINCT ON (change.kind, change.name) change.kind, change.name, change.before
+    FROM policies_change change
+    JOIN policies_revision revision ON revision.id = change.revision_id
+    WHERE revision.environment = %s AND revision.number > %s
+    ORDER BY change.kind, change.name, revision.number
+"""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One thing before and after; ``None`` where it did not exist."""
+
+    kind: str
+    name: str
+    before: Fields | None
+    after: Fields | None
+
+
+def store_revision(
+    *,
+    environment: str,
+    epoch: int,
+    number: int,
+    actor: Actor,
+    action: str,
+    target: str,
+    reason: str,
+    restores: int | None,
+    changes: Sequence[Changed],
+) -> None:
+    """Keep a revision and its changes, in the transaction of the edit itself."""
+    row = Revision.objects.create(
+        environment=environment,
+        epoch=epoch,
+        number=number,
+        actor=actor.name[:200],
+        role=actor.role,
+        origin=actor.origin,
+        action=action,
+        target=target[:200],
+        reason=reason[:500],
+        changed=len(changes),
+        restores=restores,
+    )
+    with connection.cursor() as cursor:
+        for part in in_parts(changes):
+            cursor.execute(_KEEP, [row.pk, json.dumps([_document(change) for change in part])])
+
+
+def in_parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        yield rows[start : start + ROWS_PER_STATEMENT]
+
+
+def states_as_of(environment: str, number: int) -> dict[tuple[str, str], Fields | None]:
+    """What everything changed after revision ``number`` was then; ``None`` what did not exist."""
+    with connection.cursor() as cursor:
+        cursor.execute(_AS_OF, [environment, number])
+        rows = cursor.fetchall()
+    return {(kind, name): None if before is None else json.loads(before) for kind, name, before in rows}
+
+
+def first_recorded(environment: str) -> int | None:
+    """The oldest revision whose changes are known."""
+    found = Revision.objects.filter(environment=environment).aggregate(first=Min("number"))["first"]
+    return None if found is None else int(found)
+
+
+def changed_since(environment: str, number: int) -> list[Change]:
+    """The newest few changes of the configuration after revision ``number``."""
+    rows = Change.objects.filter(revision__environment=environment, revision__number__gt=number)
+    return list(rows.select_related("revision").order_by("-revision__number", "kind", "name")[:5])
+
+
+def _document(change: Changed) -> Fields:
+    return {
+        "kind": change.kind,
+        "name": change.name,
+        "before": _without_version(change.before),
+        "after": _without_version(change.after),
+    }
+
+
+def _without_version(fields: Fields | None) -> Fields | None:
+    if fields is None:
+        return None
+    return {field: value for field, value in fields.items() if field != "version"}

@@ -1,0 +1,67 @@
+"""The configuration as it is now, as flat fields: what plans, rollbacks and bulk edits start from."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from controlplane.policies.document import environment_of
+from controlplane.policies.fields import (
+    Fields,
+    dependency_fields,
+    environment_fields,
+    limit_fields,
+    tier_fields,
+)
+from controlplane.policies.models import Dependency, Tenant, TenantQuota, Tier
+
+#: Kind and name.
+Thing = tuple[str, str]
+State = dict[Thing, Fields]
+
+#: Above so many names, all are read: one large answer is cheaper than a list as long as it.
+_FEW = 5_000
+
+
+def read_state(environment: str, *, tenants: Collection[str] | None = None) -> State:
+    """Everything but the tenants, and of those the ones named; all of them with ``None``.
+
+    Raises ``NotFound`` for an unknown environment.
+    """
+    row = environment_of(environment)
+    state: State = {("environment", environment): environment_fields(row)}
+    for tier in Tier.objects.filter(environment=row).prefetch_related("quotas"):
+        state["tier", tier.name] = _plain(tier_fields(tier))
+    for dependency in Dependency.objects.filter(environment=row).prefetch_related("vendor_limits"):
+        state["dependency", dependency.name] = _plain(dependency_fields(dependency))
+    if tenants is None or tenants:
+        state |= read_tenants(environment, tenants)
+    return state
+
+
+def read_tenants(environment: str, names: Collection[str] | None) -> State:
+    rows = Tenant.objects.filter(environment_id=environment, deleted=False)
+    if names is not None and len(names) <= _FEW:
+        rows = rows.filter(key__in=list(names))
+    quotas: dict[int, list[TenantQuota]] = defaultdict(list)
+    for quota in TenantQuota.objects.filter(tenant__in=rows).iterator(chunk_size=10_000):
+        quotas[quota.tenant_id].append(quota)
+    wanted = None if names is None or len(names) <= _FEW else set(names)
+    found = rows.values_list("pk", "key", "tier__name", "title", "suspended")
+    return {
+        ("tenant", key): {
+            "tier": tier,
+            "title": title,
+            "suspended": suspended,
+            **limit_fields("quotas", quotas.get(pk, ())),
+        }
+        for pk, key, tier, title, suspended in found.iterator(chunk_size=10_000)
+        if wanted is None or key in wanted
+    }
+
+
+def names_of(state: Iterable[Thing], kind: str) -> set[str]:
+    return {name for found, name in state if found == kind}
+
+
+def _plain(fields: Fields) -> dict[str, Any]:
+    return {field: value for field, value in fields.items() if field != "version"}

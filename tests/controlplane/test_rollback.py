@@ -1,0 +1,164 @@
+"""Every revision keeps what it changed, and any of them can come back whole."""
+
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.utils import ProgrammingError
+
+from controlplane.breakers.models import Override
+from controlplane.breakers.overrides import hold_breaker
+from controlplane.policies import edits
+from controlplane.policies.errors import EditConflict, InvalidEdit
+from controlplane.policies.models import Dependency, Environment, Revision, Tenant, Tier
+from controlplane.policies.state import read_state
+from fuseboard.contract.words import OverrideMode
+
+WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
+
+
+def quota(alice: Any, limit: int, tenant: str = "acme", **more: Any) -> int:
+    return edits.set_tenant_quota(
+        tenant=tenant,
+        quota="requests",
+        limit=limit,
+        window_s=60,
+        burst=10,
+        expected_version=None,
+        actor=alice,
+        **WHY,
+        **more,
+    )
+
+
+def back(alice: Any, to: int, expected: int | None = None) -> int:
+    return edits.rollback(to_revision=to, expected_revision=expected, actor=alice, **WHY)
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def test_a_revision_keeps_who_why_and_each_thing_before_and_after(production: str, alice: Any) -> None:
+    number = quota(alice, 250)
+    kept = Revision.objects.get(environment="production", number=number)
+    assert (kept.actor, kept.action, kept.target) == ("alice", "tenant_quota.set", "acme")
+    [change] = kept.changes.all()
+    assert (change.kind, change.name) == ("tenant", "acme")
+    assert "quotas.requests.limit" not in change.before
+    assert change.after["quotas.requests.limit"] == 250
+
+
+def test_everything_is_as_it_was_and_both_ways_are_kept(production: str, alice: Any, hour: Any) -> None:
+    edits.create_tenant(tenant="gone", tier="free", title="Soon away", actor=alice, **WHY)
+    quota(alice, 7, "gone", shadow=True, lease_above=5)
+    edits.set_subject_limit(name="by-ip", limit=5, window_s=60, burst=5, per=["ip"], actor=alice, **WHY)
+    then, number = read_state("production"), head()
+    # Everything a person can do, each as a revision of its own.
+    quota(alice, 99)
+    edits.remove_tenant(tenant="gone", actor=alice, **WHY)
+    edits.create_tenant(tenant="new", tier="pro", actor=alice, **WHY)
+    edits.create_tier(tier="gold", title="Gold", priority=70, actor=alice, **WHY)
+    edits.change_tier(tenant="new", tier="gold", expected_version=None, actor=alice, **WHY)
+    edits.set_default_tier(tier="gold", actor=alice, **WHY)
+    edits.set_tuning(tuning={"ramp_ms": 9_000}, actor=alice, **WHY)
+    edits.remove_subject_limit(name="by-ip", actor=alice, **WHY)
+    edits.suspend_tenant(tenant="acme", actor=alice, **WHY)
+    edits.create_dependency(dependency="search", kind="internal", actor=alice, **WHY)
+    edits.set_breaker_policy(
+        dependency="openai", breaker={"open_ms": 5_000}, expected_version=None, actor=alice, **WHY
+    )
+    hold_breaker(dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
+    changed, newest = read_state("production"), head()
+    assert changed != then
+
+    restored = back(alice, number, expected=newest)
+    assert restored == newest + 1
+    assert read_state("production") == then
+    assert Revision.objects.get(number=restored).restores == number
+    # What a person holds is no configuration, and is let alone.
+    assert Override.objects.filter(ended_at__isnull=True).count() == 1
+    back(alice, newest)
+    assert read_state("production") == changed
+
+
+def test_what_comes_back_has_versions_and_revisions_nobody_has_seen(production: str, alice: Any) -> None:
+    before, number = Tenant.objects.get(key="acme"), head()
+    edits.remove_tenant(tenant="acme", actor=alice, **WHY)
+    edits.create_tier(tier="gold", title="Gold", priority=70, actor=alice, **WHY)
+    gold = head()
+    back(alice, number)
+    again = Tenant.objects.get(key="acme")
+    assert (again.deleted, again.changed_revision) == (False, head())
+    assert again.version > before.version + 1
+    assert not Tier.objects.filter(name="gold").exists()
+    back(alice, gold)
+    assert Tier.objects.get(name="gold").version > 1
+
+
+def test_a_restored_configuration_is_published(production: str, alice: Any, text_limits: Any) -> None:
+    from test_publishing import record
+
+    number = head()
+    quota(alice, 250)
+    edits.create_tenant(tenant="new", tier="pro", actor=alice, **WHY)
+    assert record(text_limits, "new") is not None
+    back(alice, number)
+    assert record(text_limits, "new") is None
+    assert record(text_limits, "acme").quotas == ()
+
+
+def test_an_edit_made_meanwhile_is_not_undone_unseen(production: str, alice: Any, hour: Any) -> None:
+    number = quota(alice, 250)
+    seen = quota(alice, 300)
+    quota(alice, 350)
+    with pytest.raises(EditConflict) as conflict:
+        back(alice, number, expected=seen)
+    assert conflict.value.current_version == seen + 1
+    assert conflict.value.by == "alice"
+    assert list(conflict.value.changed) == ["tenant acme"]
+    assert head() == seen + 1
+    # A breaker held meanwhile takes a revision too, and changes nothing of the configuration.
+    seen = head()
+    hold_breaker(dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
+    assert back(alice, number, expected=seen) == seen + 2
+
+
+def test_back_to_what_is_there_already_writes_nothing(production: str, alice: Any) -> None:
+    number = quota(alice, 250)
+    assert back(alice, number) == number
+    assert head() == number
+
+
+@pytest.mark.parametrize("to", [0, -1, 10_000])
+def test_a_revision_nobody_made_is_refused(production: str, alice: Any, to: int) -> None:
+    with pytest.raises(InvalidEdit):
+        back(alice, to)
+
+
+def test_a_dependency_somebody_holds_does_not_vanish_and_nothing_else_changes(
+    production: str, alice: Any, hour: Any
+) -> None:
+    number = head()
+    quota(alice, 250)
+    edits.create_dependency(dependency="search", kind="internal", actor=alice, **WHY)
+    hold_breaker(dependency="search", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
+    before, newest = read_state("production"), head()
+    with pytest.raises(InvalidEdit, match="holds the breaker of search"):
+        back(alice, number)
+    assert (read_state("production"), head()) == (before, newest)
+    assert Dependency.objects.filter(name="search").exists()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM policies_change",
+        "UPDATE policies_change SET after = NULL",
+        "DELETE FROM policies_revision",
+        "UPDATE policies_revision SET actor = 'nobody'",
+    ],
+)
+def test_history_cannot_be_rewritten_even_by_sql(production: str, statement: str) -> None:
+    with pytest.raises(ProgrammingError), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(statement)
