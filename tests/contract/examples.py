@@ -19,11 +19,13 @@ from fuseboard.contract.policy import (
     Tier,
     Tuning,
 )
+from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.sync import (
     Applied,
     BreakerView,
     Counters,
     DependencyCounters,
+    Drill,
     Nudge,
     StoreCounters,
     SyncRequest,
@@ -35,6 +37,7 @@ from fuseboard.contract.words import (
     BreakerState,
     ConfigSource,
     ConfigStatus,
+    DrillKind,
     FailurePolicy,
     Mode,
     OverrideMode,
@@ -179,6 +182,25 @@ SMALLEST_RESPONSE = SyncResponse(server_time_us=1, next_ms=50, live_servers=1, h
 TENANT = TenantRecord(tier="enterprise", suspended=True, quotas=(PER_MINUTE, STRICT))
 NUDGE = Nudge(epoch=2, revision=42, since=41, tenants=("acme ünd sons",))
 
+# Pieces of what is spent without Redis, and drills.
+SHARED_POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free"),),
+    dependencies=(
+        Dependency(name="ledger", vendor_limits=(msgspec.structs.replace(STRICT, reserved_percent=0),)),
+    ),
+    tuning=Tuning(reserved_percent=20, share_lease_ms=600_000, share_rest_ms=120_000),
+)
+SHARED_REQUEST = msgspec.structs.replace(
+    REQUEST, mode=Mode.DRILL, share=HeldShare(level=5, place=17, terms=1_099_511_627_779)
+)
+SHARED_RESPONSE = msgspec.structs.replace(
+    RESPONSE,
+    share=ShareLease(level=5, place=17, terms=1_099_511_627_779, remaining_ms=899_000),
+    drill=Drill(id=3, kind=DrillKind.SLOW, remaining_ms=120_000),
+)
+
 #: File in ``golden/`` -> the object.
 EXAMPLES: dict[str, Any] = {
     "policy.1.json": POLICY,
@@ -189,6 +211,9 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.1.smallest.json": SMALLEST_REQUEST,
     "sync_response.1.json": RESPONSE,
     "sync_response.1.smallest.json": SMALLEST_RESPONSE,
+    "policy.2.json": SHARED_POLICY,
+    "sync_request.2.json": SHARED_REQUEST,
+    "sync_response.2.json": SHARED_RESPONSE,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),
     "nudge.1.too_many.json": Nudge(epoch=1, revision=900, since=1, tenants=None),

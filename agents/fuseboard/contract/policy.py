@@ -67,6 +67,8 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease_above: Count = 0
     #: Say so when this much of the limit is spent; 0 never.
     warn_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    #: ``reserved`` only: the part of it that servers spend without Redis; -1 for the fleet's usual.
+    reserved_percent: Annotated[int, Meta(ge=-1, le=100)] = -1
 
 
 def lease_length_ms(limit: Limit) -> int:
@@ -161,6 +163,13 @@ class Tuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ramp_ms: Milliseconds = 30_000
     #: Outcomes are reported at the latest after this time.
     report_interval_ms: Milliseconds = 100
+    #: The part of ``reserved`` limits that servers spend without Redis, in pieces leased to them.
+    reserved_percent: Annotated[int, Meta(ge=0, le=100)] = 10
+    #: How long a piece is a server's after the last beat that renewed it.
+    share_lease_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 900_000
+    #: How long a piece rests before another server gets it. ``reserved`` limits that remember for
+    #: longer have no such part.
+    share_rest_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
 
 
 class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,14 +12,16 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fuseboard.contract.policy import ConfigHead, TenantRecord
+from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.words import (
     BreakerState,
     ConfigSource,
     ConfigStatus,
+    DrillKind,
     Mode,
+    Name,
     OverrideMode,
     Reason,
-    Slug,
     Subject,
 )
 
@@ -35,15 +37,17 @@ LATENCY_EDGES_US = (250, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000
 NO_POLICY = msgspec.Raw()
 
 Age = Annotated[int, Meta(ge=0, le=10**12)]
+#: As large as Postgres keeps.
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Total = Annotated[int, Meta(ge=0, le=2**53)]
 ShortText = Annotated[str, Meta(max_length=500)]
 
 
-class Applied(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Applied(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The configuration a server decides by, and why not a newer one."""
 
-    epoch: Annotated[int, Meta(ge=0)] = 0
-    revision: Annotated[int, Meta(ge=0)] = 0
+    epoch: Number = 0
+    revision: Number = 0
     hash: Annotated[str, Meta(max_length=64)] = ""
     source: ConfigSource = ConfigSource.BUILT_IN
     status: ConfigStatus = ConfigStatus.NONE
@@ -51,12 +55,12 @@ class Applied(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: ShortText = ""
 
 
-class BreakerView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BreakerView(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A dependency's breaker as one server sees it."""
 
-    dependency: Slug
+    dependency: Name
     state: BreakerState = BreakerState.CLOSED
-    generation: Annotated[int, Meta(ge=0)] = 0
+    generation: Number = 0
     for_ms: Age = 0
     #: Until an open breaker may probe.
     remaining_ms: Age = 0
@@ -69,10 +73,10 @@ class BreakerView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     consecutive_failures: Total = 0
 
 
-class DependencyCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DependencyCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Calls to one dependency since the process started."""
 
-    dependency: Slug
+    dependency: Name
     ok: Total = 0
     failure: Total = 0
     slow: Total = 0
@@ -80,7 +84,7 @@ class DependencyCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: dict[Reason, Total] = msgspec.field(default_factory=dict)
 
 
-class TenantCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TenantCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Requests of one tenant since the process started."""
 
     tenant: Subject
@@ -88,7 +92,7 @@ class TenantCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: Total = 0
 
 
-class StoreCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoreCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Questions put to Redis since the process started."""
 
     asked: Total = 0
@@ -98,7 +102,7 @@ class StoreCounters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     latency: Annotated[tuple[Total, ...], Meta(max_length=32)] = ()
 
 
-class Counters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Counters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Everything counted since the process started."""
 
     requests: Total = 0
@@ -112,10 +116,10 @@ class Counters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenants: Annotated[tuple[TenantCounters, ...], Meta(max_length=100)] = ()
 
 
-class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    environment: Slug
-    service: Slug
-    server: Slug
+class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    environment: Name
+    service: Name
+    server: Name
     #: A new random id per process.
     boot: Annotated[str, Meta(min_length=8, max_length=64)]
     #: Rises by one with every request of this process.
@@ -134,6 +138,16 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     want: Annotated[tuple[Subject, ...], Meta(max_length=1000)] = ()
     #: The last request of a process that stops on purpose.
     leaving: bool = False
+    #: Its piece of what is spent without Redis; ``None`` when it has none, or spends it no more.
+    share: HeldShare | None = None
+
+
+class Drill(Struct, frozen=True, kw_only=True):
+    """An admin wants to see what this server does without Redis. It ends by itself, on the pod's clock."""
+
+    id: Annotated[int, Meta(ge=1, le=2**53)]
+    kind: DrillKind
+    remaining_ms: Annotated[int, Meta(ge=1, le=86_400_000)]
 
 
 class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,6 +166,10 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenants: dict[Subject, TenantRecord | None] = msgspec.field(default_factory=dict)
     #: Too much has changed to list: ask again for every tenant held.
     refetch_tenants: bool = False
+    #: This server's piece of what is spent without Redis, and how long it holds.
+    share: ShareLease | None = None
+    #: What this server pretends, and how long; ``None`` for nothing, or nothing any more.
+    drill: Drill | None = None
 
 
 class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):

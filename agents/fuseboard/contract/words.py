@@ -11,8 +11,13 @@ MAX_LIMIT = 1_000_000_000
 
 SLUG_PATTERN = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
 
-#: Names of tiers, quotas, dependencies, servers, environments: 1 to 64 characters.
-Slug = Annotated[str, Meta(pattern=SLUG_PATTERN, max_length=64)]
+#: Names of tiers, quotas, dependencies, servers, environments: 1 to 64 characters. In Python ``$``
+#: also matches before a final newline, ``\Z`` does not.
+Slug = Annotated[str, Meta(pattern=SLUG_PATTERN.replace("$", r"\Z"), max_length=64)]
+
+#: A slug of which only the length is checked while decoding: a pattern per name made up most of a
+#: beat's decoding. Whoever takes one from a stranger asks ``is_slug`` when it is new to him.
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
 #: Ids of tenants, users, keys: whatever the customer has, 1 to 200 characters, no controls.
 #: They are hashed in Redis keys, so that nothing in them can steer a cluster slot.
@@ -86,6 +91,17 @@ class Mode(StrEnum):
     LOCAL = "local"
     #: Redis is back: the shared part grows from 10 to 100 percent.
     RAMPING = "ramping"
+    #: It pretends that Redis is slow or gone, because an admin asked it to.
+    DRILL = "drill"
+
+
+class DrillKind(StrEnum):
+    """What a server pretends in a drill."""
+
+    #: Redis refuses and drops every connection.
+    GONE = "gone"
+    #: Redis gets every question long after its deadline.
+    SLOW = "slow"
 
 
 class BreakerState(StrEnum):

@@ -1,0 +1,114 @@
+"""The part of a ``reserved`` limit that is spent without Redis, and how servers divide it.
+
+Everybody's share is a cell: the whole halved ``level`` times, and which of the pieces. Cells
+that do not overlap hold whole calls that add up to no more than there are, for every limit at
+once: what a cell holds is a difference of two roundings, and the sum of differences telescopes.
+"""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fuseboard.contract.policy import Limit, Policy, Tuning
+from fuseboard.contract.words import Algorithm, FailurePolicy
+
+#: A million servers, each with a piece of its own.
+MAX_LEVEL = 20
+
+#: The part of a limit kept back where nobody said.
+RESERVED_PERCENT = 10
+
+Level = Annotated[int, Meta(ge=0, le=MAX_LEVEL)]
+Place = Annotated[int, Meta(ge=0, lt=2**MAX_LEVEL)]
+Terms = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class HeldShare(Struct, frozen=True, kw_only=True):
+    """The piece a server spends from, as it says itself."""
+
+    level: Level
+    place: Place
+    #: Rises whenever the piece is another one: what is older changes nothing.
+    terms: Terms
+
+
+class ShareLease(Struct, frozen=True, kw_only=True):
+    """A piece that is a server's until its time is over, counted from when the server asked."""
+
+    level: Level
+    place: Place
+    terms: Terms
+    remaining_ms: Annotated[int, Meta(ge=1, le=86_400_000)]
+
+
+def calls_of(level: int, place: int, amount: int) -> int:
+    """The whole calls of ``amount`` that a cell holds."""
+    return (place + 1) * amount // 2**level - place * amount // 2**level
+
+
+def reserved_calls(limit: Limit) -> int:
+    """The calls per window that Redis never grants, for all servers together."""
+    return _part(limit, limit.limit)
+
+
+def reserved_burst(limit: Limit) -> int:
+    """The calls at once that Redis never grants; token buckets only."""
+    return _part(limit, limit.burst)
+
+
+def _part(limit: Limit, amount: int) -> int:
+    if limit.failure_policy is not FailurePolicy.RESERVED:
+        return 0
+    percent = limit.reserved_percent
+    return amount * (RESERVED_PERCENT if percent < 0 else percent) // 100
+
+
+def settled(policy: Policy) -> Policy:
+    """The policy with the reserved part of every limit worked out.
+
+    A piece that changes hands rests for ``share_rest_ms``, so that what its last holder spent has
+    left the window. A limit that remembers for longer has no local part, and neither has a
+    calendar quota, for which a pod's own clock would have to be right.
+    """
+    tuning = policy.tuning
+
+    def all_of(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+        return tuple(settled_limit(limit, tuning) for limit in limits)
+
+    return _replaced(
+        policy,
+        subject_limits=all_of(policy.subject_limits),
+        tiers=tuple(_replaced(tier, quotas=all_of(tier.quotas)) for tier in policy.tiers),
+        dependencies=tuple(
+            _replaced(dependency, vendor_limits=all_of(dependency.vendor_limits))
+            for dependency in policy.dependencies
+        ),
+    )
+
+
+def settled_limit(limit: Limit, tuning: Tuning) -> Limit:
+    """One limit, as ``settled`` does it; the same object when there is nothing to work out."""
+    if limit.failure_policy is not FailurePolicy.RESERVED:
+        return limit
+    percent = limit.reserved_percent if limit.reserved_percent >= 0 else tuning.reserved_percent
+    if limit.algorithm is Algorithm.FIXED_WINDOW or remembered_ms(limit) > tuning.share_rest_ms:
+        percent = 0
+    return _replaced(limit, reserved_percent=percent)
+
+
+def remembered_ms(limit: Limit) -> int:
+    """For how long a call that was made matters to the limit."""
+    if limit.algorithm is Algorithm.TOKEN_BUCKET and limit.burst > limit.limit > 0:
+        return limit.window_ms * limit.burst // limit.limit
+    return limit.window_ms
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def _replaced(whole: S, **parts: object) -> S:
+    """The same object when every part is what it was."""
+    if all(getattr(whole, name) == part for name, part in parts.items()):
+        return whole
+    return msgspec.structs.replace(whole, **parts)
