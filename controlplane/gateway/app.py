@@ -4,15 +4,14 @@ No Django and no store in the path of a request: a beat is decoded, checked and 
 memory, and answered with bytes that are already there.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from hmac import compare_digest
-from time import perf_counter
 from typing import Any
 
 import msgspec
 
 from controlplane.gateway import problems
-from controlplane.gateway.beats import check_beat, check_names
 from controlplane.gateway.fleet import FleetFull
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.problems import Problem
@@ -26,6 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
+_JSON_HEADERS = (_JSON,)
 _PROBLEM = (b"content-type", b"application/problem+json")
 _TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
@@ -59,54 +59,61 @@ class GatewayApp:
             return
 
     async def _sync(self, scope: Message, receive: Receive, send: Send) -> None:
-        started = perf_counter()
+        gateway = self.gateway
         if scope["method"] != "POST":
             raise problems.wrong_method(b"POST")
-        if not self.gateway.ready:
+        if not gateway.ready:
             raise problems.not_ready("The configuration has not been read yet.")
-        token = self._admit(scope["headers"])
-        body = await self._read(receive)
-        await self._respond(send, 200, self._answer(token, body), (_JSON,))
-        self.gateway.counts.observe(perf_counter() - started)
+        started = gateway.clock.monotonic()
+        token = self._admit(scope["headers"], started)
+        readers = gateway.readers
+        task = readers.begin(started)
+        try:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientLeft
+            body = message.get("body", b"")
+            if message.get("more_body", False):
+                body = await self._read_on(body, receive)
+        except asyncio.CancelledError:
+            readers.cancelled(task)
+            raise
+        finally:
+            readers.end(task)
+        if len(body) > MAX_BODY_BYTES:
+            raise problems.too_large()
+        answer = self._answer(token, body)
+        await self._respond(send, 200, answer, _JSON_HEADERS)
+        gateway.counts.observe(gateway.clock.monotonic() - started)
 
-    def _admit(self, headers: Headers) -> Token:
+    def _admit(self, headers: Headers, now: float) -> Token:
         """Who asks. Looks at the headers alone, before any of the body is read."""
-        authorization, content_type, length, encoding = b"", b"", b"0", b""
-        for name, value in headers:
-            if name == b"authorization":
-                authorization = value
-            elif name == b"content-type":
-                content_type = value
-            elif name == b"content-length":
-                length = value
-            elif name == b"content-encoding":
-                encoding = value
+        fields = dict(headers)
+        length = fields.get(b"content-length", b"0")
         if len(length) > 9 or int(length) > MAX_BODY_BYTES:
             raise problems.too_large()
-        token = self._token(authorization)
-        wait_s = self.gateway.tokens.wait_s(token, self.gateway.clock.monotonic())
+        token = self._token(fields.get(b"authorization", b""))
+        wait_s = self.gateway.tokens.wait_s(token, now)
         if wait_s:
             raise problems.too_many(wait_s)
+        content_type = fields.get(b"content-type", b"")
         plain = content_type == b"application/json" or _is_json(content_type)
-        if not plain or (encoding and encoding != b"identity"):
+        if not plain or fields.get(b"content-encoding", b"identity") not in (b"identity", b""):
             raise problems.wrong_media_type()
         return token
 
-    async def _read(self, receive: Receive) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        with self.gateway.readers:
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ClientLeft
-                part = message.get("body", b"")
-                size += len(part)
-                if size > MAX_BODY_BYTES:
-                    raise problems.too_large()
-                if not message.get("more_body", False):
-                    return b"".join([*parts, part]) if parts else part
-                parts.append(part)
+    async def _read_on(self, first: bytes, receive: Receive) -> bytes:
+        """The rest of a body that did not come in one piece."""
+        parts, size = [first], len(first)
+        while size <= MAX_BODY_BYTES:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientLeft
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if not message.get("more_body", False):
+                return b"".join(parts)
+        raise problems.too_large()
 
     def _answer(self, token: Token, body: bytes) -> bytes:
         gateway = self.gateway
@@ -116,26 +123,26 @@ class GatewayApp:
             raise problems.invalid(error) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise problems.malformed(error) from None
-        if beat.environment != token.environment:
-            raise problems.wrong_environment(beat.environment)
-        configuration = gateway.configurations.get(beat.environment)
+        environment = beat.environment
+        if environment != token.environment:
+            raise problems.wrong_environment(environment)
+        configuration = gateway.configurations.get(environment)
         if configuration is None:
-            raise problems.not_ready(f"Nothing is published for environment {beat.environment!r} yet.")
-        fleet = gateway.fleet(beat.environment)
-        check_beat(beat)
-        if beat.server not in fleet.servers:
-            check_names(beat)
-        wait_s = fleet.wait_s(beat.server)
+            raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
+        gateway.names.check(beat)
+        fleet = gateway.fleet(environment)
+        now, wall = gateway.clock.monotonic(), gateway.clock.wall()
+        wait_s = fleet.wait_s(beat.server, now)
         if wait_s:
             raise problems.too_many(wait_s)
         try:
-            if fleet.absorb(beat):
+            if fleet.absorb(beat, now=now, wall=wall):
                 gateway.hurry()
         except FleetFull:
             raise problems.not_ready("This environment has too many servers.") from None
         return configuration.answer(
             beat,
-            server_time_us=int(gateway.clock.wall() * 1_000_000),
+            server_time_us=int(wall * 1_000_000),
             next_ms=fleet.next_ms,
             live_servers=fleet.live_servers,
         )

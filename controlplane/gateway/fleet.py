@@ -48,12 +48,13 @@ class Fleet:
         self._most = RecentMaximum()
         self._swept = clock.monotonic()
 
-    def absorb(self, beat: SyncRequest) -> bool:
+    def absorb(self, beat: SyncRequest, *, now: float | None = None, wall: float | None = None) -> bool:
         """Take in one beat; whether it should be seen at once. Stale beats change nothing.
 
         Raises ``FleetFull``.
         """
-        now, wall = self._clock.monotonic(), self._clock.wall()
+        now = self._clock.monotonic() if now is None else now
+        wall = self._clock.wall() if wall is None else wall
         name, next_s = beat.server, self.next_ms / 1000
         server = self.servers.get(name)
         if server is None:
@@ -69,10 +70,10 @@ class Fleet:
             self.urgent[name] = server
         return news
 
-    def wait_s(self, name: str) -> float:
+    def wait_s(self, name: str, now: float) -> float:
         """Seconds until this server may beat again; 0.0 when it may now."""
         server = self.servers.get(name)
-        return 0.0 if server is None else server.allowance.take(self._clock.monotonic())
+        return 0.0 if server is None else server.allowance.take(now)
 
     def adopt(self, server: KnownServer) -> None:
         """Take over a server from Postgres: its lease begins now, its counters with its next beat."""

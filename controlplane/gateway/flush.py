@@ -11,6 +11,7 @@ import structlog
 from psycopg import AsyncConnection, DataError, IntegrityError
 from psycopg.types.json import Jsonb
 
+from controlplane.gateway.clock import Clock
 from controlplane.gateway.figures import figures_of
 from controlplane.gateway.fleet import Fleet
 from controlplane.gateway.metrics import Counts
@@ -25,6 +26,9 @@ MOST_NAMED = 50
 
 #: How long an urgent change waits for others to travel with.
 GATHER_S = 0.03
+
+#: Of a server that says nothing new, one row per beat is enough: this share of its pace lies between two.
+CALM_SHARE = 0.6
 
 #: Rows prepared without letting a beat in between.
 _CHUNK = 50
@@ -50,8 +54,11 @@ log = structlog.get_logger(__name__)
 class Flusher:
     """Writes what is dirty: once per second, and at once when something urgent is."""
 
-    def __init__(self, fleets: dict[str, Fleet], settings: GatewaySettings, counts: Counts) -> None:
+    def __init__(
+        self, fleets: dict[str, Fleet], settings: GatewaySettings, counts: Counts, clock: Clock
+    ) -> None:
         self._fleets = fleets
+        self._clock = clock
         self._settings = settings
         self._counts = counts
         self._urgent = asyncio.Event()
@@ -76,13 +83,16 @@ class Flusher:
 
     async def finish(self) -> None:
         """One last batch, and goodbye."""
-        await self._try_to_write(with_figures=False)
+        await self._try_to_write(with_figures=False, every=True)
         await close(self._connection)
         self._connection = None
 
-    async def write(self, *, with_figures: bool) -> None:
-        """One batch. Raises one of ``Unreachable``; what was not written stays dirty."""
-        batch = self._take()
+    async def write(self, *, with_figures: bool, every: bool = False) -> None:
+        """One batch; with ``every`` also of servers that were written a moment ago.
+
+        Raises one of ``Unreachable``; what was not written stays dirty.
+        """
+        batch = self._take(every=every)
         try:
             rows = await self._rows(batch)
             if not rows and not with_figures:
@@ -95,12 +105,15 @@ class Flusher:
             for dirty in batch:
                 dirty.put_back()
             raise
+        for dirty in batch:
+            dirty.written(self._clock.monotonic())
         self._counts.flushes += 1
         self._counts.rows_flushed += len(rows)
 
-    def _take(self) -> list["_Dirty"]:
+    def _take(self, *, every: bool) -> list["_Dirty"]:
         self._urgent.clear()
-        return [_Dirty(fleet) for fleet in self._fleets.values()]
+        now = float("inf") if every else self._clock.monotonic()
+        return [_Dirty(fleet, now) for fleet in self._fleets.values()]
 
     async def _rows(self, batch: list["_Dirty"]) -> list[Row]:
         rows: list[Row] = []
@@ -142,9 +155,9 @@ class Flusher:
             await self._upsert(connection, rows[:half])
             await self._upsert(connection, rows[half:])
 
-    async def _try_to_write(self, *, with_figures: bool) -> None:
+    async def _try_to_write(self, *, with_figures: bool, every: bool = False) -> None:
         try:
-            await self.write(with_figures=with_figures)
+            await self.write(with_figures=with_figures, every=every)
         except Unreachable as error:
             await self._lose_connection(error)
         else:
@@ -172,15 +185,28 @@ class Flusher:
 
 
 class _Dirty:
-    """What one fleet has to write, taken from it."""
+    """What one fleet has to write at the monotonic time ``now``, taken from it."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, now: float) -> None:
         self.fleet = fleet
-        self._urgent, self._dirty = fleet.urgent, fleet.dirty
+        self._urgent = fleet.urgent
+        self._dirty = {
+            name: server
+            for name, server in fleet.dirty.items()
+            if name in self._urgent or now - server.written >= server.next_s * CALM_SHARE
+        }
         self.servers = list(self._dirty.values())
         #: The urgent ones first.
         self.names = list(dict.fromkeys([*self._urgent, *self._dirty]))
-        fleet.urgent, fleet.dirty = {}, {}
+        fleet.urgent = {}
+        if len(self._dirty) == len(fleet.dirty):
+            fleet.dirty = {}
+        else:
+            fleet.dirty = {name: held for name, held in fleet.dirty.items() if name not in self._dirty}
+
+    def written(self, now: float) -> None:
+        for server in self.servers:
+            server.written = now
 
     def put_back(self) -> None:
         """Make it dirty again; what has become dirty meanwhile is newer."""

@@ -8,6 +8,7 @@ import structlog
 from msgspec import DecodeError
 
 from controlplane.gateway.adoption import known_server_of
+from controlplane.gateway.beats import Names
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.configuration import Configuration, Loaded, Refused
 from controlplane.gateway.fleet import Fleet
@@ -45,6 +46,7 @@ class Gateway:
         self.fleets: dict[str, Fleet] = {}
         self.tokens = TokenBook(rate_per_s=settings.token_rate_per_s, burst=settings.token_burst)
         self.counts = Counts()
+        self.names = Names()
         self.readers = Readers(self.clock, timeout_s=settings.body_timeout_s)
         #: Whether a configuration was ever read; once true, it stays so.
         self.ready = False
@@ -74,7 +76,7 @@ class Gateway:
         """Start the work in the background; does nothing the second time."""
         if self._tasks:
             return
-        self._flusher = Flusher(self.fleets, self.settings, self.counts)
+        self._flusher = Flusher(self.fleets, self.settings, self.counts, self.clock)
         self._refresher = Refresher(
             heads=lambda: {name: held.head for name, held in self.configurations.items()},
             take=self.take,

@@ -6,7 +6,8 @@ them leaves nothing behind.
 """
 
 from collections import deque
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from fuseboard.contract.sync import LATENCY_EDGES_US, Counters, DependencyCounters, TenantCounters
 
@@ -24,7 +25,7 @@ _SHORTEST_S = 0.5
 Key = tuple[str, str]
 
 
-class Point(NamedTuple):
+class Point(Struct, frozen=True, gc=False):
     #: Monotonic seconds at which the beat arrived.
     at: float
     counters: Counters
@@ -73,12 +74,12 @@ class Totals:
         self.milli: dict[Key, int] = {}
 
     def replace(self, old: dict[Key, int], new: dict[Key, int]) -> None:
-        """Put one server's new contribution in the place of its old one, which is used up."""
+        """Put one server's new contribution in the place of its old one."""
         milli = self.milli
+        if old == new:
+            return
         for key, value in new.items():
-            change = value - old.pop(key, 0)
-            if change:
-                milli[key] = milli.get(key, 0) + change
+            milli[key] = milli.get(key, 0) + value
         for key, value in old.items():
             left = milli[key] - value
             if left:
@@ -146,15 +147,20 @@ def _add_counts(found: dict[Key, int], old: Point, new: Point) -> None:
 
 
 def _add_dependencies(found: dict[Key, int], was: Counters, now: Counters, milli: float) -> None:
-    before = {counted.dependency: counted for counted in was.dependencies}
-    for after in now.dependencies:
+    bases = was.dependencies
+    if [base.dependency for base in bases] != [after.dependency for after in now.dependencies]:
+        known = {base.dependency: base for base in bases}
+        bases = tuple(known.get(after.dependency, _NO_DEPENDENCY) for after in now.dependencies)
+    for base, after in zip(bases, now.dependencies, strict=True):
+        if base == after:
+            continue
         name = after.dependency
-        base = before.get(name, _NO_DEPENDENCY)
-        if (calls := _calls(after) - _calls(base)) > 0:
+        failures, slow = after.failure - base.failure, after.slow - base.slow
+        if (calls := after.ok - base.ok + failures + slow + after.neutral - base.neutral) > 0:
             found["calls", name] = int(calls * milli)
-        if (failures := after.failure - base.failure) > 0:
+        if failures > 0:
             found["failures", name] = int(failures * milli)
-        if (slow := after.slow - base.slow) > 0:
+        if slow > 0:
             found["slow", name] = int(slow * milli)
         if after.refused and (refused := sum(after.refused.values()) - sum(base.refused.values())) > 0:
             found["refused", name] = int(refused * milli)
@@ -166,17 +172,18 @@ def _add_tenants(found: dict[Key, int], was: Counters, now: Counters, milli: flo
     One that was not listed before counts from zero when the list was complete then, and from its
     next beat otherwise.
     """
-    before = {counted.tenant: counted for counted in was.tenants}
-    complete = sum([counted.allowed + counted.refused for counted in was.tenants]) >= was.requests
-    for after in now.tenants:
-        name = after.tenant
-        base = before.get(name) or (_NO_TENANT if complete else after)
+    bases = was.tenants
+    if [base.tenant for base in bases] != [after.tenant for after in now.tenants]:
+        known = {base.tenant: base for base in bases}
+        complete = sum([base.allowed + base.refused for base in bases]) >= was.requests
+        bases = tuple(known.get(t.tenant) or (_NO_TENANT if complete else t) for t in now.tenants)
+    for base, after in zip(bases, now.tenants, strict=True):
         refused = max(0, after.refused - base.refused)
         # Postgres keeps no NUL in a document.
-        if (requests := refused + max(0, after.allowed - base.allowed)) and "\x00" not in name:
-            found["tenant_requests", name] = int(requests * milli)
+        if (requests := refused + max(0, after.allowed - base.allowed)) and "\x00" not in after.tenant:
+            found["tenant_requests", after.tenant] = int(requests * milli)
             if refused:
-                found["tenant_refused", name] = int(refused * milli)
+                found["tenant_refused", after.tenant] = int(refused * milli)
 
 
 def _add_latency(found: dict[Key, int], old: Point, new: Point) -> None:
@@ -184,11 +191,9 @@ def _add_latency(found: dict[Key, int], old: Point, new: Point) -> None:
     if elapsed < _SHORTEST_S:
         return
     before = old.counters.store.latency
+    if before == new.counters.store.latency:
+        return
     for bucket, count in enumerate(new.counters.store.latency[: len(_LATENCY_KEYS)]):
         delta = count - (before[bucket] if bucket < len(before) else 0)
         if delta > 0:
             found[_LATENCY_KEYS[bucket]] = int(delta * 1000 / elapsed)
-
-
-def _calls(counted: DependencyCounters) -> int:
-    return counted.ok + counted.failure + counted.slow + counted.neutral

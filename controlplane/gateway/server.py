@@ -24,8 +24,6 @@ _RETIRED_KEPT = 4
 _BEATS_PER_S = 20.0
 _BEATS_AT_ONCE = 40
 
-Signature = list[tuple[str, BreakerState, OverrideMode | None, bool]]
-
 
 class BreakerRow(Struct):
     """One entry of ``Server.breakers``; times in unix seconds."""
@@ -61,10 +59,11 @@ class KnownServer:
     #: Read back from Postgres, and not heard from by this process.
     adopted: bool = False
     retired: list[str] = field(default_factory=list)
-    signature: Signature = field(default_factory=list)
     allowance: Allowance = field(default_factory=_new_allowance)
     track: Track = field(default_factory=Track)
     rates: dict[Key, int] = field(default_factory=dict)
+    #: When the last row was made of it, monotonic.
+    written: float = float("-inf")
     #: What the last row said, so that moments stay put from row to row.
     mode_since: tuple[Mode, float] | None = None
     breaker_rows: dict[str, BreakerRow] = field(default_factory=dict)
@@ -87,14 +86,14 @@ class KnownServer:
 
     def take(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> bool:
         """Take up a beat that is not stale; whether it tells something that should be seen at once."""
-        last, signature = self.beat, _signature(beat.breakers)
+        last = self.beat
         restarted = beat.boot != last.boot
         news = (
             restarted
             or beat.leaving
             or self.state is not ServerState.ONLINE
             or beat.mode is not last.mode
-            or signature != self.signature
+            or _moved(last.breakers, beat.breakers)
             or beat.applied != last.applied
         )
         if restarted:
@@ -106,7 +105,7 @@ class KnownServer:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, beat.counters)
         self.beat, self.seen, self.seen_wall, self.next_s = beat, now, wall, next_s
-        self.signature, self.adopted = signature, False
+        self.adopted = False
         self.state = ServerState.GONE if beat.leaving else ServerState.ONLINE
         self.left_wall = wall if beat.leaving else None
         return news
@@ -115,6 +114,16 @@ class KnownServer:
         return beat.boot == self.beat.boot and beat.sequence <= self.beat.sequence
 
 
-def _signature(breakers: tuple[BreakerView, ...]) -> Signature:
-    """What must differ for a breaker to have changed: neither its age nor its counts."""
-    return [(view.dependency, view.state, view.override, view.local) for view in breakers]
+def _moved(was: tuple[BreakerView, ...], now: tuple[BreakerView, ...]) -> bool:
+    """Whether a breaker changed in what an operator waits for: not in its age, nor in its counts."""
+    if len(was) != len(now):
+        return True
+    for old, new in zip(was, now, strict=True):
+        if (
+            old.state is not new.state
+            or old.override is not new.override
+            or old.local is not new.local
+            or old.dependency != new.dependency
+        ):
+            return True
+    return False

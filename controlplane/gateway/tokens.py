@@ -7,6 +7,9 @@ from hmac import compare_digest
 #: Compared against when the selector is unknown, so that both refusals take equally long.
 _NOBODY = sha256(b"").digest()
 
+#: Ways to write the headers of valid tokens (case of the scheme, spaces) that are remembered.
+MOST_PROVEN = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -48,6 +51,8 @@ class TokenBook:
         self._burst = burst
         self._tokens: dict[str, Token] = {}
         self._allowances: dict[str, Allowance] = {}
+        #: SHA-256 of a header that was proven -> its token: one hash a beat instead of parsing it again.
+        self._proven: dict[bytes, Token] = {}
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -55,10 +60,22 @@ class TokenBook:
     def replace(self, tokens: dict[str, Token]) -> None:
         """Take up a new set whole; an allowance outlives a reload."""
         self._tokens = tokens
+        self._proven = {}
         self._allowances = {name: seen for name, seen in self._allowances.items() if name in tokens}
 
     def check(self, authorization: bytes, now: float) -> Token | None:
         """The token that an ``Authorization`` header proves at the unix time ``now``, or ``None``."""
+        digest = sha256(authorization).digest()
+        token = self._proven.get(digest)
+        if token is None:
+            token = self._prove(authorization)
+            if token is None:
+                return None
+            if len(self._proven) < MOST_PROVEN:
+                self._proven[digest] = token
+        return None if token.expires_at is not None and now >= token.expires_at else token
+
+    def _prove(self, authorization: bytes) -> Token | None:
         scheme, _, credentials = authorization.partition(b" ")
         parts = credentials.strip().split(b"_", 2)
         if scheme.lower() != b"bearer" or len(parts) != 3 or parts[0] != b"fb":
@@ -66,11 +83,7 @@ class TokenBook:
         token = self._tokens.get(parts[1].decode("ascii", "replace"))
         expected = _NOBODY if token is None else token.digest
         proven = compare_digest(sha256(parts[2]).digest(), expected)
-        if token is None or not proven:
-            return None
-        if token.expires_at is not None and now >= token.expires_at:
-            return None
-        return token
+        return token if proven else None
 
     def wait_s(self, token: Token, now: float) -> float:
         """How long the sender must wait for its next request; 0.0 when it may go on."""
