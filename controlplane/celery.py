@@ -17,7 +17,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["controlplane.publishing", "controlplane.breakers"])
+app.autodiscover_tasks(["controlplane.publishing", "controlplane.breakers", "controlplane.api"])
 
 
 def _every(seconds: float, task: str) -> dict[str, Any]:
@@ -30,6 +30,7 @@ app.conf.beat_schedule = {
     "reconcile": _every(2, "publishing.reconcile"),
     "expire-overrides": _every(1, "breakers.expire_overrides"),
     "collect-transitions": _every(1, "breakers.collect_transitions"),
+    "forget-old-replies": _every(3600, "api.forget_old_replies"),
     "prune-outbox": _every(3600, "publishing.prune_outbox"),
 }
 

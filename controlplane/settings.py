@@ -87,6 +87,7 @@ INSTALLED_APPS = [
     "controlplane.audit.apps.AuditConfig",
     "controlplane.policies.apps.PoliciesConfig",
     "controlplane.publishing.apps.PublishingConfig",
+    "controlplane.api.apps.ApiConfig",
     "controlplane.breakers.apps.BreakersConfig",
     "controlplane.fleet.apps.FleetConfig",
     "dashboard.apps.DashboardConfig",
@@ -105,6 +106,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "controlplane.api.headers.ApiHeaders",
 ]
 
 ROOT_URLCONF = "controlplane.urls"
@@ -239,6 +241,9 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SOFT_TIME_LIMIT = 20
 CELERY_TASK_TIME_LIMIT = 30
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+#: Requests to the API of one caller, counted by each web process.
+API_RATE_PER_S = env.integer("FUSEBOARD_API_RATE_PER_S", 100, at_least=1, at_most=1_000_000)
+API_BURST = env.integer("FUSEBOARD_API_BURST", 1_000, at_least=1, at_most=10_000_000)
 CELERY_TIMEZONE = "UTC"
 # The schedule needs no memory between runs, so no file for it either.
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"

@@ -5,7 +5,8 @@ They change nothing pods decide by, so they make no revision; the audit has them
 
 import re
 import secrets
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
 from hmac import compare_digest
@@ -34,7 +35,10 @@ class TokenUser:
     """A program that came with an API token."""
 
     name: str
+    #: Everywhere; empty for a token of one environment.
     role: str
+    #: Environment -> role, of a token that works in one only.
+    environment_roles: dict[str, str] = field(default_factory=dict)
     #: The part of the token that is no secret.
     selector: str = ""
     is_authenticated: Literal[True] = True
@@ -62,13 +66,51 @@ def create_agent_token(
     return text
 
 
-def create_api_token(*, name: str, role: str, expires_at: datetime, reason: str, actor: Actor) -> str:
-    """A token for the API; returns its text, which is not kept."""
+def create_api_token(
+    *, name: str, role: str, expires_at: datetime, reason: str, actor: Actor, environment: str = ""
+) -> str:
+    """A token for the API, of one environment or of all; returns its text, which is not kept."""
     _check(name, expires_at, reason, role=role)
     text, selector, digest = _make()
     with transaction.atomic():
-        ApiToken.objects.create(name=name, role=role, selector=selector, digest=digest, expires_at=expires_at)
-        _note("api_token.created", name, {"role": role, "selector": selector}, reason, actor)
+        ApiToken.objects.create(
+            name=name,
+            role=role,
+            environment=environment_of(environment).slug if environment else "",
+            selector=selector,
+            digest=digest,
+            expires_at=expires_at,
+        )
+        fields = {"role": role, "environment": environment, "selector": selector}
+        _note("api_token.created", name, fields, reason, actor)
+    return text
+
+
+def rotate_token(
+    *,
+    model: type[AgentToken] | type[ApiToken],
+    environments: Collection[str],
+    selector: str,
+    overlap: timedelta,
+    expires_at: datetime,
+    reason: str,
+    actor: Actor,
+) -> str:
+    """A new token that may do what the old one may; that works for ``overlap`` longer. Returns its text."""
+    _check("rotated", expires_at, reason)
+    text, successor, digest = _make()
+    with transaction.atomic():
+        rows = model.objects.select_for_update().filter(environment__in=environments, revoked_at__isnull=True)
+        row = rows.filter(selector=selector, expires_at__gt=timezone.now()).first()
+        if row is None:
+            raise NotFound("token", selector)
+        name, until = row.name, min(row.expires_at, timezone.now() + overlap)
+        model.objects.filter(pk=row.pk).update(expires_at=until)
+        row.pk, row.selector, row.digest, row.expires_at = None, successor, digest, expires_at
+        row.created_at = timezone.now()
+        row.save(force_insert=True)
+        fields = {"selector": successor, "replaces": selector, "until": until.isoformat(timespec="seconds")}
+        _note("token.rotated", name, fields, reason, actor)
     return text
 
 
@@ -95,7 +137,8 @@ def user_of(text: str) -> TokenUser | None:
     row = ApiToken.objects.filter(selector=match[1]).first()
     if row is None or not _holds(row, match[2]):
         return None
-    return TokenUser(name=row.name, role=row.role, selector=row.selector)
+    everywhere, there = ("", {row.environment: row.role}) if row.environment else (row.role, {})
+    return TokenUser(name=row.name, role=everywhere, environment_roles=there, selector=row.selector)
 
 
 def _holds(row: TokenColumns, secret: str) -> bool:

@@ -8,9 +8,20 @@ from ninja import NinjaAPI, Swagger
 from ninja.openapi.schema import OpenAPISchema
 
 from controlplane.accounts.permissions import View
-from controlplane.api import audit, breakers, servers, subjects, tenants, tiers
+from controlplane.api import (
+    audit,
+    breakers,
+    configuration,
+    dependencies,
+    servers,
+    subjects,
+    tenants,
+    tiers,
+    tokens,
+)
 from controlplane.api.auth import needs
-from controlplane.api.parsing import StrictParser
+from controlplane.api.idempotency import idempotent
+from controlplane.api.parsing import StrictParser, known_query
 from controlplane.api.problems import RESPONSE, install
 
 
@@ -43,10 +54,23 @@ api = Described(
     docs_decorator=_documentation,
 )
 install(api)
-api.add_router("/{environment}/tenants", tenants.router, tags=["tenants"])
-api.add_router("/{environment}/tiers", tiers.router, tags=["tiers"])
-api.add_router("/{environment}/subject-limits", subjects.router, tags=["subject limits"])
-api.add_router("/{environment}/breakers", breakers.router, tags=["breakers"])
-api.add_router("/{environment}/overrides", breakers.overrides, tags=["breakers"])
-api.add_router("/{environment}/servers", servers.router, tags=["servers"])
-api.add_router("/{environment}/audit", audit.router, tags=["audit"])
+api.add_decorator(idempotent, mode="operation")
+api.add_decorator(known_query, mode="operation")
+# First: no environment can be of that name.
+api.add_router("/runbooks", configuration.runbooks, tags=["runbooks"])
+for address, router, tag in (
+    ("configuration", configuration.router, "configuration"),
+    ("tenants", tenants.router, "tenants"),
+    ("tiers", tiers.router, "tiers"),
+    ("subject-limits", subjects.router, "subject limits"),
+    ("dependencies", dependencies.router, "dependencies"),
+    ("breakers", breakers.router, "breakers"),
+    ("overrides", breakers.overrides, "breakers"),
+    ("transitions", breakers.transitions, "breakers"),
+    ("servers", servers.router, "fleet"),
+    ("fleet", servers.fleet, "fleet"),
+    ("audit", audit.router, "audit"),
+    ("agent-tokens", tokens.agents, "tokens"),
+    ("api-tokens", tokens.programs, "tokens"),
+):
+    api.add_router(f"/{{environment}}/{address}", router, tags=[tag])

@@ -1,31 +1,96 @@
+from collections.abc import Iterator
 from typing import Annotated
 
-from django.http import HttpRequest
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 from ninja import Router
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from controlplane.api.schemas import EntryOut, EntryPage, Environment, PageSize, Subject
+from controlplane.api.answers import EntryOut, EntryPage
+from controlplane.api.schemas import Environment, Moment, PageSize, RowId, Slug, Subject, digits
 from controlplane.audit.models import Entry
 from controlplane.policies.document import environment_of
 
 router = Router()
+
+#: Entries in one file of the export; more come with the next one.
+_EXPORTED = 10_000
+
+#: Lookup -> value; ``None`` where nothing was asked for.
+Filters = dict[str, object]
 
 
 @router.get("", response=EntryPage)
 def list_entries(
     request: HttpRequest,
     environment: Environment,
-    before: Annotated[int, Field(ge=1, le=2**62)] | None = None,
+    before: RowId | None = None,
+    actor: Subject | None = None,
+    action: Slug | None = None,
+    kind: Slug | None = None,
     target: Subject | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     limit: PageSize = 100,
 ) -> EntryPage:
-    """Newest first; ``next`` is the ``before`` of the next page."""
-    rows = Entry.objects.filter(environment=environment_of(environment).slug).order_by("-id")
-    if before:
-        rows = rows.filter(id__lt=before)
-    if target:
-        rows = rows.filter(target_name=target)
-    found = list(rows[: limit + 1])
+    """Newest first; ``next`` is the ``before`` of the next page.
+
+    Entries of people and tokens, which belong to no environment, are among them.
+    """
+    filters: Filters = {
+        "id__lt": before,
+        "actor": actor,
+        "action": action,
+        "target_kind": kind,
+        "target_name": target,
+        "at__gte": since,
+        "at__lt": until,
+    }
+    found = list(_entries(environment, filters).order_by("-id")[: limit + 1])
     more = len(found) > limit
     items = [EntryOut.from_orm(row) for row in found[:limit]]
     return EntryPage(items=items, next=items[-1].id if more else None)
+
+
+@router.get(
+    "/export",
+    openapi_extra={
+        "responses": {
+            200: {
+                "description": "A line of JSON for each entry, oldest first",
+                "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+            }
+        }
+    },
+)
+def export_entries(
+    request: HttpRequest,
+    environment: Environment,
+    after: Annotated[int, BeforeValidator(digits), Field(ge=0, le=2**62)] = 0,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> HttpResponse:
+    """Up to 10,000 entries after the one with the id ``after``, oldest first.
+
+    As long as there are more, ``Link`` with ``rel="next"`` says where.
+    """
+    filters: Filters = {"id__gt": after, "at__gte": since, "at__lt": until}
+    rows = list(_entries(environment, filters).order_by("id")[: _EXPORTED + 1])
+    more, rows = len(rows) > _EXPORTED, rows[:_EXPORTED]
+    response = HttpResponse(_lines(rows), content_type="application/x-ndjson")
+    response["Content-Disposition"] = f'attachment; filename="audit-{environment}.ndjson"'
+    if more:
+        query = request.GET.copy()
+        query["after"] = str(rows[-1].id)
+        response["Link"] = f'<{request.path}?{query.urlencode()}>; rel="next"'
+    return response
+
+
+def _entries(environment: str, filters: Filters) -> QuerySet[Entry]:
+    rows = Entry.objects.filter(environment__in=(environment_of(environment).slug, ""))
+    return rows.filter(**{field: value for field, value in filters.items() if value is not None})
+
+
+def _lines(rows: list[Entry]) -> Iterator[str]:
+    for row in rows:
+        yield EntryOut.from_orm(row).model_dump_json() + "\n"

@@ -8,6 +8,7 @@ from ninja.security import HttpBearer, SessionAuth
 
 from controlplane.accounts import tokens
 from controlplane.accounts.permissions import may, role_of
+from controlplane.api.allowance import Spent, allowances
 from controlplane.audit.actor import Actor
 
 
@@ -17,7 +18,7 @@ class TokenAuth(HttpBearer):
         self.action = action
 
     def authenticate(self, request: HttpRequest, token: str) -> Any:
-        return _allowed(tokens.user_of(token), self.action)
+        return _allowed(request, tokens.user_of(token), self.action)
 
 
 class BrowserAuth(SessionAuth):
@@ -33,7 +34,7 @@ class BrowserAuth(SessionAuth):
         return super().__call__(request)
 
     def authenticate(self, request: HttpRequest, key: str | None) -> Any:
-        return _allowed(super().authenticate(request, key), self.action)
+        return _allowed(request, super().authenticate(request, key), self.action)
 
 
 def needs(action: str) -> list[Any]:
@@ -41,17 +42,36 @@ def needs(action: str) -> list[Any]:
     return [TokenAuth(action), BrowserAuth(action)]
 
 
-def _allowed(user: Any, action: str) -> Any:
-    if user is not None and not may(user, action):
+def _allowed(request: HttpRequest, user: Any, action: str) -> Any:
+    if user is None:
+        return None
+    request.auth = user  # type: ignore[attr-defined]
+    allowance = allowances.take(caller_of(request))
+    request.allowance = allowance  # type: ignore[attr-defined]
+    if not allowance.allowed:
+        raise Spent
+    if not may(user, action, environment_in(request)):
         raise AuthorizationError
     return user
+
+
+def environment_in(request: HttpRequest) -> str:
+    """The environment in the address; empty for what belongs to all of them."""
+    return str(request.resolver_match.kwargs.get("environment", "")) if request.resolver_match else ""
+
+
+def caller_of(request: HttpRequest) -> str:
+    """One text for each token and each person."""
+    user = request.auth  # type: ignore[attr-defined]
+    selector = getattr(user, "selector", "")
+    return f"token:{selector}" if selector else f"user:{user.get_username()}"[:200]
 
 
 def actor_of(request: HttpRequest) -> Actor:
     user = request.auth  # type: ignore[attr-defined]
     return Actor(
         name=user.get_username(),
-        role=role_of(user),
+        role=role_of(user, environment_in(request)),
         origin="api",
         address=request.META.get("REMOTE_ADDR", "") or "",
     )

@@ -2,24 +2,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from django.db.models import Prefetch, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router
 
-from controlplane.api.auth import actor_of, needs
-from controlplane.api.schemas import (
+from controlplane.api.answers import (
     BreakerOut,
-    Environment,
-    HoldIn,
     LimitOut,
     OverrideOut,
-    PageSize,
-    ReasonIn,
     RevisionOut,
-    Slug,
+    TransitionOut,
+    TransitionPage,
 )
+from controlplane.api.auth import actor_of, needs
+from controlplane.api.schemas import Environment, ExtendIn, Flag, HoldIn, PageSize, ReasonIn, RowId, Slug
 from controlplane.breakers.models import Override, Transition
-from controlplane.breakers.overrides import end_override, hold_breaker, reset_breaker
+from controlplane.breakers.overrides import end_override, extend_override, hold_breaker, reset_breaker
 from controlplane.breakers.reading import stored_breakers
 from controlplane.policies.document import environment_of
 from controlplane.policies.errors import NotFound
@@ -29,6 +27,7 @@ from fuseboard.contract.words import OverrideMode
 
 router = Router()
 overrides = Router()
+transitions = Router()
 
 
 @router.get("", response=list[BreakerOut])
@@ -37,13 +36,11 @@ def list_breakers(request: HttpRequest, environment: Environment) -> list[Breake
 
 
 @router.get("/{dependency}", response=BreakerOut)
-def get_breaker(
-    request: HttpRequest, response: HttpResponse, environment: Environment, dependency: Slug
-) -> BreakerOut:
+def get_breaker(request: HttpRequest, environment: Environment, dependency: Slug) -> BreakerOut:
+    """State, hold and policy. Its tag changes with the state too: edits want the dependency's."""
     found = _breakers(_dependencies(environment).filter(name=dependency), environment)
     if not found:
         raise NotFound("dependency", dependency)
-    response["ETag"] = f'"{found[0].version}"'
     return found[0]
 
 
@@ -54,6 +51,19 @@ def hold(request: HttpRequest, environment: Environment, dependency: Slug, value
         environment=environment,
         dependency=dependency,
         mode=OverrideMode(values.mode),
+        reason=values.reason,
+        expires_at=timezone.now() + timedelta(seconds=values.expires_in_s),
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.post("/{dependency}/extend", response=RevisionOut, auth=needs("hold_breaker"))
+def extend(request: HttpRequest, environment: Environment, dependency: Slug, values: ExtendIn) -> RevisionOut:
+    """Hold on for longer, or for less long, in the mode it is held in."""
+    revision = extend_override(
+        environment=environment,
+        dependency=dependency,
         reason=values.reason,
         expires_at=timezone.now() + timedelta(seconds=values.expires_in_s),
         actor=actor_of(request),
@@ -83,7 +93,7 @@ def reset(request: HttpRequest, environment: Environment, dependency: Slug, valu
 
 @overrides.get("", response=list[OverrideOut])
 def list_overrides(
-    request: HttpRequest, environment: Environment, in_force: bool = False, limit: PageSize = 100
+    request: HttpRequest, environment: Environment, in_force: Flag = False, limit: PageSize = 100
 ) -> list[OverrideOut]:
     """Newest first; with ``in_force`` only those that hold a breaker now."""
     rows = Override.objects.filter(dependency__environment=environment_of(environment))
@@ -92,6 +102,31 @@ def list_overrides(
     return [
         _override(row) for row in rows.select_related("dependency").order_by("-created_at", "-id")[:limit]
     ]
+
+
+@transitions.get("", response=TransitionPage)
+def list_transitions(
+    request: HttpRequest,
+    environment: Environment,
+    dependency: Slug | None = None,
+    before: RowId | None = None,
+    limit: PageSize = 100,
+) -> TransitionPage:
+    """What breakers did, newest first; ``next`` is the ``before`` of the next page."""
+    rows = Transition.objects.filter(dependency__environment=environment_of(environment))
+    if dependency:
+        rows = rows.filter(dependency__name=dependency)
+    if before:
+        rows = rows.filter(id__lt=before)
+    found = list(rows.select_related("dependency").order_by("-id")[: limit + 1])
+    items = [
+        TransitionOut(
+            **{name: getattr(row, name) for name in TransitionOut.model_fields if name != "dependency"},
+            dependency=row.dependency.name,
+        )
+        for row in found[:limit]
+    ]
+    return TransitionPage(items=items, next=items[-1].id if len(found) > limit else None)
 
 
 def _dependencies(environment: str) -> QuerySet[Dependency]:

@@ -4,21 +4,28 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, AuthorizationError, HttpError, ValidationError
 
+from controlplane.api.allowance import Spent
+from controlplane.api.idempotency import InProgress, Reused
+from controlplane.api.parsing import UnreadableBody, UnsupportedBody
 from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
 
 CONTENT_TYPE = "application/problem+json"
 
 #: Headers of a response that stay when its body becomes a problem document.
-_KEPT = ("Allow", "Retry-After", "WWW-Authenticate")
+_KEPT = ("Allow", "RateLimit", "RateLimit-Policy", "Retry-After", "Vary", "WWW-Authenticate")
 
 _DETAILS = {
     401: "Log in, or send Authorization: Bearer with a valid token.",
     404: "There is nothing at this address.",
     405: "The address exists, but not with this method.",
+    412: "What is there has changed, or If-Match does not belong here.",
+    413: "The body is too large.",
+    429: "You ask more often than you may; Retry-After says when to come back.",
     500: "That was our fault; it has been logged. Nothing was changed.",
     503: "Postgres cannot be reached. Nothing was changed; try again in a few seconds.",
 }
@@ -51,7 +58,29 @@ def install(api: NinjaAPI) -> None:
     handle(NotFound, lambda e: problem(404, str(e)))
     handle(AuthenticationError, lambda e: problem(401))
     handle(AuthorizationError, lambda e: problem(403, "Your role may not do this."))
-    handle(HttpError, lambda e: problem(e.status_code, str(e)))
+    handle(HttpError, _http_error)
+    handle(RequestDataTooBig, lambda e: problem(413))
+    handle(Spent, lambda e: problem(429))
+    handle(Reused, lambda e: problem(422, _REUSED, kind="idempotency-key-reused"))
+    handle(InProgress, lambda e: _retry_after(problem(409, _IN_PROGRESS, kind="in-progress"), 1))
+
+
+_REUSED = "This Idempotency-Key was used for another request. A new request needs a new key."
+_IN_PROGRESS = "A request with this Idempotency-Key is still being worked on. Send it again."
+
+
+def _http_error(error: HttpError) -> HttpResponse:
+    cause = error.__cause__
+    if isinstance(cause, UnsupportedBody):
+        return problem(415, str(cause))
+    if isinstance(cause, UnreadableBody):
+        return problem(400, f"The body cannot be read. {cause}")
+    return problem(error.status_code, str(error))
+
+
+def _retry_after(response: HttpResponse, seconds: int) -> HttpResponse:
+    response.headers["Retry-After"] = str(seconds)
+    return response
 
 
 def _invalid(errors: Sequence[tuple[str, str]]) -> HttpResponse:

@@ -1,12 +1,14 @@
 """What comes in is strict: no unknown fields, no numbers in quotes, no fractions, no control characters."""
 
-from datetime import datetime
+import re
+import unicodedata
 from typing import Annotated, Any, Literal
 
 from ninja import Path, Schema
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field
 
 from controlplane.policies.limits import MAX_ENDPOINT, MAX_ENDPOINTS, MAX_WINDOW_S
+from controlplane.policies.models import MAX_MS
 from controlplane.policies.validation import LONGEST_REASON, SHORTEST_REASON, is_printable
 from fuseboard.contract.words import MAX_LIMIT, SLUG_PATTERN, is_subject
 
@@ -23,6 +25,40 @@ def _subject(text: str) -> str:
     return text
 
 
+def digits(value: Any) -> Any:
+    """Numbers in an address: without the blanks, signs and underscores that pydantic would take."""
+    if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,19}", value, re.ASCII):
+        raise ValueError("Enter a whole number.")
+    return value
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, str) and value not in ("true", "false"):
+        raise ValueError("Say true or false.")
+    return value
+
+
+def _moment(value: Any) -> Any:
+    """pydantic would take seconds since 1970 as well, and ten other forms."""
+    if isinstance(value, str) and not _RFC3339.fullmatch(value):
+        raise ValueError("Use a time with a time zone, like 2026-05-04T10:00:00Z.")
+    return value
+
+
+_RFC3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII
+)
+
+
+def _new_key(text: str) -> str:
+    """Two keys that look alike must not be two tenants."""
+    if not unicodedata.is_normalized("NFC", text):
+        raise ValueError("Use composed characters (Unicode NFC).")
+    if any(unicodedata.category(character) == "Cf" for character in text) or text != text.strip():
+        raise ValueError("Remove invisible characters, and blanks at the ends.")
+    return _subject(text)
+
+
 Slug = Annotated[str, Field(pattern=SLUG_PATTERN, max_length=64)]
 #: Stands in the routers' prefix, where ninja does not look for it by itself.
 Environment = Path[Slug]
@@ -31,9 +67,20 @@ Reason = Annotated[
     str, Field(min_length=SHORTEST_REASON, max_length=LONGEST_REASON), AfterValidator(_printable)
 ]
 Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+Note = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
+BreakerColumns = dict[Slug, Annotated[int, Field(ge=0, le=MAX_MS)]]
 Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(_printable)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
-PageSize = Annotated[int, Field(ge=1, le=500)]
+PageSize = Annotated[int, BeforeValidator(digits), Field(ge=1, le=500, description="At most so many.")]
+ExpectedVersion = Annotated[
+    int,
+    BeforeValidator(digits),
+    Field(ge=1, le=2**31 - 1, description="The version you have read; or send it as If-Match."),
+]
+RowId = Annotated[int, BeforeValidator(digits), Field(ge=1, le=2**62)]
+Flag = Annotated[bool, BeforeValidator(_word)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
 
 
 class Strict(Schema):
@@ -90,138 +137,102 @@ class QuotaIn(LimitIn):
 
 
 class TenantIn(ReasonIn):
-    key: Subject
+    key: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_new_key)]
     tier: Slug
     title: Text = ""
 
 
-class HoldIn(ReasonIn):
-    mode: Literal["forced_open", "forced_closed", "metrics_only", "disabled"]
-    expires_in_s: Annotated[
-        int, Field(ge=1, le=86_400, description="At most 24 hours; 15 minutes with forced_closed.")
+class TenantChange(ReasonIn):
+    """What is left out stays as it is."""
+
+    tier: Slug | None = None
+    suspended: Annotated[bool | None, Field(description="A suspended tenant's requests are refused.")] = None
+    expected_version: Version | None = None
+
+
+class TierIn(ReasonIn):
+    name: Slug
+    title: Text = ""
+    priority: Annotated[int, Field(ge=0, le=100, description="Under overload the lowest is shed first.")] = 50
+
+
+class DefaultTierIn(ReasonIn):
+    tier: Slug
+
+
+class TuningIn(ReasonIn):
+    tuning: Annotated[
+        dict[Slug, Annotated[int, Field(ge=0, le=2**53)]],
+        Field(min_length=1, max_length=50, description="Timings of the whole fleet's agents, by name."),
     ]
 
 
-class LimitOut(Schema):
-    name: str
-    algorithm: str
-    limit: int
-    window_s: int
-    burst: int
-    failure_policy: str
-    shadow: bool
-    #: Empty for all but fixed windows.
-    period: str
-    time_zone: str
-    measure: str
-    per: list[str]
-    endpoints: list[str]
-    warn_percent: int
-    lease_above: int
+class ExtendIn(ReasonIn):
+    expires_in_s: Annotated[
+        int, Field(ge=1, le=86_400, description="From now. At most 24 hours; 15 minutes with forced_closed.")
+    ]
 
 
-class QuotaOut(LimitOut):
-    #: Empty when it counts requests to the service itself.
-    dependency: str
+class HoldIn(ExtendIn):
+    mode: Literal["forced_open", "forced_closed", "metrics_only", "disabled"]
 
 
-class TierOut(Schema):
-    name: str
-    title: str
-    priority: int
-    version: int
-    quotas: list[QuotaOut]
+class BreakerPolicyIn(ReasonIn):
+    """What is left out stays as it is."""
+
+    breaker: Annotated[BreakerColumns, Field(description="Columns of the breaker's policy.")] = {}  # noqa: RUF012
+    timeout_ms: Annotated[int | None, Field(ge=1, le=MAX_MS)] = None
+    expected_version: Version | None = None
 
 
-class TenantOut(Schema):
-    key: str
-    title: str
-    tier: str
-    suspended: bool
-    version: int
-    #: The tenant's own; its tier's quotas of other names apply as well.
-    quotas: list[QuotaOut]
+class DescriptionIn(ReasonIn):
+    title: Text = ""
+    owner: Text = ""
+    fallback_note: Note = ""
+    runbook: Slug | None = None
+    expected_version: Version | None = None
 
 
-class OverrideOut(Schema):
-    dependency: str
-    mode: str
-    reason: str
-    actor: str
-    created_at: datetime
-    expires_at: datetime
-    ended_at: datetime | None
-    ended_by: str
-    revision: int
+class DependencyIn(ReasonIn):
+    name: Slug
+    kind: Annotated[
+        Literal["llm", "external", "database", "internal"],
+        Field(description="Decides what the breaker's policy starts from."),
+    ]
+    title: Text = ""
+    owner: Text = ""
+    fallback_note: Note = ""
+    timeout_ms: Annotated[int, Field(ge=1, le=MAX_MS)] = 30_000
+    runbook: Slug | None = None
+    breaker: BreakerColumns = {}  # noqa: RUF012
 
 
-class BreakerOut(Schema):
-    dependency: str
-    title: str
-    kind: str
-    owner: str
-    fallback_note: str
-    runbook: str | None
-    version: int
-    #: ``unknown`` when neither Redis nor the history knows it.
-    state: str
-    since: datetime | None
-    until: datetime | None
-    cause: str
-    #: ``redis``; ``history`` when Redis does not answer: the last transition that was stored.
-    source: Literal["redis", "history"]
-    override: OverrideOut | None
-    policy: dict[str, int]
-    vendor_limits: list[LimitOut]
+class VendorLimitIn(LimitIn):
+    burst: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 1
+    expected_version: Version | None = None
 
 
-class ServerOut(Schema):
-    name: str
-    service: str
-    zone: str
-    agent_version: str
-    state: str
-    mode: str
-    mode_since: datetime
-    mode_cause: str
-    epoch: int
-    revision: int
-    config_status: str
-    config_source: str
-    config_error: str
-    started_at: datetime
-    last_seen_at: datetime
-    calls_per_s: float
-    redis_p99_us: int | None
-    breakers: list[dict[str, Any]]
+class RunbookIn(ReasonIn):
+    title: Title
+    body: Annotated[str, Field(max_length=100_000, description="Markdown."), AfterValidator(_printable)]
 
 
-class EntryOut(Schema):
-    id: int
-    at: datetime
-    actor: str
-    role: str
-    origin: str
-    action: str
-    target_kind: str
-    target_name: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-    reason: str
-    epoch: int | None
-    revision: int | None
+class TokenIn(ReasonIn):
+    name: Annotated[
+        str, Field(min_length=1, max_length=200, description="What it is for."), AfterValidator(_printable)
+    ]
+    expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400)]
 
 
-class RevisionOut(Schema):
-    revision: int
+class ApiTokenIn(TokenIn):
+    scope: Annotated[
+        Literal["read", "operate", "admin"],
+        Field(description="read; operate adds breakers; admin adds everything else."),
+    ]
 
 
-class TenantPage(Schema):
-    items: list[TenantOut]
-    #: Send it as ``after`` for the next page; null at the end.
-    next: str | None
-
-
-class EntryPage(Schema):
-    items: list[EntryOut]
-    next: int | None
+class RotateIn(ReasonIn):
+    expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400, description="Of the new token.")]
+    overlap_s: Annotated[
+        int, Field(ge=0, le=86_400, description="For so long the old token works as well.")
+    ] = 3600

@@ -4,8 +4,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from ninja import Router
 
+from controlplane.api.answers import LimitOut, RevisionOut
 from controlplane.api.auth import actor_of, needs
-from controlplane.api.schemas import Environment, LimitIn, LimitOut, Reason, RevisionOut, Slug
+from controlplane.api.schemas import Environment, LimitIn, Reason, Slug
 from controlplane.policies import edits
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import SubjectLimit

@@ -1,26 +1,28 @@
+from typing import Any
+
+from django.db import transaction
 from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
+from controlplane.api.answers import QuotaOut, RevisionOut, TenantOut, TenantPage
 from controlplane.api.auth import actor_of, needs
 from controlplane.api.schemas import (
     Environment,
+    ExpectedVersion,
+    Flag,
     PageSize,
     QuotaIn,
-    QuotaOut,
     Reason,
-    RevisionOut,
     Slug,
     Subject,
+    TenantChange,
     TenantIn,
-    TenantOut,
-    TenantPage,
-    Version,
 )
 from controlplane.api.versions import version_read
 from controlplane.policies import edits
 from controlplane.policies.document import environment_of
-from controlplane.policies.errors import NotFound
+from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Tenant, TenantQuota
 
 router = Router()
@@ -32,10 +34,19 @@ def list_tenants(
     environment: Environment,
     after: Subject | None = None,
     search: Subject | None = None,
+    prefix: Subject | None = None,
+    tier: Slug | None = None,
+    suspended: Flag | None = None,
     limit: PageSize = 100,
 ) -> TenantPage:
-    """By key; ``search`` finds keys and titles that contain it."""
+    """By key. ``search`` finds keys and titles that contain it, ``prefix`` keys that begin with it."""
     rows = _tenants(environment)
+    if prefix:
+        rows = rows.filter(key__startswith=prefix)
+    if tier:
+        rows = rows.filter(tier__name=tier)
+    if suspended is not None:
+        rows = rows.filter(suspended=suspended)
     if search:
         rows = rows.filter(key__icontains=search) | rows.filter(title__icontains=search)
     if after:
@@ -81,13 +92,57 @@ def remove_quota(
     tenant: Subject,
     quota: Slug,
     reason: Reason,
-    expected_version: Version | None = None,
+    expected_version: ExpectedVersion | None = None,
 ) -> RevisionOut:
     """Let the tier's quota of that name apply again."""
     revision = edits.remove_tenant_quota(
         environment=environment,
         tenant=tenant,
         quota=quota,
+        expected_version=version_read(request, expected_version),
+        reason=reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.patch("/{path:tenant}", response=RevisionOut, auth=needs("edit_tenant"))
+def change_tenant(
+    request: HttpRequest, environment: Environment, tenant: Subject, values: TenantChange
+) -> RevisionOut:
+    """Move the tenant to another tier, suspend or resume it."""
+    version = version_read(request, values.expected_version)
+    common: dict[str, Any] = {
+        "environment": environment,
+        "tenant": tenant,
+        "reason": values.reason,
+        "actor": actor_of(request),
+    }
+    revision = 0
+    with transaction.atomic():
+        if values.tier is not None:
+            revision = edits.change_tier(tier=values.tier, expected_version=version, **common)
+            version += 1
+        if values.suspended is not None:
+            change = edits.suspend_tenant if values.suspended else edits.resume_tenant
+            revision = change(expected_version=version, **common)
+    if not revision:
+        raise InvalidEdit({"tier": ["Say what to change: tier or suspended."]})
+    return RevisionOut(revision=revision)
+
+
+@router.delete("/{path:tenant}", response=RevisionOut, auth=needs("edit_tenant"))
+def remove_tenant(
+    request: HttpRequest,
+    environment: Environment,
+    tenant: Subject,
+    reason: Reason,
+    expected_version: ExpectedVersion | None = None,
+) -> RevisionOut:
+    """Forget the tenant: it gets the default tier, as anybody nobody has registered."""
+    revision = edits.remove_tenant(
+        environment=environment,
+        tenant=tenant,
         expected_version=version_read(request, expected_version),
         reason=reason,
         actor=actor_of(request),

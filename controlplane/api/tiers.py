@@ -2,8 +2,9 @@ from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
+from controlplane.api.answers import RevisionOut, TierOut
 from controlplane.api.auth import actor_of, needs
-from controlplane.api.schemas import Environment, QuotaIn, RevisionOut, Slug, TierOut
+from controlplane.api.schemas import Environment, ExpectedVersion, QuotaIn, Reason, Slug, TierIn
 from controlplane.api.versions import version_read
 from controlplane.policies import edits
 from controlplane.policies.document import environment_of
@@ -16,6 +17,20 @@ router = Router()
 @router.get("", response=list[TierOut])
 def list_tiers(request: HttpRequest, environment: Environment) -> QuerySet[Tier]:
     return _tiers(environment)
+
+
+@router.post("", response={201: RevisionOut}, auth=needs("edit_quota"))
+def create_tier(request: HttpRequest, environment: Environment, values: TierIn) -> RevisionOut:
+    """A tier without quotas; give it some before tenants move there."""
+    revision = edits.create_tier(
+        environment=environment,
+        tier=values.name,
+        title=values.title,
+        priority=values.priority,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
 
 
 @router.get("/{tier}", response=TierOut)
@@ -38,6 +53,26 @@ def set_quota(
         quota=quota,
         expected_version=version_read(request, values.expected_version),
         **values.model_dump(exclude={"expected_version"}),
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.delete("/{tier}/quotas/{quota}", response=RevisionOut, auth=needs("edit_quota"))
+def remove_quota(
+    request: HttpRequest,
+    environment: Environment,
+    tier: Slug,
+    quota: Slug,
+    reason: Reason,
+    expected_version: ExpectedVersion | None = None,
+) -> RevisionOut:
+    revision = edits.remove_tier_quota(
+        environment=environment,
+        tier=tier,
+        quota=quota,
+        expected_version=version_read(request, expected_version),
+        reason=reason,
         actor=actor_of(request),
     )
     return RevisionOut(revision=revision)

@@ -11,7 +11,7 @@ from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.breakers.enforce import enforce_promptly
 from controlplane.breakers.models import Override
 from controlplane.policies.errors import NotFound
-from controlplane.policies.models import Dependency
+from controlplane.policies.models import Dependency, Environment
 from controlplane.policies.validation import Problems
 from controlplane.publishing.revisions import Revision, revise
 from fuseboard.contract.words import OverrideMode
@@ -50,6 +50,30 @@ def hold_breaker(
         _audit(revision, "breaker.held", dependency, before, held)
         _enforce_after_commit(environment, dependency, actor)
     return revision.number
+
+
+def extend_override(
+    *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
+) -> int:
+    """Hold on until another time, in the same mode. Raises ``NotFound`` when nothing holds it."""
+    with transaction.atomic():
+        # Locked, so that nobody ends it, or holds it in another mode, in between.
+        Environment.objects.select_for_update().filter(pk=environment).first()
+        current = Override.objects.filter(
+            dependency=_dependency(environment, dependency),
+            ended_at__isnull=True,
+            expires_at__gt=timezone.now(),
+        ).first()
+        if current is None:
+            raise NotFound("override of", dependency)
+        return hold_breaker(
+            environment=environment,
+            dependency=dependency,
+            mode=OverrideMode(current.mode),
+            reason=reason,
+            expires_at=expires_at,
+            actor=actor,
+        )
 
 
 def end_override(*, environment: str, dependency: str, reason: str, actor: Actor) -> int:

@@ -1,0 +1,26 @@
+from django.db import models
+from django.db.models.functions import Now
+
+
+class KeptReply(models.Model):
+    """What a write with an ``Idempotency-Key`` was answered, so that a repetition changes nothing.
+
+    Written in the transaction of the edit itself: either both are there or neither.
+    """
+
+    #: ``token:<selector>`` or ``user:<id>``: one caller's keys mean nothing to another.
+    caller = models.CharField(max_length=200)
+    key = models.CharField(max_length=200)
+    #: SHA-256 of method, address, ``If-Match`` and body, hexadecimal.
+    fingerprint = models.CharField(max_length=64)
+    #: The answer as it was sent, without secrets; null only inside the transaction that makes it.
+    reply = models.JSONField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        verbose_name_plural = "kept replies"
+        constraints = (models.UniqueConstraint(fields=["caller", "key"], name="kept_reply_once"),)
+        indexes = (models.Index(fields=["created_at"], name="kept_reply_by_age"),)
+
+    def __str__(self) -> str:
+        return f"{self.caller} {self.key}"
