@@ -11,6 +11,7 @@ from csp.constants import NONE, SELF
 from django.core.management.utils import get_random_secret_key
 
 from controlplane import env, logs
+from controlplane.accounts import settings as accounts
 from fuseboard.contract.store_url import SCHEMES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -40,6 +41,8 @@ def _secret_key() -> str:
 
 
 SECRET_KEY = _secret_key()
+#: Earlier keys, believed until what they signed has expired; see docs/deployment.md.
+SECRET_KEY_FALLBACKS = env.words("FUSEBOARD_SECRET_KEY_FALLBACKS", [])
 
 # Stores. Without a URL, manage.py starts embedded servers and exports theirs; see controlplane.checks
 # for what is said when neither happened.
@@ -84,13 +87,17 @@ INSTALLED_APPS = [
     "template_partials.apps.SimpleAppConfig",
     "controlplane.apps.ControlPlaneConfig",
     "controlplane.accounts.apps.AccountsConfig",
+    "controlplane.api.apps.ApiConfig",
     "controlplane.audit.apps.AuditConfig",
     "controlplane.policies.apps.PoliciesConfig",
     "controlplane.publishing.apps.PublishingConfig",
-    "controlplane.api.apps.ApiConfig",
     "controlplane.breakers.apps.BreakersConfig",
     "controlplane.fleet.apps.FleetConfig",
+    "controlplane.shares.apps.SharesConfig",
+    "controlplane.drills.apps.DrillsConfig",
     "dashboard.apps.DashboardConfig",
+    # Last, so that our templates come before theirs.
+    *accounts.APPS,
 ]
 
 MIDDLEWARE = [
@@ -99,14 +106,15 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "controlplane.api.problems.ProblemResponses",
     "controlplane.middleware.StoreErrors",
+    "controlplane.api.headers.ApiHeaders",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "controlplane.accounts.middleware.ClaimsAuthentication",
+    "allauth.account.middleware.AccountMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "controlplane.api.headers.ApiHeaders",
 ]
 
 ROOT_URLCONF = "controlplane.urls"
@@ -139,6 +147,15 @@ TEMPLATES = [
 # Accounts and sessions
 
 AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+globals().update(accounts.allauth(plain_http=PLAIN_HTTP))
+#: Roles that have to give a second factor.
+MFA_ROLES = accounts.mfa_roles()
+OIDC_ROLES = accounts.oidc_roles()
+#: What the button to log in elsewhere says; empty for no button.
+OIDC_NAME = accounts.oidc_name()
+#: Counts failed logins; nothing else uses a cache.
+CACHES = {"default": {"BACKEND": "controlplane.accounts.cache.PostgresCache"}}
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
@@ -226,6 +243,9 @@ USE_TZ = True
 USE_I18N = False
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_048_576
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
+#: Requests to the API of one caller, counted by each web process.
+API_RATE_PER_S = env.integer("FUSEBOARD_API_RATE_PER_S", 100, at_least=1, at_most=1_000_000)
+API_BURST = env.integer("FUSEBOARD_API_BURST", 1_000, at_least=1, at_most=10_000_000)
 
 logs.configure()
 LOGGING = logs.dict_config(env.text("FUSEBOARD_LOG_LEVEL", "INFO").upper())
@@ -241,9 +261,6 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SOFT_TIME_LIMIT = 20
 CELERY_TASK_TIME_LIMIT = 30
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-#: Requests to the API of one caller, counted by each web process.
-API_RATE_PER_S = env.integer("FUSEBOARD_API_RATE_PER_S", 100, at_least=1, at_most=1_000_000)
-API_BURST = env.integer("FUSEBOARD_API_BURST", 1_000, at_least=1, at_most=10_000_000)
 CELERY_TIMEZONE = "UTC"
 # The schedule needs no memory between runs, so no file for it either.
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"

@@ -4,12 +4,10 @@ import asyncio
 import contextlib
 from urllib.parse import parse_qs
 
-from channels.auth import get_user
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.db import InterfaceError, OperationalError
 
-from controlplane.accounts import claims
-from controlplane.accounts.permissions import role_of
+from controlplane.accounts import sockets
+from controlplane.accounts.permissions import SHOWN, role_of
 from dashboard.hub import hub
 from dashboard.live.drawing import Drawing
 from dashboard.live.timeline import RANGES
@@ -18,7 +16,8 @@ from dashboard.live.topics import PAGES, Topic
 #: The browser reloads: log in again, or see the page as the new role.
 LOGIN_AGAIN = 4401
 NO_SUCH_PAGE = 4404
-RECHECK_S = 30.0
+#: At the latest; a login that ends is told to every socket at once.
+RECHECK_S = 10.0
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
@@ -27,7 +26,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         # Accepted first in any case: a refused handshake shows the browser no code.
         await self.accept()
-        role = role_of(self.scope["user"])
+        role = role_of(self.scope["user"], SHOWN)
         if not role:
             await self.close(code=LOGIN_AGAIN)
             return
@@ -40,6 +39,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._needs_whole = True
         self._latest: Drawing | None = None
         self._news = asyncio.Event()
+        self._doubt = asyncio.Event()
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._recheck(role))]
         drawn = hub.join(topic, self)
         if drawn is not None:
@@ -63,6 +63,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._pending = drawing.changed
         self._news.set()
 
+    def recheck(self) -> None:
+        """Called by the hub: somebody's login or role is not what it was."""
+        self._doubt.set()
+
     async def _write(self) -> None:
         while True:
             await self._news.wait()
@@ -77,17 +81,13 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def _recheck(self, role: str) -> None:
         while True:
-            await asyncio.sleep(RECHECK_S)
-            if await self._role_now() != role:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._doubt.wait(), RECHECK_S)
+            self._doubt.clear()
+            if role_of(await sockets.user_of(self.scope), SHOWN) != role:
                 with contextlib.suppress(RuntimeError):  # it closed meanwhile
                     await self.close(code=LOGIN_AGAIN)
                 return
-
-    async def _role_now(self) -> str:
-        try:
-            return role_of(await get_user(self.scope))
-        except (OperationalError, InterfaceError) as error:
-            return role_of(claims.believed(self.scope["session"], error))
 
 
 def topic_of(query: str, role: str) -> Topic | None:

@@ -33,6 +33,7 @@ COALESCE_S = 0.25
 
 class Socket(Protocol):
     def offer(self, drawing: Drawing) -> None: ...
+    def recheck(self) -> None: ...
 
 
 class Hub:
@@ -61,7 +62,7 @@ class Hub:
         self._wake = asyncio.Event()
         self._tasks = [
             asyncio.create_task(self._run(), name="hub"),
-            asyncio.create_task(listen(self._wake), name="hub-listen"),
+            asyncio.create_task(listen(self._wake, self._doubt), name="hub-listen"),
         ]
 
     async def stop(self) -> None:
@@ -88,6 +89,11 @@ class Hub:
         """Something was changed here: draw it without waiting for the notice."""
         if self._tasks:
             self._tasks[0].get_loop().call_soon_threadsafe(self._wake.set)
+
+    def _doubt(self) -> None:
+        for sockets in self._sockets.values():
+            for socket in sockets:
+                socket.recheck()
 
     async def _run(self) -> None:
         loop, wake = asyncio.get_running_loop(), self._wake

@@ -1,11 +1,15 @@
 """Postgres says when something changed, so that a page shows it within a quarter of a second."""
 
 import asyncio
+import json
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import structlog
 from django.db import connections
+
+from controlplane.accounts import logins
 
 log = structlog.get_logger(__name__)
 
@@ -13,15 +17,22 @@ CHANNELS = ("fuseboard_fleet", "fuseboard_config")
 _RETRY_S = 2.0
 
 
-async def listen(wake: asyncio.Event) -> None:
-    """Set ``wake`` at every notice, for ever; without Postgres the hub still ticks by the clock."""
+async def listen(wake: asyncio.Event, doubt: Callable[[], None]) -> None:
+    """Set ``wake`` at every notice, for ever; without Postgres the hub still ticks by the clock.
+
+    ``doubt`` is called when a login has ended or a role has changed.
+    """
     while True:
         try:
             async with await psycopg.AsyncConnection.connect(**_parameters(), autocommit=True) as connection:
-                for channel in CHANNELS:
+                for channel in (*CHANNELS, logins.CHANNEL):
                     await connection.execute(f"LISTEN {channel}")
                 wake.set()
-                async for _ in connection.notifies():
+                doubt()
+                async for notice in connection.notifies():
+                    if notice.channel == logins.CHANNEL:
+                        logins.forget(json.loads(notice.payload).get("logins", []))
+                        doubt()
                     wake.set()
         except psycopg.OperationalError as error:
             log.warning("hub.listen_lost", error=str(error).splitlines()[0])

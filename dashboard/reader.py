@@ -5,7 +5,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from controlplane.accounts.permissions import may, role_of
+from controlplane.accounts.permissions import SHOWN, may, role_of
 from controlplane.audit.actor import Actor
 
 
@@ -27,7 +27,7 @@ class Reader:
 
 
 def reader_of(user: Any) -> Reader | None:
-    role = role_of(user)
+    role = role_of(user, SHOWN)
     return Reader(name=user.get_username(), role=role) if role else None
 
 
@@ -35,7 +35,7 @@ def actor_of(request: HttpRequest) -> Actor:
     """Who the audit names for a form."""
     return Actor(
         name=request.user.get_username(),
-        role=role_of(request.user),
+        role=role_of(request.user, SHOWN),
         origin="form",
         address=request.META.get("REMOTE_ADDR", ""),
     )

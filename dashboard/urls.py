@@ -1,7 +1,6 @@
-from django.contrib.auth.views import LogoutView
-from django.urls import path
+from django.urls import include, path
 
-from dashboard.views import audit, breakers, login, overview, runbooks, tenants
+from dashboard.views import audit, breakers, overview, runbooks, tenants
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -16,6 +15,5 @@ urlpatterns = [
     path("runbooks", runbooks.runbooks, name="runbooks"),
     path("runbooks/<str:slug>", runbooks.runbook, name="runbook"),
     path("palette", overview.palette, name="palette"),
-    path("login", login.Login.as_view(), name="login"),
-    path("logout", LogoutView.as_view(), name="logout"),
+    path("", include("dashboard.account_urls")),
 ]

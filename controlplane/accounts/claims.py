@@ -1,6 +1,6 @@
 """Who somebody is while Postgres cannot be asked.
 
-Whenever a session's user was read from Postgres, name and role are noted in the session, which
+Whenever a session's user was read from Postgres, name and roles are noted in the session, which
 is a signed cookie, for ten minutes. While Postgres is down they are believed. The price: a
 removed user or role lives on for that long, and only while Postgres is down.
 """
@@ -17,6 +17,7 @@ from django.contrib.sessions.backends.base import SessionBase
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest
 
+from controlplane.accounts import logins
 from controlplane.accounts.permissions import role_of
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,7 @@ class ClaimsUser:
 
     username: str
     role: str
+    environment_roles: dict[str, str] = field(default_factory=dict)
     pk: int | None = None
     is_authenticated: bool = field(default=True, init=False)
     is_anonymous: bool = field(default=False, init=False)
@@ -51,34 +53,43 @@ class ClaimsUser:
 def user_of(request: HttpRequest) -> Any:
     """The request's user; a ``ClaimsUser`` while Postgres is down. Asked once per request."""
     if not hasattr(request, "_claims_user"):
-        try:
-            user = auth.get_user(request)
-        except (OperationalError, InterfaceError) as error:
-            user = believed(request.session, error)  # type: ignore[assignment]
-        else:
-            renew(request.session, user)
-        request._claims_user = user  # type: ignore[attr-defined]
+        request._claims_user = _user_of(request)  # type: ignore[attr-defined]
     return request._claims_user  # type: ignore[attr-defined]
 
 
 auser_of = sync_to_async(user_of)
 
 
+def _user_of(request: HttpRequest) -> Any:
+    session = request.session
+    try:
+        user = logins.admitted(session, auth.get_user(request))
+    except (OperationalError, InterfaceError) as error:
+        return believed(session, error)
+    if user is None:
+        session.flush()
+        return AnonymousUser()
+    renew(session, user)
+    return user
+
+
 def renew(session: SessionBase, user: Any) -> None:
     """Note who this is, unless that was done within the last minute."""
     role = role_of(user)
-    if not role:
+    elsewhere = getattr(user, "environment_roles", None) or {}
+    if not role and (not any(elsewhere.values()) or getattr(user, "lacks_second_factor", False)):
         return
     claims, now = session.get(KEY), time.time()
-    mine = claims is not None and (claims["name"], claims["role"]) == (user.get_username(), role)
-    if claims is None or not mine or claims["until"] - now < BELIEVED_S - RENEWED_S:
-        session[KEY] = {"name": user.get_username(), "role": role, "until": int(now) + BELIEVED_S}
+    mine = {"name": user.get_username(), "role": role, "roles": elsewhere}
+    same = claims is not None and all(claims.get(name) == value for name, value in mine.items())
+    if claims is None or not same or claims["until"] - now < BELIEVED_S - RENEWED_S:
+        session[KEY] = {**mine, "until": int(now) + BELIEVED_S}
 
 
 def believed(session: SessionBase, error: Exception) -> "ClaimsUser | AnonymousUser":
     """Whom the claims name, while they last."""
     claims = session.get(KEY)
-    if claims is None or claims["until"] < time.time():
+    if claims is None or claims["until"] < time.time() or logins.is_forgotten(session):
         return AnonymousUser()
     log.warning("session.claims_believed", user=claims["name"], error=str(error).splitlines()[0])
-    return ClaimsUser(username=claims["name"], role=claims["role"])
+    return ClaimsUser(username=claims["name"], role=claims["role"], environment_roles=claims.get("roles", {}))

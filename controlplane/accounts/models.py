@@ -14,9 +14,53 @@ class Role(models.TextChoices):
 
 class User(AbstractUser):
     role = models.CharField(max_length=16, choices=Role, default=Role.VIEWER)
+    #: Environment -> the role there, where it differs from ``role``; an empty text is no role at all.
+    environment_roles = models.JSONField(default=dict, blank=True)
 
     class Meta(AbstractUser.Meta):
         constraints = (models.CheckConstraint(condition=Q(role__in=Role.values), name="user_role_known"),)
+
+
+class Login(models.Model):
+    """One session of one person. Its cookie is worth nothing once this has ended, wherever it was copied."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    user = models.ForeignKey(User, models.CASCADE, related_name="logins")
+    created_at = models.DateTimeField(db_default=Now())
+    #: However often it is used.
+    expires_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    address = models.CharField(max_length=64, blank=True)
+    browser = models.CharField(max_length=200, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.user_id} from {self.address}"
+
+
+class Ticket(models.Model):
+    """A link that lets one person set a password, once."""
+
+    selector = models.CharField(max_length=32, unique=True)
+    #: SHA-256 of the secret, hexadecimal.
+    digest = models.CharField(max_length=64)
+    user = models.ForeignKey(User, models.CASCADE, related_name="tickets")
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"link for {self.user_id}"
+
+
+class Kept(models.Model):
+    """What login throttling counts, in Postgres: every web process sees it, and no Redis is needed."""
+
+    key = models.CharField(primary_key=True, max_length=255)
+    value = models.JSONField()
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class TokenColumns(models.Model):
@@ -47,6 +91,8 @@ class ApiToken(TokenColumns):
     """Lets a program use the API with a role."""
 
     role = models.CharField(max_length=16, choices=Role)
+    #: The only environment it works in; empty for all of them.
+    environment = models.CharField(max_length=64, blank=True, db_default="", default="")
 
     class Meta:
         constraints = (

@@ -1,4 +1,4 @@
-"""Who may do what. Asked by views and the API before they call an edit."""
+"""Who may do what, and where. Asked by views and the API before they call an edit."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -7,10 +7,14 @@ from typing import Any
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
 
 from controlplane.accounts.models import Role
 
 _RANK = {Role.VIEWER.value: 1, Role.OPERATOR.value: 2, Role.ADMIN.value: 3}
+
+#: Where the pages are, which show one environment.
+SHOWN = "production"
 
 #: Action -> the least role that may do it.
 ACTIONS: dict[str, Role] = {
@@ -22,42 +26,64 @@ ACTIONS: dict[str, Role] = {
     "edit_tenant": Role.ADMIN,
     "edit_breaker_policy": Role.ADMIN,
     "manage_tokens": Role.ADMIN,
+    "manage_people": Role.ADMIN,
+    "export_audit": Role.ADMIN,
 }
+#: What belongs to no environment: only the role that holds everywhere counts for it.
+EVERYWHERE = frozenset({"manage_people"})
 
 
-def role_of(user: Any) -> str:
-    """The user's role, or an empty text for somebody who is not logged in."""
+def role_of(user: Any, environment: str = "") -> str:
+    """The user's role in an environment, or an empty text for somebody who has none there.
+
+    Without an environment, the role that holds wherever no other was given.
+    """
     if not getattr(user, "is_authenticated", False) or not getattr(user, "is_active", True):
+        return ""
+    if getattr(user, "lacks_second_factor", False):
         return ""
     if getattr(user, "is_superuser", False):
         return Role.ADMIN.value
-    return str(getattr(user, "role", ""))
+    everywhere = str(getattr(user, "role", ""))
+    return str((getattr(user, "environment_roles", None) or {}).get(environment, everywhere))
 
 
-def has_role(user: Any, role: str) -> bool:
+def has_role(user: Any, role: str, environment: str = "") -> bool:
     """Whether the user has this role or a higher one."""
-    return _RANK.get(role_of(user), 0) >= _RANK[role]
+    return _RANK.get(role_of(user, environment), 0) >= _RANK[role]
 
 
-def may(user: Any, action: str) -> bool:
-    return has_role(user, ACTIONS[action])
+def may(user: Any, action: str, environment: str = "") -> bool:
+    """Whether the user may do this in ``environment``, or where no environment is concerned."""
+    return has_role(user, ACTIONS[action], "" if action in EVERYWHERE else environment)
 
 
 View = Callable[..., HttpResponseBase]
 
 
-def require_role(role: str) -> Callable[[View], View]:
+def require_role(role: str, environment: str = SHOWN) -> Callable[[View], View]:
     """Send strangers to the login page; answer 403 to users whose role is too low."""
     if role not in _RANK:
         raise ValueError(f"There is no role {role!r}")
+    return _require(lambda user: has_role(user, role, environment), f"This needs the role {role}.")
 
+
+def require(action: str, environment: str = SHOWN) -> Callable[[View], View]:
+    """As ``require_role``, for whoever may do ``action``."""
+    least = ACTIONS[action].value
+    return _require(lambda user: may(user, action, environment), f"This needs the role {least}.")
+
+
+def _require(allowed: Callable[[Any], bool], otherwise: str) -> Callable[[View], View]:
     def decorate(view: View) -> View:
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            if not role_of(request.user):
+            if getattr(request.user, "lacks_second_factor", False):
+                return redirect("mfa_activate_totp")
+            if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
-            if not has_role(request.user, role):
-                raise PermissionDenied(f"This needs the role {role}.")
+            if not allowed(request.user):
+                raise PermissionDenied(otherwise)
             return view(request, *args, **kwargs)
 
         return guarded

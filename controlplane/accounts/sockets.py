@@ -3,11 +3,13 @@
 from typing import Any
 from urllib.parse import urlsplit
 
+from asgiref.sync import sync_to_async
 from channels.auth import AuthMiddleware, get_user
 from channels.security.websocket import OriginValidator, WebsocketDenier
-from django.db import InterfaceError, OperationalError
+from django.contrib.auth.models import AnonymousUser
+from django.db import InterfaceError, OperationalError, close_old_connections
 
-from controlplane.accounts import claims
+from controlplane.accounts import claims, logins
 
 
 class ListedOrigins(OriginValidator):
@@ -35,8 +37,22 @@ class ClaimsAuthMiddleware(AuthMiddleware):
     """Sets ``scope["user"]`` as channels does, or from the session's claims while Postgres is down."""
 
     async def resolve_scope(self, scope: Any) -> None:
-        try:
-            user: Any = await get_user(scope)
-        except (OperationalError, InterfaceError) as error:
-            user = claims.believed(scope["session"], error)
-        scope["user"]._wrapped = user
+        scope["user"]._wrapped = await user_of(scope)
+
+
+async def user_of(scope: Any) -> Any:
+    """Whom the socket's session stands for now, asked anew: its login may have ended."""
+    session = scope["session"]
+    try:
+        user = await _admitted(session, await get_user(scope))
+    except (OperationalError, InterfaceError) as error:
+        return claims.believed(session, error)
+    return AnonymousUser() if user is None else user
+
+
+@sync_to_async
+def _admitted(session: Any, user: Any) -> Any:
+    try:
+        return logins.admitted(session, user)
+    finally:
+        close_old_connections()

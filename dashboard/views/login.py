@@ -1,27 +1,60 @@
+"""The login page and what belongs to one's own account; allauth's views with our pages."""
+
 from typing import Any
 
-from django.contrib.auth import views
-from django.contrib.auth.forms import AuthenticationForm
+from allauth.account.views import LoginView
+from allauth.mfa.adapter import get_adapter
+from allauth.mfa.totp.internal.auth import SECRET_SESSION_KEY
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
 
-from dashboard.views.page import theme_of
+from controlplane.accounts.models import Login as LoginRow
+from controlplane.accounts.settings import PROVIDER
 
 
-class LoginForm(AuthenticationForm):
-    error_messages = {  # noqa: RUF012 - Django's own way to change the words
-        "invalid_login": "No account has this name and password. Both are case-sensitive.",
-        "inactive": "This account is switched off.",
-    }
-
-
-class Login(views.LoginView):
+class Login(LoginView):  # type: ignore[misc]
     template_name = "dashboard/login.html"
-    authentication_form = LoginForm
-    redirect_authenticated_user = True
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(**kwargs) | {"theme": theme_of(self.request)}
+        context: dict[str, Any] = super().get_context_data(**kwargs)
+        provider = {"provider": PROVIDER, "provider_name": settings.OIDC_NAME} if settings.OIDC_NAME else {}
+        return context | provider | {"next": self.request.GET.get("next", "")}
 
-    def form_invalid(self, form: AuthenticationForm) -> Any:
+    def form_invalid(self, form: Any) -> Any:
         response = super().form_invalid(form)
         response.status_code = 422
         return response
+
+
+@require_GET
+@login_required
+def account(request: HttpRequest) -> HttpResponse:
+    """One's own account: second factor, password, where one is logged in."""
+    if request.user.pk is None:
+        raise Http404  # known by claims alone: nothing of it can be read now
+    logins = LoginRow.objects.filter(user_id=request.user.pk, ended_at__isnull=True).order_by("-created_at")
+    return render(
+        request,
+        "account/account.html",
+        {
+            "logins": logins[:20],
+            "has_password": request.user.has_usable_password(),
+            "second_factor": get_adapter().is_mfa_enabled(request.user),
+            "this": request.session.get("login", ""),
+        },
+    )
+
+
+@require_GET
+@login_required
+def totp_picture(request: HttpRequest) -> HttpResponse:
+    """The QR code of the secret that is being set up; an image of its own, so that pages embed nothing."""
+    secret = request.session.get(SECRET_SESSION_KEY)
+    if not secret:
+        raise Http404
+    adapter = get_adapter()
+    svg = adapter.build_totp_svg(adapter.build_totp_url(request.user, secret))
+    return HttpResponse(svg, content_type="image/svg+xml")

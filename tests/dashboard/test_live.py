@@ -52,8 +52,9 @@ async def opened(name, query="page=overview"):
     from controlplane.accounts.models import User
 
     user = await User.objects.aget(username=name) if name else AnonymousUser()
+    session = await _session(user) if name else {}
     scope = {"type": "websocket", "path": "/ws/live", "query_string": query.encode(), "headers": []}
-    socket = Socket(LiveConsumer.as_asgi(), scope | {"user": user, "session": {}})
+    socket = Socket(LiveConsumer.as_asgi(), scope | {"user": user, "session": session})
     await socket.send_input({"type": "websocket.connect"})
     assert (await socket.receive_output(timeout=PATIENCE_S))["type"] == "websocket.accept"
     try:
@@ -61,6 +62,16 @@ async def opened(name, query="page=overview"):
     finally:
         await socket.send_input({"type": "websocket.disconnect", "code": 1000})
         await socket.wait(timeout=PATIENCE_S)
+
+
+@sync_to_async
+def _session(user):
+    """What the cookie of somebody who has just logged in says."""
+    from django.test import Client
+
+    browser = Client()
+    browser.force_login(user)
+    return browser.session
 
 
 async def closing_code(socket):
@@ -197,22 +208,37 @@ async def test_a_slow_socket_keeps_one_message_and_then_gets_the_whole(hub):
     assert sent == ["delta 1", "whole 4"]
 
 
-async def test_a_role_taken_away_closes_the_socket(hub, monkeypatch):
+async def the_end_of(socket):
+    """The code it is closed with, whatever is sent before."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        event = await socket.receive_output(timeout=PATIENCE_S)
+        if event["type"] == "websocket.close":
+            return event["code"]
+    raise AssertionError(f"was not closed within {PATIENCE_S} s")
+
+
+async def test_a_role_taken_away_closes_the_socket_though_nobody_said_so(hub, monkeypatch):
     from controlplane.accounts.models import User
 
     monkeypatch.setattr("dashboard.consumer.RECHECK_S", 0.2)
-
-    async def user_now(scope):
-        return await User.objects.aget(username="vera")
-
-    monkeypatch.setattr("dashboard.consumer.get_user", user_now)
     async with opened("olga") as socket:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            event = await socket.receive_output(timeout=PATIENCE_S)
-            if event["type"] == "websocket.close":
-                break
-        assert event["code"] == 4401
+        await User.objects.filter(username="olga").aupdate(role="viewer")
+        assert await the_end_of(socket) == 4401
+
+
+async def test_a_login_that_ends_closes_its_sockets_within_seconds(hub):
+    from controlplane.accounts.logins import close_logins
+    from controlplane.accounts.models import User
+
+    async with opened("olga") as socket, opened("vera") as other:
+        await until(socket, 'data-whole="1"')
+        began = time.monotonic()
+        await sync_to_async(close_logins)(await User.objects.aget(username="olga"))
+        assert await the_end_of(socket) == 4401
+        # Told by Postgres, and not found at the next look.
+        assert time.monotonic() - began < 8
+        await until(other, 'id="tick"')
 
 
 async def test_while_postgres_is_away_the_last_known_state_is_labelled(hub, monkeypatch):

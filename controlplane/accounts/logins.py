@@ -1,0 +1,130 @@
+"""Sessions that end: every login has a row, and its cookie counts only while the row does.
+
+Sessions live in signed cookies, so that they outlast Postgres; a cookie alone could not be called
+back. What ended is also kept in memory for as long as claims are believed, so that a copied cookie
+gains nothing from an outage of Postgres that begins just then.
+"""
+
+import secrets
+import time
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.contrib.sessions.backends.base import SessionBase
+from django.db import InterfaceError, OperationalError, transaction
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils import timezone
+
+from controlplane.accounts.models import Login, User
+from controlplane.accounts.permissions import role_of
+from controlplane.publishing.revisions import notify
+
+log = structlog.get_logger(__name__)
+
+#: Says which logins ended, to every web process.
+CHANNEL = "fuseboard_logins"
+KEY = "login"
+#: Whether the login was proven by more than a password.
+STRONG = "strong"
+#: Longer than claims are believed.
+_REMEMBERED_S = 900
+
+#: Ended lately -> when, in unix seconds. Keys are ids of logins.
+_ended: dict[str, float] = {}
+#: Ended while Postgres could not be told.
+_untold: set[str] = set()
+
+
+def open_login(request: HttpRequest, user: User, *, strong: bool) -> None:
+    """Begin a session for somebody who has just proven who they are."""
+    login = secrets.token_hex(16)
+    Login.objects.create(
+        id=login,
+        user=user,
+        expires_at=timezone.now() + timedelta(seconds=settings.SESSION_COOKIE_AGE),
+        address=request.META.get("REMOTE_ADDR", "")[:64],
+        browser=request.headers.get("User-Agent", "")[:200],
+    )
+    request.session[KEY], request.session[STRONG] = login, strong
+    log.info("login.opened", user=user.get_username(), login=login[:8], strong=strong)
+
+
+def close_login(session: SessionBase) -> None:
+    """End the session's login, also while Postgres is away: it is told later."""
+    login = session.get(KEY)
+    if not login:
+        return
+    forget([login])
+    _untold.add(login)
+    tell_postgres()
+
+
+def close_logins(user: User, *, but: str = "") -> int:
+    """End every login of somebody, except ``but``; how many there were."""
+    with transaction.atomic():
+        rows = Login.objects.filter(user=user, ended_at__isnull=True).exclude(pk=but)
+        ids = list(rows.values_list("pk", flat=True))
+        rows.update(ended_at=Now())
+        _announce(ids)
+    forget(ids)
+    return len(ids)
+
+
+def announce_change(user: User) -> None:
+    """Have the sockets of somebody whose role changed looked at, within the current transaction."""
+    notify(CHANNEL, {"user": user.pk})
+
+
+def forget(logins: list[str]) -> None:
+    """Believe no claims of these logins any more."""
+    now = time.time()
+    for login, ended in list(_ended.items()):
+        if ended < now - _REMEMBERED_S:
+            del _ended[login]
+    _ended.update(dict.fromkeys(logins, now))
+
+
+def is_forgotten(session: SessionBase) -> bool:
+    """Whether this process knows, without Postgres, that the session's login has ended."""
+    return session.get(KEY, "") in _ended
+
+
+def admitted(session: SessionBase, user: Any) -> Any:
+    """``user`` while the session's login lasts, else ``None``. Raises ``OperationalError``.
+
+    Notes on the user whether a second factor is asked of their role and was not given.
+    """
+    if not user.is_authenticated:
+        return user
+    tell_postgres()
+    held = Login.objects.filter(
+        pk=session.get(KEY, ""), user_id=user.pk, ended_at__isnull=True, expires_at__gt=timezone.now()
+    )
+    if not held.exists():
+        return None
+    user.lacks_second_factor = role_of(user) in settings.MFA_ROLES and not session.get(STRONG)
+    return user
+
+
+def tell_postgres() -> None:
+    """Write down what ended while Postgres was away."""
+    if not _untold:
+        return
+    ids = list(_untold)
+    try:
+        with transaction.atomic():
+            Login.objects.filter(pk__in=ids, ended_at__isnull=True).update(ended_at=Now())
+            _announce(ids)
+    except (OperationalError, InterfaceError) as error:
+        log.warning("login.end_not_written", logins=len(ids), error=str(error).splitlines()[0])
+        return
+    _untold.difference_update(ids)
+
+
+def _announce(ids: list[str]) -> None:
+    # A notice holds 8,000 bytes.
+    for begin in range(0, len(ids), 100):
+        notify(CHANNEL, {"logins": ids[begin : begin + 100]})

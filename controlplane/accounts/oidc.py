@@ -1,0 +1,103 @@
+"""Who may come in by OpenID Connect, and as what.
+
+Somebody is let in who was invited here under the email address that the provider has verified, or
+who is in a group that FUSEBOARD_OIDC_ROLES names. The groups are read at every login: who left one
+has its role until then, and at most for a session.
+"""
+
+from typing import Any
+
+import structlog
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from django.conf import settings
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.db import transaction
+from django.http import HttpRequest
+from django.shortcuts import render
+
+from controlplane.accounts.models import Role, User
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+
+log = structlog.get_logger(__name__)
+
+_ORDER = (Role.ADMIN.value, Role.OPERATOR.value, Role.VIEWER.value)
+
+
+class Adapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
+    def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
+        """Join the login to whoever was invited, and give them what their groups say."""
+        said = _said(sociallogin)
+        role = role_by_groups(said.get("groups"))
+        if not sociallogin.is_existing:
+            invited = _invited(said)
+            if invited is not None:
+                sociallogin.connect(request, invited)
+            elif not role:
+                log.warning("login.refused", subject=str(said.get("sub", ""))[:200], why="not invited")
+                raise ImmediateHttpResponse(render(request, "account/refused.html", status=403))
+            else:
+                sociallogin.user.role = role
+                return
+        if role:
+            _assign(sociallogin.user, role, request)
+
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
+        return bool(role_by_groups(_said(sociallogin).get("groups")))
+
+    def save_user(self, request: HttpRequest, sociallogin: Any, form: Any = None) -> AbstractBaseUser:
+        with transaction.atomic():
+            user: User = super().save_user(request, sociallogin, form)
+            _record(user, request, before=None)
+        return user
+
+    def on_authentication_error(self, request: HttpRequest, provider: Any, **kwargs: Any) -> None:
+        error, cause = kwargs.get("error"), kwargs.get("exception")
+        log.warning("login.provider_failed", error=str(error), cause=str(cause))
+        raise ImmediateHttpResponse(render(request, "account/provider_failed.html", status=502))
+
+
+def role_by_groups(groups: Any) -> str:
+    """The highest role that any of these groups has; empty for none."""
+    listed = groups if isinstance(groups, list) else []
+    held = {settings.OIDC_ROLES.get(group) for group in listed if isinstance(group, str)}
+    return next((role for role in _ORDER if role in held), "")
+
+
+def _said(sociallogin: Any) -> dict[str, Any]:
+    """What the provider says of this person."""
+    data = sociallogin.account.extra_data
+    found: dict[str, Any] = {**(data.get("id_token") or {}), **(data.get("userinfo") or {})}
+    return found
+
+
+def _invited(said: dict[str, Any]) -> User | None:
+    email = said.get("email")
+    if not email or said.get("email_verified") is not True:
+        return None
+    found = list(User.objects.filter(email__iexact=str(email), is_active=True)[:2])
+    # Two people with one address: nobody can say who this is.
+    return found[0] if len(found) == 1 else None
+
+
+def _assign(user: User, role: str, request: HttpRequest) -> None:
+    if user.role == role:
+        return
+    before, user.role = user.role, role
+    with transaction.atomic():
+        _record(user, request, before=before)
+        User.objects.filter(pk=user.pk).update(role=role)
+
+
+def _record(user: User, request: HttpRequest, *, before: str | None) -> None:
+    address = request.META.get("REMOTE_ADDR", "")
+    record(
+        actor=Actor(name="OpenID Connect", role="admin", origin="form", address=address),
+        action="user.role_changed" if before else "user.created",
+        target_kind="user",
+        target_name=user.get_username(),
+        before={"role": before} if before else None,
+        after={"role": user.role},
+        reason="Said by the groups of the provider.",
+    )

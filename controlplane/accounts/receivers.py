@@ -1,0 +1,60 @@
+"""What must happen however somebody was logged in or out: by allauth, by a test, by Django itself.
+
+These are Django's and allauth's own notices, and the only place that sees every login.
+"""
+
+from typing import Any
+
+from allauth.account.authentication import get_authentication_records
+from allauth.mfa.signals import authenticator_added, authenticator_removed
+from django.contrib.auth.signals import user_logged_in, user_logged_out
+from django.http import HttpRequest
+
+from controlplane.accounts import logins
+from controlplane.accounts.models import User
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+
+#: Ways to log in that are more than a password; whoever runs the provider asks for what they want.
+_STRONG = frozenset(("mfa", "socialaccount"))
+
+
+def listen() -> None:
+    user_logged_in.connect(_logged_in, dispatch_uid="fuseboard-login")
+    user_logged_out.connect(_logged_out, dispatch_uid="fuseboard-logout")
+    authenticator_added.connect(_added, dispatch_uid="fuseboard-mfa-added")
+    authenticator_removed.connect(_removed, dispatch_uid="fuseboard-mfa-removed")
+
+
+def _logged_in(*, request: HttpRequest, user: User, **_: Any) -> None:
+    methods = {proof["method"] for proof in get_authentication_records(request, user)}
+    logins.open_login(request, user, strong=bool(methods & _STRONG))
+
+
+def _logged_out(*, request: HttpRequest, **_: Any) -> None:
+    logins.close_login(request.session)
+
+
+def _added(*, request: HttpRequest, user: User, authenticator: Any, **_: Any) -> None:
+    request.session[logins.STRONG] = True
+    # What was begun with a password alone ends.
+    logins.close_logins(user, but=request.session.get(logins.KEY, ""))
+    _note(request, user, "user.second_factor_added", authenticator)
+
+
+def _removed(*, request: HttpRequest, user: User, authenticator: Any, **_: Any) -> None:
+    request.session[logins.STRONG] = False
+    _note(request, user, "user.second_factor_removed", authenticator)
+
+
+def _note(request: HttpRequest, user: User, action: str, authenticator: Any) -> None:
+    address = request.META.get("REMOTE_ADDR", "")
+    record(
+        actor=Actor(name=user.get_username(), role=user.role, origin="form", address=address),
+        action=action,
+        target_kind="user",
+        target_name=user.get_username(),
+        before=None,
+        after={"type": str(authenticator.type)},
+        reason="Changed by themselves.",
+    )
