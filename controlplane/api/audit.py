@@ -7,6 +7,7 @@ from ninja import Router
 from pydantic import BeforeValidator, Field
 
 from controlplane.api.answers import EntryOut, EntryPage
+from controlplane.api.auth import needs
 from controlplane.api.schemas import Environment, Moment, PageSize, RowId, Slug, Subject, digits
 from controlplane.audit.models import Entry
 from controlplane.policies.document import environment_of
@@ -54,6 +55,7 @@ def list_entries(
 
 @router.get(
     "/export",
+    auth=needs("export_audit"),
     openapi_extra={
         "responses": {
             200: {

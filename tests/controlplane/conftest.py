@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from controlplane.audit.actor import Actor
+from tests.controlplane.calling import send, token_of
 
 ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
 
@@ -39,3 +40,16 @@ def text_limits(redis_url: str, limits: redis.Redis) -> Iterator[Any]:
     """The same server as ``limits``, answering text."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
+
+
+@pytest.fixture
+def call(production: str) -> Any:
+    """Calls the API with the token of a role: ``call("admin", "GET", path, body)``."""
+    tokens: dict[str, str] = {}
+
+    def call(role: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        if role not in tokens:
+            tokens[role] = token_of(role)
+        return send(tokens[role], method, path, body, **headers)
+
+    return call

@@ -11,44 +11,10 @@ from controlplane.accounts.models import ApiToken, User
 from controlplane.audit.models import Entry
 from controlplane.policies import edits
 from controlplane.policies.models import TenantQuota
+from tests.controlplane.calling import API, problem
 
-API = "/api/v1/production"
 QUOTA = f"{API}/tenants/acme/quotas/requests"
 GOOD = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, "reason": "agreed with acme"}
-
-
-@pytest.fixture
-def call(production: str, alice: Any) -> Any:
-    """Calls with the token of a role: ``call("admin", "GET", path, body)``."""
-
-    def call(role: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        text = tokens.create_api_token(
-            name=f"test {role}",
-            role=role,
-            expires_at=timezone.now() + timedelta(hours=1),
-            reason="for a test",
-            actor=alice,
-        )
-        content = body if isinstance(body, str | bytes) else json.dumps(body)
-        return Client().generic(
-            method,
-            path,
-            content if body is not None else "",
-            content_type="application/json",
-            secure=True,
-            headers={"Authorization": f"Bearer {text}", **headers},
-        )
-
-    return call
-
-
-def problem(response: Any, status: int) -> dict[str, Any]:
-    assert response.status_code == status, response.content
-    assert response["Content-Type"] == "application/problem+json"
-    document = response.json()
-    assert {"type", "title", "status", "detail"} <= document.keys()
-    assert document["status"] == status
-    return document
 
 
 def test_a_quota_is_set_and_read_back(call: Any) -> None:
@@ -262,56 +228,6 @@ def test_breakers_are_read_from_history_while_redis_is_gone(
         call("operator", "POST", f"{API}/breakers/openai/release", {"reason": "vendor is back"}).status_code
         == 200
     )
-
-
-SUBJECT_LIMIT = {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], "reason": "for a test"}
-MATRIX = [
-    ("GET", f"{API}/tenants", None, "viewer"),
-    ("GET", f"{API}/tenants/acme", None, "viewer"),
-    ("POST", f"{API}/tenants", {"key": "new", "tier": "free", "reason": "for a test"}, "admin"),
-    ("PUT", QUOTA, GOOD, "admin"),
-    ("DELETE", f"{QUOTA}?reason=for+a+test&expected_version=1", None, "admin"),
-    ("GET", f"{API}/tiers", None, "viewer"),
-    ("GET", f"{API}/tiers/free", None, "viewer"),
-    ("PUT", f"{API}/tiers/free/quotas/requests", GOOD, "admin"),
-    ("GET", f"{API}/subject-limits", None, "viewer"),
-    ("PUT", f"{API}/subject-limits/addresses", SUBJECT_LIMIT, "admin"),
-    ("DELETE", f"{API}/subject-limits/addresses?reason=for+a+test", None, "admin"),
-    ("GET", f"{API}/breakers", None, "viewer"),
-    ("GET", f"{API}/breakers/openai", None, "viewer"),
-    (
-        "POST",
-        f"{API}/breakers/openai/hold",
-        {"mode": "disabled", "reason": "for a test", "expires_in_s": 60},
-        "operator",
-    ),
-    ("POST", f"{API}/breakers/openai/release", {"reason": "for a test"}, "operator"),
-    ("POST", f"{API}/breakers/openai/reset", {"reason": "for a test"}, "operator"),
-    ("GET", f"{API}/overrides", None, "viewer"),
-    ("GET", f"{API}/servers", None, "viewer"),
-    ("GET", f"{API}/audit", None, "viewer"),
-]
-RANKS = ["viewer", "operator", "admin"]
-
-
-@pytest.mark.parametrize(("method", "path", "body", "least"), MATRIX, ids=lambda cell: str(cell)[:60])
-def test_every_operation_asks_for_its_role(call: Any, method: str, path: str, body: Any, least: str) -> None:
-    stranger = Client(enforce_csrf_checks=True).generic(method, path, secure=True)
-    problem(stranger, 401 if method == "GET" else 403)
-    for role in RANKS:
-        response = call(role, method, path, body)
-        if RANKS.index(role) < RANKS.index(least):
-            problem(response, 403)
-        else:
-            assert response.status_code in (200, 201, 404, 409, 422), response.content
-
-
-def test_the_matrix_misses_no_operation() -> None:
-    from controlplane.api.api import api
-
-    described = api.get_openapi_schema()["paths"]
-    operations = {(method.upper(), path) for path, methods in described.items() for method in methods}
-    assert len(operations) == len(MATRIX)
 
 
 def test_revoked_expired_and_misspelt_tokens_are_refused(production: str, alice: Any) -> None:

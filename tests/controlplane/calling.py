@@ -1,0 +1,49 @@
+"""Calls to the API, as a program with a token makes them."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from django.test import Client
+from django.utils import timezone
+
+from controlplane.accounts import tokens
+from controlplane.audit.actor import Actor
+
+API = "/api/v1/production"
+_ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
+
+
+def token_of(role: str, *, environment: str = "") -> str:
+    return tokens.create_api_token(
+        name=f"test {role}",
+        role=role,
+        environment=environment,
+        expires_at=timezone.now() + timedelta(hours=1),
+        reason="for a test",
+        actor=_ALICE,
+    )
+
+
+def send(token: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    """``body`` becomes JSON unless it is text already."""
+    content = body if isinstance(body, str | bytes) else json.dumps(body)
+    kind = headers.pop("Content-Type", "application/json")
+    return Client().generic(
+        method,
+        path,
+        content if body is not None else "",
+        content_type=kind,
+        secure=True,
+        headers={"Authorization": f"Bearer {token}", **headers},
+    )
+
+
+def problem(response: Any, status: int) -> dict[str, Any]:
+    """The problem document, which it must be."""
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    document: dict[str, Any] = response.json()
+    assert {"type", "title", "status", "detail"} <= document.keys()
+    assert document["status"] == status
+    return document

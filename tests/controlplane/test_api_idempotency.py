@@ -1,0 +1,171 @@
+"""A write that is sent twice is made once."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import close_old_connections, connection, connections, transaction
+from django.utils import timezone
+
+from controlplane.accounts.models import AgentToken
+from controlplane.api import idempotency
+from controlplane.api.models import KeptReply
+from controlplane.audit.models import Entry
+from controlplane.policies.models import Environment, TenantQuota
+from tests.controlplane.calling import API, problem, send, token_of
+
+QUOTA = f"{API}/tenants/acme/quotas/requests"
+GOOD = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, "reason": "agreed with acme"}
+KEY = {"Idempotency-Key": "3fa1c0de-1"}
+
+
+def revision() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def test_a_repetition_gets_the_first_reply_and_changes_nothing(call: Any) -> None:
+    first = call("admin", "PUT", QUOTA, GOOD, **KEY)
+    assert first.status_code == 200
+    assert "Idempotency-Replayed" not in first
+    again = call("admin", "PUT", QUOTA, GOOD, **KEY)
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert again["Idempotency-Replayed"] == "true"
+    assert revision() == first.json()["revision"]
+    assert Entry.objects.filter(action="tenant_quota.set").count() == 1
+
+
+def test_a_repetition_keeps_the_status(call: Any) -> None:
+    body = {"key": "new", "tier": "free", "reason": "for a test"}
+    statuses = [call("admin", "POST", f"{API}/tenants", body, **KEY).status_code for _ in range(2)]
+    assert statuses == [201, 201]
+    problem(call("admin", "POST", f"{API}/tenants", body), 422)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers"),
+    [
+        (QUOTA, GOOD | {"limit": 51}, {}),
+        (f"{QUOTA}2", GOOD, {}),
+        (QUOTA, GOOD, {"If-Match": '"1"'}),
+    ],
+)
+def test_a_key_means_one_request_only(
+    call: Any, path: str, body: dict[str, Any], headers: dict[str, str]
+) -> None:
+    call("admin", "PUT", QUOTA, GOOD, **KEY)
+    document = problem(call("admin", "PUT", path, body, **KEY, **headers), 422)
+    assert document["type"] == "urn:fuseboard:problem:idempotency-key-reused"
+    assert TenantQuota.objects.get().limit == 50
+
+
+def test_a_key_means_nothing_to_another_caller(call: Any) -> None:
+    call("admin", "PUT", QUOTA, GOOD, **KEY)
+    answer = send(token_of("admin"), "PUT", QUOTA, GOOD | {"limit": 51, "expected_version": 2}, **KEY)
+    assert answer.status_code == 200
+    assert TenantQuota.objects.get().limit == 51
+
+
+def test_a_refused_edit_takes_no_key(call: Any) -> None:
+    problem(call("admin", "PUT", QUOTA, GOOD | {"expected_version": 7}, **KEY), 409)
+    problem(call("admin", "PUT", QUOTA, GOOD | {"limit": -1}, **KEY), 422)
+    problem(call("viewer", "PUT", QUOTA, GOOD, **KEY), 403)
+    assert not KeptReply.objects.exists()
+    assert call("admin", "PUT", QUOTA, GOOD, **KEY).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", "a b", "k" * 201, "one, two", "schl\u00fcssel", "a\tb"])
+def test_a_key_that_is_none_is_refused(call: Any, key: str) -> None:
+    problem(call("admin", "PUT", QUOTA, GOOD, **{"Idempotency-Key": key}), 400)
+    assert not TenantQuota.objects.exists()
+
+
+def test_a_crash_before_the_commit_leaves_neither_edit_nor_reply(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(reply: Any) -> Any:
+        raise SystemExit("killed")
+
+    before = revision()
+    monkeypatch.setattr(idempotency, "_kept_form", crash)
+    with pytest.raises(SystemExit):
+        call("admin", "PUT", QUOTA, GOOD, **KEY)
+    monkeypatch.undo()
+    assert (revision(), KeptReply.objects.count(), TenantQuota.objects.count()) == (before, 0, 0)
+    again = call("admin", "PUT", QUOTA, GOOD, **KEY)
+    assert again.json()["revision"] == revision() == before + 1
+    assert "Idempotency-Replayed" not in again
+
+
+def test_many_at_once_make_one_edit(call: Any) -> None:
+    token, before = token_of("admin"), revision()
+    answers: list[Any] = []
+
+    def ask() -> None:
+        answers.append(send(token, "PUT", QUOTA, GOOD, **KEY))
+        connections.close_all()
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    made = {answer.json()["revision"] for answer in answers if answer.status_code == 200}
+    assert made == {before + 1} == {revision()}
+    replayed = [answer for answer in answers if answer.get("Idempotency-Replayed")]
+    assert len(replayed) == len([answer for answer in answers if answer.status_code == 200]) - 1
+    for answer in answers:
+        if answer.status_code == 409:
+            assert answer["Retry-After"] == "1"
+
+
+def test_one_that_waits_too_long_for_the_first_is_told_to_come_back(call: Any) -> None:
+    token = token_of("admin")
+    selector = token.split("_")[1]
+    begun, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            KeptReply.objects.create(caller=f"token:{selector}", key=KEY["Idempotency-Key"], fingerprint="x")
+            begun.set()
+            ended.wait(20)
+            transaction.set_rollback(True)
+        connections.close_all()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert begun.wait(5)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '100ms'")
+        document = problem(send(token, "PUT", QUOTA, GOOD, **KEY), 409)
+        assert document["type"] == "urn:fuseboard:problem:in-progress"
+    finally:
+        ended.set()
+        holder.join()
+        close_old_connections()
+        connection.close()
+    assert send(token, "PUT", QUOTA, GOOD, **KEY).status_code == 200
+
+
+def test_a_key_is_forgotten_after_a_day(call: Any) -> None:
+    call("admin", "PUT", QUOTA, GOOD, **KEY)
+    KeptReply.objects.update(created_at=timezone.now() - timedelta(hours=23, minutes=59))
+    assert call("admin", "PUT", QUOTA, GOOD, **KEY)["Idempotency-Replayed"] == "true"
+    KeptReply.objects.update(created_at=timezone.now() - timedelta(hours=24, minutes=1))
+    problem(call("admin", "PUT", QUOTA, GOOD, **KEY), 409)
+    call("admin", "PUT", QUOTA, GOOD | {"expected_version": 2}, **KEY)
+    assert idempotency.forget_old_replies() == 0
+    KeptReply.objects.update(created_at=timezone.now() - timedelta(hours=25))
+    assert idempotency.forget_old_replies() == 1
+
+
+def test_the_secret_of_a_token_is_not_kept(call: Any) -> None:
+    body = {"name": "shop pods", "expires_in_s": 86_400, "reason": "for the shop"}
+    first = call("admin", "POST", f"{API}/agent-tokens", body, **KEY).json()
+    assert first["token"].startswith(f"fb_{first['selector']}_")
+    assert first["token"].split("_")[2] not in str(KeptReply.objects.values().get())
+    again = call("admin", "POST", f"{API}/agent-tokens", body, **KEY).json()
+    assert again == first | {"token": None}
+    assert AgentToken.objects.count() == 1

@@ -1,0 +1,245 @@
+"""Who may do what: every role, every action, by API, by form and by socket."""
+
+import json
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from asgiref.testing import ApplicationCommunicator
+from django.test import Client
+
+from controlplane.accounts.models import User
+from controlplane.api.api import api
+from controlplane.policies import edits
+from dashboard.consumer import LiveConsumer
+from tests.controlplane.calling import API, problem, send, token_of
+
+ROLES = ("viewer", "operator", "admin")
+WHY = {"reason": "for a test"}
+NUMBERS = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, **WHY}
+GONE = "reason=for+a+test&expected_version=1"
+NO_TOKEN = "0123456789abcdef"
+
+#: Method, address, body, and the least role that may. A 404 or 409 is an answer to somebody who may.
+OPERATIONS: list[tuple[str, str, Any, str]] = [
+    ("GET", f"{API}/configuration", None, "viewer"),
+    ("PUT", f"{API}/configuration/default-tier", {"tier": "free", **WHY}, "admin"),
+    ("PATCH", f"{API}/configuration/tuning", {"tuning": {"ramp_ms": 5000}, **WHY}, "admin"),
+    ("GET", f"{API}/tenants", None, "viewer"),
+    ("POST", f"{API}/tenants", {"key": "new", "tier": "free", **WHY}, "admin"),
+    ("GET", f"{API}/tenants/acme", None, "viewer"),
+    ("PATCH", f"{API}/tenants/acme", {"suspended": True, "expected_version": 1, **WHY}, "admin"),
+    ("DELETE", f"{API}/tenants/acme?{GONE}", None, "admin"),
+    ("PUT", f"{API}/tenants/acme/quotas/requests", NUMBERS, "admin"),
+    ("DELETE", f"{API}/tenants/acme/quotas/requests?{GONE}", None, "admin"),
+    ("GET", f"{API}/tiers", None, "viewer"),
+    ("POST", f"{API}/tiers", {"name": "gold", **WHY}, "admin"),
+    ("GET", f"{API}/tiers/free", None, "viewer"),
+    ("PUT", f"{API}/tiers/free/quotas/requests", NUMBERS, "admin"),
+    ("DELETE", f"{API}/tiers/free/quotas/requests?{GONE}", None, "admin"),
+    ("GET", f"{API}/subject-limits", None, "viewer"),
+    (
+        "PUT",
+        f"{API}/subject-limits/addresses",
+        {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], **WHY},
+        "admin",
+    ),
+    ("DELETE", f"{API}/subject-limits/addresses?reason=for+a+test", None, "admin"),
+    ("GET", f"{API}/dependencies", None, "viewer"),
+    ("POST", f"{API}/dependencies", {"name": "maps", "kind": "external", **WHY}, "admin"),
+    ("GET", f"{API}/dependencies/openai", None, "viewer"),
+    (
+        "PUT",
+        f"{API}/dependencies/openai/description",
+        {"title": "OpenAI", "expected_version": 1, **WHY},
+        "admin",
+    ),
+    (
+        "PATCH",
+        f"{API}/dependencies/openai/breaker",
+        {"breaker": {"probes": 2}, "expected_version": 1, **WHY},
+        "admin",
+    ),
+    ("PUT", f"{API}/dependencies/openai/vendor-limits/contract", NUMBERS | {"burst": 1}, "admin"),
+    ("DELETE", f"{API}/dependencies/openai/vendor-limits/contract?{GONE}", None, "admin"),
+    ("GET", f"{API}/breakers", None, "viewer"),
+    ("GET", f"{API}/breakers/openai", None, "viewer"),
+    (
+        "POST",
+        f"{API}/breakers/openai/hold",
+        {"mode": "forced_open", "expires_in_s": 60, **WHY},
+        "operator",
+    ),
+    ("POST", f"{API}/breakers/openai/extend", {"expires_in_s": 120, **WHY}, "operator"),
+    ("POST", f"{API}/breakers/openai/release", WHY, "operator"),
+    ("POST", f"{API}/breakers/openai/reset", WHY, "operator"),
+    ("GET", f"{API}/overrides", None, "viewer"),
+    ("GET", f"{API}/transitions", None, "viewer"),
+    ("GET", f"{API}/servers", None, "viewer"),
+    ("GET", f"{API}/servers/web-1", None, "viewer"),
+    ("GET", f"{API}/fleet", None, "viewer"),
+    ("GET", f"{API}/audit", None, "viewer"),
+    ("GET", f"{API}/audit/export", None, "admin"),
+    ("GET", f"{API}/agent-tokens", None, "admin"),
+    ("POST", f"{API}/agent-tokens", {"name": "pods", "expires_in_s": 3600, **WHY}, "admin"),
+    ("POST", f"{API}/agent-tokens/{NO_TOKEN}/rotate", {"expires_in_s": 3600, **WHY}, "admin"),
+    ("DELETE", f"{API}/agent-tokens/{NO_TOKEN}?reason=for+a+test", None, "admin"),
+    ("GET", f"{API}/api-tokens", None, "admin"),
+    ("POST", f"{API}/api-tokens", {"name": "ci", "scope": "read", "expires_in_s": 3600, **WHY}, "admin"),
+    ("POST", f"{API}/api-tokens/{NO_TOKEN}/rotate", {"expires_in_s": 3600, **WHY}, "admin"),
+    ("DELETE", f"{API}/api-tokens/{NO_TOKEN}?reason=for+a+test", None, "admin"),
+    ("GET", "/api/v1/runbooks", None, "viewer"),
+    ("GET", "/api/v1/runbooks/openai", None, "viewer"),
+    ("PUT", "/api/v1/runbooks/openai", {"title": "OpenAI", "body": "Wait.", **WHY}, "admin"),
+]
+
+#: Pages, and the forms on them.
+FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
+    ("GET", "/", None, "viewer"),
+    ("GET", "/breakers", None, "viewer"),
+    ("GET", "/breakers/openai", None, "viewer"),
+    ("GET", "/servers", None, "viewer"),
+    ("GET", "/tenants", None, "viewer"),
+    ("GET", "/tenant?key=acme", None, "viewer"),
+    ("GET", "/audit", None, "viewer"),
+    ("GET", "/runbooks", None, "viewer"),
+    ("GET", "/palette", None, "viewer"),
+    ("POST", "/breakers/openai/preview", {"act": "reset"}, "operator"),
+    ("POST", "/breakers/openai", {"act": "forced_open", "lasts": "5", **WHY}, "operator"),
+    ("POST", "/breakers/openai", {"act": "reset", **WHY}, "operator"),
+    (
+        "POST",
+        "/tenant?key=acme",
+        {"quota": "requests", "limit": "9", "window_s": "60", "burst": "9", "version": "1", **WHY},
+        "admin",
+    ),
+]
+
+
+def may(role: str, least: str) -> bool:
+    return ROLES.index(role) >= ROLES.index(least)
+
+
+@pytest.fixture
+def tokens(production: str, alice: Any) -> dict[str, str]:
+    edits.create_environment(environment="staging", reason="for a test", actor=alice)
+    return {role: token_of(role) for role in ROLES}
+
+
+def test_every_operation_of_the_api_asks_for_its_role(tokens: dict[str, str]) -> None:
+    wrong = []
+    for method, path, body, least in OPERATIONS:
+        for role in ROLES:
+            answer = send(tokens[role], method, path, body)
+            expected = {200, 201, 404, 409} if may(role, least) else {403}
+            if answer.status_code not in expected:
+                wrong.append((method, path, role, answer.status_code, answer.content))
+            if answer.status_code >= 400:
+                problem(answer, answer.status_code)
+    assert not wrong
+
+
+def test_no_operation_answers_strangers(tokens: dict[str, str]) -> None:
+    for method, path, body, _ in OPERATIONS:
+        content = json.dumps(body) if body else ""
+        stranger = Client(enforce_csrf_checks=True).generic(
+            method, path, content, content_type="application/json", secure=True
+        )
+        problem(stranger, 401 if method == "GET" else 403)
+        problem(send("fb_0000000000000000_" + "0" * 64, method, path, body), 401)
+
+
+def test_a_token_of_one_environment_opens_no_other(tokens: dict[str, str]) -> None:
+    token = token_of("admin", environment="staging")
+    assert send(token, "GET", "/api/v1/staging/tenants").status_code == 200
+    for method, path, body, _ in OPERATIONS:
+        problem(send(token, method, path, body), 403)
+
+
+def test_the_matrix_misses_no_operation() -> None:
+    from django.urls import resolve
+
+    described = api.get_openapi_schema()["paths"]
+    operations = {
+        (method.upper(), path.replace("{", "<").replace("}", ">"))
+        for path, methods in described.items()
+        for method in methods
+    }
+    listed = {
+        (method, f"/{resolve(path.partition('?')[0]).route}".replace("path:", ""))
+        for method, path, _, _ in OPERATIONS
+    }
+    assert operations - listed == set()
+    assert listed - operations == set()
+
+
+@pytest.fixture
+def clients(production: str, settings: Any) -> dict[str, Client]:
+    settings.SECURE_SSL_REDIRECT = False
+    found = {}
+    for role in ROLES:
+        found[role] = Client()
+        found[role].force_login(User.objects.create_user(f"{role}-by-name", role=role))
+    return found
+
+
+def test_every_page_and_form_asks_for_its_role(clients: dict[str, Client]) -> None:
+    wrong = []
+    for method, path, data, least in FORMS:
+        for role in ROLES:
+            answer = clients[role].generic(
+                method,
+                path,
+                "&".join(f"{name}={value}" for name, value in (data or {}).items()).replace(" ", "+"),
+                content_type="application/x-www-form-urlencoded",
+            )
+            expected = {200, 204, 302, 409} if may(role, least) else {403}
+            if answer.status_code not in expected:
+                wrong.append((method, path, role, answer.status_code))
+        stranger = Client().generic(method, path)
+        if stranger.status_code != 302 or "/login" not in stranger["Location"]:
+            wrong.append((method, path, "stranger", stranger.status_code))
+    assert not wrong
+
+
+def test_forms_want_the_token_of_their_page(production: str, settings: Any) -> None:
+    settings.SECURE_SSL_REDIRECT = False
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_user("ada", role="admin"))
+    for method, path, data, _ in FORMS:
+        if method == "POST":
+            assert client.post(path, data).status_code == 403
+
+
+@pytest.mark.parametrize(("role", "closed"), [("", 4401), *((role, None) for role in ROLES)])
+def test_a_socket_opens_for_every_role_and_does_nothing(
+    production: str, monkeypatch: pytest.MonkeyPatch, role: str, closed: int | None
+) -> None:
+    """It only shows: whatever is sent to it changes nothing, so no role can be too low for it."""
+    from django.contrib.auth.models import AnonymousUser
+
+    from controlplane.audit.models import Entry
+    from dashboard import consumer
+
+    monkeypatch.setattr(consumer.hub, "join", lambda topic, member: None)
+    monkeypatch.setattr(consumer.hub, "leave", lambda topic, member: None)
+    user: Any = User(username="somebody", role=role) if role else AnonymousUser()
+    before = Entry.objects.count()
+
+    async def talk() -> int | None:
+        scope = {"type": "websocket", "path": "/ws/live", "query_string": b"page=overview", "user": user}
+        socket = ApplicationCommunicator(LiveConsumer.as_asgi(), scope)
+        await socket.send_input({"type": "websocket.connect"})
+        assert (await socket.receive_output(5))["type"] == "websocket.accept"
+        if not role:
+            return int((await socket.receive_output(5))["code"])
+        for message in ('{"act": "reset", "dependency": "openai"}', "[]", "x" * 70_000):
+            await socket.send_input({"type": "websocket.receive", "text": message})
+        await socket.send_input({"type": "websocket.receive", "bytes": b"\x00\xff"})
+        assert await socket.receive_nothing(0.1)
+        await socket.send_input({"type": "websocket.disconnect", "code": 1000})
+        await socket.wait(5)
+        return None
+
+    assert async_to_sync(talk)() == closed
+    assert Entry.objects.count() == before
