@@ -6,7 +6,7 @@ from typing import Any
 
 from controlplane.fleet.live import TOP_TENANTS
 from controlplane.gateway.fleet import Fleet
-from controlplane.gateway.rates import Key, latency_counts, percentile_us
+from controlplane.gateway.rates import Key, percentile_us
 
 #: Kind of total -> field of a dependency.
 _DEPENDENCY_FIELDS = {
@@ -21,7 +21,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
     """The fields of ``fleet.live.FleetFigures``, but for the number of gateways."""
     milli = fleet.totals.milli
     reasons = {name: value / 1000 for (kind, name), value in milli.items() if kind == "reason"}
-    latency = latency_counts(milli)
+    latency = fleet.totals.latency
     return {
         "requests_per_s": _plain(milli, "requests"),
         "refused_per_s": round(sum(reasons.values()), 3),

@@ -7,7 +7,7 @@ import structlog
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.liveness import ASLEEP_S, RecentMaximum, SelfPreservation
-from controlplane.gateway.rates import Totals
+from controlplane.gateway.rates import NOTHING, Totals
 from controlplane.gateway.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
 
@@ -87,8 +87,8 @@ class Fleet:
         if now - self._swept > ASLEEP_S:
             self._start_leases_anew(now)
         self._swept = now
-        wanted = [(s, s.state_at(now)) for s in self.servers.values() if s.state is not ServerState.GONE]
-        self._judge(wanted, now)
+        in_time, wanted = self._silent(now)
+        self._judge(wanted, in_time, now)
         changed = [server for server, state in wanted if self._move(server, state)]
         for server in changed:
             self.dirty[server.beat.server] = self.urgent[server.beat.server] = server
@@ -100,7 +100,7 @@ class Fleet:
         """Bring the totals up to date with these servers' newest counters."""
         for server in servers:
             heard = server.state in (ServerState.ONLINE, ServerState.LATE)
-            rates = server.track.contribution() if heard else {}
+            rates = server.track.contribution() if heard else NOTHING
             self.totals.replace(server.rates, rates)
             server.rates = rates
 
@@ -117,22 +117,33 @@ class Fleet:
         self._note_size(len(self.servers))
         return server
 
-    def _judge(self, wanted: list[tuple[KnownServer, ServerState]], now: float) -> None:
+    def _silent(self, now: float) -> tuple[int, list[tuple[KnownServer, ServerState]]]:
+        """How many are heard in time, and the others with the state their silence makes."""
+        in_time, silent = 0, []
+        for server in self.servers.values():
+            if server.state is ServerState.ONLINE and now - server.seen <= server.next_s:
+                in_time += 1
+            elif server.state is not ServerState.GONE:
+                silent.append((server, server.state_at(now)))
+        return in_time, silent
+
+    def _judge(self, wanted: list[tuple[KnownServer, ServerState]], in_time: int, now: float) -> None:
         was_frozen = self.preservation.frozen
         present = [(s, state) for s, state in wanted if s.state is not ServerState.OFFLINE]
+        expected = in_time + len(present)
         silent = [server for server, state in present if state not in (ServerState.ONLINE, ServerState.LATE)]
         self.preservation.observe(
             now=now,
             newly_silent=sum(1 for server in silent if server.state not in _SILENT),
             silent=len(silent),
-            expected=len(present),
+            expected=expected,
         )
         if self.preservation.frozen != was_frozen:
             log.warning(
                 "fleet_expiry_frozen" if self.preservation.frozen else "fleet_expiry_resumed",
                 environment=self.environment,
                 silent=len(silent),
-                expected=len(present),
+                expected=expected,
             )
 
     def _move(self, server: KnownServer, state: ServerState) -> bool:

@@ -6,6 +6,7 @@ is written as it is then, not as it was.
 
 import asyncio
 import json
+from operator import attrgetter
 
 import structlog
 from psycopg import AsyncConnection, DataError, IntegrityError
@@ -124,7 +125,7 @@ class Flusher:
                 rows.extend(row_of(server) for server in chunk)
                 await asyncio.sleep(0)
         # Always in the same order, so that two gateways never wait for each other's rows.
-        return sorted(rows, key=lambda row: (row.environment, row.name))
+        return sorted(rows, key=attrgetter("environment", "name"))
 
     async def _send(
         self, connection: AsyncConnection, rows: list[Row], batch: list["_Dirty"], *, with_figures: bool

@@ -6,6 +6,7 @@ them leaves nothing behind.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -16,13 +17,27 @@ RATE_WINDOW_S = 4.0
 LATENCY_WINDOW_S = 9.0
 
 #: Beats closer together than this share one point.
-_SPACING_S = 1.0
+_SPACING_S = 2.0
 
 #: A rate over less than this is noise.
 _SHORTEST_S = 0.5
 
 #: What is counted, and of what: ``("tenant_refused", "t-17")``.
 Key = tuple[str, str]
+
+#: Buckets of the store's answer times.
+_BUCKETS = len(LATENCY_EDGES_US) + 1
+
+
+class Contribution(Struct, frozen=True, gc=False):
+    """What one process adds to the fleet's rates, in thousandths per second."""
+
+    counts: dict[Key, int]
+    #: The store's answers per bucket of ``LATENCY_EDGES_US``; empty when there were none.
+    latency: tuple[int, ...] = ()
+
+
+NOTHING = Contribution({})
 
 
 class Point(Struct, frozen=True, gc=False):
@@ -56,15 +71,14 @@ class Track:
         while len(points) > 2 and at - points[1].at >= LATENCY_WINDOW_S:
             points.popleft()
 
-    def contribution(self) -> dict[Key, int]:
-        """What this process adds to the fleet's rates, in thousandths per second."""
+    def contribution(self) -> Contribution:
+        """What this process counted lately."""
         if len(self._points) < 2:
-            return {}
+            return NOTHING
         newest = self._points[-1]
         found: dict[Key, int] = {}
         _add_counts(found, _point_before(self._points, RATE_WINDOW_S), newest)
-        _add_latency(found, _point_before(self._points, LATENCY_WINDOW_S), newest)
-        return found
+        return Contribution(found, _latency(_point_before(self._points, LATENCY_WINDOW_S), newest))
 
 
 class Totals:
@@ -72,28 +86,28 @@ class Totals:
 
     def __init__(self) -> None:
         self.milli: dict[Key, int] = {}
+        self.latency = [0] * _BUCKETS
 
-    def replace(self, old: dict[Key, int], new: dict[Key, int]) -> None:
+    def replace(self, old: Contribution, new: Contribution) -> None:
         """Put one server's new contribution in the place of its old one."""
         milli = self.milli
-        if old == new:
-            return
-        for key, value in new.items():
-            milli[key] = milli.get(key, 0) + value
-        for key, value in old.items():
-            left = milli[key] - value
-            if left:
-                milli[key] = left
-            else:
-                del milli[key]
+        if old.counts != new.counts:
+            for key, value in new.counts.items():
+                milli[key] = milli.get(key, 0) + value
+            for key, value in old.counts.items():
+                left = milli[key] - value
+                if left:
+                    milli[key] = left
+                else:
+                    del milli[key]
+        if old.latency != new.latency:
+            for bucket, value in enumerate(new.latency):
+                self.latency[bucket] += value
+            for bucket, value in enumerate(old.latency):
+                self.latency[bucket] -= value
 
 
-def latency_counts(rates: dict[Key, int]) -> list[int]:
-    """The store's answers per bucket of ``LATENCY_EDGES_US``."""
-    return [rates.get(key, 0) for key in _LATENCY_KEYS]
-
-
-def percentile_us(counts: list[int], share: float) -> int | None:
+def percentile_us(counts: Sequence[int], share: float) -> int | None:
     """The latency below which ``share`` of the answers lie, straight lines drawn within a bucket.
 
     Answers beyond the last edge count as the last edge. ``None`` when there were none.
@@ -109,7 +123,8 @@ def percentile_us(counts: list[int], share: float) -> int | None:
     return floor
 
 
-_LATENCY_KEYS = [("latency", str(bucket)) for bucket in range(len(LATENCY_EDGES_US) + 1)]
+_REQUESTS, _UNKNOWN, _LOCALLY = ("requests", ""), ("unknown_tenants", ""), ("decided_locally", "")
+_TIMEOUTS, _ERRORS = ("timeouts", ""), ("errors", "")
 _NO_TENANT = TenantCounters(tenant="none")
 _NO_DEPENDENCY = DependencyCounters(dependency="none")
 
@@ -130,20 +145,22 @@ def _add_counts(found: dict[Key, int], old: Point, new: Point) -> None:
     milli = 1000 / elapsed
     was, now = old.counters, new.counters
     # A counter that fell is a process that broke its promise: it starts anew from here.
-    for kind, before, after in (
-        ("requests", was.requests, now.requests),
-        ("unknown_tenants", was.unknown_tenants, now.unknown_tenants),
-        ("decided_locally", was.decided_locally, now.decided_locally),
-        ("timeouts", was.store.timeouts, now.store.timeouts),
-        ("errors", was.store.errors, now.store.errors),
+    for key, before, after in (
+        (_REQUESTS, was.requests, now.requests),
+        (_UNKNOWN, was.unknown_tenants, now.unknown_tenants),
+        (_LOCALLY, was.decided_locally, now.decided_locally),
+        (_TIMEOUTS, was.store.timeouts, now.store.timeouts),
+        (_ERRORS, was.store.errors, now.store.errors),
     ):
         if after > before:
-            found[kind, ""] = int((after - before) * milli)
+            found[key] = int((after - before) * milli)
     for reason, count in now.refused.items():
         if count > (before := was.refused.get(reason, 0)):
             found["reason", reason.value] = int((count - before) * milli)
-    _add_dependencies(found, was, now, milli)
-    _add_tenants(found, was, now, milli)
+    if now.dependencies != was.dependencies:
+        _add_dependencies(found, was, now, milli)
+    if now.tenants != was.tenants:
+        _add_tenants(found, was, now, milli)
 
 
 def _add_dependencies(found: dict[Key, int], was: Counters, now: Counters, milli: float) -> None:
@@ -186,14 +203,11 @@ def _add_tenants(found: dict[Key, int], was: Counters, now: Counters, milli: flo
                 found["tenant_refused", after.tenant] = int(refused * milli)
 
 
-def _add_latency(found: dict[Key, int], old: Point, new: Point) -> None:
+def _latency(old: Point, new: Point) -> tuple[int, ...]:
     elapsed = new.at - old.at
-    if elapsed < _SHORTEST_S:
-        return
-    before = old.counters.store.latency
-    if before == new.counters.store.latency:
-        return
-    for bucket, count in enumerate(new.counters.store.latency[: len(_LATENCY_KEYS)]):
-        delta = count - (before[bucket] if bucket < len(before) else 0)
-        if delta > 0:
-            found[_LATENCY_KEYS[bucket]] = int(delta * 1000 / elapsed)
+    was, now = old.counters.store.latency, new.counters.store.latency[:_BUCKETS]
+    if elapsed < _SHORTEST_S or was == now:
+        return ()
+    milli = 1000 / elapsed
+    was += (0,) * (len(now) - len(was))
+    return tuple([int((n - w) * milli) if n > w else 0 for w, n in zip(was, now, strict=False)])

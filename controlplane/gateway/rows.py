@@ -7,13 +7,13 @@ from msgspec import Struct
 from msgspec.json import Encoder
 
 from controlplane.gateway.liveness import due_after
-from controlplane.gateway.rates import latency_counts, percentile_us
+from controlplane.gateway.rates import percentile_us
 from controlplane.gateway.server import SAME_MOMENT_S, BreakerRow, KnownServer
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
 
-class Row(Struct):
+class Row(Struct, gc=False):
     """The columns of ``fleet_server``; times in unix seconds."""
 
     environment: str
@@ -93,15 +93,15 @@ def row_of(server: KnownServer) -> Row:
         server.seen_wall + due_after(server.next_s),
         server.left_wall,
         _calls_per_s(server),
-        percentile_us(latency_counts(server.rates), 0.99),
+        percentile_us(server.rates.latency, 0.99),
         _breakers(server),
     )
 
 
 def _calls_per_s(server: KnownServer) -> float:
-    requests = server.rates.get(("requests", ""), 0)
-    calls = sum(value for (kind, _), value in server.rates.items() if kind == "calls")
-    return (requests or calls) / 1000
+    counts = server.rates.counts
+    requests = counts.get(("requests", ""), 0)
+    return (requests or sum([value for (kind, _), value in counts.items() if kind == "calls"])) / 1000
 
 
 def _mode_since(server: KnownServer) -> float:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.liveness import state_after
-from controlplane.gateway.rates import Key, Track
+from controlplane.gateway.rates import NOTHING, Contribution, Track
 from controlplane.gateway.tokens import Allowance
 from fuseboard.contract.sync import BreakerView, SyncRequest
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode
@@ -25,7 +25,7 @@ _BEATS_PER_S = 20.0
 _BEATS_AT_ONCE = 40
 
 
-class BreakerRow(Struct):
+class BreakerRow(Struct, gc=False):
     """One entry of ``Server.breakers``; times in unix seconds."""
 
     dependency: str
@@ -61,7 +61,7 @@ class KnownServer:
     retired: list[str] = field(default_factory=list)
     allowance: Allowance = field(default_factory=_new_allowance)
     track: Track = field(default_factory=Track)
-    rates: dict[Key, int] = field(default_factory=dict)
+    rates: Contribution = NOTHING
     #: When the last row was made of it, monotonic.
     written: float = float("-inf")
     #: What the last row said, so that moments stay put from row to row.

@@ -5,7 +5,7 @@ import pytest
 from controlplane.fleet.live import add_figures
 from controlplane.gateway.figures import figures_of
 from controlplane.gateway.fleet import Fleet
-from controlplane.gateway.rates import Totals, percentile_us
+from controlplane.gateway.rates import NOTHING, Contribution, Totals, percentile_us
 from fuseboard.contract.sync import (
     LATENCY_EDGES_US,
     Counters,
@@ -159,14 +159,16 @@ def test_a_tenant_listed_for_the_first_time_counts_when_the_list_was_complete(fl
 
 
 def test_totals_are_empty_again_after_any_number_of_replacements():
-    totals, held = Totals(), [{} for _ in range(50)]
+    totals, held = Totals(), [NOTHING for _ in range(50)]
     for n in range(5_000):
-        new = {("requests", ""): n * 7919 % 997, ("reason", "quota"): n % 13 + 1}
+        counts = {("requests", ""): n * 7919 % 997, ("reason", "quota"): n % 13 + 1}
+        new = Contribution(counts, (n % 7, n % 3) if n % 2 else ())
         totals.replace(held[n % 50], new)
         held[n % 50] = new
     for old in held:
-        totals.replace(old, {})
+        totals.replace(old, NOTHING)
     assert totals.milli == {}
+    assert set(totals.latency) == {0}
 
 
 @pytest.mark.parametrize(
