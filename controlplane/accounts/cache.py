@@ -19,6 +19,10 @@ _SET = (
 )
 _ADD = _SET + " WHERE k.expires_at <= now()"
 
+#: In the keys of codes that were used: they work once.
+_SPENT_CODE = "mfa.totp.used"
+_CODE_S = 120
+
 _FOR_EVER = timedelta(days=3650)
 #: One write in so many also removes what has expired.
 _SWEEP_EVERY = 100
@@ -42,6 +46,9 @@ class PostgresCache(BaseCache):
         self, key: str, value: Any, timeout: float | None = DEFAULT_TIMEOUT, version: int | None = None
     ) -> bool:
         """Whether it was not there; of several who add at once, one is told so."""
+        if _SPENT_CODE in key:
+            # allauth forgets a code after one period, but takes it for three.
+            timeout = _CODE_S
         return self._write(key, value, timeout, version, only_new=True)
 
     def touch(self, key: str, timeout: float | None = DEFAULT_TIMEOUT, version: int | None = None) -> bool:

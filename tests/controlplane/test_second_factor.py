@@ -1,0 +1,203 @@
+"""Second factors, and logging in with a company account."""
+
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from allauth.mfa.models import Authenticator
+from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
+from django.test import Client
+from oidc_provider import Provider, provider
+
+from controlplane.accounts import settings as account_settings
+from controlplane.accounts.mfa import Adapter
+from controlplane.accounts.models import Kept, User
+from controlplane.audit.models import Entry
+
+PASSWORD = "correct horse battery staple"
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _plainly(settings: Any) -> None:
+    settings.SECURE_SSL_REDIRECT = False
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture
+def ada() -> User:
+    return User.objects.create_user("ada", password=PASSWORD, role="admin")
+
+
+def code_for(secret: str, *, ahead: int = 0) -> str:
+    return format_hotp_value(hotp_value(secret, int(time.time()) // 30 + ahead))
+
+
+def log_in(browser: Client) -> Any:
+    return browser.post("/login", {"username": "ada", "password": PASSWORD})
+
+
+def add_second_factor(browser: Client) -> str:
+    """Sets one up as a person would; its secret."""
+    browser.post("/account/again", {"password": PASSWORD})
+    page = browser.get("/account/second-factor").content.decode()
+    found = re.search(r'class="secret">([A-Z2-7]+)<', page)
+    assert found is not None
+    assert browser.get("/account/second-factor.svg")["Content-Type"] == "image/svg+xml"
+    answer = browser.post("/account/second-factor", {"code": code_for(found[1])})
+    assert (answer.status_code, answer["Location"]) == (302, "/account/recovery-codes")
+    return found[1]
+
+
+def test_a_code_is_asked_at_every_login_once_there_is_a_second_factor(ada: User) -> None:
+    first, elsewhere = Client(), Client()
+    log_in(first)
+    log_in(elsewhere)
+    secret = add_second_factor(first)
+    assert elsewhere.get("/account").status_code == 302, "a login by password alone has ended"
+    browser = Client()
+    assert log_in(browser)["Location"] == "/login/code"
+    assert browser.get("/account").status_code == 302
+    assert browser.post("/login/code", {"code": "000000"}).status_code == 200
+    assert browser.get("/account").status_code == 302
+    code = code_for(secret)
+    assert browser.post("/login/code", {"code": code}).status_code == 302
+    assert browser.get("/account").status_code == 200
+    again = Client()
+    log_in(again)
+    again.post("/login/code", {"code": code})
+    assert again.get("/account").status_code == 302, "a code works once"
+    used = Kept.objects.get(key__contains="totp.used")
+    assert (used.expires_at - datetime.now(UTC)).total_seconds() > 90, "as long as it could be used again"
+    assert Entry.objects.filter(action="user.second_factor_added").count() == 2  # the codes as well
+
+
+def test_a_recovery_code_logs_in_once(ada: User) -> None:
+    browser = Client()
+    log_in(browser)
+    add_second_factor(browser)
+    codes = re.findall(r"<li><code>(\d+)</code>", browser.get("/account/recovery-codes").content.decode())
+    assert len(codes) == 10
+    for expected in (200, 302):
+        lost = Client()
+        log_in(lost)
+        lost.post("/login/code", {"code": codes[0]})
+        assert lost.get("/account").status_code == expected
+
+
+def test_secrets_are_encrypted_also_under_a_key_that_was_replaced(ada: User, settings: Any) -> None:
+    browser = Client()
+    log_in(browser)
+    secret = add_second_factor(browser)
+    stored = Authenticator.objects.get(type="totp").data["secret"]
+    assert secret not in stored
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "the key that came after it, which is as long as it should be"
+    assert Adapter().decrypt(stored) == secret
+    assert browser.get("/account").status_code == 200, "sessions last through the change as well"
+
+
+def test_a_role_may_have_to_have_one_first(ada: User, settings: Any) -> None:
+    settings.MFA_ROLES = frozenset({"admin"})
+    browser = Client()
+    log_in(browser)
+    assert browser.get("/tenants")["Location"] == "/account/second-factor"
+    assert browser.get("/api/v1/production/tiers").status_code == 403
+    add_second_factor(browser)
+    assert browser.get("/tenants").status_code == 200
+
+
+# With a company account
+
+
+@pytest.fixture
+def company(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+    with provider() as running:
+        monkeypatch.setenv("FUSEBOARD_OIDC_URL", running.url)
+        monkeypatch.setenv("FUSEBOARD_OIDC_CLIENT_ID", "fuseboard")
+        monkeypatch.setenv("FUSEBOARD_OIDC_CLIENT_SECRET", "its secret")
+        monkeypatch.setenv("FUSEBOARD_OIDC_ROLES", "fuseboard-admins=admin,on-call=operator")
+        settings.SOCIALACCOUNT_PROVIDERS = account_settings.oidc()
+        settings.OIDC_NAME = account_settings.oidc_name()
+        settings.OIDC_ROLES = account_settings.oidc_roles()
+        running.person = {"sub": "1", "preferred_username": "otto", "email": "otto@example.com"}
+        yield running
+
+
+def come_in(browser: Client, company: Provider, **changed: str) -> Any:
+    """From the button on the login page to the answer of the callback."""
+    page = browser.get("/login?next=/servers").content.decode()
+    link = re.search(r'href="(/login/oidc/company[^"]*)"', page)
+    assert link is not None
+    leaving = browser.get(link[1].replace("&amp;", "&"))
+    assert leaving["Location"].startswith(f"{company.url}/authorize?")
+    sent = {name: values[0] for name, values in parse_qs(urlsplit(leaving["Location"]).query).items()}
+    assert sent["code_challenge_method"] == "S256"
+    callback = urlsplit(sent["redirect_uri"]).path
+    assert callback == "/login/oidc/company/callback"
+    return browser.get(callback, {"code": "c", "state": sent["state"]} | changed)
+
+
+def test_somebody_in_a_group_comes_in_with_its_role(company: Provider) -> None:
+    company.person["groups"] = ["staff", "on-call"]
+    browser = Client()
+    answer = come_in(browser, company)
+    assert (answer.status_code, answer["Location"]) == (302, "/servers")
+    user = User.objects.get(username="otto")
+    assert (user.role, user.has_usable_password()) == ("operator", False)
+    assert company.asked[0]["client_secret"] == "its secret"
+    assert "code_verifier" in company.asked[0]
+    company.person["groups"] = ["fuseboard-admins"]
+    come_in(Client(), company)
+    user.refresh_from_db()
+    assert user.role == "admin"
+    assert [entry.action for entry in Entry.objects.order_by("id")] == ["user.created", "user.role_changed"]
+
+
+def test_somebody_who_was_invited_keeps_the_account_they_have(company: Provider) -> None:
+    User.objects.create_user("otto.b", email="Otto@example.com", role="viewer")
+    company.person["email_verified"] = True
+    browser = Client()
+    assert come_in(browser, company).status_code == 302
+    assert "otto.b" in browser.get("/account").content.decode()
+    assert User.objects.count() == 1
+
+
+@pytest.mark.parametrize("verified", [False, None, "true"])
+def test_an_address_nobody_verified_opens_no_account(company: Provider, verified: Any) -> None:
+    User.objects.create_user("otto.b", email="otto@example.com", role="admin")
+    company.person["email_verified"] = verified
+    browser = Client()
+    assert come_in(browser, company).status_code == 403
+    assert browser.get("/account").status_code == 302
+
+
+def test_a_stranger_is_refused(company: Provider) -> None:
+    answer = come_in(Client(), company)
+    assert answer.status_code == 403
+    assert "nobody has invited you" in answer.content.decode()
+    assert not User.objects.exists()
+
+
+def test_an_answer_to_a_question_nobody_asked_is_refused(company: Provider) -> None:
+    company.person["groups"] = ["fuseboard-admins"]
+    browser = Client()
+    assert come_in(browser, company, state="forged").status_code == 502
+    assert browser.get("/account").status_code == 302
+
+
+def test_a_provider_that_fails_is_named_as_such(company: Provider) -> None:
+    company.broken = True
+    assert come_in(Client(), company).status_code == 502
+
+
+def test_a_company_login_is_a_second_factor(company: Provider, settings: Any) -> None:
+    settings.MFA_ROLES = frozenset({"operator"})
+    company.person["groups"] = ["on-call"]
+    browser = Client()
+    come_in(browser, company)
+    assert browser.get("/servers").status_code == 200
