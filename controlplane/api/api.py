@@ -20,9 +20,10 @@ from controlplane.api import (
     tokens,
 )
 from controlplane.api.auth import needs
+from controlplane.api.describing import describe
 from controlplane.api.idempotency import idempotent
 from controlplane.api.parsing import StrictParser, known_query
-from controlplane.api.problems import RESPONSE, install
+from controlplane.api.problems import install
 
 
 def _documentation(view: View) -> View:
@@ -32,21 +33,20 @@ def _documentation(view: View) -> View:
 
 
 class Described(NinjaAPI):
-    """Describes the problems as well, which every operation has in common."""
+    """Describes problems, headers and examples as well, which its operations have in common."""
 
     def get_openapi_schema(self, **options: Any) -> OpenAPISchema:
         schema = super().get_openapi_schema(**options)
-        for operations in schema["paths"].values():
-            for operation in operations.values():
-                operation["responses"]["default"] = RESPONSE
+        describe(schema)
         return schema
 
 
 api = Described(
     title="Fuseboard",
     version="1",
-    description="Errors are application/problem+json. Writes need a reason, and where a version is given,"
-    " If-Match or expected_version: 409 says what somebody else changed meanwhile.",
+    description="Everything the pages can do. Errors are application/problem+json. Writes need a reason, and"
+    " where a version is given, If-Match or expected_version: 409 says what somebody else changed meanwhile."
+    " A write with an Idempotency-Key is made once, however often it is sent.",
     urls_namespace="api",
     auth=needs("view"),
     parser=StrictParser(),

@@ -112,33 +112,6 @@ def _conflict(error: EditConflict) -> HttpResponse:
     )
 
 
-#: For the description: any operation may end in one.
-RESPONSE = {
-    "description": "A problem, RFC 9457",
-    "content": {
-        CONTENT_TYPE: {
-            "schema": {
-                "type": "object",
-                "required": ["type", "title", "status", "detail"],
-                "properties": {
-                    "type": {"type": "string"},
-                    "title": {"type": "string"},
-                    "status": {"type": "integer"},
-                    "detail": {"type": "string"},
-                    "errors": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
-                        },
-                    },
-                },
-            }
-        }
-    },
-}
-
-
 class ProblemResponses:
     """Middleware: whatever goes wrong under /api/, wherever, is answered as a problem document."""
 

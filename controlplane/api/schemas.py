@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from ninja import Path, Schema
@@ -45,6 +46,12 @@ def _moment(value: Any) -> Any:
     return value
 
 
+def _in_utc(value: datetime) -> datetime:
+    if not 2000 <= value.year <= 2999 or abs(value.utcoffset() or timedelta(0)) > timedelta(hours=15):
+        raise ValueError("Use a time between the years 2000 and 3000.")
+    return value.astimezone(UTC)
+
+
 _RFC3339 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII
 )
@@ -80,7 +87,7 @@ ExpectedVersion = Annotated[
 ]
 RowId = Annotated[int, BeforeValidator(digits), Field(ge=1, le=2**62)]
 Flag = Annotated[bool, BeforeValidator(_word)]
-Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment), AfterValidator(_in_utc)]
 
 
 class Strict(Schema):
