@@ -231,3 +231,33 @@ async def test_a_busy_loop_does_not_blame_redis(limits: redis.Redis, redis_url: 
             await asking
         assert server.admission.mode is Mode.SHARED
         assert server.counters.local_decisions == 0
+
+
+async def test_a_server_that_could_not_tell_the_time_is_looked_at_again():
+    """Whatever it answers, the task that brings Redis back goes on."""
+    loop = asyncio.get_running_loop()
+    times = [b"*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n", b"*2\r\n$3\r\n1.5\r\n$3\r\nNaN\r\n", b"*2\r\n$-1\r\n$-1\r\n"]
+
+    class Confused(Nonsense):
+        def data_received(self, data: bytes) -> None:
+            if data.endswith(b"TIME\r\n") and times:
+                self.transport.write(times.pop())
+            else:
+                super().data_received(data)
+
+    async with await loop.create_server(lambda: Confused(b""), "127.0.0.1") as listener:
+        port = listener.sockets[0].getsockname()[1]
+        async with running(f"redis://127.0.0.1:{port}", connected=False) as server:
+            await until(lambda: server.admission.mode is not Mode.LOCAL)
+            assert times == []
+
+
+async def test_connections_that_keep_breaking_are_not_made_in_a_storm(limits: redis.Redis, redis_url: str):
+    tuning = msgspec.structs.replace(POLICY.tuning, probe_interval_ms=2000)
+    policy = msgspec.structs.replace(POLICY, tuning=tuning)
+    async with running(redis_url, configuration=configured(policy)):
+        before = limits.info("stats")["total_connections_received"]
+        for _ in range(50):
+            limits.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.02)
+        assert limits.info("stats")["total_connections_received"] - before <= 6

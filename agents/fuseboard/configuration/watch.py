@@ -111,6 +111,7 @@ class Watch:
     async def _run(self) -> None:
         attempt = 0
         while True:
+            began = monotonic()
             pubsub: PubSub | None = None
             try:
                 pubsub = (await self._source.locate()).pubsub()
@@ -123,7 +124,9 @@ class Watch:
                 self.failures += 1
                 logger.exception("watch.defect")
             finally:
-                attempt = 0 if self.connected else attempt + 1
+                # A connection that soon breaks again is none: come back less often each time.
+                settled = self.connected and monotonic() - began > BACKOFF_S[1]
+                attempt = 0 if settled else attempt + 1
                 self.connected = False
                 self.looked.set()
                 if pubsub is not None:

@@ -23,7 +23,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import Mode
 from fuseboard.store.clock import StoreClock
-from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
+from fuseboard.store.connection import ConnectionLostError, NotServedError, Reply, Store
 
 log = logging.getLogger("fuseboard.store")
 
@@ -31,7 +31,9 @@ log = logging.getLogger("fuseboard.store")
 RAMP_START = 0.1
 
 #: The first look after a lost connection comes at once: a failover or a proxy's hiccup is no outage.
+#: When connections keep breaking, each look comes this many times later, up to the usual interval.
 FIRST_PROBE_S = 0.01
+NEXT_PROBE_FACTOR = 4
 
 #: A probe, connecting included, may take this long: it hurts nobody.
 PROBE_TIMEOUT_S = 1.0
@@ -57,6 +59,8 @@ class StoreHealth:
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._connected_at = 0.0
+        self._broke_soon = 0
         self._ramp_ends = 0.0
         self._ramp_length = 1.0
         self.mode: Mode = Mode.LOCAL
@@ -195,16 +199,24 @@ class StoreHealth:
         if self._store.connected:
             await self._pause()
         else:
-            await asyncio.sleep(FIRST_PROBE_S)
+            await asyncio.sleep(self._look_again_s())
+
+    def _look_again_s(self) -> float:
+        """After a connection broke: a fleet whose connections all break must not come back in a storm."""
+        interval = self._interval()
+        lasted = monotonic() - self._connected_at
+        self._broke_soon = 0 if lasted > interval else self._broke_soon + 1
+        return min(interval, FIRST_PROBE_S * float(NEXT_PROBE_FACTOR ** min(self._broke_soon, 10)))
 
     async def _probe(self) -> None:
         if not self._store.connected:
             await self._store.connect(PROBE_TIMEOUT_S)
+            self._connected_at = monotonic()
         reply = await self._store.call("TIME", timeout=PROBE_TIMEOUT_S)
-        if not isinstance(reply, list) or len(reply) != 2:
-            raise ConnectionLostError(f"TIME was answered with {reply!r}")
-        seconds, microseconds = reply
-        self.answered(int(seconds) * 1_000_000 + int(microseconds))
+        now_us = _time_in(reply)
+        if now_us is None:
+            raise ConnectionLostError(f"TIME was answered with {reply!r:.100}")
+        self.answered(now_us)
 
     async def _come_back(self, first: bool) -> None:
         """Redis answers. A start, and a reconnect that was never noticed, need no ramp."""
@@ -251,3 +263,12 @@ class StoreHealth:
 
     def _interval(self) -> float:
         return self._tuning().probe_interval_ms / 1000 * random.uniform(0.8, 1.2)
+
+
+def _time_in(reply: Reply) -> int | None:
+    """Microseconds, when ``reply`` is one to ``TIME``: whatever listens at that address may say anything."""
+    match reply:
+        case [bytes(seconds), bytes(microseconds)] if seconds.isdigit() and microseconds.isdigit():
+            # No clock says more digits than these.
+            return int(seconds) * 1_000_000 + int(microseconds) if len(seconds + microseconds) <= 20 else None
+    return None

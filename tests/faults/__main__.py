@@ -1,0 +1,39 @@
+"""Play the matrix: ``python -m tests.faults [row ...]``; rows by number or name, all without any."""
+
+import signal
+import sys
+import time
+from types import FrameType
+
+from tests.faults import rows_gone, rows_network, rows_pod, rows_truth  # noqa: F401 - rows enter the matrix
+from tests.faults.field import field
+from tests.faults.matrix import ROWS, play
+
+
+def main(wanted: list[str]) -> int:
+    began = time.monotonic()
+    rows = [one for one in ROWS if not wanted or one.number in wanted or one.name in wanted]
+    failed = 0
+    with field(short=False) as world:
+        say(f"everything runs after {time.monotonic() - began:.1f} s")
+        for one in rows:
+            verdict = play(one, world)
+            failed += verdict.word == "FAIL"
+            say(str(verdict))
+    say(f"{len(rows) - failed} of {len(rows)} rows, {time.monotonic() - began:.0f} s")
+    return 1 if failed or not rows else 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    # However it ends, everything it started must be stopped.
+    signal.signal(signal.SIGTERM, _stop)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""The people at their desks: a process that edits, reading one JSON object per line from stdin.
+
+It migrates and fills an empty database first, and says ``{"token": ...}`` when that is done.
+``{"edit": name, "with": {...}}`` calls a named edit function and is answered by its revision;
+a ``fault`` kills this process, or a reconciler, at the worst moment.
+"""
+
+import json
+import os
+import signal
+import sys
+from datetime import timedelta
+from typing import Any
+
+import django
+
+django.setup()
+
+from django.core.management import call_command  # noqa: E402 - after Django's settings
+from django.utils import timezone  # noqa: E402
+
+from controlplane.accounts.tokens import create_agent_token  # noqa: E402
+from controlplane.audit.actor import Actor  # noqa: E402
+from controlplane.breakers import overrides  # noqa: E402
+from controlplane.demo.cast import TUNING  # noqa: E402
+from controlplane.policies import edits  # noqa: E402
+from controlplane.policies.document import environment_of  # noqa: E402
+from controlplane.publishing import publish, tasks  # noqa: E402
+from tests.faults import world  # noqa: E402
+
+DIRECTOR = Actor(name="director", role="admin", origin="command")
+USUAL: dict[str, Any] = {
+    "environment": world.ENVIRONMENT,
+    "reason": "Part of a fault test",
+    "actor": DIRECTOR,
+}
+
+
+def fill() -> None:
+    """Tenants and dependencies of every kind the rows ask for."""
+    edits.create_environment(**USUAL)
+    edits.set_tuning(tuning=TUNING, **USUAL)
+    for tenant, quota in world.TENANTS.items():
+        edits.create_tenant(tenant=tenant, tier="pro", **USUAL)
+        edits.set_tenant_quota(tenant=tenant, quota="requests", expected_version=None, **quota, **USUAL)
+    for dependency, limit in world.DEPENDENCIES.items():
+        edits.create_dependency(
+            dependency=dependency,
+            kind="internal",
+            title=dependency,
+            owner="",
+            fallback_note="",
+            timeout_ms=2_000,
+            runbook=None,
+            breaker=world.BREAKER,
+            **USUAL,
+        )
+        if limit is not None:
+            edits.set_vendor_limit(dependency=dependency, expected_version=None, **limit, **USUAL)
+
+
+def do(command: dict[str, Any]) -> object:
+    if "edit" in command:
+        return _edit(command["edit"], command.get("with", {}))
+    if command["do"] == "head":
+        row = environment_of(world.ENVIRONMENT)
+        return [row.epoch, row.revision]
+    if command["do"] == "waiting":
+        return publish.OutboxEntry.objects.filter(published_at__isnull=True).count()
+    if command["do"] == "reconcile":
+        for _ in range(command["times"]):
+            tasks.reconcile_environment(world.ENVIRONMENT)
+        return None
+    if command["do"] == "die":
+        setattr(publish, command["before"], _die)
+        return _edit(command["edit_then"], command["with"])
+    if command["do"] == "shift-clock":
+        _shift_clock(command["seconds"])
+        return None
+    raise ValueError(f"nobody knows how to {command}")
+
+
+def _edit(name: str, arguments: dict[str, Any]) -> int:
+    if name == "hold_breaker":
+        arguments["expires_at"] = timezone.now() + timedelta(seconds=arguments.pop("lasts_s"))
+    function = getattr(overrides, name, None) or getattr(edits, name)
+    revision: int = function(**arguments, **USUAL)
+    return revision
+
+
+def _die(*arguments: object, **options: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _shift_clock(seconds: float) -> None:
+    """This process's wall clock, as far as Django asks it."""
+    real = timezone.now
+    timezone.now = lambda: real() + timedelta(seconds=seconds)
+
+
+def begin() -> dict[str, str]:
+    """An empty database becomes the world; a token for the pods."""
+    call_command("migrate", verbosity=0, interactive=False)
+    fill()
+    later = timezone.now() + timedelta(days=1)
+    return {"token": create_agent_token(name="pods", expires_at=later, **USUAL)}
+
+
+def main() -> None:
+    say({"again": True} if "again" in sys.argv else begin())
+    for line in sys.stdin:
+        command = json.loads(line)
+        number = command.pop("number")
+        try:
+            say({"number": number, "answer": do(command)})
+        except Exception as error:
+            say({"number": number, "error": f"{type(error).__name__}: {error}"})
+
+
+def say(words: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

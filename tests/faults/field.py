@@ -1,0 +1,342 @@
+"""The whole product on one machine with chaos between its parts, to be broken row by row."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from controlplane.demo.cast import BEAT_MS
+from controlplane.demo.processes import Actor, Troupe
+from controlplane.embedded.postgres import Postgres
+from controlplane.embedded.servers import PROJECT
+from controlplane.embedded.valkey import Valkey
+from tests.agents.windows import worst_window
+from tests.faults.chaos import Network, Proxy, network
+from tests.faults.ends import Pod, Talker
+from tests.faults.world import EVERYTHING, WINDOW_US
+
+CONTROL_PLANE = ("gateway", "worker", "beat")
+#: Calls per second of each pod when a row asks for nothing else.
+CALM = 24.0
+
+
+class Broken(AssertionError):
+    """A promise that was not kept; the message is what was seen."""
+
+
+class Skip(Exception):
+    """What this machine cannot do."""
+
+
+class Field:
+    """Servers, control plane and pods. ``short`` is for ``make test``."""
+
+    def __init__(self, folder: Path, net: Network, *, short: bool) -> None:
+        self.folder = folder
+        self.short = short
+        self.network = net
+        self.valkey = self._valkey("limits")
+        self.pods: list[Pod] = []
+        self.others: list[Pod] = []
+        self.stack = ExitStack()
+        self._spare = 0
+
+    # From the beginning to the end
+
+    def open(self) -> None:
+        self.broker = self._valkey("broker")
+        (self.folder / "postgres").mkdir(mode=0o700)
+        self.postgres = Postgres(self.folder / "postgres", durable=False)
+        self.postgres.start()
+        self.stack.callback(self.postgres.stop)
+        #: Between the control plane and Redis.
+        self.desk = self.network.proxy(self.address(self.valkey))
+        self.variables = _without_ours() | {
+            "DATABASE_URL": self.postgres.url,
+            "FUSEBOARD_REDIS_URL": through(self.desk, self.valkey),
+            "FUSEBOARD_BROKER_URL": self.broker.url,
+            "FUSEBOARD_DATA_DIR": str(self.folder),
+            "FUSEBOARD_SECRET_KEY": "faults-are-signed-with-this-and-nothing-else-is-either",
+            "FUSEBOARD_PLAIN_HTTP": "1",
+            "FUSEBOARD_BEAT_MS": str(BEAT_MS),
+            "FUSEBOARD_LOG_LEVEL": "WARNING",
+            "FUSEBOARD_METRICS_TOKEN": "read-only-figures",
+            "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        }
+        self.director = self.new_director()
+        self.token = self.director.greeting["token"]
+        self.troupe = Troupe(self.folder / "logs")
+        self.stack.callback(lambda: self.troupe.dismiss(*self.troupe.actors))
+        celery = ["-m", "celery", "-A", "controlplane"]
+        worker = [
+            *celery,
+            "worker",
+            "--pool=threads",
+            "--concurrency=2",
+            "--without-gossip",
+            "--without-mingle",
+        ]
+        served = ["--port", "{port}", "--exactly"]
+        for actor in (
+            Actor("gateway", ["manage.py", "gateway", *served], self.variables, health="/healthz"),
+            Actor("web", ["manage.py", "web", *served], self.variables, health="/healthz"),
+            Actor("worker", worker, self.variables),
+            Actor("beat", [*celery, "beat", "-s", str(self.folder / "schedule")], self.variables),
+        ):
+            self.troupe.add(actor)
+        self.troupe.begin(*CONTROL_PLANE)
+        self.troupe.await_answers(CONTROL_PLANE)
+        gateway = self.troupe.actors["gateway"]
+        self.gateway_address = ("127.0.0.1", gateway.port)
+        for number in (1, 2, 3):
+            self.pods.append(self.pod(f"pod-{number}"))
+        self.stack.callback(lambda: [pod.stop() for pod in self.pods])
+        self.settle()
+        self.baseline = {pod.name: pod.state() for pod in self.pods}
+
+    def new_director(self, **more: str) -> Talker:
+        """Another process that edits; the first one also fills the database."""
+        command = [
+            sys.executable,
+            "-m",
+            "tests.faults.director",
+            *(["again"] if hasattr(self, "token") else []),
+        ]
+        director = Talker(command, self.variables | more, self.folder / "director.log")
+        self.stack.callback(director.stop)
+        return director
+
+    def _valkey(self, name: str) -> Valkey:
+        folder = self.folder / name
+        folder.mkdir(mode=0o700)
+        server = Valkey(folder)
+        server.start()
+        return server
+
+    def spare_valkey(self) -> Valkey:
+        """Another Redis, with the password of the first, so that pods can be sent there."""
+        self._spare += 1
+        folder = self.folder / f"spare-{self._spare}"
+        folder.mkdir(mode=0o700)
+        server = Valkey(folder)
+        server.password = self.valkey.password
+        server.start()
+        self.stack.callback(server.stop)
+        return server
+
+    def pod(self, name: str, **options: Any) -> Pod:
+        """Start a pod with proxies of its own; options are those of ``Pod``."""
+        to_redis = self.network.proxy(self.address(self.valkey))
+        to_gateway = self.network.proxy(self.gateway_address)
+        environment = _without_ours() | {
+            "FUSEBOARD_REDIS_URL": through(to_redis, self.valkey),
+            "FUSEBOARD_URL": f"http://127.0.0.1:{to_gateway.port}",
+            "FUSEBOARD_TOKEN": self.token,
+            "FUSEBOARD_SERVICE": "faults",
+            "FUSEBOARD_SERVER": name,
+            "FUSEBOARD_STATE_DIR": str(self.folder / "state" / name),
+        }
+        environment |= options.pop("environment", {})
+        return Pod(name, self.folder, environment, to_redis, to_gateway, **options)
+
+    def another_pod(self, name: str, **options: Any) -> Pod:
+        """A pod of one row, stopped when that row ends."""
+        pod = self.pod(name, **options)
+        self.others.append(pod)
+        return pod
+
+    @staticmethod
+    def address(server: Valkey) -> tuple[str, int]:
+        return ("127.0.0.1", server.port)
+
+    def redis(self, server: Valkey | None = None) -> redis.Redis:
+        client = redis.Redis.from_url((server or self.valkey).url, decode_responses=True)
+        self.stack.callback(client.close)
+        return client
+
+    # What rows do
+
+    def load(self, mix: list[str], rate: float, **more: float) -> None:
+        """Have every pod ask ``mix`` in turn, ``rate`` times per second."""
+        for pod in [*self.pods, *self.others]:
+            if pod.alive:
+                pod.load(mix, rate, **more)
+
+    def begin_anew(self) -> int:
+        """Forget what callers saw; the moment from which histories count, in microseconds."""
+        for pod in self.pods:
+            pod.figures(begin_anew=True)
+        return time.time_ns() // 1000
+
+    def worst(self, target: str, since_us: int, *, sources: str = "sl", until_us: int | None = None) -> int:
+        """The most that any window admitted over all pods."""
+        times = [
+            at
+            for pod in [*self.pods, *self.others]
+            for at, what, source in pod.history()
+            if what == target and source in sources and at >= since_us and (until_us is None or at < until_us)
+        ]
+        return worst_window(times, WINDOW_US)
+
+    def edit(self, name: str, **arguments: Any) -> int:
+        revision: int = self.director.ask({"edit": name, "with": arguments})
+        return revision
+
+    def freeze(self, server: Valkey | None = None) -> None:
+        self._signal(server, signal.SIGSTOP)
+
+    def thaw(self, server: Valkey | None = None) -> None:
+        self._signal(server, signal.SIGCONT)
+
+    def kill(self, server: Valkey | None = None) -> None:
+        self._signal(server, signal.SIGKILL)
+        process = (server or self.valkey).process
+        assert process is not None
+        process.wait()
+
+    def _signal(self, server: Valkey | None, number: signal.Signals) -> None:
+        process = (server or self.valkey).process
+        assert process is not None
+        process.send_signal(number)
+
+    def until(self, what: str, holds: Callable[[], object], within_s: float = 20.0) -> float:
+        """Poll until ``holds``; the seconds it took. Raises ``Broken``."""
+        began = time.monotonic()
+        while not holds():
+            if time.monotonic() - began > within_s:
+                raise Broken(f"{what}: not within {within_s:g} s")
+            time.sleep(0.03)
+        return time.monotonic() - began
+
+    def modes(self, *pods: Pod) -> list[str]:
+        return [pod.state()["mode"] for pod in pods or self.pods]
+
+    def all_in(self, mode: str, *pods: Pod, within_s: float = 20.0) -> float:
+        return self.until(f"pods in mode {mode}", lambda: set(self.modes(*pods)) == {mode}, within_s)
+
+    # Healing
+
+    def heal(self) -> None:
+        """Take away every fault, whatever a row did."""
+        self.network.heal()
+        while self.others:
+            self.others.pop().stop()
+        for pod in self.pods:
+            pod.go_on()
+            if not pod.alive:
+                pod.restart()
+            pod.tell({"do": "fail", "dependencies": []})
+            pod.to_redis.upstream = self.desk.upstream = self.address(self.valkey)
+            pod.to_gateway.upstream = self.gateway_address
+        process = self.valkey.process
+        if process is None or process.poll() is not None:
+            self.valkey.start()
+        else:
+            self.thaw()
+        fallen = [actor.name for actor in self.troupe.fallen() if actor.name in CONTROL_PLANE]
+        self.troupe.begin(*fallen)
+        self.troupe.await_answers(fallen)
+
+    def settle(self, within_s: float = 30.0) -> None:
+        """Wait until everything has converged. Raises ``Broken``, saying what has not."""
+        self.load(EVERYTHING, CALM)
+        deadline = time.monotonic() + within_s
+        while (wrong := self._unsettled()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.load([], 0)
+        if wrong:
+            raise Broken(f"not healed after {within_s:g} s: {wrong}")
+
+    def _unsettled(self) -> str:
+        head = self.director.ask({"do": "head"})
+        stored = self.redis_head()
+        if stored != head:
+            return f"Redis has {stored}, Postgres {head}"
+        for pod in self.pods:
+            state = pod.state()
+            if state["mode"] != "shared":
+                return f"{pod.name} is {state['mode']}: {state['cause']}"
+            if state["head"][:2] != head:
+                return f"{pod.name} has {state['head']}, Postgres {head}; {state['status']} {state['error']}"
+            stuck = {name: one for name, one in state["breakers"].items() if one != "closed"}
+            if stuck:
+                return f"{pod.name} sees {stuck}"
+            if state["defects"]:
+                return f"{pod.name} had {state['defects']} defects"
+        hashes = {pod.state()["head"][2] for pod in self.pods}
+        return "" if len(hashes) == 1 else f"one revision, different content: {hashes}"
+
+    def redis_head(self) -> list[int]:
+        with redis.Redis.from_url(self.valkey.url, decode_responses=True, socket_timeout=2) as client:
+            try:
+                epoch, revision = client.hmget("fb1:production:{cfg}:head", "epoch", "revision")
+            except redis.RedisError:
+                return []
+        return [int(epoch), int(revision)] if epoch and revision else []
+
+    def leaks(self) -> str:
+        """Tasks, threads, descriptors and processes beyond those there were in the beginning."""
+        found = []
+        for pod in self.pods:
+            before, now = self.baseline[pod.name], pod.state()
+            for what, spare in (("tasks", 3), ("threads", 2), ("descriptors", 4)):
+                if now[what] > before[what] + spare:
+                    found.append(f"{pod.name} has {now[what]} {what}, once {before[what]}")
+        dead = [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+        found += [f"nobody waited for process {child.pid}" for child in dead if not self._is_ours(child.pid)]
+        return "; ".join(found)
+
+    def _is_ours(self, pid: int) -> bool:
+        return any(
+            actor.process is not None and actor.process.pid == pid for actor in self.troupe.actors.values()
+        )
+
+
+def through(proxy: Proxy, server: Valkey) -> str:
+    return re.sub(r":\d+/0$", f":{proxy.port}/0", server.url)
+
+
+def _without_ours() -> dict[str, str]:
+    ours = ("FUSEBOARD_", "DATABASE_URL", "DJANGO_")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ours) and not name.lower().endswith("_proxy")
+    } | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([str(PROJECT), *sys.path[1:]])}
+
+
+@contextmanager
+def field(*, short: bool) -> Iterator[Field]:
+    """A world that works; everything in it is gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="fuseboard-faults-"))
+    # Postgres may run as somebody else.
+    folder.chmod(0o755)
+    try:
+        with network() as net:
+            world = Field(folder, net, short=short)
+            try:
+                world.open()
+                yield world
+            finally:
+                world.network.heal()
+                for pod in [*world.others, *world.pods]:
+                    pod.go_on()
+                    pod.stop()
+                world.stack.close()
+                for server in (world.valkey, getattr(world, "broker", None)):
+                    if server is not None and server.process is not None and server.process.poll() is None:
+                        server.process.send_signal(signal.SIGCONT)
+                        server.stop()
+    finally:
+        if not os.environ.get("FAULTS_KEEP"):
+            shutil.rmtree(folder, ignore_errors=True)

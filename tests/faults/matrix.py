@@ -1,0 +1,77 @@
+"""The rows of the matrix, and how one is played: broken, watched, healed, and nothing left over."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.faults.field import Broken, Field, Skip
+
+Play = Callable[[Field], str]
+
+
+@dataclass(frozen=True)
+class Row:
+    #: Of the matrix; several rows may share one set-up.
+    number: str
+    name: str
+    #: Returns the figure; raises ``Broken`` or ``Skip``.
+    play: Play
+    #: Also in ``make test``.
+    short: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    word: str
+    row: Row
+    said: str
+    took_s: float
+
+    def __str__(self) -> str:
+        separator = f"{self.row.number} {self.row.name}"
+        return f"{self.word} {separator}: {self.said} ({self.took_s:.1f} s)"
+
+
+ROWS: list[Row] = []
+
+
+def row(number: str, name: str, *, short: bool = False) -> Callable[[Play], Play]:
+    """Enter a function into the matrix."""
+
+    def enter(play: Play) -> Play:
+        ROWS.append(Row(number, name, play, short))
+        return play
+
+    return enter
+
+
+def play(row: Row, field: Field) -> Verdict:
+    """Play one row; whatever happens, the field is healed afterwards, and looked over."""
+    began = time.monotonic()
+    word, said = "ok", ""
+    try:
+        said = row.play(field)
+    except Skip as why:
+        word, said = "skip:", str(why)
+    except Exception as error:
+        word, said = "FAIL", str(error) if isinstance(error, Broken) else repr(error)
+    try:
+        field.heal()
+        field.settle()
+        wrong = field.leaks()
+    except Exception as error:
+        wrong = str(error) if isinstance(error, Broken) else repr(error)
+    if wrong:
+        word, said = "FAIL", f"{said}; AFTERWARDS {wrong}"
+        _begin_pods_again(field)
+    return Verdict(word, row, said, time.monotonic() - began)
+
+
+def _begin_pods_again(field: Field) -> None:
+    """What one row broke for good must not fail the next."""
+    for pod in field.pods:
+        pod.go_on()
+        pod.kill()
+    field.heal()
+    field.settle()
+    field.baseline = {pod.name: pod.state() for pod in field.pods}

@@ -1,0 +1,63 @@
+"""What callers saw, and what was charged for it."""
+
+import time
+
+from tests.faults.field import Broken, Field
+
+#: The ordinary work of a pod: every call asks Redis.
+WORK = ["t:acme", "d:open-road", "t:ledger"]
+
+
+class Callers:
+    """What all callers of all pods saw since ``begin_anew``; errors and defects fail at once."""
+
+    def __init__(self, field: Field) -> None:
+        found = [pod.figures() for pod in field.pods if pod.alive]
+        self.calls = sum(one["calls"] for one in found)
+        self.dropped = sum(one["dropped"] for one in found)
+        self.waited = sum(one["waited"] for one in found)
+        self.over_50_ms = sum(one["over_50_ms"] for one in found)
+        self.slowest_ms = 1000 * max(one["slowest_s"] for one in found)
+        self.changes = [len(one["modes"]) for one in found]
+        self.per_s = sum(one["calls"] / one["seconds"] for one in found)
+        errors = {text: n for one in found for text, n in one["errors"].items()}
+        if errors:
+            raise Broken(f"callers saw exceptions: {errors}")
+
+    def __str__(self) -> str:
+        return f"{self.calls} calls, {self.waited} waited, slowest {self.slowest_ms:.0f} ms net"
+
+    def none_over_50_ms(self) -> None:
+        if self.over_50_ms:
+            raise Broken(f"{self.over_50_ms} of {self.calls} calls delayed over 50 ms net; {self}")
+
+
+def used(field: Field) -> int:
+    """What Redis has counted for the ledger; the question itself is not in it."""
+    answer = field.pods[0].ask("t:ledger")
+    if answer["mode"] != "shared" or answer["remaining"] is None:
+        raise Broken(f"the ledger cannot be read: {answer}")
+    return int(answer["limit"] - answer["remaining"]) - 1
+
+
+def granted(field: Field) -> int:
+    """What pods were told they may do, at the cost of the ledger, by Redis."""
+    return sum(
+        target == "t:ledger" and source == "s"
+        for pod in [*field.pods, *field.others]
+        for _, target, source in pod.history()
+    )
+
+
+class Ledger:
+    """Compares what Redis charged with what callers were granted, from here on. Begin it without load."""
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self._used, self._granted = used(field), granted(field) - 1
+
+    def lost(self) -> int:
+        """Calls charged in Redis that nobody was granted; below 0, granted and not charged."""
+        time.sleep(0.5)  # what is under way, and what is given back with the next settlement
+        now = used(self._field)
+        return (now - self._used) - (granted(self._field) - 1 - self._granted)

@@ -1,0 +1,58 @@
+"""What is configured in the world of the faults: who is limited how."""
+
+from typing import Any
+
+ENVIRONMENT = "production"
+
+#: Calls per window that the limits of the rows allow, and their windows in microseconds.
+LIMIT, WINDOW_S = 60, 2
+WINDOW_US = WINDOW_S * 1_000_000
+
+#: That of ``controlplane.demo.cast``, for short spells.
+BREAKER = {
+    "window_s": 2,
+    "minimum_calls": 10,
+    "open_ms": 2_000,
+    "open_max_ms": 8_000,
+    "probe_lease_ms": 2_000,
+    "slow_ms": 1_000,
+}
+
+
+def _window(failure_policy: str) -> dict[str, Any]:
+    return {
+        "name": "contract",
+        "limit": LIMIT,
+        "window_s": WINDOW_S,
+        "algorithm": "sliding_window",
+        "failure_policy": failure_policy,
+    }
+
+
+#: Dependency -> its vendor limit.
+DEPENDENCIES: dict[str, dict[str, Any] | None] = {
+    "open-road": None,
+    "fragile": None,
+    "held": None,
+    "strict": _window("fail_closed"),
+    "reserved": _window("reserved"),
+    "shares": _window("local_share"),
+}
+
+#: Tenant -> its quota of requests.
+TENANTS: dict[str, dict[str, Any]] = {
+    "acme": {"limit": 100_000, "window_s": 1, "burst": 100_000, "failure_policy": "fail_open"},
+    # Counts exactly what was charged, all day long.
+    "ledger": {
+        "limit": 100_000_000,
+        "burst": 1,
+        "window_s": 86_400,
+        "algorithm": "fixed_window",
+        "period": "day",
+        "failure_policy": "fail_open",
+    },
+    "penny": {"limit": 8, "window_s": 1, "burst": 8, "failure_policy": "local_share"},
+}
+
+#: What a pod asks when nothing is to be found out: a bit of everything.
+EVERYTHING = ["t:acme", "t:ledger", *(f"d:{name}" for name in DEPENDENCIES)]
