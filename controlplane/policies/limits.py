@@ -142,3 +142,16 @@ def columns_of(row: LimitColumns) -> dict[str, Any]:
     if not isinstance(row, QuotaColumns):
         rare.discard("dependency")
     return columns | {name: value for name in sorted(rare) if (value := getattr(row, name)) != OPTIONAL[name]}
+
+
+#: Of those in ``OPTIONAL``, the ones that are always said.
+_ALWAYS = ("algorithm", "failure_policy", "shadow")
+
+
+def plain_columns(columns: dict[str, Any]) -> dict[str, Any]:
+    """The same columns as ``columns_of`` gives of a row: those that are usual are left out."""
+    return {
+        name: value
+        for name, value in {**{name: OPTIONAL[name] for name in _ALWAYS}, "burst": 1, **columns}.items()
+        if name in _ALWAYS or name not in OPTIONAL or value != OPTIONAL[name]
+    }

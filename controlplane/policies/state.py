@@ -1,8 +1,9 @@
 """The configuration as it is now, as flat fields: what plans, rollbacks and bulk edits start from."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
+
+from django.db.models import QuerySet
 
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import (
@@ -12,11 +13,15 @@ from controlplane.policies.fields import (
     limit_fields,
     tier_fields,
 )
+from controlplane.policies.limits import OPTIONAL
 from controlplane.policies.models import Dependency, Tenant, TenantQuota, Tier
 
 #: Kind and name.
 Thing = tuple[str, str]
 State = dict[Thing, Fields]
+
+#: ``returns_to`` is last: it is a document, and few have one.
+_COLUMNS = ("name", "limit", "window_s", "burst", *OPTIONAL, "expires_at", "returns_to")
 
 #: Above so many names, all are read: one large answer is cheaper than a list as long as it.
 _FEW = 5_000
@@ -42,9 +47,7 @@ def read_tenants(environment: str, names: Collection[str] | None) -> State:
     rows = Tenant.objects.filter(environment_id=environment, deleted=False)
     if names is not None and len(names) <= _FEW:
         rows = rows.filter(key__in=list(names))
-    quotas: dict[int, list[TenantQuota]] = defaultdict(list)
-    for quota in TenantQuota.objects.filter(tenant__in=rows).iterator(chunk_size=10_000):
-        quotas[quota.tenant_id].append(quota)
+    quotas = _quota_fields(TenantQuota.objects.filter(tenant__in=rows))
     wanted = None if names is None or len(names) <= _FEW else set(names)
     found = rows.values_list("pk", "key", "tier__name", "title", "suspended")
     return {
@@ -52,11 +55,28 @@ def read_tenants(environment: str, names: Collection[str] | None) -> State:
             "tier": tier,
             "title": title,
             "suspended": suspended,
-            **limit_fields("quotas", quotas.get(pk, ())),
+            **quotas.get(pk, {}),
         }
         for pk, key, tier, title, suspended in found.iterator(chunk_size=10_000)
         if wanted is None or key in wanted
     }
+
+
+def _quota_fields(rows: QuerySet[TenantQuota]) -> dict[int, Fields]:
+    """Tenant -> flat fields of its quotas. Most are alike, so each kind is made flat once."""
+    found: dict[int, Fields] = {}
+    made: dict[tuple[Any, ...], Fields] = {}
+    for tenant, *values in rows.order_by("name").values_list("tenant_id", *_COLUMNS).iterator(10_000):
+        key = tuple(tuple(value) if isinstance(value, list) else value for value in values)
+        hashable = values[-1] is None
+        fields = made.get(key) if hashable else None
+        if fields is None:
+            row = TenantQuota(**dict(zip(_COLUMNS, values, strict=True)))
+            fields = limit_fields("quotas", [row])
+            if hashable:
+                made[key] = fields
+        found[tenant] = {**found[tenant], **fields} if tenant in found else fields
+    return found
 
 
 def names_of(state: Iterable[Thing], kind: str) -> set[str]:

@@ -1,6 +1,7 @@
 """Collects what is wrong with an edit, so that a form can say everything at once."""
 
 import re
+from datetime import datetime
 from enum import StrEnum
 
 from controlplane.policies.errors import InvalidEdit
@@ -65,6 +66,15 @@ class Problems:
             self.add(field, "Remove the control characters.")
         elif len(value) > longest:
             self.add(field, f"Use at most {longest:,} characters.")
+
+    def moment(self, field: str, value: object) -> None:
+        """A time with its zone, as text."""
+        try:
+            naive = datetime.fromisoformat(str(value)).tzinfo is None
+        except ValueError:
+            naive = True
+        if naive or not isinstance(value, str):
+            self.add(field, "Enter a time with its zone, in quotes, like '2030-01-31T18:00:00+00:00'.")
 
     def reason(self, value: object) -> None:
         self.text("reason", value, LONGEST_REASON)

@@ -51,6 +51,25 @@ def given_columns(limit: int, window_s: int, burst: int, options: LimitOptions) 
     return {"limit": limit, "window_s": window_s, "burst": burst, **given}
 
 
+#: Columns that hold several values.
+LIST_COLUMNS = frozenset({"per", "endpoints"})
+_NUMBERS = {"limit": (0, MAX_LIMIT), "window_s": (1, MAX_WINDOW_S), "burst": (1, MAX_LIMIT)}
+
+
+def check_limit_columns(problems: Problems, given: dict[str, Any], *, quota: bool) -> None:
+    """What can be seen to be wrong with some columns of a limit, each by itself."""
+    known = _NUMBERS.keys() | OPTIONAL.keys()
+    known = known | {"expires_at"} if quota else known - {"dependency"}
+    for column in given.keys() - known:
+        problems.add(column, "A limit has no such field.")
+    for column, (least, most) in _NUMBERS.items():
+        if column in given:
+            problems.whole(column, given[column], least, most)
+    if "expires_at" in given:
+        problems.moment("expires_at", given["expires_at"])
+    _check_options(problems, given)
+
+
 def check_new_limit(name: object, given: dict[str, Any], reason: object) -> None:
     """Raise ``InvalidEdit`` for whatever can be seen to be wrong without the database."""
     problems = Problems()
@@ -118,23 +137,31 @@ def put_limit(
 def _check_together(row: LimitColumns, environment: str) -> None:
     """Columns that contradict each other, or name what is not there."""
     problems = Problems()
-    kind = str(row.algorithm).replace("_", " ")
-    buckets = row.algorithm == Algorithm.TOKEN_BUCKET
-    if not buckets and row.burst != 1:
-        problems.add("burst", f"Only a token bucket has a burst, and this is {kind}: enter 1.")
-    if buckets and max(row.limit, row.burst) * row.window_s > MAX_BUCKET:
-        problems.add("window_s", "Too long for so many calls in a token bucket: use a fixed window.")
-    if row.algorithm == Algorithm.FIXED_WINDOW and not row.period:
-        problems.add("period", f"A fixed window needs one of: {', '.join(Period)}.")
-    if row.algorithm != Algorithm.FIXED_WINDOW and row.period:
-        problems.add("period", f"Only a fixed window has a period, and this is {kind}: leave it empty.")
-    if isinstance(row, SubjectLimit) and not row.per:
-        problems.add("per", f"Say what to count by: {', '.join(Dimension)}.")
-    if isinstance(row, QuotaColumns) and row.dependency:
-        known = Dependency.objects.filter(environment_id=environment, name=row.dependency)
+    quota = isinstance(row, QuotaColumns)
+    columns = {name: getattr(row, name) for name in (*_NUMBERS, *OPTIONAL) if hasattr(row, name)}
+    check_together(problems, columns, subject=isinstance(row, SubjectLimit))
+    if quota and columns["dependency"]:
+        known = Dependency.objects.filter(environment_id=environment, name=columns["dependency"])
         if not known.exists():
-            problems.add("dependency", f"There is no dependency {row.dependency!r}.")
+            problems.add("dependency", f"There is no dependency {columns['dependency']!r}.")
     problems.settle()
+
+
+def check_together(problems: Problems, columns: dict[str, Any], *, subject: bool) -> None:
+    """Columns that contradict each other; all of them must be there."""
+    algorithm = columns["algorithm"]
+    kind = str(algorithm).replace("_", " ")
+    buckets = algorithm == Algorithm.TOKEN_BUCKET
+    if not buckets and columns["burst"] != 1:
+        problems.add("burst", f"Only a token bucket has a burst, and this is {kind}: enter 1.")
+    if buckets and max(columns["limit"], columns["burst"]) * columns["window_s"] > MAX_BUCKET:
+        problems.add("window_s", "Too long for so many calls in a token bucket: use a fixed window.")
+    if algorithm == Algorithm.FIXED_WINDOW and not columns["period"]:
+        problems.add("period", f"A fixed window needs one of: {', '.join(Period)}.")
+    if algorithm != Algorithm.FIXED_WINDOW and columns["period"]:
+        problems.add("period", f"Only a fixed window has a period, and this is {kind}: leave it empty.")
+    if subject and not columns["per"]:
+        problems.add("per", f"Say what to count by: {', '.join(Dimension)}.")
 
 
 def remove_limit(rows: Manager[Any], name: str) -> None:

@@ -18,7 +18,7 @@ from controlplane.publishing.revisions import revise
 from fuseboard.contract.words import Algorithm, FailurePolicy
 
 #: A vendor's limit, unless said otherwise.
-_STRICT = {
+STRICT = {
     "algorithm": Algorithm.SLIDING_WINDOW,
     "failure_policy": FailurePolicy.RESERVED,
     "shadow": False,
@@ -112,7 +112,7 @@ def set_vendor_limit(
     **options: Unpack[LimitOptions],
 ) -> int:
     """Set what the vendor lets the whole fleet do; strict unless said otherwise."""
-    given = _STRICT | given_columns(limit, window_s, burst, options)
+    given = STRICT | given_columns(limit, window_s, burst, options)
     check_new_limit(name, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = DependencyEdit(revision, dependency, expected_version)

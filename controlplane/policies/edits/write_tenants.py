@@ -1,6 +1,5 @@
 """Tenants and their quotas, thousands by one statement: a row of its own costs a round trip each."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ from django.db import connection
 
 from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.history import Changed, Progress, in_parts
+from controlplane.policies.history import Changed, Progress, encode, in_parts
 from controlplane.policies.limits import OPTIONAL
 from controlplane.publishing.revisions import Revision
 
@@ -80,11 +79,11 @@ def write_tenants(
             if cleared:
                 cursor.execute(_CLEAR_QUOTAS, {**common, "keys": cleared})
             if put:
-                cursor.execute(_PUT, {**common, "rows": json.dumps([_row(*pair) for pair in put])})
+                cursor.execute(_PUT, {**common, "rows": encode([_row(*pair) for pair in put])})
                 if cursor.rowcount != len(put):
                     raise InvalidEdit({"tenants": ["A tenant names a tier that is not there."]})
             if quotas:
-                cursor.execute(_PUT_QUOTAS, {**common, "rows": json.dumps(quotas)})
+                cursor.execute(_PUT_QUOTAS, {**common, "rows": encode(quotas)})
             if buried:
                 cursor.execute(_BURY, {**common, "keys": buried})
             done += len(part)

@@ -1,0 +1,25 @@
+"""A configuration as a file: read it, see what it would change, apply it as one revision, write it.
+
+What a file does not name stays as it is; ``prune`` removes what its sections do not name.
+"""
+
+from controlplane.policies.plans.apply import apply_plan
+from controlplane.policies.plans.difference import Difference, difference
+from controlplane.policies.plans.export import export_csv, export_plan
+from controlplane.policies.plans.plan import MAX_BYTES, MAX_ROWS, LineError, Plan, PlanErrors
+from controlplane.policies.plans.reading import plan_from_document, read_plan
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_ROWS",
+    "Difference",
+    "LineError",
+    "Plan",
+    "PlanErrors",
+    "apply_plan",
+    "difference",
+    "export_csv",
+    "export_plan",
+    "plan_from_document",
+    "read_plan",
+]

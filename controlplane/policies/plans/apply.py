@@ -1,0 +1,48 @@
+from controlplane.audit.actor import Actor
+from controlplane.policies.conflicts import check_revision
+from controlplane.policies.edits.write_changes import write_changes
+from controlplane.policies.history import Progress
+from controlplane.policies.plans.difference import difference
+from controlplane.policies.plans.plan import Plan
+from controlplane.policies.validation import Problems
+from controlplane.publishing.revisions import revise
+
+
+def apply_plan(
+    *,
+    environment: str,
+    plan: Plan,
+    expected_revision: int | None,
+    reason: str,
+    actor: Actor,
+    prune: bool = False,
+    action: str = "plan.applied",
+    progress: Progress | None = None,
+) -> int:
+    """Make everything as the plan says, as one revision, or nothing; returns the revision.
+
+    When there is nothing to change, nothing is written and the present revision returned. Raises
+    ``PlanErrors``, and ``EditConflict`` when the configuration was changed after
+    ``expected_revision``.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    found = difference(environment, plan, prune=prune)
+    check_revision(environment=environment, expected=expected_revision)
+    if not found:
+        return found.revision
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        check_revision(environment=environment, expected=expected_revision, making=revision.number)
+        if found.revision != revision.number - 1:
+            # Somebody was faster; nothing can change any more while this revision is being made.
+            found = difference(environment, plan, prune=prune)
+        revision.audit(
+            action,
+            target_kind="environment",
+            target_name=environment,
+            before={"revision": revision.number - 1},
+            after={"revision": revision.number, "prune": prune, **found.by_kind},
+        )
+        write_changes(revision, found.changes, progress=progress)
+    return revision.number

@@ -1,0 +1,194 @@
+"""Files people send us: whatever is in them, the answer is a list of lines, and nothing is run."""
+
+import io
+import time
+from typing import Any
+
+import pytest
+
+from controlplane.policies.plans import PlanErrors, plan_from_document, read_plan
+from controlplane.policies.plans.plan import MAX_BYTES
+
+QUOTA = "tenants:\n  a:\n    tier: pro\n    quotas:\n      r: {{limit: {}, window_s: 60}}\n"
+
+
+def errors_of(text: str | bytes) -> list[tuple[int, str]]:
+    with pytest.raises(PlanErrors) as refused:
+        read_plan(text)
+    return [(error.line, error.message) for error in refused.value.found]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("", 1, "empty"),
+        ("[]", 1, "Begin with a section"),
+        ("just words", 1, "Begin with a section"),
+        ("tenants: 5", 1, "must be a mapping"),
+        ("tenants:\n  a: {tier: pro}\n---\ntenants: {}\n", 3, "Only one document"),
+        ("tenants:\n  a: &x {tier: pro}\n  b: *x\n", 2, "Anchors and aliases"),
+        ("tenants:\n  b: *x\n", 2, "Anchors and aliases"),
+        ("tenants:\n  a: !!python/object/apply:os.system ['true']\n", 2, "Tags are not read"),
+        ("tenants:\n  a: {tier: !!str pro}\n", 2, "Tags are not read"),
+        ("tenants:\n  ? [a, b]\n  : {tier: pro}\n", 2, "A key must be a word"),
+        ("tenants:\n  a: {tier: pro}\n  a: {tier: free}\n", 3, "stands here twice"),
+        ("tenants:\n  a: {tier: pro, tier: free}\n", 2, "stands here twice"),
+        ("tenants: {}\ntenants: {}\n", 2, "stands here twice"),
+        ("tenants:\n  a: {tier: [pro]}\n", 2, "Give one value"),
+        ("tenants:\n  a: {tier: {x: y}}\n", 2, "Give one value"),
+        ("tenants:\n  a: {tier: }\n", 2, "There is no value"),
+        ("tenants:\n  a: {tier: ~}\n", 2, "There is no value"),
+        ("tenants:\n  a: {tire: pro}\n", 2, "no such field"),
+        ("tennants:\n  a: {tier: pro}\n", 1, "no such section"),
+        ("tenants:\n  a: {tier: pro, suspended: yes}\n", 2, "true or false"),
+        ("tenants:\n  a: {tier: pro, suspended: 1}\n", 2, "true or false"),
+        ("tenants:\n  a: {tier: pro, title: 12}\n", 2, "Enter text"),
+        ('tenants:\n  a: {tier: pro, title: "x\\u0007"}\n', 2, "control characters"),
+        ('tenants:\n  "a\\0": {tier: pro}\n', 2, "control characters"),
+        (f"tenants:\n  {'k' * 201}: {{tier: pro}}\n", 2, "1 to 200 characters"),
+        (f"tenants:\n  a: {{tier: pro, title: {'x' * 5000}}}\n", 2, "longer than 4,096"),
+        ("tenants:\n  a: {tier: pro\n", 3, "This is no YAML"),
+        ("tenants:\n\t a: {tier: pro}\n", 2, "This is no YAML"),
+        ("tenants:\n  a:\n    quotas: 5\n", 3, "each limit by its name"),
+        ("tenants:\n  a:\n    quotas:\n      r: {}\n", 4, "Give its fields"),
+        ("tenants:\n  a:\n    quotas:\n      'r r': {limit: 1}\n", 4, "1 to 64 letters"),
+        ("tuning:\n  nope: 5\n", 2, "no such setting"),
+        ("tuning:\n  ramp_ms: true\n", 2, "Expected `int`"),
+        ("dependencies:\n  x: {kind: llm, breaker: {open_ms: 0}}\n", 2, "from 1 to"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(text: str, line: int, said: str) -> None:
+    found = errors_of(text)
+    assert any(said in message for _, message in found), found
+    assert line in [at for at, _ in found]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        ".nan",
+        ".inf",
+        "-.inf",
+        "NaN",
+        "1.5",
+        "1e3",
+        "0x10",
+        "0o17",
+        "1_000",
+        "true",
+        "false",
+        "'5'",
+        "-1",
+        "[5]",
+        "2026-01-01",
+        "99999999999999999999",
+        "0b1",
+        "+5",
+        "1:30",
+        "{a: 1}",
+        "007",
+    ],
+)
+def test_a_limit_is_a_whole_number_and_nothing_that_looks_like_one(number: str) -> None:
+    [(line, _)] = errors_of(QUOTA.format(number))
+    assert line == 5
+
+
+def test_one_wrong_among_many_that_are_equal_to_it_is_still_seen() -> None:
+    good = "".join(f"  a{n}:\n    quotas: {{r: {{limit: 1, window_s: 60}}}}\n" for n in range(50))
+    [(line, said)] = errors_of(f"tenants:\n{good}  b:\n    quotas: {{r: {{limit: true, window_s: 60}}}}\n")
+    assert (line, said) == (103, "Enter a whole number.")
+
+
+def test_words_other_readers_would_guess_at_stay_words() -> None:
+    plan = read_plan("tenants:\n  no: {tier: on, title: 2026-01-01}\n  0123: {tier: pro, title: '1e3'}\n")
+    assert plan.things["tenant", "no"] == {"tier": "on", "title": "2026-01-01"}
+    assert plan.things["tenant", "0123"]["title"] == "1e3"
+
+
+def test_all_errors_are_told_at_once_but_not_without_end() -> None:
+    found = errors_of("tenants:\n" + "".join(f"  t{n}: {{tire: x}}\n" for n in range(5_000)))
+    assert [line for line, _ in found[:3]] == [2, 3, 4]
+    assert len(found) == 101
+    assert "There may be more" in found[-1][1]
+
+
+def test_a_nest_is_not_followed_to_its_end() -> None:
+    [(_, said)] = errors_of("tenants:\n  a: " + "{a: " * 100_000)
+    assert "Nested deeper than 8" in said
+    [(_, said)] = errors_of("tenants:\n  a: " + "[" * 100_000)
+    assert "words only" in said
+
+
+class Endless(io.RawIOBase):
+    """Never ends, and must not be read to its end."""
+
+    def __init__(self, start: bytes, part: bytes) -> None:
+        self.start, self.part, self.given = start, part, 0
+
+    def read(self, size: int = -1) -> bytes:
+        part, self.start = self.start or self.part, b""
+        self.given += len(part)
+        return part
+
+
+@pytest.mark.parametrize(
+    ("start", "part"),
+    [
+        (b"tenants:\n", b"# nothing here\n" * 5_000),
+        (b"tenant,tier\n", b"x" * 65_536),
+        (b"tenant,tier\n", b"\n" * 65_536),
+    ],
+)
+def test_a_file_without_end_is_given_up(start: bytes, part: bytes) -> None:
+    stream = Endless(start, part)
+    with pytest.raises(PlanErrors):
+        read_plan(stream)  # type: ignore[arg-type]
+    assert stream.given <= MAX_BYTES + 2 * len(part)
+
+
+def test_too_many_rows_are_refused() -> None:
+    rows = "".join(f"t{n},free\n" for n in range(200_002))
+    assert "at most 200,000" in errors_of("tenant,tier\n" + rows)[0][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("tenant,nope\na,b\n", 1, "The columns are"),
+        ("tenant,tier,tier\na,b,c\n", 1, "The columns are"),
+        ("tenant,tier\na\n", 2, "the header has 2"),
+        ("tenant,tier,limit\na,pro,5\n", 2, "Name the quota"),
+        ("tenant,quota,limit,window_s\na,r,1.5,60\n", 2, "whole number"),
+        ("tenant,quota,limit,window_s\na,r,NaN,60\n", 2, "whole number"),
+        ("tenant,quota,limit,window_s\na,r,5,60\na,r,6,60\n", 3, "stands here twice"),
+        ("tenant,tier\na,pro\na,free\n", 3, "says otherwise"),
+        ("tenant,tier,suspended\na,pro,TRUE\n", 2, "true or false"),
+        ('tenant,tier\n"a,pro\n', 2, "This is no CSV"),
+        (b"tenant,tier\n\xff\xfe,pro\n", 2, "not UTF-8"),
+        (b"tenant,tier\na\x00b,pro\n", 2, ""),
+        ("tenant,tier\n,pro\n", 2, "1 to 200 characters"),
+    ],
+)
+def test_csv_is_as_strict(text: str | bytes, line: int, said: str) -> None:
+    found = errors_of(text)
+    assert any(said in message for _, message in found), found
+    assert line in [at for at, _ in found]
+
+
+def test_a_document_is_checked_like_a_file() -> None:
+    bad: Any = {"tenants": {"a": {"tier": "pro", "quotas": {"r": {"limit": float("nan"), "window_s": True}}}}}
+    with pytest.raises(PlanErrors) as refused:
+        plan_from_document(bad)
+    assert {error.where for error in refused.value.found} == {
+        "tenants.a.quotas.r.limit",
+        "tenants.a.quotas.r.window_s",
+    }
+
+
+def test_a_hundred_thousand_rows_are_read_in_seconds() -> None:
+    row = "  customer-{}:\n    tier: free\n    quotas:\n      r: {{limit: 100, window_s: 60, burst: 20}}\n"
+    text = "tenants:\n" + "".join(row.format(number) for number in range(100_000))
+    began = time.process_time()
+    assert len(read_plan(text)) == 100_000
+    assert time.process_time() - began < 15

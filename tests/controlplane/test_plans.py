@@ -1,0 +1,217 @@
+"""A configuration as a file: what it changes, that it is all or nothing, and that twice is once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.audit.models import Entry
+from controlplane.policies import edits
+from controlplane.policies.errors import EditConflict
+from controlplane.policies.models import Environment, Revision, Tenant, TenantQuota
+from controlplane.policies.plans import (
+    PlanErrors,
+    apply_plan,
+    difference,
+    export_csv,
+    export_plan,
+    plan_from_document,
+    read_plan,
+)
+from controlplane.policies.state import read_state
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "quotas.yaml"
+REASON = "Imported for a test"
+
+
+def apply(alice: Any, text: str | bytes, **more: Any) -> int:
+    options = {
+        "environment": "production",
+        "expected_revision": None,
+        "reason": REASON,
+        "actor": alice,
+    } | more
+    return apply_plan(plan=read_plan(text), **options)
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def test_the_example_is_applied_as_one_revision_and_a_second_time_changes_nothing(
+    production: str, alice: Any, text_limits: Any
+) -> None:
+    from test_publishing import record
+
+    before = head()
+    revision = apply(alice, EXAMPLE.read_bytes(), expected_revision=before)
+    assert revision == before + 1 == head()
+    [limit] = record(text_limits, "acme-retail").quotas
+    assert (limit.limit, limit.window_ms, limit.burst) == (2500, 60_000, 250)
+    assert limit.failure_policy == "local_share"  # of the tier's quota, as nothing else is said
+    [entry] = Entry.objects.filter(revision=revision)
+    assert (entry.action, entry.after["tenant.created"], entry.reason) == ("plan.applied", 2, REASON)
+    kept = {(change.kind, change.name) for change in Revision.objects.get(number=revision).changes.all()}
+    assert kept == {("tenant", "acme-retail"), ("tenant", "customer-0042"), ("tier", "pro")}
+
+    assert apply(alice, EXAMPLE.read_bytes()) == revision
+    assert head() == revision
+    assert not difference("production", read_plan(EXAMPLE.read_bytes()))
+
+
+def test_the_difference_says_old_and_new(production: str, alice: Any) -> None:
+    plan = read_plan("tenants:\n  acme: {tier: free, suspended: true}\n  new: {tier: pro}\n")
+    found = difference("production", plan)
+    assert found.to_text() == (
+        f"production at revision {head()}: 1 to create, 1 to change, 0 to remove\n"
+        "~ tenant acme\n    suspended: false -> true\n    tier: 'pro' -> 'free'\n"
+        "+ tenant new\n    suspended: false\n    tier: 'pro'\n    title: ''\n"
+    )
+    document = found.to_document(most=1)
+    assert (document["created"], document["changed"], document["left_off"]) == (1, 1, 1)
+    assert document["changes"][0]["fields"][0] == {"field": "suspended", "before": False, "after": True}
+    assert head() == found.revision
+
+
+def test_what_a_plan_does_not_name_stays_unless_it_is_pruned(production: str, alice: Any) -> None:
+    apply(
+        alice,
+        "tenants:\n  acme:\n    quotas: {a: {limit: 1, window_s: 6}, b: {limit: 2, window_s: 6}}\n",
+    )
+    apply(alice, "tenants:\n  other: {tier: free}\n")
+    text = "tenants:\n  acme:\n    quotas:\n      b: {limit: 3}\n"
+    assert difference("production", read_plan(text)).counts == {"created": 0, "changed": 1, "removed": 0}
+    apply(alice, text, prune=True)
+    assert list(TenantQuota.objects.values_list("name", "limit", "window_s")) == [("b", 3, 6)]
+    assert list(Tenant.objects.filter(deleted=False).values_list("key", flat=True)) == ["acme"]
+    # It has no section of tiers or dependencies: they are none of its business.
+    assert {"tier", "dependency"} <= {kind for kind, _ in read_state("production")}
+
+
+def test_what_is_exported_changes_nothing_and_rebuilds_everything(
+    production: str, alice: Any, hour: Any
+) -> None:
+    strange = 'Käse "&" \\ \U0001f600 # no: [comment]'
+    apply_plan(
+        plan=plan_from_document(
+            {
+                "tenants": {
+                    "null": {"tier": "pro", "title": "yes"},
+                    "- a: {b} \u2028": {"tier": "free", "title": strange, "suspended": True},
+                    "=1+1": {
+                        "tier": "free",
+                        "title": "'@already",
+                        "quotas": {"0": {"limit": 5, "window_s": 60, "burst": 2, "per": ["user", "ip"]}},
+                    },
+                    "soon": {
+                        "tier": "free",
+                        "quotas": {"requests": {"limit": 9, "window_s": 1, "expires_at": hour.isoformat()}},
+                    },
+                },
+                "tuning": {"ramp_ms": 4_000},
+                "subject_limits": {"by-ip": {"limit": 5, "window_s": 60, "burst": 5, "per": ["ip"]}},
+                "dependencies": {
+                    "mail": {"kind": "external", "vendor_limits": {"c": {"limit": 3, "window_s": 1}}}
+                },
+                "tiers": {"gold": {"priority": 80}},
+                "default_tier": "gold",
+            }
+        ),
+        environment="production",
+        expected_revision=None,
+        reason=REASON,
+        actor=alice,
+    )
+    state = read_state("production")
+    yaml, table = "".join(export_plan("production")), "".join(export_csv("production"))
+    for text in (yaml, table):
+        assert not difference("production", read_plan(text), prune=True), text
+    edits.rollback(
+        environment="production", to_revision=1, expected_revision=None, reason=REASON, actor=alice
+    )
+    assert read_state("production") != state
+    apply(alice, yaml, prune=True)
+    assert read_state("production") == state
+
+
+def test_a_spreadsheet_runs_nothing_of_what_is_exported(production: str, alice: Any) -> None:
+    for number, title in enumerate(("=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", "'=1")):
+        edits.create_tenant(
+            environment="production",
+            tenant=f"t{number}",
+            tier="free",
+            title=title,
+            reason=REASON,
+            actor=alice,
+        )
+    cells = [line.split(",")[2] for line in "".join(export_csv("production")).splitlines()[1:]]
+    assert [cell for cell in cells if cell] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@SUM(A1)", "''=1"]
+
+
+def test_csv_has_a_row_for_each_quota(production: str, alice: Any) -> None:
+    apply(
+        alice,
+        "\ufefftenant,tier,suspended,quota,limit,window_s,burst,per\r\n"
+        "acme,,,requests,50,60,5,\r\nacme,,,uploads,7,3600,1,user ip\r\nnew,free,true,,,,,\r\n",
+    )
+    state = read_state("production")
+    assert state["tenant", "acme"]["quotas.uploads.per"] == ["user", "ip"]
+    assert (state["tenant", "acme"]["tier"], state["tenant", "new"]["suspended"]) == ("pro", True)
+
+
+def test_a_plan_made_for_an_older_configuration_is_refused_whole(production: str, alice: Any) -> None:
+    seen = head()
+    apply(alice, "tenants:\n  acme: {tier: free}\n")
+    with pytest.raises(EditConflict):
+        apply(alice, "tenants:\n  acme: {tier: enterprise}\n", expected_revision=seen)
+    with pytest.raises(EditConflict):
+        apply(alice, "tenants:\n  acme: {tier: free}\n", expected_revision=seen)
+    assert read_state("production")["tenant", "acme"]["tier"] == "free"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("tenants:\n  acme: {tier: nowhere}\n", 2, "There is no tier 'nowhere'"),
+        ("tenants:\n  new: {title: x}\n", 2, "Say which tier"),
+        ("tenants:\n  acme:\n    quotas:\n      r: {limit: 5}\n", 2, "A new limit needs this"),
+        (
+            "tiers:\n  pro:\n    quotas: {r: {limit: 5, window_s: 6, algorithm: sliding_window, burst: 9}}\n",
+            2,
+            "Only a token bucket has a burst",
+        ),
+        (
+            "tenants:\n  acme:\n    quotas: {r: {limit: 5, window_s: 6, dependency: gone}}\n",
+            2,
+            "no dependency",
+        ),
+        ("default_tier: gone\n", 1, "There is no such tier"),
+        ("environment: staging\ntenants: {}\n", 0, "The plan is for staging"),
+        ("dependencies:\n  new: {title: x}\n", 2, "Say what it is"),
+        (
+            "tenants:\n  acme:\n    quotas: {r: {limit: 5, window_s: 6, expires_at: '2020-01-01T00:00Z'}}\n",
+            2,
+            "Choose a time in the future",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_configuration_is_refused_by_line(
+    production: str, alice: Any, text: str, line: int, said: str
+) -> None:
+    before = read_state("production")
+    with pytest.raises(PlanErrors) as refused:
+        apply(alice, text)
+    [error] = refused.value.found
+    assert said in error.message
+    assert error.line == line
+    assert (read_state("production"), head()) == (before, 3)
+
+
+def test_a_prune_removes_nothing_that_is_still_used(production: str, alice: Any) -> None:
+    for text, said in (
+        ("tiers:\n  anonymous: {}\n", "Tenant acme still has this tier"),
+        ("tiers:\n  pro: {}\n", "It is the default tier"),
+    ):
+        with pytest.raises(PlanErrors, match=said):
+            apply(alice, text, prune=True)
+    assert head() == 3
