@@ -1,6 +1,6 @@
 from django.urls import include, path
 
-from dashboard.views import audit, breakers, overview, runbooks, tenants
+from dashboard.views import audit, breakers, overview, people, runbooks, tenants, tokens
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -15,5 +15,9 @@ urlpatterns = [
     path("runbooks", runbooks.runbooks, name="runbooks"),
     path("runbooks/<str:slug>", runbooks.runbook, name="runbook"),
     path("palette", overview.palette, name="palette"),
+    path("people", people.people, name="people"),
+    path("people/<str:name>", people.person, name="person"),
+    path("tokens", tokens.tokens, name="tokens"),
+    path("welcome/<str:link>", people.welcome, name="welcome"),
     path("", include("dashboard.account_urls")),
 ]

@@ -136,5 +136,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "tenant": _tenant,
     "audit": _audit,
     "runbooks": _nothing,
+    "people": _nothing,
+    "tokens": _nothing,
 }
 PAGES = frozenset(_OF_PAGE)

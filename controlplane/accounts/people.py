@@ -1,0 +1,183 @@
+"""Who may log in, and what they may do. Their functions make no revision; the audit has them all."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from allauth.mfa.models import Authenticator
+from django.contrib.auth.validators import UnicodeUsernameValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import transaction
+
+from controlplane.accounts import logins
+from controlplane.accounts.models import Role, User
+from controlplane.accounts.tickets import issue_link
+from controlplane.audit.acting import acting
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.policies.errors import NotFound
+from controlplane.policies.models import Environment
+from controlplane.policies.validation import Problems
+
+INVITED = timedelta(days=3)
+#: In ``environment_roles``: no role there, whatever it is elsewhere.
+NO_ROLE = ""
+
+
+def invite_person(
+    *,
+    username: str,
+    role: str,
+    reason: str,
+    actor: Actor,
+    email: str = "",
+    environment_roles: Mapping[str, str] | None = None,
+    valid: timedelta = INVITED,
+) -> str:
+    """A new person without a password; returns the path of the link with which they set one."""
+    roles = dict(environment_roles or {})
+    problems = Problems()
+    _check_name(problems, username, email)
+    _check_roles(problems, role, roles)
+    problems.reason(reason)
+    problems.settle()
+    with transaction.atomic():
+        acting(actor)
+        user = User(username=username, email=email, role=role, environment_roles=roles)
+        user.set_unusable_password()
+        user.save(force_insert=True)
+        _note(actor, "user.invited", user, reason, before=None, after=_fields(user))
+        return issue_link(user, valid=valid)
+
+
+def change_roles(
+    *, username: str, role: str, environment_roles: Mapping[str, str], reason: str, actor: Actor
+) -> None:
+    """What somebody may do from now on; their open pages follow within seconds."""
+    roles = dict(environment_roles)
+    problems = Problems()
+    _check_roles(problems, role, roles)
+    problems.reason(reason)
+    problems.settle()
+    with _changing(username, actor, "user.role_changed", reason) as user:
+        if role != Role.ADMIN:
+            _keep_an_admin(user, "role")
+        user.role, user.environment_roles = role, roles
+        user.save(update_fields=["role", "environment_roles"])
+        logins.announce_change(user)
+
+
+def switch_person(*, username: str, active: bool, reason: str, actor: Actor) -> None:
+    """Let somebody in no more, and end their sessions at once; or let them in again."""
+    _check_reason(reason)
+    with _changing(username, actor, "user.switched_on" if active else "user.switched_off", reason) as user:
+        if not active:
+            _keep_an_admin(user, "active")
+            logins.close_logins(user)
+        user.is_active = active
+        user.save(update_fields=["is_active"])
+
+
+def log_out_everywhere(*, username: str, reason: str, actor: Actor) -> int:
+    """End every session of somebody; how many there were."""
+    _check_reason(reason)
+    with _changing(username, actor, "user.logged_out", reason) as user:
+        return logins.close_logins(user)
+
+
+def send_new_link(*, username: str, reason: str, actor: Actor, valid: timedelta = INVITED) -> str:
+    """The path of a link with which somebody sets a new password; the old one works until then."""
+    _check_reason(reason)
+    with _changing(username, actor, "user.link_made", reason) as user:
+        return issue_link(user, valid=valid)
+
+
+def remove_second_factor(*, username: str, reason: str, actor: Actor) -> None:
+    """For somebody who lost theirs: their password alone lets them in, and sessions begin anew."""
+    _check_reason(reason)
+    with _changing(username, actor, "user.second_factor_removed", reason) as user:
+        Authenticator.objects.filter(user=user).delete()
+        logins.close_logins(user)
+
+
+@contextmanager
+def _changing(username: str, actor: Actor, action: str, reason: str) -> Iterator[User]:
+    with transaction.atomic():
+        acting(actor)
+        user = User.objects.select_for_update().filter(username=username).first()
+        if user is None:
+            raise NotFound("user", username)
+        before = _fields(user)
+        yield user
+        _note(actor, action, user, reason, before=before, after=_fields(user))
+
+
+def _keep_an_admin(user: User, field: str) -> None:
+    """Refuse to take the role from the last one who has it; two at once wait for each other."""
+    rows = User.objects.select_for_update().filter(role=Role.ADMIN, is_active=True)
+    admins = list(rows.order_by("pk").values_list("pk", flat=True))
+    if admins == [user.pk]:
+        problems = Problems()
+        problems.add(field, "Nobody else is an admin: make somebody one first.")
+        problems.settle()
+
+
+def _check_name(problems: Problems, username: str, email: str) -> None:
+    problems.text("username", username, 150)
+    try:
+        UnicodeUsernameValidator()(username)
+    except ValidationError:
+        problems.add("username", "Use letters, digits and @ . + - _ only.")
+    if User.objects.filter(username__iexact=username).exists():
+        problems.add("username", "Somebody has this name.")
+    if email:
+        try:
+            validate_email(email)
+        except ValidationError:
+            problems.add("email", "Enter an email address, or none.")
+        if User.objects.filter(email__iexact=email).exists():
+            problems.add("email", "Somebody has this address.")
+
+
+def _check_roles(problems: Problems, role: str, environment_roles: Mapping[str, str]) -> None:
+    if role not in Role.values:
+        problems.add("role", f"Choose one of: {', '.join(Role.values)}.")
+    known = set(Environment.objects.filter(slug__in=environment_roles).values_list("slug", flat=True))
+    for environment, there in environment_roles.items():
+        if environment not in known:
+            problems.add("environment_roles", f"There is no environment {environment}.")
+        if there not in (NO_ROLE, *Role.values):
+            problems.add("environment_roles", f"Choose one of: none, {', '.join(Role.values)}.")
+
+
+def _check_reason(reason: str) -> None:
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+
+
+def _fields(user: User) -> dict[str, Any]:
+    elsewhere = {f"role in {name}": role or "none" for name, role in sorted(user.environment_roles.items())}
+    return {"role": user.role, "active": user.is_active, "email": user.email, **elsewhere}
+
+
+def _note(
+    actor: Actor,
+    action: str,
+    user: User,
+    reason: str,
+    *,
+    before: dict[str, Any] | None,
+    after: dict[str, Any] | None,
+) -> None:
+    record(
+        actor=actor,
+        action=action,
+        target_kind="user",
+        target_name=user.get_username(),
+        before=before,
+        after=after,
+        reason=reason,
+    )

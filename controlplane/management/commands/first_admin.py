@@ -1,0 +1,48 @@
+"""How somebody gets in the first time: ``python manage.py first_admin``."""
+
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
+
+from controlplane.accounts.models import Role, User
+from controlplane.accounts.people import invite_person, send_new_link
+from controlplane.audit.actor import Actor
+from controlplane.policies.errors import EditError
+
+_ACTOR = Actor(name="command line", role="admin", origin="command")
+_REASON = "The first admin of this installation."
+
+
+class Command(BaseCommand):
+    help = "Prints a link with which the first admin sets a password. It works once, for an hour."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--name", default="admin", help="who logs in with it (default: admin)")
+        parser.add_argument("--minutes", type=int, default=60, help="valid for this long (default: 60)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        valid = timedelta(minutes=options["minutes"])
+        try:
+            with transaction.atomic():
+                path = _link(options["name"], valid)
+        except EditError as error:
+            raise CommandError(str(error)) from error
+        origin = settings.ORIGINS[0] if settings.ORIGINS else "http://127.0.0.1:8000"
+        self.stderr.write(f"Valid for {options['minutes']} minutes, and once:")
+        self.stdout.write(f"{origin}{path}")
+
+
+def _link(name: str, valid: timedelta) -> str:
+    """A new link; run again it replaces an unused one, and never lets in a second admin."""
+    for admin in User.objects.select_for_update().filter(role=Role.ADMIN, is_active=True):
+        if admin.has_usable_password() or admin.last_login is not None or admin.username != name:
+            raise CommandError(
+                f"{admin.username} is an admin already, and can invite others on the page People."
+                " If nobody can log in: python manage.py new_link <name>."
+            )
+        return send_new_link(username=name, valid=valid, reason=_REASON, actor=_ACTOR)
+    return invite_person(username=name, role=Role.ADMIN.value, valid=valid, reason=_REASON, actor=_ACTOR)

@@ -1,0 +1,36 @@
+"""For somebody who cannot log in and finds no admin: ``python manage.py new_link ann``."""
+
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from controlplane.accounts.people import remove_second_factor, send_new_link
+from controlplane.audit.actor import Actor
+from controlplane.policies.errors import EditError
+
+_ACTOR = Actor(name="command line", role="admin", origin="command")
+
+
+class Command(BaseCommand):
+    help = "Prints a link with which somebody sets a new password. It works once, for an hour."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("username")
+        parser.add_argument(
+            "--without-second-factor", action="store_true", help="also remove a second factor that was lost"
+        )
+        parser.add_argument("--reason", default="Asked for on the command line.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        who, reason = options["username"], options["reason"]
+        try:
+            if options["without_second_factor"]:
+                remove_second_factor(username=who, reason=reason, actor=_ACTOR)
+            path = send_new_link(username=who, valid=timedelta(hours=1), reason=reason, actor=_ACTOR)
+        except EditError as error:
+            raise CommandError(str(error)) from error
+        origin = settings.ORIGINS[0] if settings.ORIGINS else "http://127.0.0.1:8000"
+        self.stdout.write(f"{origin}{path}")

@@ -1,0 +1,200 @@
+"""The pages with which admins let people and programs in; the first admin; links that work once."""
+
+import re
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.utils import timezone
+from people import PASSWORD
+
+from controlplane.accounts.models import AgentToken, ApiToken, Login, Ticket, User
+from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
+from controlplane.policies import edits
+
+WHY = {"reason": "somebody asked for it"}
+NEW = "a password of some length 7"
+
+
+@pytest.fixture(autouse=True)
+def _fast_passwords(settings: Any) -> None:
+    settings.PASSWORD_HASHERS = [
+        "django.contrib.auth.hashers.MD5PasswordHasher",
+        "django.contrib.auth.hashers.Argon2PasswordHasher",
+    ]
+
+
+def shown(answer: Any) -> str:
+    found = re.search(r'<code class="secret">([^<]+)</code>', answer.content.decode())
+    assert found is not None, answer.content.decode()[:2000]
+    return found[1]
+
+
+def set_password(link: str, password: str = NEW) -> Any:
+    path = re.sub(r"^https?://[^/]+", "", link)
+    stranger = Client()
+    assert stranger.get(path).status_code == 200, "opening it uses nothing up"
+    return stranger.post(path, {"password": password, "again": password})
+
+
+def can_log_in(name: str, password: str = NEW) -> bool:
+    browser = Client()
+    browser.post("/login", {"username": name, "password": password})
+    return bool(browser.get("/account").status_code == 200)
+
+
+def first_admin(*arguments: str) -> str:
+    said = StringIO()
+    call_command("first_admin", *arguments, stdout=said, stderr=StringIO())
+    return said.getvalue().strip()
+
+
+def test_the_first_admin_comes_in_by_a_link_that_works_once(client: Any, transactional_db: Any) -> None:
+    old, link = first_admin(), first_admin()
+    assert not can_log_in("admin", ""), "no default password"
+    assert Client().get(re.sub(r"^https?://[^/]+", "", old)).status_code == 404, "replaced by the newer one"
+    assert set_password(link).status_code == 302
+    assert can_log_in("admin")
+    assert Client().post(re.sub(r"^https?://[^/]+", "", link), {}).status_code == 404
+    with pytest.raises(CommandError, match="an admin already"):
+        first_admin()
+    with pytest.raises(CommandError, match="an admin already"):
+        first_admin("--name", "mallory")
+    actions = list(Entry.objects.order_by("id").values_list("action", flat=True))
+    assert actions == ["user.invited", "user.link_made", "user.password_set"]
+
+
+def test_a_link_expires_and_cannot_be_guessed(client: Any, transactional_db: Any) -> None:
+    path = re.sub(r"^https?://[^/]+", "", first_admin())
+    wrong = path[:-1] + ("0" if path[-1] != "0" else "1")
+    assert client.get(wrong).status_code == 404
+    Ticket.objects.update(expires_at=timezone.now())
+    assert client.get(path).status_code == 404
+    assert client.post(path, {"password": NEW, "again": NEW}).status_code == 404
+
+
+def test_a_password_that_is_too_easy_leaves_the_link_usable(client: Any, transactional_db: Any) -> None:
+    link = first_admin()
+    assert set_password(link, "short").status_code == 422
+    assert set_password(link).status_code == 302
+
+
+def test_an_admin_invites_somebody_who_then_logs_in(log_in: Any) -> None:
+    ada = log_in("ada")
+    answer = ada.post("/people", {"username": "nina", "role": "operator", **WHY})
+    assert set_password(shown(answer)).status_code == 302
+    assert can_log_in("nina")
+    assert User.objects.get(username="nina").role == "operator"
+    entry = Entry.objects.get(action="user.invited")
+    assert (entry.actor, entry.target_name, entry.after["role"]) == ("ada", "nina", "operator")
+    assert "nina" in ada.get("/people").content.decode()
+
+
+def test_an_invitation_says_everything_that_is_wrong(log_in: Any) -> None:
+    answer = log_in("ada").post("/people", {"username": "OLGA", "email": "no", "role": "root", "reason": ""})
+    assert answer.status_code == 422
+    page = answer.content.decode()
+    for complaint in ("Somebody has this name", "Enter an email address", "Say why"):
+        assert complaint in page
+
+
+@pytest.mark.parametrize("who", ["vera", "olga"])
+@pytest.mark.parametrize("path", ["/people", "/people/ada", "/tokens"])
+def test_only_admins_see_people_and_tokens(log_in: Any, who: str, path: str) -> None:
+    assert log_in(who).get(path).status_code == 403
+    assert log_in(who).post(path, {"act": "off", **WHY}).status_code == 403
+    assert Client().get(path).status_code == 302
+
+
+def test_a_role_may_differ_from_environment_to_environment(log_in: Any) -> None:
+    olga = Client()
+    olga.force_login(User.objects.get(username="olga"))
+    ada = log_in("ada")
+    ada.post("/people/olga", {"act": "roles", "role": "operator", "in-production": "none", **WHY})
+    assert User.objects.get(username="olga").environment_roles == {"production": ""}
+    assert olga.get("/servers").status_code == 403
+    ada.post("/people/olga", {"act": "roles", "role": "viewer", "in-production": "admin", **WHY})
+    assert olga.get("/tokens").status_code == 200
+    assert olga.get("/people").status_code == 403, "people belong to no environment"
+    entry = Entry.objects.filter(action="user.role_changed").latest("id")
+    assert entry.changes == {"role": ("operator", "viewer"), "role in production": ("none", "admin")}
+
+
+def test_the_last_admin_stays_one(log_in: Any) -> None:
+    ada = log_in("ada")
+    assert ada.post("/people/bob", {"act": "off", **WHY}).status_code == 302
+    for act in ({"act": "off"}, {"act": "roles", "role": "viewer"}):
+        answer = ada.post("/people/ada", act | WHY)
+        assert answer.status_code == 422
+        assert "Nobody else is an admin" in answer.content.decode()
+    assert ada.get("/people").status_code == 200
+
+
+def test_somebody_is_logged_out_or_switched_off_at_once(log_in: Any) -> None:
+    olga = Client()
+    ada = log_in("ada")
+    for act in ("logout", "off"):
+        olga.force_login(User.objects.get(username="olga"))
+        assert olga.get("/servers").status_code == 200
+        assert ada.post("/people/olga", {"act": act, **WHY}).status_code == 302
+        assert olga.get("/servers").status_code == 302
+    assert not can_log_in("olga", PASSWORD)
+    ada.post("/people/olga", {"act": "on", **WHY})
+    assert can_log_in("olga", PASSWORD)
+    assert Login.objects.filter(user__username="olga", ended_at__isnull=True).count() == 1
+
+
+def test_a_new_link_replaces_a_forgotten_password(log_in: Any) -> None:
+    link = shown(log_in("ada").post("/people/olga", {"act": "link", **WHY}))
+    assert can_log_in("olga", PASSWORD), "until it is used"
+    set_password(link)
+    assert not can_log_in("olga", PASSWORD)
+    assert can_log_in("olga")
+
+
+# Tokens
+
+
+def test_a_token_is_shown_once_and_only_its_hash_is_kept(log_in: Any) -> None:
+    ada = log_in("ada")
+    asked = {"act": "agent", "name": "shop", "environment": "production", "days": "90", **WHY}
+    text = shown(ada.post("/tokens", asked))
+    row = AgentToken.objects.get(name="shop")
+    assert text.startswith(f"fb_{row.selector}_")
+    page = ada.get("/tokens").content.decode()
+    assert row.selector in page
+    assert text not in page
+    assert not any(text.split("_")[2] in str(entry.after) for entry in Entry.objects.all())
+
+
+def test_a_rotated_token_works_on_for_a_while(log_in: Any) -> None:
+    ada = log_in("ada")
+    asked = {"act": "api", "name": "deploy", "environment": "", "role": "admin", "days": "30", **WHY}
+    old = shown(ada.post("/tokens", asked))
+    change = {"act": "rotate", "selector": old.split("_")[1], "overlap": "1", "name": "deploy", **WHY}
+    new = shown(ada.post("/tokens", change))
+    api = Client()
+    for text in (old, new):
+        answer = api.get("/api/v1/production/tiers", headers={"Authorization": f"Bearer {text}"})
+        assert answer.status_code == 200
+    left = ApiToken.objects.get(selector=old.split("_")[1]).expires_at - timezone.now()
+    assert 3500 < left.total_seconds() <= 3600
+    ada.post("/tokens", {"act": "revoke", "selector": old.split("_")[1], **WHY})
+    answer = api.get("/api/v1/production/tiers", headers={"Authorization": f"Bearer {old}"})
+    assert answer.status_code == 401
+
+
+def test_an_admin_of_one_environment_makes_no_tokens_for_another(log_in: Any) -> None:
+    edits.create_environment(
+        environment="staging", reason="for a test", actor=Actor(name="t", role="admin", origin="command")
+    )
+    User.objects.filter(username="olga").update(environment_roles={"production": "admin"})
+    olga = log_in("olga")
+    asked = {"act": "api", "name": "x", "role": "admin", "days": "30", **WHY}
+    for environment in ("staging", ""):
+        assert olga.post("/tokens", asked | {"environment": environment}).status_code == 422
+    assert shown(olga.post("/tokens", asked | {"environment": "production"}))
+    assert "staging" not in olga.get("/tokens").content.decode()
