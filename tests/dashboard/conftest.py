@@ -35,7 +35,7 @@ def _hashed() -> str:
     """Hashed once: it is slow on purpose."""
     from django.contrib.auth.hashers import make_password
 
-    return make_password(PASSWORD)
+    return make_password(PASSWORD, hasher="argon2")
 
 
 @pytest.fixture
