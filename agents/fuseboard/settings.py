@@ -32,6 +32,11 @@ _OURS = {
 #: Variables of the control plane, which may share an environment with an agent.
 _THEIRS = {
     "ALLOWED_HOSTS",
+    "API_BURST",
+    "API_RATE_PER_S",
+    "API_TOKEN",
+    "API_TOKEN_FILE",
+    "API_URL",
     "BEAT_MS",
     "BROKER_URL",
     "DATABASE_URL",

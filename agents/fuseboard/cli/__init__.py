@@ -5,6 +5,7 @@
     fuseboard doctor                                     is everything here fit to decide?
     fuseboard explain --tenant acme --endpoint "POST /v1/orders"
     fuseboard explain --dependency payments-api          what would the next decision be, and why?
+    fuseboard ctl ...                                    edit and watch through the REST API, from anywhere
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fuseboard.arguments import INVALID, check_costs, check_name, harmless
+from fuseboard.cli import ctl
 from fuseboard.cli.doctor import Level, examine
 from fuseboard.cli.explain import explain
 from fuseboard.contract.words import is_subject
@@ -27,8 +29,14 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL", Level.SKIP: 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when all is well, 1 when ``doctor`` found a problem, 2 when the question cannot be answered."""
-    given = _parser().parse_args(arguments)
+    """0 when all is well, 1 when ``doctor`` found a problem, 2 when the question cannot be answered.
+
+    ``ctl`` has more codes: ``fuseboard.cli.ctl.failing.Exit``.
+    """
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.command == "ctl":
+        return ctl.run(given, parser)
     try:
         return _doctor(given) if given.command == "doctor" else _explain(given)
     except Misconfigured as error:
@@ -55,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         "--costs", default="", metavar="MEASURE=AMOUNT,...", help="what else it costs, like tokens=500"
     )
     explain.add_argument("--json", action="store_true", help="for machines")
+    ctl.add_to(commands)
     return parser
 
 

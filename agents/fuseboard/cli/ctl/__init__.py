@@ -1,0 +1,146 @@
+"""``fuseboard ctl``: what the pages can do, from a shell or a pipeline. A thin client of the REST API.
+
+::
+
+    fuseboard ctl plan quotas.yaml                        what would applying this change?
+    fuseboard ctl apply quotas.yaml --reason "..."
+    fuseboard ctl trip payments-api --for 1h --reason "..."
+    fuseboard ctl quota set acme requests --limit 1000 --reason "..."
+
+FUSEBOARD_API_URL and FUSEBOARD_API_TOKEN (or FUSEBOARD_API_TOKEN_FILE) say where and as whom. It
+needs neither Redis nor the gateway.
+"""
+
+import argparse
+import sys
+from typing import TypeAlias
+
+from fuseboard.cli.ctl import breakers, completion, fleet, plans, tenants
+from fuseboard.cli.ctl.client import Client
+from fuseboard.cli.ctl.failing import Exit, Failed
+from fuseboard.cli.ctl.settings import CtlSettings
+
+
+def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """The exit code, see ``Exit``; what went wrong is said on stderr."""
+    if given.ctl == "completion":
+        sys.stdout.write(completion.script(given.shell, parser))
+        return Exit.DONE
+    try:
+        client = Client(CtlSettings.from_env(environment=given.environment))
+        code = given.does(client, given)
+    except Failed as failure:
+        sys.stderr.write(f"fuseboard ctl: {failure}\n")
+        return failure.code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has enough, as `head` does.
+        sys.stderr.close()
+        return Exit.DONE
+    return Exit(code or Exit.DONE)
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_to(commands: Commands) -> None:
+    ctl = commands.add_parser("ctl", help="edit and watch through the REST API")
+    ctl.add_argument("--environment", default="", help="in place of FUSEBOARD_ENVIRONMENT, or production")
+    wanted = ctl.add_subparsers(dest="ctl", required=True, metavar="COMMAND")
+    _add_plans(wanted)
+    _add_breakers(wanted)
+    _add_tenants(wanted)
+    _add_fleet(wanted)
+    shells = wanted.add_parser("completion", help="print a script that completes these commands")
+    shells.add_argument("shell", choices=completion.SHELLS)
+
+
+def _command(
+    wanted: Commands, name: str, does: object, says: str, *, reason: bool = False
+) -> argparse.ArgumentParser:
+    parser = wanted.add_parser(name, help=says, description=says)
+    parser.set_defaults(does=does)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    if reason:
+        parser.add_argument("--reason", required=True, help="why; everybody will read it")
+    return parser
+
+
+def _add_plans(wanted: Commands) -> None:
+    plan = _command(wanted, "plan", plans.plan, "what would applying this file change?")
+    plan.add_argument("--detailed-exit-code", action="store_true", help="10 when something would change")
+    applied = _command(wanted, "apply", plans.apply, "make it as the file says, as one revision", reason=True)
+    applied.add_argument("--yes", action="store_true", help="do not ask")
+    for parser in (plan, applied):
+        parser.add_argument("file", help="YAML or CSV; - for standard input")
+        parser.add_argument("--prune", action="store_true", help="remove what the file does not mention")
+    _command(wanted, "export", plans.export, "print the configuration as such a file")
+    listed = _command(wanted, "revisions", plans.revisions, "the newest revisions")
+    listed.add_argument("--limit", type=int, default=20)
+    back = _command(
+        wanted, "rollback", plans.rollback, "bring an earlier revision back, as a new one", reason=True
+    )
+    back.add_argument("to", type=int, metavar="revision")
+
+
+def _add_breakers(wanted: Commands) -> None:
+    _command(wanted, "breakers", breakers.show, "all breakers, and who holds them")
+    trip = _command(wanted, "trip", breakers.hold, "hold a breaker open: no call is made", reason=True)
+    trip.set_defaults(mode="forced_open")
+    held = _command(wanted, "hold", breakers.hold, "hold a breaker in a mode", reason=True)
+    modes = ("forced_open", "forced_closed", "metrics_only", "disabled")
+    held.add_argument("--mode", required=True, choices=modes)
+    longer = _command(wanted, "extend", breakers.extend, "hold it for so long from now", reason=True)
+    ended = _command(wanted, "end", breakers.end, "end the hold: it decides by itself again", reason=True)
+    closed = _command(wanted, "reset", breakers.reset, "close it and forget what it counted", reason=True)
+    for parser in (trip, held, longer, ended, closed):
+        parser.add_argument("dependency")
+    for parser in (trip, held, longer):
+        parser.add_argument(
+            "--for",
+            dest="lasts",
+            required=True,
+            type=breakers.duration,
+            metavar="TIME",
+            help="like 90s, 15m or 2h",
+        )
+
+
+def _add_tenants(wanted: Commands) -> None:
+    quota = wanted.add_parser("quota", help="what a tenant or a tier may ask")
+    put = _command(
+        quota.add_subparsers(dest="quota_command", required=True, metavar="COMMAND"),
+        "set",
+        tenants.set_quota,
+        "what is not given stays as it is",
+        reason=True,
+    )
+    put.add_argument("tenant", nargs="?", default="")
+    put.add_argument("quota")
+    put.add_argument("--tier", default="", help="of a tier, in place of a tenant")
+    for name in ("limit", "window-s", "burst", "if-version"):
+        put.add_argument(f"--{name}", type=int, metavar="N")
+    put.add_argument(
+        "--algorithm", choices=("token_bucket", "sliding_window", "concurrency"), default="", metavar="NAME"
+    )
+    tenant = wanted.add_parser("tenant", help="tenants and what applies to them")
+    about = tenant.add_subparsers(dest="tenant_command", required=True, metavar="COMMAND")
+    _command(about, "show", tenants.show, "a tenant and its quotas").add_argument("tenant")
+    _command(
+        about, "effective", tenants.effective, "every value that applies, and where it is from"
+    ).add_argument("tenant")
+    listed = _command(about, "list", tenants.listing, "tenants, by key")
+    for name in ("tier", "prefix", "search"):
+        listed.add_argument(f"--{name}", default="")
+
+
+def _add_fleet(wanted: Commands) -> None:
+    _command(wanted, "servers", fleet.servers, "every pod, its mode and revision")
+    why = _command(wanted, "explain", fleet.explain, "what applies to a tenant, or why a breaker refuses")
+    about = why.add_mutually_exclusive_group(required=True)
+    about.add_argument("--tenant", default="")
+    about.add_argument("--dependency", default="")
+    follow = _command(wanted, "tail", fleet.tail, "edits and breakers as they happen, until Ctrl-C")
+    follow.add_argument("--for", dest="lasts", type=breakers.duration, default=0, metavar="TIME")
+    follow.add_argument("--every", type=float, default=1.0, metavar="SECONDS")

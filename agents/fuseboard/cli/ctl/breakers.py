@@ -1,0 +1,96 @@
+"""``trip``, ``hold``, ``end``, ``reset``, ``breakers``: hands on a breaker of the whole fleet."""
+
+import argparse
+import re
+from datetime import UTC, datetime
+
+from fuseboard.cli.ctl.client import Client, part
+from fuseboard.cli.ctl.documents import Breaker, Made
+from fuseboard.cli.ctl.saying import clean, moment, say, say_json, span, table
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def duration(text: str) -> int:
+    """``90s``, ``15m``, ``2h`` in seconds, for argparse."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([smh])", text, re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time like 90s, 15m or 2h")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def hold(client: Client, given: argparse.Namespace) -> None:
+    body = {"mode": given.mode, "expires_in_s": given.lasts, "reason": given.reason}
+    made = client.write("POST", f"breakers/{part(given.dependency)}/hold", Made, body)
+    lasts = span(given.lasts)
+    _made(given, made, f"{given.dependency} is held {given.mode} for {lasts}")
+
+
+def extend(client: Client, given: argparse.Namespace) -> None:
+    body = {"expires_in_s": given.lasts, "reason": given.reason}
+    made = client.write("POST", f"breakers/{part(given.dependency)}/extend", Made, body)
+    _made(given, made, f"{given.dependency} is held for {span(given.lasts)} from now")
+
+
+def end(client: Client, given: argparse.Namespace) -> None:
+    body = {"reason": given.reason}
+    made = client.write("POST", f"breakers/{part(given.dependency)}/release", Made, body)
+    _made(given, made, f"{given.dependency} decides by itself again")
+
+
+def reset(client: Client, given: argparse.Namespace) -> None:
+    body = {"reason": given.reason}
+    made = client.write("POST", f"breakers/{part(given.dependency)}/reset", Made, body)
+    _made(given, made, f"{given.dependency} is closed, and what it counted is forgotten")
+
+
+def show(client: Client, given: argparse.Namespace) -> None:
+    found = client.get("breakers", tuple[Breaker, ...])
+    if given.json:
+        say_json(found)
+        return
+    rows = [(row.dependency, row.state, row.cause, moment(row.since), _held(row)) for row in found]
+    table(rows, heads=("dependency", "state", "cause", "since", "held"))
+
+
+def explain(breaker: Breaker) -> None:
+    """Say whether its calls are let through, and why."""
+    let = {"closed": "are let through", "open": "are refused", "half_open": "are tried, a few at a time"}
+    say(
+        f"calls to {breaker.dependency} {let.get(breaker.state, 'are decided by a breaker nobody has asked')}"
+    )
+    say(f"  breaker   {breaker.state}{f' by {breaker.cause}' if breaker.cause else ''}{_times(breaker)}")
+    if breaker.source == "history":
+        say("            Redis does not answer: this is the last change that was stored")
+    if breaker.override is not None:
+        held = breaker.override
+        say(f"  held      {held.mode} until {moment(held.expires_at)} by {clean(held.actor)}")
+        say(f"            \u201c{clean(held.reason)}\u201d")
+    for limit in breaker.vendor_limits:
+        say(f"  limit     {limit.name}: {limit.limit} per {limit.window_s} s, for the whole fleet")
+    for label, text in (
+        ("owner", breaker.owner),
+        ("instead", breaker.fallback_note),
+        ("runbook", breaker.runbook),
+    ):
+        if text:
+            say(f"  {label:9} {clean(text)}")
+
+
+def _times(breaker: Breaker) -> str:
+    times = f" since {moment(breaker.since)}" if breaker.since else ""
+    return times + (f", until {moment(breaker.until)}" if breaker.until and breaker.state == "open" else "")
+
+
+def _held(row: Breaker) -> str:
+    if row.override is None:
+        return ""
+    left = span(max(0.0, (row.override.expires_at - datetime.now(UTC)).total_seconds()))
+    return f"{row.override.mode} for {left} more by {row.override.actor}: {row.override.reason}"
+
+
+def _made(given: argparse.Namespace, made: Made, said: str) -> None:
+    if given.json:
+        say_json(made)
+    else:
+        say(f"{said}, as revision {made.revision}.")

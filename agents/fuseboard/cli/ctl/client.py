@@ -1,0 +1,193 @@
+"""The REST API over the standard library's HTTP.
+
+A write carries an ``Idempotency-Key``, so that it may be sent again when no answer came: it is
+made once all the same.
+"""
+
+import ssl
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from http.client import HTTPException
+from typing import Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import (
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
+
+import msgspec
+
+from fuseboard.cli.ctl.documents import Problem
+from fuseboard.cli.ctl.failing import Exit, Failed, code_of
+from fuseboard.cli.ctl.settings import CtlSettings
+from fuseboard.reporting.beat import agent_version
+
+Answer = TypeVar("Answer")
+
+#: Seconds one request may take; applying a large plan takes the longest.
+TIMEOUT_S = 60.0
+#: More than any answer has.
+_MOST = 256 * 1_048_576
+#: Pauses before a request without an answer is sent again.
+_PAUSES_S = (0.2, 0.6, 1.8)
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """The token is for one place; it goes nowhere else."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+class Client:
+    """Raises ``Failed`` with what to say, and the exit code."""
+
+    def __init__(self, settings: CtlSettings) -> None:
+        self.environment = settings.environment
+        self._base = settings.api_url
+        self._token = settings.token
+        self._opener = _opener(self._base)
+
+    def get(self, path: str, kind: type[Answer], **query: Any) -> Answer:
+        return _read(self.raw("GET", path, query=query), kind)
+
+    def write(
+        self,
+        method: str,
+        path: str,
+        kind: type[Answer],
+        body: Any = None,
+        *,
+        version: int | None = None,
+        **query: Any,
+    ) -> Answer:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if version is not None:
+            headers["If-Match"] = f'"{version}"'
+        content = msgspec.json.encode(body) if body is not None else None
+        return _read(self.raw(method, path, content=content, headers=headers, query=query), kind)
+
+    def upload(
+        self, path: str, kind: type[Answer], content: bytes, content_type: str, **query: Any
+    ) -> Answer:
+        """Send a file as it is."""
+        headers = {"Content-Type": content_type}
+        return _read(self.raw("POST", path, content=content, headers=headers, query=query), kind)
+
+    def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """``path`` is below the environment; every part of it quoted by the caller, see ``part``."""
+        asked = {name: value for name, value in (query or {}).items() if value not in (None, "")}
+        url = f"{self._base}/{part(self.environment)}/{path}" + (f"?{urlencode(asked)}" if asked else "")
+        sent = {
+            "Authorization": f"Bearer {self._token}",
+            "Accept": "application/json",
+            "User-Agent": f"fuseboard-ctl/{agent_version()}",
+            **(headers or {}),
+        }
+        if method != "GET":
+            sent["Idempotency-Key"] = str(uuid.uuid4())
+        request = Request(url, data=content, headers=sent, method=method)  # noqa: S310 - settings check the scheme
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return self._once(request)
+            except _Again as failure:
+                if pause_s is None:
+                    raise Failed(Exit.UNREACHABLE, str(failure)) from failure
+                time.sleep(max(pause_s, failure.after_s))
+        raise AssertionError("the last pause is None")
+
+    def _once(self, request: Request) -> bytes:
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                found: bytes = answer.read(_MOST)
+                return found
+        except HTTPError as error:
+            with error:
+                raise _failure(error) from None
+        except (URLError, HTTPException, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            if isinstance(reason, ssl.SSLError):
+                raise Failed(Exit.UNREACHABLE, f"{self._base} cannot be trusted: {reason}") from None
+            raise _Again(f"{self._base} does not answer: {reason}") from None
+
+
+class _Again(Exception):
+    """No answer, or one that says to come back."""
+
+    def __init__(self, message: str, after_s: float = 0.0) -> None:
+        self.after_s = after_s
+        super().__init__(message)
+
+
+def part(name: str) -> str:
+    """One part of a path."""
+    return quote(name, safe="")
+
+
+def tenant_part(key: str) -> str:
+    """Slashes of a tenant's key stay: the API takes them as they are."""
+    return quote(key, safe="/")
+
+
+def pages(client: Client, path: str, kind: type[Any], cursor: str, **query: Any) -> Iterator[Any]:
+    """Every item of every page."""
+    at: Any = None
+    while True:
+        page = client.get(path, kind, **query, **{cursor: at})
+        yield from page.items
+        if page.next is None:
+            return
+        at = page.next
+
+
+def _opener(url: str) -> OpenerDirector:
+    host = urlsplit(url).hostname or ""
+    local = host in ("localhost", "127.0.0.1", "::1")
+    handlers: list[Any] = [_NoRedirects, HTTPSHandler(context=ssl.create_default_context())]
+    # What is on this machine is not asked for by way of a proxy.
+    return build_opener(*handlers, ProxyHandler({}) if local else ProxyHandler())
+
+
+def _read(content: bytes, kind: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise Failed(
+            Exit.UNREACHABLE,
+            f"the answer is none of this API ({error}): does FUSEBOARD_API_URL name Fuseboard, "
+            "and is it of the same version?",
+        ) from None
+
+
+def _failure(error: HTTPError) -> Exception:
+    body = error.read(_MOST)
+    try:
+        found = msgspec.json.decode(body, type=Problem)
+    except msgspec.DecodeError:
+        found = Problem(title=f"HTTP {error.code}", detail="the answer is none of this API")
+    retry = error.headers.get("Retry-After", "")
+    waits = error.code in (429, 502, 503, 504) or (error.code == 409 and retry)
+    if waits:
+        after_s = min(30.0, float(retry)) if retry.isdigit() else 0.0
+        return _Again(f"{found.title or error.code}: {found.detail}", after_s)
+    if 300 <= error.code < 400:
+        detail = (
+            f"it sends elsewhere, to {error.headers.get('Location', '?')}: put that into FUSEBOARD_API_URL"
+        )
+        return Failed(Exit.UNREACHABLE, detail)
+    lines = [f"{each.field}: {each.message}" for each in found.errors] or [found.detail or found.title]
+    return Failed(code_of(error.code), "\n  ".join(lines))

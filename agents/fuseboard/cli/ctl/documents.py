@@ -1,0 +1,132 @@
+"""What the API answers, as far as these commands read it; fields they do not know are left alone."""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+
+class Quota(Struct, frozen=True):
+    name: str
+    algorithm: str
+    limit: int
+    window_s: int
+    burst: int
+    failure_policy: str
+    shadow: bool = False
+    dependency: str = ""
+
+
+class Tenant(Struct, frozen=True):
+    key: str
+    title: str
+    tier: str
+    suspended: bool
+    version: int
+    quotas: tuple[Quota, ...]
+
+
+class TenantPage(Struct, frozen=True):
+    items: tuple[Tenant, ...]
+    next: str | None
+
+
+class Tier(Struct, frozen=True):
+    name: str
+    version: int
+    quotas: tuple[Quota, ...]
+
+
+class Override(Struct, frozen=True):
+    mode: str
+    reason: str
+    actor: str
+    expires_at: datetime
+
+
+class Breaker(Struct, frozen=True):
+    dependency: str
+    state: str
+    since: datetime | None
+    until: datetime | None
+    cause: str
+    source: str
+    override: Override | None
+    owner: str = ""
+    fallback_note: str = ""
+    runbook: str | None = None
+    vendor_limits: tuple[Quota, ...] = ()
+
+
+class Server(Struct, frozen=True):
+    name: str
+    service: str
+    zone: str
+    state: str
+    mode: str
+    mode_cause: str
+    epoch: int
+    revision: int
+    config_status: str
+    config_error: str
+    calls_per_s: float
+    redis_p99_us: int | None
+    last_seen_at: datetime
+
+
+class Fleet(Struct, frozen=True):
+    revision: int
+    confirmed: int
+    servers: int
+
+
+class Entry(Struct, frozen=True):
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    target_kind: str
+    target_name: str
+    reason: str
+    revision: int | None
+
+
+class EntryPage(Struct, frozen=True):
+    items: tuple[Entry, ...]
+    next: int | None
+
+
+class Transition(Struct, frozen=True):
+    id: int
+    dependency: str
+    at: datetime
+    from_state: str
+    to_state: str
+    cause: str
+    actor: str
+    server: str
+
+
+class TransitionPage(Struct, frozen=True):
+    items: tuple[Transition, ...]
+    next: int | None
+
+
+class Made(Struct, frozen=True):
+    """The revision an edit made."""
+
+    revision: int
+
+
+class FieldError(Struct, frozen=True):
+    field: str
+    message: str
+
+
+class Problem(Struct, frozen=True):
+    """RFC 9457."""
+
+    title: str = ""
+    detail: str = ""
+    errors: tuple[FieldError, ...] = ()
+    current_version: int | None = None
+    changed_by: str = ""

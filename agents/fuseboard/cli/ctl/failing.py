@@ -1,0 +1,42 @@
+"""Why a command ended, and the exit code that says so."""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Documented in docs/api.md; scripts depend on them."""
+
+    DONE = 0
+    #: The API refused it: a field makes no sense, or there is no such thing.
+    REFUSED = 1
+    #: The command or a variable is wrong; nothing was sent.
+    USAGE = 2
+    #: No valid token, or one that may not do this.
+    FORBIDDEN = 3
+    #: Somebody else changed it meanwhile.
+    CONFLICT = 4
+    #: The API did not answer, or could not.
+    UNREACHABLE = 5
+    #: ``plan --detailed-exit-code``: applying it would change something.
+    CHANGES = 10
+
+
+class Failed(Exception):
+    def __init__(self, code: Exit, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+_CODES = {
+    401: Exit.FORBIDDEN,
+    403: Exit.FORBIDDEN,
+    409: Exit.CONFLICT,
+    412: Exit.CONFLICT,
+    428: Exit.CONFLICT,
+}
+
+
+def code_of(status: int) -> Exit:
+    if status >= 500 or status in (408, 429):
+        return Exit.UNREACHABLE
+    return _CODES.get(status, Exit.REFUSED)

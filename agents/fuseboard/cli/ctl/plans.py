@@ -1,0 +1,124 @@
+"""``plan``, ``apply``, ``export``, ``revisions``, ``rollback``: the configuration as a file."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from msgspec import Struct
+
+from fuseboard.cli.ctl.client import Client
+from fuseboard.cli.ctl.documents import Made
+from fuseboard.cli.ctl.failing import Exit, Failed
+from fuseboard.cli.ctl.saying import clean, say, say_json
+
+
+class Planned(Struct, frozen=True):
+    """What applying the file would change, and the revision this was found out at."""
+
+    revision: int
+    changes: int
+    text: str
+
+
+class RevisionRow(Struct, frozen=True):
+    number: int
+    at: str
+    actor: str
+    action: str
+    target: str
+    reason: str
+
+
+class RevisionPage(Struct, frozen=True):
+    items: tuple[RevisionRow, ...]
+    next: int | None
+
+
+def plan(client: Client, given: argparse.Namespace) -> Exit:
+    """Print the difference; nothing is changed."""
+    planned = _plan(client, given)
+    if given.json:
+        say_json(planned)
+    else:
+        _show(planned)
+    return Exit.CHANGES if planned.changes and given.detailed_exit_code else Exit.DONE
+
+
+def apply(client: Client, given: argparse.Namespace) -> None:
+    """Exactly what was shown is applied, or nothing: an edit in between is a conflict."""
+    planned = _plan(client, given)
+    if not given.json:
+        _show(planned)
+    if not planned.changes:
+        if given.json:
+            say_json(Made(revision=planned.revision))
+        return
+    if not given.yes and sys.stdin.isatty() and not _agreed():
+        raise Failed(Exit.REFUSED, "not applied")
+    made = client.upload(
+        "apply",
+        Made,
+        *_file(given.file),
+        reason=given.reason,
+        expected_revision=planned.revision,
+        prune=_prune(given),
+    )
+    if given.json:
+        say_json(made)
+    else:
+        say(f"Applied as revision {made.revision}.")
+
+
+def export(client: Client, given: argparse.Namespace) -> None:
+    sys.stdout.buffer.write(client.raw("GET", "export"))
+
+
+def revisions(client: Client, given: argparse.Namespace) -> None:
+    page = client.get("revisions", RevisionPage, limit=given.limit)
+    if given.json:
+        say_json(page.items)
+        return
+    for row in page.items:
+        say(clean(f"{row.number:>6}  {row.at[:19]}  {row.actor}  {row.action} {row.target}: {row.reason}"))
+
+
+def rollback(client: Client, given: argparse.Namespace) -> None:
+    now = client.get("configuration", Made)
+    body = {"to_revision": given.to, "expected_revision": now.revision, "reason": given.reason}
+    made = client.write("POST", "rollback", Made, body)
+    if given.json:
+        say_json(made)
+    else:
+        say(f"The configuration is as it was at revision {given.to}, as revision {made.revision}.")
+
+
+def _plan(client: Client, given: argparse.Namespace) -> Planned:
+    return client.upload("plan", Planned, *_file(given.file), prune=_prune(given))
+
+
+def _show(planned: Planned) -> None:
+    if planned.changes:
+        # Lines are ours; what stands in them is somebody else's.
+        for line in planned.text.splitlines():
+            say(clean(line))
+    else:
+        say(f"Nothing would change: revision {planned.revision} is as the file says.")
+
+
+def _prune(given: argparse.Namespace) -> str | None:
+    return "true" if given.prune else None
+
+
+def _agreed() -> bool:
+    sys.stderr.write("Apply this? Type yes: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _file(name: str) -> tuple[bytes, str]:
+    """Its content, and what it is."""
+    try:
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise Failed(Exit.USAGE, f"{name} cannot be read: {error.strerror or error}") from None
+    return content, "text/csv" if name.lower().endswith(".csv") else "application/yaml"

@@ -1,0 +1,82 @@
+"""Where the API is and who asks: from the environment, so that no token is in a shell's history."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from fuseboard.cli.ctl.failing import Exit, Failed
+from fuseboard.contract.words import is_slug
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CtlSettings:
+    #: Up to and with ``/api/v1``.
+    api_url: str
+    token: str = field(repr=False)
+    environment: str = "production"
+
+    @classmethod
+    def from_env(cls, *, environment: str = "", environ: Mapping[str, str] | None = None) -> Self:
+        """Raises ``Failed``, naming the variable and never its value."""
+        variables = os.environ if environ is None else environ
+        chosen = environment or variables.get("FUSEBOARD_ENVIRONMENT", "").strip() or "production"
+        if not is_slug(chosen):
+            raise Failed(Exit.USAGE, "the environment must be 1 to 64 letters, digits, '.', '_' or '-'")
+        return cls(api_url=_url(variables), token=_token(variables), environment=chosen)
+
+
+def _url(variables: Mapping[str, str]) -> str:
+    url = variables.get("FUSEBOARD_API_URL", "").strip().rstrip("/")
+    if not url:
+        raise Failed(
+            Exit.USAGE,
+            "FUSEBOARD_API_URL is not set: the dashboard's address, like https://fuseboard.example.com",
+        )
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise Failed(Exit.USAGE, "FUSEBOARD_API_URL must be an address like https://fuseboard.example.com")
+    if parts.username or parts.password:
+        raise Failed(
+            Exit.USAGE,
+            "FUSEBOARD_API_URL must hold no password: the token goes into FUSEBOARD_API_TOKEN_FILE",
+        )
+    if parts.scheme == "http" and host not in _LOOPBACK:
+        raise Failed(
+            Exit.USAGE, "FUSEBOARD_API_URL must begin with https://: the token would be readable on its way"
+        )
+    return url if url.endswith("/api/v1") else f"{url}/api/v1"
+
+
+def _token(variables: Mapping[str, str]) -> str:
+    value = variables.get("FUSEBOARD_API_TOKEN", "").strip()
+    path = variables.get("FUSEBOARD_API_TOKEN_FILE", "").strip()
+    if value and path:
+        raise Failed(Exit.USAGE, "FUSEBOARD_API_TOKEN and FUSEBOARD_API_TOKEN_FILE are both set: keep one")
+    if path:
+        try:
+            value = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = f"FUSEBOARD_API_TOKEN_FILE cannot be read: {type(error).__name__}"
+            raise Failed(Exit.USAGE, reason) from None
+    if not value:
+        raise Failed(
+            Exit.USAGE,
+            "FUSEBOARD_API_TOKEN is not set, nor FUSEBOARD_API_TOKEN_FILE: an admin makes a token with "
+            "`manage.py create_api_token`, or by the API",
+        )
+    if not re.fullmatch(r"[\x21-\x7e]+", value):
+        raise Failed(
+            Exit.USAGE, "FUSEBOARD_API_TOKEN holds characters that no token has (quotes? a line break?)"
+        )
+    return value
