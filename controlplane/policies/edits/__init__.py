@@ -4,6 +4,7 @@ All arguments are named; all return the new revision. They raise ``controlplane.
 and change nothing then. Who may call them is asked before, see ``controlplane.accounts.permissions``.
 """
 
+from controlplane.policies.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit
 from controlplane.policies.edits.dependencies import (
     create_dependency,
     describe_dependency,
@@ -36,6 +37,9 @@ from controlplane.policies.edits.tenants import (
 )
 
 __all__ = [
+    "TenantChange",
+    "TenantFilter",
+    "bulk_edit",
     "change_tier",
     "create_dependency",
     "create_environment",
@@ -43,6 +47,7 @@ __all__ = [
     "create_tenants",
     "create_tier",
     "describe_dependency",
+    "preview_bulk_edit",
     "remove_subject_limit",
     "remove_tenant",
     "remove_tenant_quota",

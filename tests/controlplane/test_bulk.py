@@ -1,0 +1,166 @@
+"""Many tenants changed at once, and what holds for one of them with where it comes from."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.audit.models import Entry
+from controlplane.policies import edits
+from controlplane.policies.edits import TenantChange, TenantFilter
+from controlplane.policies.effective import effective
+from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.models import Environment, Tenant
+from controlplane.policies.plans import apply_plan, plan_from_document
+
+REASON = "For a test of many"
+
+
+@pytest.fixture
+def many(production: str, alice: Any) -> str:
+    """Five tenants: two of the pro tier, two with a quota of their own, one suspended."""
+    own = {"requests": {"limit": 40, "window_s": 60, "burst": 4}}
+    apply_plan(
+        environment="production",
+        plan=plan_from_document(
+            {
+                "tenants": {
+                    "eu-1": {"tier": "free", "quotas": own},
+                    "eu-2": {"tier": "free"},
+                    "us-1": {"tier": "free", "suspended": True},
+                    "us-2": {"tier": "pro", "quotas": {"uploads": {"limit": 3, "window_s": 60}}},
+                }
+            }
+        ),
+        expected_revision=None,
+        reason=REASON,
+        actor=alice,
+    )
+    return production
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def bulk(alice: Any, who: TenantFilter, what: TenantChange, expected: int | None = None) -> int:
+    return edits.bulk_edit(
+        environment="production",
+        filter=who,
+        change=what,
+        reason=REASON,
+        actor=alice,
+        expected_revision=expected,
+    )
+
+
+@pytest.mark.parametrize(
+    ("who", "found"),
+    [
+        (TenantFilter(tier="free"), ["eu-1", "eu-2", "us-1"]),
+        (TenantFilter(prefix="eu-"), ["eu-1", "eu-2"]),
+        (TenantFilter(prefix="%"), []),
+        (TenantFilter(has_quota=True), ["eu-1", "us-2"]),
+        (TenantFilter(has_quota=False), ["acme", "eu-2", "us-1"]),
+        (TenantFilter(quota="uploads"), ["us-2"]),
+        (TenantFilter(quota="uploads", has_quota=False), ["acme", "eu-1", "eu-2", "us-1"]),
+        (TenantFilter(suspended=True), ["us-1"]),
+        (TenantFilter(tier="free", suspended=False, prefix="eu"), ["eu-1", "eu-2"]),
+        (TenantFilter(everybody=True), ["acme", "eu-1", "eu-2", "us-1", "us-2"]),
+    ],
+)
+def test_a_filter_finds_those_that_fit_all_of_it(many: str, who: TenantFilter, found: list[str]) -> None:
+    assert list(who.rows("production").values_list("key", flat=True)) == found
+
+
+def test_all_that_fit_are_changed_by_one_revision_and_told_before(many: str, alice: Any) -> None:
+    who = TenantFilter(tier="free")
+    what = TenantChange(quotas={"requests": {"limit": 500, "window_s": 60, "burst": 50}}, suspended=False)
+    before = head()
+    shown = edits.preview_bulk_edit(environment="production", filter=who, change=what)
+    assert [change.name for change in shown.changes] == ["eu-1", "eu-2", "us-1"]
+    assert head() == before
+    assert bulk(alice, who, what, expected=shown.revision) == before + 1
+    for tenant in Tenant.objects.filter(tier__name="free"):
+        [quota] = tenant.quotas.all()
+        assert (quota.limit, quota.burst, quota.failure_policy) == (500, 50, "local_share")
+        assert (tenant.suspended, tenant.changed_revision) == (False, before + 1)
+    [entry] = Entry.objects.filter(revision=before + 1)
+    assert (entry.action, entry.after["tenants"], entry.after["filter.tier"]) == (
+        "tenants.changed",
+        3,
+        "free",
+    )
+    # Once more changes nothing, and says so by the revision.
+    assert bulk(alice, who, what) == before + 1
+    edits.rollback(
+        environment="production", to_revision=before, expected_revision=None, reason=REASON, actor=alice
+    )
+    assert [quota.limit for quota in Tenant.objects.get(key="eu-1").quotas.all()] == [40]
+
+
+def test_scaled_from_their_own_or_the_tiers_figures(many: str, alice: Any) -> None:
+    bulk(alice, TenantFilter(prefix="eu-"), TenantChange(scale_percent={"requests": 150}))
+    limits = {
+        row.key: [(q.limit, q.burst) for q in row.quotas.all()]
+        for row in Tenant.objects.filter(key__startswith="eu")
+    }
+    assert limits == {"eu-1": [(60, 6)], "eu-2": [(150, 30)]}
+
+
+def test_a_quota_of_their_own_is_taken_away(many: str, alice: Any) -> None:
+    revision = bulk(alice, TenantFilter(has_quota=True), TenantChange(remove_quotas=("requests",)))
+    assert not Tenant.objects.get(key="eu-1").quotas.exists()
+    assert Tenant.objects.get(key="us-2").quotas.count() == 1
+    assert list(Tenant.objects.filter(changed_revision=revision).values_list("key", flat=True)) == ["eu-1"]
+
+
+@pytest.mark.parametrize(
+    ("who", "what", "field"),
+    [
+        (TenantFilter(), TenantChange(suspended=True), "filter"),
+        (TenantFilter(tier="free"), TenantChange(), "change"),
+        (TenantFilter(tier="free"), TenantChange(tier="nowhere"), "change"),
+        (TenantFilter(tier="free"), TenantChange(scale_percent={"requests": 0}), "scale_percent"),
+        (TenantFilter(tier="free"), TenantChange(quotas={"requests": {"limit": True, "window_s": 1}}), ""),
+        (TenantFilter(tier="free"), TenantChange(quotas={"new": {"limit": 1}}), "change"),
+    ],
+)
+def test_what_makes_no_sense_changes_nobody(
+    many: str, alice: Any, who: TenantFilter, what: TenantChange, field: str
+) -> None:
+    before = head()
+    with pytest.raises(InvalidEdit) as refused:
+        bulk(alice, who, what)
+    assert not field or field in refused.value.errors
+    assert head() == before
+
+
+def test_a_filter_that_might_find_others_now_is_asked_again(many: str, alice: Any) -> None:
+    seen = head()
+    edits.create_tenant(environment="production", tenant="eu-3", tier="free", reason=REASON, actor=alice)
+    with pytest.raises(EditConflict):
+        bulk(alice, TenantFilter(tier="free"), TenantChange(suspended=True), expected=seen)
+
+
+def test_every_value_says_where_it_comes_from(many: str, alice: Any) -> None:
+    found = {value.name: value for value in effective("production", "eu-1")}
+    limit = found["quotas.requests.limit"]
+    assert (limit.value, limit.source, limit.at, limit.instead_of) == (40, "tenant override", "eu-1", 100)
+    assert (limit.by, limit.revision) == ("alice", head())
+    assert (found["tier"].source, found["priority"].source) == ("tenant", "tier default")
+    found = {value.name: value for value in effective("production", "us-2")}
+    of_tier = found["quotas.requests.limit"]
+    assert (of_tier.value, of_tier.source, of_tier.at) == (1_000, "tier default", "pro")
+    assert (found["quotas.uploads.limit"].source, found["quotas.uploads.limit"].instead_of) == (
+        "tenant override",
+        None,
+    )
+
+
+def test_a_stranger_gets_the_default_tier(many: str) -> None:
+    found = {value.name: value for value in effective("production", "nobody-knows-me")}
+    assert (found["tier"].value, found["tier"].source) == ("anonymous", "default tier")
+    limit = found["quotas.requests.limit"]
+    assert (limit.value, limit.source) == (10, "default tier")
+    with pytest.raises(NotFound):
+        effective("nowhere", "acme")
