@@ -28,6 +28,7 @@ def _every(seconds: float, task: str) -> dict[str, Any]:
 app.conf.beat_schedule = {
     "sweep-outbox": _every(1, "publishing.sweep_outbox"),
     "reconcile": _every(2, "publishing.reconcile"),
+    "reconcile-tenants": _every(60, "publishing.reconcile_tenants"),
     "expire-overrides": _every(1, "breakers.expire_overrides"),
     "collect-transitions": _every(1, "breakers.collect_transitions"),
     "forget-old-replies": _every(3600, "api.forget_old_replies"),

@@ -8,8 +8,8 @@ So publishers may run at once, die half way, and come late: older never overwrit
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from django.db.models.functions import Now
 from prometheus_client import Counter
 
 from controlplane.publishing.models import OutboxEntry
-from controlplane.publishing.snapshot import Snapshot, take_snapshot
+from controlplane.publishing.snapshot import Snapshot, encode_tenants, take_snapshot
 from controlplane.publishing.store import PROMPT_S, Script, limits
 from fuseboard.contract import keys
-from fuseboard.contract.policy import ConfigHead, encode_tenant, hash_of
+from fuseboard.contract.policy import ConfigHead, hash_of
 from fuseboard.contract.sync import Nudge, encode
 
 log = structlog.get_logger(__name__)
@@ -113,12 +113,30 @@ def mark_published(environment: str, head: ConfigHead) -> None:
     ).update(published_at=Now())
 
 
+def write_buckets(store: redis.Redis, environment: str, snapshot: Snapshot, buckets: list[int]) -> bool:
+    """Write these buckets as the snapshot has them, over the same head; ``False`` when that moved on."""
+    chosen = set(buckets)
+    tenants = {
+        name: record for name, record in snapshot.tenants.items() if keys.tenant_bucket_number(name) in chosen
+    }
+    return _write(store, environment, snapshot.head, replace(snapshot, tenants=tenants), buckets)
+
+
 def _is_ahead(seen: ConfigHead, head: ConfigHead) -> bool:
     return (seen.epoch, seen.revision) > (head.epoch, head.revision)
 
 
-def _write(store: redis.Redis, environment: str, seen: ConfigHead | None, snapshot: Snapshot) -> bool:
-    """Whether it was written; ``False`` when the head in Redis is no longer ``seen``."""
+def _write(
+    store: redis.Redis,
+    environment: str,
+    seen: ConfigHead | None,
+    snapshot: Snapshot,
+    whole: Sequence[int] | None = None,
+) -> bool:
+    """Whether it was written; ``False`` when the head in Redis is no longer ``seen``.
+
+    The buckets ``whole`` hold exactly what the snapshot has for them afterwards.
+    """
     head = snapshot.head
     versions = [seen.epoch if seen else 0, seen.revision if seen else 0, head.epoch, head.revision]
     names = sorted(snapshot.tenants)
@@ -128,8 +146,11 @@ def _write(store: redis.Redis, environment: str, seen: ConfigHead | None, snapsh
         since=seen.revision if seen and not snapshot.complete else 0,
         tenants=None if snapshot.complete or len(names) > TENANTS_PER_NUDGE else tuple(names),
     )
-    last = [head.hash, snapshot.policy.decode(), keys.config_channel(environment), encode(nudge).decode()]
-    parts = list(_parts(environment, snapshot)) or [([], [])]
+    last = [head.hash, snapshot.policy, keys.config_channel(environment), encode(nudge)]
+    if whole is None:
+        # A complete configuration also empties the buckets that have no tenant any more.
+        whole = range(keys.TENANT_BUCKETS) if snapshot.complete else ()
+    parts = list(_parts(environment, snapshot, whole)) or [([], [])]
     for number, (buckets, args) in enumerate(parts, start=1):
         ending = last if number == len(parts) else ["", "", "", ""]
         if not PUBLISH_CONFIG.run(
@@ -139,21 +160,32 @@ def _write(store: redis.Redis, environment: str, seen: ConfigHead | None, snapsh
     return True
 
 
-def _parts(environment: str, snapshot: Snapshot) -> Iterator[tuple[list[str], list[str | int]]]:
-    """Keys and arguments of each call: whole buckets, about ``TENANTS_PER_CALL`` tenants at a time."""
-    buckets: dict[int, list[str]] = defaultdict(list)
-    for tenant in snapshot.tenants:
-        buckets[keys.tenant_bucket_number(tenant)].append(tenant)
+def _parts(
+    environment: str, snapshot: Snapshot, whole: Sequence[int]
+) -> Iterator[tuple[list[str], list[str | bytes | int]]]:
+    """Keys and arguments of each call: buckets with about ``TENANTS_PER_CALL`` tenants at a time."""
+    encoded = encode_tenants(snapshot)
+    replaced = set(whole)
+    plain: dict[int, list[str | bytes]] = {number: [] for number in whole}
+    own: dict[int, list[str | bytes]] = {number: [] for number in whole}
+    for tenant, record in snapshot.tenants.items():
+        number = keys.tenant_bucket_number(tenant)
+        has_own = record is not None and bool(record.quotas)
+        for buckets, here in ((plain, record is not None and not has_own), (own, has_own)):
+            if here:
+                buckets.setdefault(number, []).extend((tenant, encoded[tenant]))
+            elif number not in replaced:
+                buckets.setdefault(number, []).extend((tenant, b""))
     names: list[str] = []
-    args: list[str | int] = []
-    # A complete configuration also empties the buckets that have no tenant any more.
-    for number in range(keys.TENANT_BUCKETS) if snapshot.complete else sorted(buckets):
-        names.append(keys.tenant_bucket(environment, number))
-        records = [(tenant, snapshot.tenants[tenant]) for tenant in buckets[number]]
-        kept = [(tenant, record) for tenant, record in records if record or not snapshot.complete]
-        args += [int(snapshot.complete), len(kept)]
-        for tenant, record in kept:
-            args += [tenant, encode_tenant(record).decode() if record else ""]
+    args: list[str | bytes | int] = []
+    for number in sorted(plain):
+        for key, records in (
+            (keys.tenant_bucket(environment, number), plain[number]),
+            (keys.own_bucket(environment, number), own[number]),
+        ):
+            names.append(key)
+            args += [int(number in replaced), len(records) // 2]
+            args += records
         if len(args) >= 2 * TENANTS_PER_CALL:
             yield names, args
             names, args = [], []

@@ -3,7 +3,14 @@ from dataclasses import dataclass
 from django.db import connection, transaction
 
 from controlplane.policies.document import environment_of, policy_of, tenant_records
-from fuseboard.contract.policy import ConfigHead, TenantRecord, decode_policy, encode_policy, hash_of
+from fuseboard.contract.policy import (
+    ConfigHead,
+    TenantRecord,
+    decode_policy,
+    encode_policy,
+    encode_tenant,
+    hash_of,
+)
 
 
 @dataclass(frozen=True)
@@ -34,3 +41,24 @@ def take_snapshot(environment: str, *, since: ConfigHead | None) -> Snapshot:
     decode_policy(policy)
     head = ConfigHead(epoch=row.epoch, revision=row.revision, hash=hash_of(policy))
     return Snapshot(head=head, policy=policy, tenants=tenants, complete=complete)
+
+
+def encode_tenants(snapshot: Snapshot) -> dict[str, bytes]:
+    """Every record as Redis holds it, without those that were removed.
+
+    Most tenants have the record of their tier and nothing more: one encoding serves them all.
+    """
+    plain: dict[tuple[str, bool], bytes] = {}
+    encoded: dict[str, bytes] = {}
+    for tenant, record in snapshot.tenants.items():
+        if record is None:
+            continue
+        if record.quotas:
+            encoded[tenant] = encode_tenant(record)
+            continue
+        kind = record.tier, record.suspended
+        text = plain.get(kind)
+        if text is None:
+            text = plain[kind] = encode_tenant(record)
+        encoded[tenant] = text
+    return encoded

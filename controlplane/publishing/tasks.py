@@ -10,6 +10,7 @@ from prometheus_client import Counter
 from controlplane.breakers.enforce import enforce
 from controlplane.celery import app
 from controlplane.policies.models import Environment
+from controlplane.publishing.digests import reconcile_tenants
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import PublishError, failures, publish_head, read_head
 from controlplane.publishing.store import PATIENT_S, limits
@@ -49,6 +50,19 @@ def reconcile() -> None:
         except (redis.RedisError, PublishError) as error:
             failures.inc()
             log.warning("policy.reconcile_failed", environment=row.slug, error=str(error))
+
+
+@app.task(name="publishing.reconcile_tenants")
+def reconcile_all_tenants() -> None:
+    """The same for what the head does not tell: every record of every tenant."""
+    for environment in Environment.objects.order_by("slug").values_list("slug", flat=True):
+        try:
+            found = reconcile_tenants(environment)
+        except (redis.RedisError, PublishError) as error:
+            failures.inc()
+            log.warning("policy.reconcile_failed", environment=environment, error=str(error))
+        else:
+            repairs.labels("tenants").inc(len(found))
 
 
 def reconcile_environment(environment: str) -> None:

@@ -13,6 +13,7 @@ from fuseboard.contract.words import is_slug, is_subject
 KEYS = {
     keys.config_head("production"): "fb1:production:{cfg}:head",
     keys.tenant_bucket("production", 7): "fb1:production:{cfg}:tenants:7",
+    keys.own_bucket("production", 7): "fb1:production:{cfg}:own:7",
     keys.config_channel("production"): "fb1:production:config",
     keys.ramp("production"): "fb1:production:ramp",
     keys.emergency("production"): "fb1:production:{cfg}:emergency",
@@ -57,7 +58,9 @@ def test_all_keys_of_one_script_share_their_tag():
     def of(*made):
         return {tag(key) for key in made}
 
-    assert of(keys.config_head("e"), *(keys.tenant_bucket("e", n) for n in range(5))) == {"cfg"}
+    assert of(
+        keys.config_head("e"), *(keys.tenant_bucket("e", n) for n in range(5)), keys.own_bucket("e", 1)
+    ) == {"cfg"}
     parts = (keys.override, keys.breaker, keys.outcomes, keys.evidence, keys.transitions)
     assert of(*(key("e", "llm") for key in parts), keys.vendor_limit("e", "llm", "x")) == {"d:llm"}
     assert len(of(keys.tenant_quota("e", "t", "a"), keys.tenant_quota("e", "t", "b"))) == 1

@@ -22,7 +22,10 @@ def head(store: Any) -> dict[str, str]:
 
 
 def record(store: Any, tenant: str) -> Any:
-    text = store.hget(keys.tenant_bucket("production", keys.tenant_bucket_number(tenant)), tenant)
+    number = keys.tenant_bucket_number(tenant)
+    texts = [store.hget(key("production", number), tenant) for key in (keys.tenant_bucket, keys.own_bucket)]
+    assert texts.count(None) >= 1, "a tenant is in one bucket or in none"
+    text = texts[0] or texts[1]
     return decode_tenant(text.encode()) if text else None
 
 

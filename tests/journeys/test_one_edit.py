@@ -78,7 +78,7 @@ def the_database_has_row_audit_and_outbox(revision: int) -> None:
 
 def redis_has_the_revision(limits: redis.Redis, revision: int) -> None:
     assert int(limits.hget(keys.config_head(ENVIRONMENT), "revision")) == revision
-    bucket = keys.tenant_bucket(ENVIRONMENT, keys.tenant_bucket_number(PENNY))
+    bucket = keys.own_bucket(ENVIRONMENT, keys.tenant_bucket_number(PENNY))
     record = decode_tenant(limits.hget(bucket, PENNY))
     assert [(limit.name, limit.limit) for limit in record.quotas] == [(QUOTA, NEW_LIMIT)]
 

@@ -50,6 +50,7 @@ async def read_configuration(
     pipe.hmget(keys.config_head(environment), fields)
     for number, names in buckets.items():
         pipe.hmget(keys.tenant_bucket(environment, number), names)
+        pipe.hmget(keys.own_bucket(environment, number), names)
     pipe.time()
     asked_ns = time.monotonic_ns()
     head_fields, *found, (seconds, microseconds) = await pipe.execute()
@@ -58,9 +59,9 @@ async def read_configuration(
     if head is None:
         return None
     pairs = [
-        pair
-        for names, texts in zip(buckets.values(), found, strict=True)
-        for pair in zip(names, texts, strict=True)
+        (name, own or plain)
+        for names, plains, owns in zip(buckets.values(), found[::2], found[1::2], strict=True)
+        for name, plain, own in zip(names, plains, owns, strict=True)
     ]
     document = (head_fields[3] or b"") if with_policy else b""
     return Stored(head=head, document=document, tenants=await _records(pairs))

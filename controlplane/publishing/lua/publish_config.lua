@@ -47,13 +47,18 @@ end
 for i = 2, #KEYS do
     local bucket = KEYS[i]
     if argument() == '1' or redis.call('TYPE', bucket).ok ~= 'hash' then redis.call('DEL', bucket) end
+    local kept = {}
     for _ = 1, tonumber(argument()) do
         local tenant, record = argument(), argument()
         if record == '' then
             redis.call('HDEL', bucket, tenant)
         else
-            redis.call('HSET', bucket, tenant, record)
+            kept[#kept + 1] = tenant
+            kept[#kept + 1] = record
         end
+    end
+    for from = 1, #kept, 1000 do
+        redis.call('HSET', bucket, unpack(kept, from, math.min(from + 999, #kept)))
     end
 end
 

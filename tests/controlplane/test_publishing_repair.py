@@ -1,0 +1,95 @@
+"""What becomes of a copy in Redis that says it is the newest, and is not all there."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.policies import edits
+from controlplane.policies.models import Environment, Tenant
+from controlplane.publishing.digests import reconcile_tenants
+from controlplane.publishing.tasks import reconcile_all_tenants
+from fuseboard.contract import keys
+from fuseboard.contract.policy import decode_tenant
+
+
+def bucket(tenant: str, *, own: bool = False) -> str:
+    key = keys.own_bucket if own else keys.tenant_bucket
+    return key("production", keys.tenant_bucket_number(tenant))
+
+
+@pytest.fixture
+def tenants(production: str, alice: Any) -> list[str]:
+    """Two hundred of them, one with a quota of its own."""
+    names = [f"tenant-{number}" for number in range(200)]
+    edits.create_tenants(
+        environment="production",
+        tenants=[(name, "free", "") for name in names],
+        reason="for a test",
+        actor=alice,
+    )
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="tenant-7",
+        quota="requests",
+        limit=9,
+        window_s=60,
+        burst=3,
+        expected_version=None,
+        reason="for a test",
+        actor=alice,
+    )
+    return names
+
+
+def test_what_is_whole_is_left_alone(tenants: list[str], text_limits: Any) -> None:
+    before = Environment.objects.get().revision
+    assert reconcile_tenants("production") == []
+    assert Environment.objects.get().revision == before
+
+
+def test_a_tenant_with_quotas_of_its_own_is_kept_apart_until_it_has_none(
+    tenants: list[str], text_limits: Any, alice: Any
+) -> None:
+    assert decode_tenant(text_limits.hget(bucket("tenant-7", own=True), "tenant-7").encode()).quotas
+    assert text_limits.hget(bucket("tenant-7"), "tenant-7") is None
+    edits.remove_tenant_quota(
+        environment="production",
+        tenant="tenant-7",
+        quota="requests",
+        expected_version=None,
+        reason="for a test",
+        actor=alice,
+    )
+    assert text_limits.hget(bucket("tenant-7", own=True), "tenant-7") is None
+    assert text_limits.hget(bucket("tenant-7"), "tenant-7") == '{"tier":"free"}'
+    assert reconcile_tenants("production") == []
+
+
+@pytest.mark.parametrize("damage", ["lost", "lost own", "foreign", "changed", "wrong type", "a whole bucket"])
+def test_a_damaged_bucket_is_found_and_rewritten_and_servers_read_it_again(
+    tenants: list[str], text_limits: Any, damage: str
+) -> None:
+    before = Environment.objects.get().revision
+    name = "tenant-7" if damage == "lost own" else "tenant-42"
+    if damage == "lost":
+        text_limits.hdel(bucket(name), name)
+    elif damage == "lost own":
+        text_limits.delete(bucket(name, own=True))
+    elif damage == "foreign":
+        text_limits.hset(bucket(name), "stranger", '{"tier":"enterprise"}')
+    elif damage == "changed":
+        text_limits.hset(bucket(name), name, '{"tier":"enterprise"}')
+    elif damage == "wrong type":
+        text_limits.set(bucket(name, own=True), "rubbish")
+    else:
+        text_limits.delete(bucket(name))
+
+    reconcile_all_tenants()
+
+    assert text_limits.hget(bucket("tenant-42"), "tenant-42") == '{"tier":"free"}'
+    assert decode_tenant(text_limits.hget(bucket("tenant-7", own=True), "tenant-7").encode()).quotas
+    assert text_limits.hget(bucket(name), "stranger") is None
+    # Under a revision of its own, so that a server that has read the wrong record reads it again.
+    assert Environment.objects.get().revision == before + 1
+    assert Tenant.objects.get(key=name).changed_revision == before + 1
+    assert reconcile_tenants("production") == []
