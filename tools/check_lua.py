@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_INSERT = re.compile(r"-- insert (\w+)\n")
+_INSERT = re.compile(r" *-- insert (\w+)\n")
 _FINDING = re.compile(r"^[^:]*:(\d+):\d+: \((\w\d+)\) (.*)$")
 _UNUSED = "W211"
 #: A part cannot know what the scripts around it have named.
@@ -22,17 +22,17 @@ Origin = tuple[str, int]
 
 
 def assemble(script: Path) -> tuple[str, list[Origin], set[str]]:
-    """The text with its parts, where each line is from, and the parts."""
+    """The text with its parts and theirs, where each line is from, and the parts."""
     text, origins, parts = "", [], set()
     for number, line in enumerate(script.read_text().splitlines(keepends=True), start=1):
-        insert = _INSERT.fullmatch(line)
-        source = script.with_name(f"{insert.group(1)}.lua") if insert else None
-        lines = source.read_text().splitlines(keepends=True) if source else [line]
-        name = str((source or script).relative_to(ROOT))
-        origins += [(name, n if source else number) for n in range(1, len(lines) + 1)]
-        text += "".join(lines)
-        if source:
-            parts.add(name)
+        if insert := _INSERT.fullmatch(line):
+            source = script.with_name(f"{insert.group(1)}.lua")
+            inner, theirs, more = assemble(source)
+            text, origins = text + inner, origins + theirs
+            parts |= more | {str(source.relative_to(ROOT))}
+        else:
+            text += line
+            origins.append((str(script.relative_to(ROOT)), number))
     return text, origins, parts
 
 

@@ -97,6 +97,8 @@ class Permit(Struct, kw_only=True):
     token: str = ""
     state: BreakerState = BreakerState.CLOSED
     reported: bool = False
+    #: Where the agent counts it if it goes well.
+    tally: Any = None
     #: Who corrects what the call was charged; the agent that gave the permit.
     settler: Callable[[Decision, str, int], None] | None = None
     #: Measures that were corrected already.

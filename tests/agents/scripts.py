@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import redis
 
-from fuseboard.admission.demand import RuleBook
+from fuseboard.admission.demand import RuleBook, rule_of
+from fuseboard.admission.question import decode_reply
 from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.store.scripts import Script, read_script
@@ -79,6 +80,8 @@ class Store:
     admit_script: Script = field(default_factory=lambda: read_script("admit", clock=VIRTUAL_CLOCK))
     report_script: Script = field(default_factory=lambda: read_script("report", clock=VIRTUAL_CLOCK))
     batches: int = 0
+    #: Text and generation of the breaker when it was last seen at rest, as a server remembers it.
+    known: tuple[object, int] = (0, 0)
 
     GUARD = (
         "{d}:override",
@@ -103,33 +106,36 @@ class Store:
         """Ask for groups of (count, cost); one call of cost 1 when none is given."""
         wanted = groups or ((1, 1),)
         self.batches += 1
-        keys = [*(self.GUARD if self.guarded else ()), *(self.limit_key(limit) for limit in self.limits)]
+        limits = [self.limit_key(limit) for limit in self.limits]
+        keys = [*self.GUARD[:3], *limits, *self.GUARD[3:]] if self.guarded else limits
         guard: tuple[object, ...] = (0,)
         if self.guarded:
             policy = self.policy
             times = (policy.probe_lease_ms * 1000, policy.open_max_ms * 1100, policy.slow_start_ms * 1000)
-            guard = (1, policy.probes, *times, server)
-        rules = RuleBook(1.0, period_at or self.now_us)
-        numbers = [rules.number(limit) for limit in self.limits]
+            guard = (1, policy.probes, *times, server, *self.known)
+        rules: list[int] = []
+        numbers = range(101, 101 + len(self.limits))
+        for number, limit in zip(numbers, self.limits, strict=True):
+            rules += (number, *rule_of(limit, 1.0, period_at or self.now_us))
         asked: list[int] = []
         for position, (count, cost) in enumerate(wanted):
             asked += [classes[position] if classes else 50, count, len(self.limits)]
-            for index in range(1, len(self.limits) + 1):
-                asked += [index, cost]
-        head = (not_after, f"b{self.batches}", *guard)
-        question = (*head, len(rules.numbers) // 6, *rules.numbers, len(numbers), *numbers, *asked)
-        reply = msgspec.msgpack.decode(
-            self._run(self.admit_script, keys, [msgspec.msgpack.encode(question)]), type=list[int]
-        )
-        count = len(self.limits)
-        if len(reply) == 4 and VERDICTS[reply[0]] == "late":
-            return Admitted("late", *reply[1:], [], [], [], [])
-        if len(reply) == 4 + count and VERDICTS[reply[0]] in ("admits", "probes", "bypass"):
+            for place, number in enumerate(numbers, start=1):
+                asked += [place if position else 0, number, cost]
+        question = (not_after, f"b{self.batches}", *guard, len(self.limits), *rules, *asked)
+        reply = decode_reply(self._run(self.admit_script, keys, [msgspec.msgpack.encode(question)]))
+        if reply.rest:
+            self.known = (reply.rest, reply.generation)
+        head = (VERDICTS[reply.verdict], reply.generation, reply.wait_us, reply.now_us)
+        count, figures = len(self.limits), reply.figures
+        if head[0] == "late":
+            return Admitted(*head, [], [], [], [])
+        if len(figures) == count and head[0] in ("admits", "probes", "bypass"):
             rows = [Group(calls, 0, 0) for calls, _ in wanted]
-            return Admitted(VERDICTS[reply[0]], *reply[1:4], rows, reply[4:], [0] * count, [0] * count)
-        rows = [Group(*reply[4 + 3 * i : 7 + 3 * i]) for i in range(len(wanted))]
-        tail = reply[4 + 3 * len(wanted) :]
-        return Admitted(VERDICTS[reply[0]], *reply[1:4], rows, tail[0::3], tail[1::3], tail[2::3])
+            return Admitted(*head, rows, figures, [0] * count, [0] * count)
+        rows = [Group(*figures[3 * i : 3 + 3 * i]) for i in range(len(wanted))]
+        tail = figures[3 * len(wanted) :]
+        return Admitted(*head, rows, tail[0::3], tail[1::3], tail[2::3])
 
     def report(
         self,

@@ -126,6 +126,13 @@ class TestOverride:
         refused = store.admit()
         assert (refused.verdict, refused.granted, refused.wait_us) == ("forced_open", 0, 10_000_000)
 
+    def test_a_breaker_that_was_seen_at_rest_can_be_held(self, limits: redis.Redis):
+        store = self.store(limits)
+        assert [store.admit().verdict for _ in range(2)] == ["admits", "admits"]
+        assert store.known[0]
+        store.hold("forced_open", 10)
+        assert store.admit().verdict == "forced_open"
+
     def test_the_other_modes_admit_through_an_open_breaker_but_keep_the_vendor_limit(
         self, limits: redis.Redis
     ):
@@ -168,6 +175,13 @@ class TestQuiet:
         assert (quiet.verdict, quiet.granted, quiet.wait_us) == ("cooling_down", 0, 2_000_000)
         store.advance(2)
         assert store.admit().granted == 1
+
+    def test_a_wish_is_heeded_although_the_breaker_was_seen_at_rest(self, limits: redis.Redis):
+        store = Store(limits, guarded=True)
+        generation = [store.admit().generation for _ in range(2)][-1]
+        assert store.known[1] == generation
+        store.report(generation, cooldown_us=2_000_000)
+        assert store.admit().verdict == "cooling_down"
 
     def test_the_longest_wish_counts(self, limits: redis.Redis):
         store = Store(limits, guarded=True)

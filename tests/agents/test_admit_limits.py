@@ -122,6 +122,14 @@ def test_keys_expire_when_they_say_nothing_any_more(limits: redis.Redis):
     assert 300 <= limits.pttl("{d}:limit:requests") <= 402
 
 
+def test_an_idle_bucket_is_full_and_no_fuller(limits: redis.Redis):
+    store = Store(limits, [bucket(10, burst=5)])
+    for _ in range(3):
+        store.advance(60)
+        assert store.admit().left == [4]
+    assert store.admit((9, 1)).granted == 4
+
+
 class TestUnreadable:
     """A counter that cannot be read is decided by the failure policy of its limit, and heals."""
 
@@ -151,8 +159,10 @@ class TestUnreadable:
         for policy, granted in ((FailurePolicy.FAIL_CLOSED, 0), (FailurePolicy.FAIL_OPEN, 5)):
             limits.flushall()
             store = Store(limits, [make(5, failure_policy=policy)])
-            limits.rpush(store.limit_key(store.limits[0]), "a list")
-            assert store.admit((9, 1)).granted == granted
+            for calls in (1, 9):
+                limits.delete(store.limit_key(store.limits[0]))
+                limits.rpush(store.limit_key(store.limits[0]), "a list")
+                assert store.admit((calls, 1)).granted == min(calls, granted)
             assert store.admit().unreadable == [0]
 
     def test_slots_in_a_key_of_another_type(self, limits: redis.Redis):

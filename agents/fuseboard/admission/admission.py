@@ -11,7 +11,7 @@ import msgspec
 
 from fuseboard.admission.answers import Answers
 from fuseboard.admission.batch import Batcher
-from fuseboard.admission.calls import CallAdmission
+from fuseboard.admission.calls import CallAdmission, Lane
 from fuseboard.admission.domains import RequestDomains
 from fuseboard.admission.leases import Leases
 from fuseboard.admission.local_limits import LocalLimits
@@ -27,10 +27,13 @@ from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
-from fuseboard.subject import NOBODY, Costs, Subject, costs_of
+from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
 
 #: A slot or a probe may be free long before its lease ends: whoever waits looks this often.
 LOOK_AGAIN_S = 0.02
+
+#: Dependencies, by tenant, whose usual call is kept worked out; beyond that all are forgotten.
+MAX_LANES = 50_000
 
 
 class Admission:
@@ -77,7 +80,7 @@ class Admission:
             health=self.health,
             batcher=self._batcher,
             local=local,
-            domains=RequestDomains(environment, self._settlements),
+            domains=RequestDomains(environment, self._settlements, together=store.together),
             settlements=self._settlements,
             leases=self._leases,
             answers=answers,
@@ -95,6 +98,7 @@ class Admission:
             answers=answers,
             on_change=on_change,
         )
+        self._lanes: dict[tuple[str, str], Lane] = {}
         #: One plain request of a tenant that is paid for already, decided at once; else ``None``: ask.
         self.leased = self._requests.leased
         configuration.listen(self._requests.adopt)
@@ -164,15 +168,18 @@ class Admission:
         when something is scarce. ``spend_quota`` spends its quotas on requests as well, first;
         they are given back when the dependency refuses: for work that no request began.
         """
-        charged = costs_of(cost, costs)
-        if wait_s <= 0 and not spend_quota:
-            # The usual call: every coroutine between here and the question would be paid for twice.
-            if not tenant:
-                return self._calls.admit(dependency, charged, "", None)
-            rules = self._configuration.snapshot.quotas_of(tenant)
-            if rules.met:
-                return self._calls.admit(dependency, charged, tenant, rules)
-        return self._admit_patiently(dependency, tenant, charged, spend_quota, wait_s)
+        if costs is None and wait_s <= 0 and not spend_quota and type(cost) is int and cost == 1:
+            lane = self._lanes.get((dependency, tenant))
+            if lane is not None and lane.changes == self._configuration.changes:
+                return self._calls.admit(lane)
+            rules = self._configuration.snapshot.quotas_of(tenant) if tenant else None
+            if rules is None or rules.met:
+                if len(self._lanes) >= MAX_LANES:
+                    self._lanes.clear()
+                lane = self._calls.lane(dependency, ONE_CALL, tenant, rules)
+                self._lanes[dependency, tenant] = lane
+                return self._calls.admit(lane)
+        return self._admit_patiently(dependency, tenant, costs_of(cost, costs), spend_quota, wait_s)
 
     async def _admit_patiently(
         self, dependency: str, tenant: str, costs: Costs, spend_quota: bool, wait_s: float
@@ -186,16 +193,17 @@ class Admission:
                     raise
 
     async def _admit_call(self, dependency: str, tenant: str, costs: Costs, spend_quota: bool) -> Permit:
+        calls = self._calls
         if not tenant:
-            return await self._calls.admit(dependency, costs, "", None)
+            return await calls.admit(calls.lane(dependency, costs, "", None))
         _, rules = await self._requests.rules_of(tenant)
         if not spend_quota:
-            return await self._calls.admit(dependency, costs, tenant, rules)
+            return await calls.admit(calls.lane(dependency, costs, tenant, rules))
         decision = await self._requests.admit(tenant, costs, NOBODY)
         if not decision.allowed:
             raise Refused(decision)
         try:
-            permit = await self._calls.admit(dependency, costs, tenant, rules)
+            permit = await calls.admit(calls.lane(dependency, costs, tenant, rules))
         except BaseException:
             self.give_back(decision)
             raise

@@ -8,6 +8,7 @@ because it says what was consumed.
 """
 
 import asyncio
+from asyncio import Future
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -16,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from fuseboard.admission.demand import Demand
-from fuseboard.admission.handing_out import give_back, hand_out, place_of
+from fuseboard.admission.handing_out import give_back, hand_out_all, hand_out_shares
 from fuseboard.admission.question import (
     ADMITS,
     BYPASS,
@@ -26,6 +27,7 @@ from fuseboard.admission.question import (
     Caller,
     Domain,
     Question,
+    decode_reply,
 )
 from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
@@ -37,10 +39,6 @@ LOOP_LAG_S = 0.002
 #: Calls, and different kinds of calls, in one question at most; the rest ask next.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
-
-
-#: Refuses anything but a flat array of whole numbers.
-decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class StoreMeter(Protocol):
@@ -75,14 +73,19 @@ class Batcher:
 
     def ask(self, domain: Domain, demand: Demand) -> Caller:
         """Join the question about ``domain`` that gathers now."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
         question = domain.gathering
-        if question is None or question.calls >= MAX_CALLS or len(question.groups) >= MAX_GROUPS:
-            question = self._begin(domain, loop)
-        caller: Caller = loop.create_future()
-        question.join(demand, caller)
+        if question is None or question.calls >= MAX_CALLS:
+            question = self._begin(domain)
+        caller: Caller = Future(loop=self._loop)
+        callers = question.groups.get(demand)
+        if callers is not None:
+            callers.append(caller)
+        elif len(question.groups) < MAX_GROUPS:
+            question.groups[demand] = [caller]
+        else:
+            question = self._begin(domain)
+            question.groups[demand] = [caller]
+        question.calls += 1
         return caller
 
     def close(self) -> None:
@@ -95,7 +98,10 @@ class Batcher:
             if not question.over:
                 question.tell_all(None)
 
-    def _begin(self, domain: Domain, loop: asyncio.AbstractEventLoop) -> Question:
+    def _begin(self, domain: Domain) -> Question:
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         self._questions += 1
         question = Question(domain, self._deadline_s(), f"{self._token_prefix}{self._questions}")
         if domain.gathering is not None:  # full: send it without waiting for the one in flight
@@ -141,11 +147,8 @@ class Batcher:
             self._watch(question, asyncio.get_running_loop())
         now_us = self._health.store_time_us()
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
-        question.most_important_first()
-        keys, guard = domain.guard()
-        keys += tuple(question.numbers)
-        blob = question.encode(not_after, guard, self._health.shared_tenths, now_us)
-        self._store.run(ADMIT, keys, (blob,), lambda reply: self._answered(question, reply))
+        keys, text = question.write(not_after, self._health.shared_tenths, now_us)
+        self._store.run(ADMIT, keys, (text,), lambda reply: self._answered(question, reply))
 
     def _answered(self, question: Question, reply: Reply) -> None:
         domain = question.domain
@@ -159,6 +162,7 @@ class Batcher:
         finally:
             if not question.over:
                 question.tell_all(None)
+            question.groups = {}  # it may stay in the queue of deadlines, its callers need not
             if domain.in_flight is question:
                 domain.in_flight = None
                 if domain.gathering is not None:
@@ -173,59 +177,26 @@ class Batcher:
     def _distribute(self, question: Question, reply: Reply, *, late: bool) -> bool:
         """Hand out what was granted, first come first served. False when ``reply`` is no reply of ours."""
         try:
-            numbers = decode_numbers(reply)  # type: ignore[arg-type] # anything else is an error of its own
+            told = decode_reply(reply)  # type: ignore[arg-type] # anything else is an error of its own
         except (msgspec.DecodeError, TypeError):
             return False
-        if len(numbers) < 4:
-            return False
-        verdict, generation, wait_us, now_us = numbers[:4]
-        if len(numbers) == 4 and verdict == LATE:
-            self._health.answered(now_us)
+        verdict, figures = told.verdict, told.figures
+        if verdict == LATE:
+            self._health.answered(told.now_us)
             return True
-        groups, limits = len(question.groups), len(question.limits)
-        complete = len(numbers) == 4 + limits and verdict in (ADMITS, BYPASS, PROBES)
-        if not complete and len(numbers) != 4 + 3 * groups + 3 * limits:
+        groups, counters = len(question.groups), question.counters
+        complete = len(figures) == counters and verdict in (ADMITS, BYPASS, PROBES)
+        if not complete and len(figures) != 3 * groups + 3 * counters:
             return False
-        self._health.answered(now_us)
+        self._health.answered(told.now_us)
         if not late:
             self._meter.store_answer(int((monotonic() - question.sent_at) * 1_000_000))
-            question.domain.learned(verdict, generation, wait_us)
+            question.domain.learned(verdict, told.generation, told.wait_us, told.rest)
         question.over = True
-        left = numbers[4:] if complete else numbers[4 + 3 * groups :: 3]
-        number = 0
-        for position, (demand, callers) in enumerate(question.groups.items()):
-            yes = Answer(
-                granted=True,
-                verdict=verdict,
-                generation=generation,
-                at_us=now_us,
-                left=tuple([left[question.numbers[ref.key] - 1] for ref in demand.refs]),
-            )
-            granted = demand.bulk or len(callers)
-            blocked = group_wait = 0
-            if not complete:
-                granted, blocked, group_wait = numbers[4 + 3 * position : 7 + 3 * position]
-            tokens: list[str] | None = None
-            if verdict == PROBES or demand.holds_slots:  # granted calls are numbered over all groups
-                tokens = [f"{question.token}.{number + 1 + n}" for n in range(granted)]
-            number += granted
-            if demand.bulk:
-                # Whatever could be had of it is for the one who asked for many.
-                yes.calls, granted = granted, int(granted > 0)
-            hand_out(question.domain, demand, callers, yes, granted, tokens)
-            if granted < len(callers):
-                no = Answer(
-                    granted=False,
-                    verdict=verdict,
-                    generation=generation,
-                    at_us=now_us,
-                    left=yes.left,
-                    blocked=place_of(question, demand, blocked),
-                    wait_us=group_wait,
-                )
-                for caller in callers[granted:]:
-                    if not caller.done():
-                        caller.set_result(no)
+        if complete:
+            hand_out_all(question, told)
+        else:
+            hand_out_shares(question, told)
         return True
 
     def _timer_fired(self) -> None:

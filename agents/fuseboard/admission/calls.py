@@ -35,6 +35,23 @@ _BREAKER_REASONS = {
 }
 
 
+# Members of enumerations are slow to look up in Python 3.11.
+CLOSED, LOCAL, OK = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK
+
+
+class Lane:
+    """What decides like calls: worked out once, and kept until a rule changes."""
+
+    __slots__ = ("changes", "demand", "gate", "snapshot")
+
+    def __init__(self, snapshot: Snapshot, gate: Gate, demand: Demand, changes: int) -> None:
+        self.snapshot = snapshot
+        self.gate = gate
+        self.demand = demand
+        #: Of the configuration, when it was worked out.
+        self.changes = changes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAdmission:
     environment: str
@@ -50,44 +67,70 @@ class CallAdmission:
     on_change: Callable[[], None]
     gates: dict[str, Gate] = field(default_factory=dict)
 
-    async def admit(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> Permit:
+    def lane(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> Lane:
         """``rules`` are those of ``tenant``, when its quotas on the dependency bind too."""
-        snapshot = self.configuration.snapshot
         gate = self.gates.get(dependency) or self.gate(dependency)
-        override = None if gate.dependency.override is None else self.override(dependency)
-        demand = gate.demand(costs, tenant, rules)
-        if override is not None or gate.denial or demand.denial or demand.never:
-            self._refuse_by_what_is_known(snapshot, gate, demand, override)
-        if override is None:
-            if gate.local.state is not BreakerState.CLOSED:
-                wait = gate.local.wait(gate.dependency.breaker)
-                if wait > 0:
-                    self._refuse(snapshot, gate, Refusal(Reason.BREAKER_OPEN, gate.name, wait))
-            if demand.leasable and (permit := self._from_stock(snapshot, gate, demand)) is not None:
-                return permit
-        try:
-            answer: Answer | None = None
-            # A breaker is one for the fleet from the first moment Redis is back; only limits ramp.
-            if self.health.mode is not Mode.LOCAL:
-                caller = self.batcher.ask(gate, demand)
-                try:
-                    answer = await caller
-                except asyncio.CancelledError:
-                    give_back(gate, demand, caller)
-                    raise
-            if answer is None:
-                return self._decide_locally(snapshot, gate, demand)
-            if answer.granted:
-                return self._permit(snapshot, gate, demand, answer)
-            self._refuse_by_answer(snapshot, gate, demand, answer)
-        except BaseException:
-            # Not sent after all: if this call was to be the local probe, let another be it.
-            gate.local.record(Outcome.NEUTRAL, gate.dependency.breaker)
-            raise
+        return Lane(
+            self.configuration.snapshot,
+            gate,
+            gate.demand(costs, tenant, rules),
+            self.configuration.changes,
+        )
 
-    def _from_stock(self, snapshot: Snapshot, gate: Gate, demand: Demand) -> Permit | None:
+    async def admit(self, lane: Lane) -> Permit:
+        gate, demand = lane.gate, lane.demand
+        if (
+            gate.denial is not None
+            or demand.denial is not None
+            or gate.held
+            or gate.local.state is not CLOSED
+            or demand.never is not None
+        ):
+            self._look_closely(lane)
+        if demand.leasable and (permit := self._from_stock(lane)) is not None:
+            return permit
+        # A breaker is one for the fleet from the first moment Redis is back; only limits ramp.
+        if self.health.mode is LOCAL:
+            return self._decide_locally(lane)
+        caller = self.batcher.ask(gate, demand)
+        try:
+            answer = await caller
+        except asyncio.CancelledError:
+            give_back(gate, demand, caller)
+            gate.not_sent()
+            raise
+        if answer is None:
+            return self._decide_locally(lane)
+        if not answer.granted:
+            self._refuse_by_answer(lane, answer)
+        decision = answer.decision
+        if decision is None:
+            charge = Charge(gate.domain, demand, answer.at_us, answer.token)
+            limits = statuses(demand, answer.left)
+            decision = answer.decision = self.answers.allow(
+                lane.snapshot, limits, dependency=gate.name, charges=(charge,)
+            )
+        if answer.token:
+            half_open = answer.verdict == PROBES
+            return Permit(
+                decision=decision,
+                dependency=gate.name,
+                generation=answer.generation,
+                token=answer.token,
+                state=BreakerState.HALF_OPEN if half_open else BreakerState.CLOSED,
+            )
+        generation, tally = answer.generation, gate.tally
+        return Permit(
+            decision=decision,
+            dependency=gate.name,
+            generation=generation,
+            tally=tally if tally.generation == generation else None,
+        )
+
+    def _from_stock(self, lane: Lane) -> Permit | None:
         """A call that was leased before, while the fleet's breaker is closed."""
-        if gate.state is not BreakerState.CLOSED:
+        gate, demand = lane.gate, lane.demand
+        if gate.state is not BreakerState.CLOSED or gate.dependency.override is not None:
             return None
         if demand.supply is None:
 
@@ -95,7 +138,7 @@ class CallAdmission:
                 charge = Charge(gate.domain, demand, answer.at_us, "")
                 limits = statuses(demand, answer.left)
                 return self.answers.allow(
-                    snapshot, limits, dependency=gate.name, charges=(charge,), leased=True
+                    lane.snapshot, limits, dependency=gate.name, charges=(charge,), leased=True
                 )
 
             demand.supply = Supply(gate, demand, sign, lambda calls: None)
@@ -113,6 +156,19 @@ class CallAdmission:
         for charge in permit.decision.charges:
             if charge.local or charge.demand.holds_slots:
                 self.finish(charge)
+        tally = permit.tally
+        if (
+            tally is not None
+            and outcome is OK
+            and not cooldown_ms
+            and gate.local.state is CLOSED
+            and not gate.held
+        ):
+            tally.ok += 1
+            if not tally.scheduled:
+                self.reports.tally(tally)
+            return
+        gate.tally.count()
         self.counters.call(permit.dependency, outcome)
         before = gate.local.state
         if gate.dependency.override is None or self.override(permit.dependency) is None:
@@ -148,6 +204,7 @@ class CallAdmission:
                 dependency=known,
                 on_change=self.on_change,
                 report_soon=lambda gate: self.reports.add(gate, urgent=True),
+                counters=self.counters,
                 settlements=self.settlements,
                 leases=self.leases,
             )
@@ -176,66 +233,58 @@ class CallAdmission:
         held = self.configuration.override_in_force(dependency)
         return held.mode if held is not None else None
 
-    def _refuse_by_what_is_known(
-        self, snapshot: Snapshot, gate: Gate, demand: Demand, override: OverrideMode | None
-    ) -> None:
-        held = gate.dependency.override
+    def _look_closely(self, lane: Lane) -> None:
+        """Raise ``Refused`` if what is known here already refuses the call."""
+        gate, demand, held = lane.gate, lane.demand, lane.gate.dependency.override
+        override = self.override(gate.name)
         if override is OverrideMode.FORCED_OPEN and held is not None:
             seconds = (held.expires_at_us - self.configuration.clock.now_us()) / 1_000_000
-            self._refuse(snapshot, gate, Refusal(Reason.FORCED_OPEN, gate.name, seconds))
+            self._refuse(lane, Refusal(Reason.FORCED_OPEN, gate.name, seconds))
         if (never := demand.never) is not None:
             refusal = Refusal(reason_of(never, Reason.VENDOR_LIMIT), never.name)
-            self._refuse(snapshot, gate, refusal, statuses(demand, spent=never.name))
-        if gate.denial is None and demand.denial is None:
-            return
+            self._refuse(lane, refusal, statuses(demand, spent=never.name))
         for holder in (gate, demand):
             if (denial := holder.denial) is not None:
                 if (left_s := denial.left_s(monotonic())) > 0:
                     spent = statuses(demand, spent=denial.rule)
-                    self._refuse(snapshot, gate, Refusal(denial.reason, denial.rule, left_s), spent)
+                    self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
                 holder.denial = None
+        if override is None and gate.local.state is not BreakerState.CLOSED:
+            wait = gate.local.wait(gate.dependency.breaker)
+            if wait > 0:
+                self._refuse(lane, Refusal(Reason.BREAKER_OPEN, gate.name, wait))
 
-    def _refuse_by_answer(self, snapshot: Snapshot, gate: Gate, demand: Demand, answer: Answer) -> NoReturn:
+    def _refuse_by_answer(self, lane: Lane, answer: Answer) -> NoReturn:
+        gate, demand = lane.gate, lane.demand
+        gate.not_sent()
         wait_s = answer.wait_us / 1_000_000
         if answer.blocked <= 0:
             reason = _BREAKER_REASONS.get(answer.verdict, Reason.PROBE_BUSY)
-            self._refuse(snapshot, gate, Refusal(reason, gate.name, wait_s))
+            self._refuse(lane, Refusal(reason, gate.name, wait_s))
         limit = demand.refs[answer.blocked - 1].limit
         usual = Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT
         refusal = Refusal(reason_of(limit, usual), limit.name, wait_s)
         # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
         if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
             demand.deny(refusal.reason, refusal.rule, monotonic() + wait_s)
-        self._refuse(snapshot, gate, refusal, statuses(demand, answer.left))
+        self._refuse(lane, refusal, statuses(demand, answer.left))
 
-    def _decide_locally(self, snapshot: Snapshot, gate: Gate, demand: Demand) -> Permit:
+    def _decide_locally(self, lane: Lane) -> Permit:
+        gate, demand = lane.gate, lane.demand
         self.counters.decided_locally()
         blocked = self.local.take(demand, self.health.local_part)
         if blocked is not None:
+            gate.not_sent()
             usual = reason_of(blocked.limit, Reason.VENDOR_LIMIT)
             reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
-            self._refuse(
-                snapshot, gate, Refusal(reason, blocked.limit.name, blocked.wait_s), statuses(demand)
-            )
+            self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), statuses(demand))
         charge = Charge("", demand, 0, "", local=True)
-        decision = self.answers.allow(snapshot, statuses(demand), dependency=gate.name, charges=(charge,))
+        decision = self.answers.allow(
+            lane.snapshot, statuses(demand), dependency=gate.name, charges=(charge,)
+        )
         return Permit(decision=decision, dependency=gate.name, generation=0)
 
-    def _permit(self, snapshot: Snapshot, gate: Gate, demand: Demand, answer: Answer) -> Permit:
-        if answer.decision is None:
-            charge = Charge(gate.domain, demand, answer.at_us, answer.token)
-            limits = statuses(demand, answer.left)
-            answer.decision = self.answers.allow(snapshot, limits, dependency=gate.name, charges=(charge,))
-        return Permit(
-            decision=answer.decision,
-            dependency=gate.name,
-            generation=answer.generation,
-            token=answer.token,
-            state=BreakerState.HALF_OPEN if answer.verdict == PROBES else BreakerState.CLOSED,
-        )
-
-    def _refuse(
-        self, snapshot: Snapshot, gate: Gate, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()
-    ) -> NoReturn:
-        self.counters.call_refused(gate.name, refusal.reason)
-        raise Refused(self.answers.refuse(snapshot, refusal, limits, dependency=gate.name))
+    def _refuse(self, lane: Lane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
+        name = lane.gate.name
+        self.counters.call_refused(name, refusal.reason)
+        raise Refused(self.answers.refuse(lane.snapshot, refusal, limits, dependency=name))

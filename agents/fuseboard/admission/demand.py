@@ -6,6 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from fuseboard.admission.calendar import period_around
+from fuseboard.admission.encoding import GroupText
 from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
 
@@ -22,6 +23,12 @@ DENIAL_MEMORY_S = 1.0
 #: The part of a ``reserved`` limit that is never asked of Redis, so that it is safe to spend
 #: locally when Redis is gone: shared + local never exceeds the limit.
 RESERVED_PART = 0.1
+
+#: Places a demand's counters may have had before the texts kept for them are thrown away.
+MAX_TEXTS = 16
+
+#: Store time in us, and no rule changes with time after that.
+FOR_EVER = 1 << 62
 
 _NUMBERS = {
     Algorithm.SLIDING_WINDOW: 1,
@@ -86,10 +93,24 @@ class Denial:
 class Demand:
     """Limits, and what a call costs each. Made once for all like calls: identity is equality."""
 
-    __slots__ = ("bulk", "costs", "denial", "holds_slots", "leasable", "never", "priority", "refs", "supply")
+    __slots__ = (
+        "_texts",
+        "bulk",
+        "costs",
+        "denial",
+        "holds_slots",
+        "keys",
+        "leasable",
+        "never",
+        "plain",
+        "priority",
+        "refs",
+        "supply",
+    )
 
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         self.refs = refs
+        self.keys = tuple([ref.key for ref in refs])
         self.costs = costs
         #: 0 to 100; when something is scarce, higher is served first.
         self.priority = priority
@@ -104,6 +125,26 @@ class Demand:
         self.supply: Supply | None = None
         #: It must be settled when the call has ended, or its slots are lost until their lease ends.
         self.holds_slots = any(ref.is_slot for ref in refs)
+        #: One call of a tenant's and of nobody in particular: nearly every request there is.
+        self.plain = False
+        #: How it is put to Redis, by the places its counters have in a question.
+        self._texts: dict[tuple[int, ...], GroupText] = {}
+
+    def text(self, places: tuple[int, ...], part: float, now_us: int) -> GroupText:
+        """How it is put to Redis: ``places`` are 0 for a counter new to the question, or its number there."""
+        text = self._texts.get(places)
+        if text is None or text.part != part or now_us >= text.until_us:
+            if len(self._texts) >= MAX_TEXTS:
+                self._texts.clear()
+            text = self._texts[places] = GroupText(
+                priority=self.priority,
+                costs=self.costs,
+                places=places,
+                rules=tuple(rule_of(ref.limit, part, now_us) for ref in self.refs),
+                part=part,
+                until_us=min((period_end(ref.limit, now_us) for ref in self.refs), default=FOR_EVER),
+            )
+        return text
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -149,6 +190,13 @@ def rule_of(limit: Limit, part: float, now_us: int) -> tuple[int, ...]:
     # A counter that cannot be read is decided by the limit's failure policy.
     lenient = int(limit.failure_policy is FailurePolicy.FAIL_OPEN)
     return (_NUMBERS[limit.algorithm], calls, window_us, size, int(limit.shadow), lenient)
+
+
+def period_end(limit: Limit, now_us: int) -> int:
+    """Until when ``rule_of`` stays the same; store time in us."""
+    if limit.period is None:
+        return FOR_EVER
+    return period_around(now_us, limit.period, limit.time_zone)[1]
 
 
 def _leasable(limit: Limit) -> bool:

@@ -5,32 +5,50 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from fuseboard.admission.demand import Demand, LimitRef
-from fuseboard.admission.question import Answer, Guard, Question
+from fuseboard.admission.encoding import UNGUARDED, Piece
+from fuseboard.admission.question import Answer, Question
 from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 
-#: Domains kept worked out, and demands in each; the longest unused go first.
-MAX_DOMAINS = 20_000
+#: Tenants and subjects kept worked out, and demands of each; the longest unused go first.
+MAX_KEPT = 20_000
 MAX_DEMANDS = 2_000
 
 
 class LimitDomain:
-    """Limits that one script decides together, and every way they were asked for."""
+    """Limits that one script may decide together."""
 
-    __slots__ = ("_demands", "_plain", "_settlements", "gathering", "in_flight", "name", "under")
+    __slots__ = ("_settlements", "gathering", "in_flight", "name")
 
-    def __init__(self, name: str, under: object, settlements: Settlements) -> None:
+    def __init__(self, name: str, settlements: Settlements) -> None:
         self.name = name
-        #: What the demands were worked out from; when that changes, so does the domain.
-        self.under = under
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
-        self._demands: OrderedDict[tuple[Costs, Subject], Demand] = OrderedDict()
         self._settlements = settlements
-        #: Of one call of nobody in particular: nearly every call there is.
+
+    def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
+        return keys, UNGUARDED
+
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
+        """There is no breaker here: nothing to learn of the domain as a whole."""
+
+    def unused(self, demand: Demand, answer: Answer) -> None:
+        self._settlements.give_back(self.name, demand, answer.at_us, answer.token, answer.calls)
+
+
+class Asked:
+    """Every way one tenant, address or key was asked for."""
+
+    __slots__ = ("_demands", "_plain", "domain", "under")
+
+    def __init__(self, domain: LimitDomain, under: object) -> None:
+        self.domain = domain
+        #: What the demands were worked out from; when that changes, so do they.
+        self.under = under
+        self._demands: OrderedDict[tuple[Costs, Subject], Demand] = OrderedDict()
         self._plain: Demand | None = None
 
     def demand(self, costs: Costs, subject: Subject, make: Callable[[], Demand]) -> Demand:
@@ -38,6 +56,7 @@ class LimitDomain:
         if costs is ONE_CALL and subject is NOBODY:
             if self._plain is None:
                 self._plain = make()
+                self._plain.plain = True
             return self._plain
         key = (costs, subject)
         demand = self._demands.get(key)
@@ -47,31 +66,24 @@ class LimitDomain:
                 self._demands.popitem(last=False)
         return demand
 
-    def is_plain(self, demand: Demand) -> bool:
-        return demand is self._plain
-
-    def guard(self) -> tuple[tuple[bytes, ...], Guard]:
-        return (), ()
-
-    def learned(self, verdict: int, generation: int, wait_us: int) -> None:
-        """There is no breaker here: nothing to learn of the domain as a whole."""
-
-    def unused(self, demand: Demand, answer: Answer) -> None:
-        self._settlements.give_back(self.name, demand, answer.at_us, answer.token, answer.calls)
-
 
 class RequestDomains:
-    """Domains by name, made on first use and again when a rule changed."""
+    """Demands by tenant or subject, made on first use and again when a rule changed.
 
-    def __init__(self, environment: str, settlements: Settlements) -> None:
+    Where keys of different hash tags may stand in one question (``Store.together``), all of them
+    are one domain: whoever comes in one tick is asked for at once, whatever the tenants.
+    """
+
+    def __init__(self, environment: str, settlements: Settlements, *, together: bool) -> None:
         self._environment = environment
         self._settlements = settlements
-        self._domains: OrderedDict[str, LimitDomain] = OrderedDict()
+        self._everybody = LimitDomain("requests", settlements) if together else None
+        self._asked: OrderedDict[str, Asked] = OrderedDict()
 
     def of_tenant(
         self, tenant: str, rules: TenantRules, costs: Costs, subject: Subject
     ) -> tuple[LimitDomain, Demand]:
-        domain = self._get(f"t:{tenant}", rules)
+        asked = self._get(f"t:{tenant}", rules)
 
         def make() -> Demand:
             chosen = binding(rules.quotas, costs, subject)
@@ -84,7 +96,7 @@ class RequestDomains:
                 rules.priority,
             )
 
-        return domain, domain.demand(costs, subject, make)
+        return asked.domain, asked.demand(costs, subject, make)
 
     def of_subject(
         self, snapshot: Snapshot, costs: Costs, subject: Subject
@@ -97,25 +109,26 @@ class RequestDomains:
             by_values.setdefault(values, []).append(limit)
         for values, limits in by_values.items():
             name = keys.values_digest(values)
-            domain = self._get(f"i:{name}", snapshot.policy)
+            asked = self._get(f"i:{name}", snapshot.policy)
 
             def make(limits: list[Limit] = limits, name: str = name) -> Demand:
                 return _demand(
                     limits, costs, lambda limit: keys.subject_limit(self._environment, name, limit.name)
                 )
 
-            found.append((domain, domain.demand(costs, subject, make)))
+            found.append((asked.domain, asked.demand(costs, subject, make)))
         return found
 
-    def _get(self, name: str, under: object) -> LimitDomain:
-        domain = self._domains.get(name)
-        if domain is not None and domain.under is under:
-            self._domains.move_to_end(name)
-            return domain
-        domain = self._domains[name] = LimitDomain(name, under, self._settlements)
-        if len(self._domains) > MAX_DOMAINS:
-            self._domains.popitem(last=False)
-        return domain
+    def _get(self, name: str, under: object) -> Asked:
+        asked = self._asked.get(name)
+        if asked is not None and asked.under is under:
+            self._asked.move_to_end(name)
+            return asked
+        domain = self._everybody or LimitDomain(name, self._settlements)
+        asked = self._asked[name] = Asked(domain, under)
+        if len(self._asked) > MAX_KEPT:
+            self._asked.popitem(last=False)
+        return asked
 
 
 def binding(limits: Iterable[Limit], costs: Costs, subject: Subject, *, dependency: str = "") -> list[Limit]:

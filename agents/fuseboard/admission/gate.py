@@ -8,6 +8,7 @@ from time import monotonic
 
 from fuseboard.admission.demand import Demand, Denial, LimitRef
 from fuseboard.admission.domains import MAX_DEMANDS, binding
+from fuseboard.admission.encoding import Piece
 from fuseboard.admission.leases import Leases
 from fuseboard.admission.local_breaker import LocalBreaker
 from fuseboard.admission.question import (
@@ -19,7 +20,6 @@ from fuseboard.admission.question import (
     PROBES,
     SLOW_START,
     Answer,
-    Guard,
     Question,
 )
 from fuseboard.admission.settlements import Settlements
@@ -28,6 +28,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
+from fuseboard.reporting.counters import Counters
 from fuseboard.store.connection import Word
 from fuseboard.subject import NOBODY, Costs
 
@@ -59,6 +60,29 @@ class PendingReport:
     probes: list[tuple[str, int]] = field(default_factory=list)
 
 
+class Tally:
+    """Calls that went well under one generation of a breaker, and were not counted yet.
+
+    Nearly every call ends so: a number here, and everything else when the next report is sent, or
+    before anything else is counted.
+    """
+
+    __slots__ = ("gate", "generation", "ok", "scheduled")
+
+    def __init__(self, gate: "Gate", generation: int) -> None:
+        self.gate = gate
+        self.generation = generation
+        self.ok = 0
+        #: It is in the list of those that will be counted.
+        self.scheduled = False
+
+    def count(self) -> None:
+        """Count them wherever outcomes are counted."""
+        if self.ok:
+            ok, self.ok = self.ok, 0
+            self.gate.went_well(ok, self.generation)
+
+
 class Gate:
     """A dependency's domain. ``on_change`` is called when its state is no longer what was last seen."""
 
@@ -70,6 +94,7 @@ class Gate:
         dependency: Dependency,
         on_change: Callable[[], None],
         report_soon: Callable[["Gate"], None],
+        counters: Counters,
         settlements: Settlements,
         leases: Leases,
     ) -> None:
@@ -83,6 +108,7 @@ class Gate:
         self.scheduled = False
         self._environment = environment
         self._server = server
+        self._counters = counters
         self._on_change = on_change
         self._report_soon = report_soon
         # What was last learned of the fleet's breaker.
@@ -92,6 +118,7 @@ class Gate:
         #: When the open state may be probed; monotonic seconds.
         self.until = 0.0
         self.window = (0, 0, 0)
+        self.tally = Tally(self, 0)
         self.domain = f"d:{dependency.name}"
         self._settlements = settlements
         self._leases = leases
@@ -103,11 +130,13 @@ class Gate:
         """Decide by this policy from now on."""
         before = getattr(self, "dependency", dependency)
         self.dependency = dependency
+        self.held = dependency.override is not None
         policy = dependency.breaker
         # Open times are lengthened by up to a tenth of jitter.
         open_max_us = policy.open_max_ms * 1100
         times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
-        self._guard: Guard = (1, policy.probes, *times, self._server)
+        self._figures = (1, policy.probes, *times, self._server)
+        self._rests(0, 0)
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         self.guard_keys = tuple(key(self._environment, self.name).encode() for key in named)
         self.end_leases()
@@ -120,6 +149,10 @@ class Gate:
             # Whoever held it has changed their mind: what was learned before says nothing now.
             self.local.reset()
             self._on_change()
+
+    def not_sent(self) -> None:
+        """If the call was to be the local probe, let another be it."""
+        self.local.record(Outcome.NEUTRAL, self.dependency.breaker)
 
     def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> Demand:
         """The vendor's limits, and the tenant's quotas on this dependency."""
@@ -152,10 +185,18 @@ class Gate:
 
     # What the batcher needs
 
-    def guard(self) -> tuple[tuple[bytes, ...], Guard]:
-        return self.guard_keys, self._guard
+    def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
+        return self.guard_keys[:3] + keys + self.guard_keys[3:], self._guard
 
-    def learned(self, verdict: int, generation: int, wait_us: int) -> None:
+    def _rests(self, text: str | int, generation: int) -> None:
+        """The breaker is closed and at rest for as long as its key says exactly ``text``."""
+        self._guard = Piece(*self._figures, text, generation)
+
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
+        if rest:
+            self._rests(rest, generation)
+        if verdict == ADMITS and self.state is BreakerState.CLOSED and generation == self.generation:
+            return
         now = monotonic()
         seconds = wait_us / 1_000_000
         if verdict == FORCED_OPEN:
@@ -177,6 +218,16 @@ class Gate:
             self._report_soon(self)
 
     # Outcomes
+
+    def went_well(self, calls: int, generation: int) -> None:
+        """So many calls ended well."""
+        self._counters.calls_ok(self.name, calls)
+        self.local.went_well(calls)
+        pending = self.pending.get(generation)
+        if pending is None:
+            pending = self.pending[generation] = PendingReport()
+        pending.ok += calls
+        pending.tail = 0
 
     def record(self, outcome: Outcome, generation: int, probe: str) -> None:
         """Keep an outcome for the fleet's breaker; ``probe`` is the token of a half-open permit."""
@@ -233,6 +284,9 @@ class Gate:
 
     def _see(self, state: BreakerState, generation: int, until: float) -> None:
         changed = state is not self.state or generation != self.generation
+        if generation != self.tally.generation:
+            self.tally.count()
+            self.tally = Tally(self, generation)
         if changed:
             self.since = monotonic()
             self.end_leases()

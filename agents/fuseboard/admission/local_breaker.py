@@ -92,6 +92,12 @@ class LocalBreaker:
         ):
             self._open(policy)
 
+    def went_well(self, calls: int) -> None:
+        """Count calls that ended well while this breaker was closed."""
+        if self.state is BreakerState.CLOSED:
+            self.consecutive = 0
+            self._unfolded += calls
+
     def _record_probe(self, outcome: Outcome, policy: BreakerPolicy) -> None:
         self.probing_until = 0.0
         if outcome in (Outcome.FAILURE, Outcome.SLOW):

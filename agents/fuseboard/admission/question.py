@@ -1,23 +1,34 @@
 """One question to Redis about one domain, and what its callers are told."""
 
 import asyncio
+from copy import copy
 from time import monotonic
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 
-from fuseboard.admission.demand import Demand, RuleBook
-from fuseboard.contract.policy import Limit
+from fuseboard.admission.demand import Demand
+from fuseboard.admission.encoding import GroupText, Piece, join_question
 from fuseboard.decision import Decision
 
 # Verdicts of ``admit.lua``.
 ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE, COOLING_DOWN, SLOW_START = range(9)
 
 
-#: The breaker's part of a question; empty when the domain has none.
-Guard = tuple[int | str, ...]
+class Reply(Struct, array_like=True, frozen=True, gc=False):
+    """What ``admit.lua`` returns; see there."""
 
-msgpack_encode = msgspec.msgpack.Encoder().encode
+    verdict: int
+    generation: int
+    wait_us: int
+    now_us: int
+    rest: str
+    figures: list[int]
+
+
+#: Refuses what is no reply of ours.
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
 class Answer:
@@ -37,45 +48,30 @@ class Answer:
     )
 
     def __init__(
-        self,
-        *,
-        granted: bool,
-        verdict: int,
-        generation: int,
-        at_us: int,
-        left: tuple[int, ...],
-        blocked: int = 0,
-        wait_us: int = 0,
-        token: str = "",
-        calls: int = 1,
+        self, reply: Reply, granted: bool, left: tuple[int, ...], blocked: int = 0, wait_us: int = 0
     ) -> None:
         self.granted = granted
-        self.verdict = verdict
-        self.generation = generation
+        self.verdict = reply.verdict
+        self.generation = reply.generation
         #: Store time of the decision.
-        self.at_us = at_us
+        self.at_us = reply.now_us
         #: Calls left per limit of the demand.
         self.left = left
         #: The limit of the demand that refused, counted from 1; -1 the breaker; 0 when granted.
         self.blocked = blocked
         self.wait_us = wait_us
         #: Of a probe, or of a call that holds a slot.
-        self.token = token
+        self.token = ""
         #: How many calls it is leave for.
-        self.calls = calls
+        self.calls = 1
         #: What the first caller made of it; all who share the answer share that too.
         self.decision: Decision | None = None
 
     def with_token(self, token: str) -> "Answer":
         """The same, for the one caller who holds this token."""
-        return Answer(
-            granted=self.granted,
-            verdict=self.verdict,
-            generation=self.generation,
-            at_us=self.at_us,
-            left=self.left,
-            token=token,
-        )
+        own = copy(self)
+        own.token = token
+        return own
 
 
 #: ``None`` in place of an answer: Redis did not answer in time, decide locally.
@@ -88,12 +84,15 @@ class Domain(Protocol):
     gathering: "Question | None"
     in_flight: "Question | None"
 
-    def guard(self) -> tuple[tuple[bytes, ...], Guard]:
-        """Keys and arguments of the breaker; both empty when the domain has none."""
+    def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
+        """All keys of a question about limits of these ``keys``, and the breaker's part of it."""
         ...
 
-    def learned(self, verdict: int, generation: int, wait_us: int) -> None:
-        """Redis answered in time; ``verdict`` is about the domain as a whole."""
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
+        """Redis answered in time; ``verdict`` is about the domain as a whole.
+
+        ``rest`` is the text of a breaker that is closed and at rest, if it was looked at.
+        """
         ...
 
     def unused(self, demand: Demand, answer: Answer) -> None:
@@ -107,13 +106,13 @@ class Question:
     __slots__ = (
         "begun",
         "calls",
+        "counters",
         "deadline",
         "domain",
         "groups",
         "held",
-        "limits",
-        "numbers",
         "over",
+        "places",
         "sent_at",
         "token",
     )
@@ -121,10 +120,9 @@ class Question:
     def __init__(self, domain: Domain, deadline_s: float, token: str) -> None:
         self.domain = domain
         self.groups: dict[Demand, list[Caller]] = {}
-        #: Every counter of the groups: by key its number from 1, in order its limit. A counter
-        #: stands once, or what one group spends would be overwritten by what the next one does.
-        self.numbers: dict[bytes, int] = {}
-        self.limits: list[Limit] = []
+        #: How many counters there are, and which of them each group asks for; known when it is sent.
+        self.counters = 0
+        self.places: list[list[int]] = []
         self.calls = 0
         #: When its first caller came, and until when that one waits at most; monotonic seconds.
         self.begun = monotonic()
@@ -136,37 +134,29 @@ class Question:
         #: Every caller has been told something.
         self.over = False
 
-    def join(self, demand: Demand, caller: Caller) -> None:
-        callers = self.groups.get(demand)
-        if callers is None:
-            callers = self.groups[demand] = []
-            for ref in demand.refs:
-                if ref.key not in self.numbers:
-                    self.limits.append(ref.limit)
-                    self.numbers[ref.key] = len(self.limits)
-        callers.append(caller)
-        self.calls += 1
-
-    def most_important_first(self) -> None:
-        """Bring the groups into the order in which they are served; it is the order of the reply."""
+    def write(self, not_after: int, part: float, now_us: int) -> tuple[tuple[bytes, ...], bytes]:
+        """Keys and text of the question, as ``admit.lua`` takes them."""
         if len(self.groups) > 1:
+            # The order in which they are served; it is the order of the reply.
             self.groups = dict(sorted(self.groups.items(), key=lambda group: -group[0].priority))
-
-    def encode(self, not_after: int, guard: Guard, part: float, now_us: int) -> bytes:
-        """The whole question, as ``admit.lua`` takes it."""
-        rules = RuleBook(part, now_us)
-        limits = [rules.number(limit) for limit in self.limits]
-        words: list[int | str] = [not_after, self.token, *(guard or (0,))]
-        words.append(len(rules.numbers) // 6)
-        words += rules.numbers
-        words.append(len(limits))
-        words += limits
-        numbers = self.numbers
+        # A counter stands once, or what one group spends would be overwritten by what the next one does.
+        numbers: dict[bytes, int] = {}
+        groups: list[tuple[GroupText, int]] = []
         for demand, callers in self.groups.items():
-            words += (demand.priority, demand.bulk or len(callers), len(demand.refs))
-            for ref, cost in zip(demand.refs, demand.costs, strict=True):
-                words += (numbers[ref.key], cost)
-        return msgpack_encode(words)
+            seen, places = [], []
+            for key in demand.keys:
+                number = numbers.get(key)
+                if number is None:
+                    number = numbers[key] = len(numbers) + 1
+                    seen.append(0)
+                else:
+                    seen.append(number)
+                places.append(number)
+            groups.append((demand.text(tuple(seen), part, now_us), demand.bulk or len(callers)))
+            self.places.append(places)
+        self.counters = len(numbers)
+        keys, guard = self.domain.put(tuple(numbers))
+        return keys, join_question(not_after, self.token, guard, groups)
 
     def tell_all(self, answer: Answer | None) -> None:
         self.over = True

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from fuseboard.admission.gate import Gate
+from fuseboard.admission.gate import Gate, Tally
 from fuseboard.contract.policy import Tuning
 from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
@@ -20,6 +20,7 @@ class Reports:
         self._health = health
         self._tuning = tuning
         self._gates: dict[str, Gate] = {}
+        self._tallies: list[Tally] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, gate: Gate, *, urgent: bool) -> None:
@@ -34,11 +35,21 @@ class Reports:
             self._timer.cancel()
         self._timer = loop.call_at(due, self.flush)
 
+    def tally(self, tally: Tally) -> None:
+        """Count a call that went well with the others, when the next report is due."""
+        tally.scheduled = True
+        self._tallies.append(tally)
+        self.add(tally.gate, urgent=False)
+
     def flush(self) -> None:
         """Send everything pending now; drop it when Redis is gone, for then it decides nothing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        tallies, self._tallies = self._tallies, []
+        for tally in tallies:
+            tally.scheduled = False
+            tally.count()
         gates, self._gates = self._gates, {}
         for gate in gates.values():
             pending, gate.pending, gate.scheduled = gate.pending, {}, False

@@ -142,7 +142,7 @@ class RequestAdmission:
             self.counters.requests_allowed(tenant or "-", calls)
 
         supply = Supply(domain, demand, sign, count)
-        if tenant and domain.is_plain(demand):
+        if tenant and demand.plain:
             self.stocked[tenant] = supply
         return supply
 

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from fuseboard.admission.demand import Demand, LimitRef, RuleBook
-from fuseboard.admission.question import msgpack_encode
+from fuseboard.admission.encoding import msgpack_encode
 from fuseboard.contract.policy import Limit
 from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
@@ -14,6 +14,9 @@ from fuseboard.store.scripts import SETTLE
 WAIT_S = 0.005
 #: More than this many kept while Redis is gone, and the oldest are forgotten: leases end by themselves.
 MAX_WAITING = 10_000
+
+#: Corrections in one question.
+MAX_TOGETHER = 500
 
 
 @dataclass(slots=True)
@@ -77,12 +80,17 @@ class Settlements:
         if not self._health.usable:
             return
         for corrections in waiting.values():
-            rules = RuleBook(self._health.shared_tenths, self._health.store_time_us())
-            words: list[object] = [rules.numbers]
-            for (_, at_us), correction in corrections.items():
-                words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens)
-            keys = tuple(key for key, _ in corrections)
-            self._store.run(SETTLE, keys, (msgpack_encode(words),), self._answered)
+            every = list(corrections.items())
+            for first in range(0, len(every), MAX_TOGETHER):
+                self._send(every[first : first + MAX_TOGETHER])
+
+    def _send(self, corrections: list[tuple[tuple[bytes, int], Correction]]) -> None:
+        rules = RuleBook(self._health.shared_tenths, self._health.store_time_us())
+        words: list[object] = [rules.numbers]
+        for (_, at_us), correction in corrections:
+            words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens)
+        keys = tuple(key for (key, _), _ in corrections)
+        self._store.run(SETTLE, keys, (msgpack_encode(words),), self._answered)
 
     def _answered(self, reply: Reply) -> None:
         if isinstance(reply, Exception) and not isinstance(reply, ConnectionLostError):

@@ -49,7 +49,7 @@ class Peeker:
             live_servers=lambda: 1,
             usable=lambda: False,
         )
-        self.requests = RequestDomains(environment, self._settlements)
+        self.requests = RequestDomains(environment, self._settlements, together=store.together)
 
     def gate(self, dependency: Dependency) -> Gate:
         return Gate(
@@ -58,6 +58,7 @@ class Peeker:
             dependency=dependency,
             on_change=self.changed.set,
             report_soon=lambda gate: None,
+            counters=Counters(),
             settlements=self._settlements,
             leases=self._leases,
         )

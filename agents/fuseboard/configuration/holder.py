@@ -38,6 +38,8 @@ class Configuration:
         self.environment = environment
         self.clock = clock or ServerClock()
         self.snapshot: Snapshot = built_in(environment)
+        #: Rises with whatever may change a tenant's rules: what was worked out before holds no more.
+        self.changes = 0
         #: The policy's bytes, for the copy on disk; empty while built in.
         self.document = b""
         #: The divisor of local shares: the most servers of the last minutes.
@@ -159,6 +161,7 @@ class Configuration:
         self.document = offer.document or self.document
         self.snapshot = Snapshot(head=offer.head, policy=policy, source=offer.source, tenants=tenants)
         self._rejected_from = offer.source
+        self.changes += 1
         self._settle(offer)
         for listener in self._listeners:
             listener(self.snapshot)
@@ -166,6 +169,7 @@ class Configuration:
     def _confirm(self, offer: Offer) -> None:
         """The head in force, offered again: learn its tenants, and who vouches for it."""
         self._take(self.snapshot.tenants, offer)
+        self.changes += 1
         if _TRUST[offer.source] > _TRUST[self.snapshot.source]:
             self.snapshot.source = offer.source
         self._settle(offer)

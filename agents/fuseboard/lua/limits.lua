@@ -12,7 +12,7 @@ local function new_limit(key, rules, r)
     -- All fields at once: a table that grows field by field costs several times as much.
     return {
         key = key, algorithm = rules[r], limit = rules[r + 1], window = rules[r + 2], size = rules[r + 3],
-        shadow = rules[r + 4] == 1, lenient = rules[r + 5] == 1, wanted = 0, us = 0, fraction = 0,
+        shadow = rules[r + 4] == 1, lenient = rules[r + 5] == 1, us = 0, fraction = 0,
     }
 end
 

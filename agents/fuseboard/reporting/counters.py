@@ -78,6 +78,11 @@ class Counters:
         if (counts := self._of(dependency)) is not None:
             counts.outcomes[outcome] += 1
 
+    def calls_ok(self, dependency: str, times: int) -> None:
+        """Calls to a dependency that ended well, counted together."""
+        if (counts := self._of(dependency)) is not None:
+            counts.outcomes[Outcome.OK] += times
+
     def call_refused(self, dependency: str, reason: Reason) -> None:
         if (counts := self._of(dependency)) is not None:
             counts.refused[reason] += 1

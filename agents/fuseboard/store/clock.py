@@ -12,20 +12,22 @@ class StoreClock:
     def __init__(self) -> None:
         # Store time minus the monotonic clock in us, the largest of this stretch and of the last:
         # a reply delayed on its way back makes the difference smaller, never larger.
-        self._offsets: tuple[int | None, int | None] = (None, None)
+        self._newest: int | None = None
+        self._older: int | None = None
+        self._offset: int | None = None
         self._since = monotonic()
 
     def learn(self, now_us: int) -> None:
         """Redis answered; ``now_us`` is its time."""
         moment = monotonic()
         offset = now_us - int(moment * 1_000_000)
-        newest, older = self._offsets
         if moment - self._since > STRETCH_S:
-            newest, older, self._since = None, newest, moment
-        self._offsets = (offset if newest is None else max(newest, offset), older)
+            self._older, self._newest, self._since = self._newest, None, moment
+        elif self._newest is not None and offset <= self._newest:
+            return
+        self._newest = offset
+        self._offset = offset if self._older is None else max(offset, self._older)
 
     def now_us(self) -> int:
         """Its time, to the delay of its quickest recent reply; 0 before it ever said."""
-        newest, older = self._offsets
-        known = max(offset for offset in (newest, older, -1 << 62) if offset is not None)
-        return 0 if known == -1 << 62 else int(monotonic() * 1_000_000) + known
+        return 0 if self._offset is None else int(monotonic() * 1_000_000) + self._offset

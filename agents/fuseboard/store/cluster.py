@@ -43,6 +43,8 @@ _FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
 class ClusterStore:
     """A ``Store``; see there."""
 
+    together = False
+
     def __init__(self, url: StoreUrl) -> None:
         self._map = ClusterMap(url, self._ended)
         self._keeper: asyncio.Task[None] | None = None

@@ -1,6 +1,7 @@
 """Redis as the rest of the agent sees it, whether it is one server, a Cluster or watched by Sentinels."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import hiredis
@@ -11,11 +12,32 @@ Reply = object
 OnReply = Callable[[Reply], None]
 Word = str | bytes | int
 
+#: Keys of a question whose packed form is kept.
+FEW_KEYS = 12
+
 
 def pack(*command: Word) -> bytes:
     """A command as it goes over the wire."""
     packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type] # its stub knows tuples of one only
     return packed
+
+
+def pack_question(script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word]) -> bytes:
+    """A script with its keys and arguments, as they go over the wire."""
+    if len(arguments) != 1 or not isinstance(arguments[0], bytes):
+        return pack("EVALSHA", script.sha, len(keys), *keys, *arguments)
+    # Few keys are often asked for again, together; many never.
+    head = _remembered_head(script, keys) if len(keys) <= FEW_KEYS else _head(script, keys)
+    return b"%b$%d\r\n%b\r\n" % (head, len(arguments[0]), arguments[0])
+
+
+def _head(script: Script, keys: tuple[bytes, ...]) -> bytes:
+    """All but the one argument."""
+    words = pack(len(keys), *keys)
+    return b"*%d\r\n%b%b" % (4 + len(keys), script.command, words[words.index(b"$") :])
+
+
+_remembered_head = lru_cache(maxsize=4096)(_head)
 
 
 class ConnectionLostError(Exception):
@@ -28,6 +50,9 @@ class NotServedError(ConnectionLostError):
 
 class Store(Protocol):
     """Made by ``open_store``. ``connect`` is for a background task; a decision never waits for one."""
+
+    #: Whether keys of different hash tags may stand in one question.
+    together: bool
 
     @property
     def connected(self) -> bool:

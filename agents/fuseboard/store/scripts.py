@@ -1,13 +1,14 @@
 """The questions put to Redis: loads ``lua/``, one ``Script`` each."""
 
+import re
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 
 #: How every script reads the time. Tests put virtual time in its place; nothing else differs.
 CLOCK = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
-#: Parts that several scripts share, put in where they say so.
-_PARTS = ("breaker_text", "limits")
+#: Parts of scripts, put in where a line says so; parts may have parts.
+_INSERT = re.compile(r"^ *-- insert (\w+)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,11 @@ class Script:
     #: SHA-1 in hexadecimal, by which Redis knows a loaded script.
     sha: str
 
+    @property
+    def command(self) -> bytes:
+        """The words that ask it, as they go over the wire: its keys and arguments follow."""
+        return b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % self.sha.encode()
+
 
 def read_script(name: str, *, clock: str = CLOCK) -> Script:
     """Load ``lua/<name>.lua`` whole, with the shared functions inserted where it says so."""
@@ -24,8 +30,8 @@ def read_script(name: str, *, clock: str = CLOCK) -> Script:
     text = (folder / f"{name}.lua").read_text()
     if text.count(CLOCK) != 1:
         raise ValueError(f"lua/{name}.lua must read the time exactly once, as store/scripts.py spells it")
-    for part in _PARTS:
-        text = text.replace(f"-- insert {part}\n", (folder / f"{part}.lua").read_text())
+    while _INSERT.search(text):
+        text = _INSERT.sub(lambda part: (folder / f"{part[1]}.lua").read_text(), text)
     text = text.replace(CLOCK, clock)
     return Script(name=name, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 import hiredis
 
 from fuseboard.contract.store_url import Address, StoreUrl
-from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word, pack
+from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word, pack, pack_question
 from fuseboard.store.pipe import Pipe, open_pipe, settles
 from fuseboard.store.scripts import Script
 
 
 class SingleStore:
     """A ``Store``; see there."""
+
+    together = True
 
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
@@ -76,19 +78,19 @@ class SingleStore:
     def run(
         self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
     ) -> None:
-        tail = (len(keys), *keys, *arguments)
+        command = pack_question(script, keys, arguments)
 
         def answered(reply: Reply) -> None:
             if not isinstance(reply, hiredis.ReplyError):
                 on_reply(reply)
             elif str(reply).startswith("NOSCRIPT"):
                 # Nothing ran, so asking again cannot consume twice.
-                self.ask(pack("EVAL", script.text, *tail), on_reply)
+                self.ask(pack("EVAL", script.text, len(keys), *keys, *arguments), on_reply)
             else:
                 on_reply(reply)
                 self._refused(str(reply))
 
-        self.ask(pack("EVALSHA", script.sha, *tail), answered)
+        self.ask(command, answered)
 
     def isolate(self, deadline_s: float) -> bool:
         return False

@@ -112,8 +112,8 @@ MUTANTS = [
     Mutant(
         "open for ever",
         "admit",
-        "                before = 'open'\n                move(breaker, 'half_open', 'open_time_over', 0, now)",
-        "                verdict, wait = OPEN, 1",
+        "            before = 'open'\n            move(breaker, 'half_open', 'open_time_over', 0, now)",
+        "            verdict, wait = OPEN, 1",
     ),
     Mutant(
         "the generation only counts up",
@@ -220,7 +220,7 @@ MUTANTS = [
     Mutant(
         "first come takes all",
         "admit",
-        "shares[i] = contenders > 1 and max(1, floor(fits(groups[i]) / contenders)) or groups[i].need",
+        "shares[i] = share(groups[i], contenders)",
         "shares[i] = groups[i].need",
     ),
     Mutant(
@@ -290,14 +290,74 @@ MUTANTS = [
     Mutant(
         "the cost is forgotten when there is plenty",
         "admit",
-        "limit.wanted = limit.wanted + count * asked[j + 1]",
-        "limit.wanted = limit.wanted + count",
+        "rule[n], wanted[n] = r, count * asked[j + 2]",
+        "rule[n], wanted[n] = r, count",
+    ),
+    Mutant(
+        "a counter that several ask for counts the first alone",
+        "admit",
+        "wanted[place] = wanted[place] + count * asked[j + 2]",
+        "wanted[place] = wanted[place]",
     ),
     Mutant(
         "what is asked last is not counted",
         "admit",
-        "if left < 0 or limit.tokens or limit.unreadable then enough = false break end",
-        "if room(limit, 1) < 1 or limit.tokens or limit.unreadable then enough = false break end",
+        "figures[i], usual, i = left, left >= 0, i + 1",
+        "figures[i], usual, i = left, left + wanted[i] > 0, i + 1",
+    ),
+    Mutant(
+        "the fraction of a microsecond is lost when there is plenty",
+        "admit",
+        "pack_struct('>dddd', a, sum % limit, limit, window)",
+        "pack_struct('>dddd', a, 0, limit, window)",
+    ),
+    Mutant(
+        "an idle bucket saves up when there is plenty",
+        "admit",
+        "if us < now then us, fraction = now, 0 end",
+        "",
+    ),
+    Mutant(
+        "the new limit is applied to what was counted under the old one",
+        "admit",
+        "known = us >= 0 and fraction >= 0 and fraction < limit and of_limit == limit\n                        and",
+        "known = us >= 0 and fraction >= 0 and",
+    ),
+    Mutant(
+        "a counter of another type is an empty one",
+        "admit",
+        "redis.call('TYPE', KEYS[before_limits + n]).ok ~= 'none'",
+        "false",
+    ),
+    Mutant(
+        "the ring stands still while there is plenty",
+        "admit",
+        "and head == floor(now / width) and",
+        "and",
+    ),
+    Mutant(
+        "the newest sub-bucket is not counted when there is plenty",
+        "admit",
+        "pack_struct('>d', b + more)",
+        "pack_struct('>d', b)",
+    ),
+    Mutant(
+        "a hold is not looked at while the breaker rests",
+        "admit",
+        "if texts[2] == asked[9] and not texts[1] and not texts[3] then",
+        "if texts[2] == asked[9] and not texts[3] then",
+    ),
+    Mutant(
+        "a vendor's wish is not looked at while the breaker rests",
+        "admit",
+        "if texts[2] == asked[9] and not texts[1] and not texts[3] then",
+        "if texts[2] == asked[9] and not texts[1] then",
+    ),
+    Mutant(
+        "a breaker that lets traffic grow back rests",
+        "admit",
+        "if verdict == ADMITS and not texts[1] and not texts[3] and not before and not part then rest = texts[2] end",
+        "if verdict == ADMITS and not texts[1] and not texts[3] and not before then rest = texts[2] end",
     ),
     Mutant("garbage that does not add up is believed", "admit", "if sum ~= stored[3] or not", "if not"),
 ]

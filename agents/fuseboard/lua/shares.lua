@@ -1,0 +1,154 @@
+-- Inserted into admit.lua, for when there is not enough for everybody, or nobody may go: who gets
+-- what, and who is refused by what.
+
+local limits, groups, at = {}, {}, groups_at
+while asked[at] do
+    local count, last = asked[at + 1], at + 3 * asked[at + 2]
+    local group = {
+        class = asked[at], count = count, need = admitting and count or 0, granted = 0, blocked = 0, wait = 0,
+        limits = {}, costs = {}, first = 0,
+    }
+    if part then
+        -- Which calls pass is decided by the digits of the clock: even, and the same when replayed.
+        local passing = floor(count * part + (now % 1000) / 1000)
+        if passing < group.need then
+            group.need, group.blocked, group.wait, verdict = passing, -1, 100000, SLOW_START
+        end
+    end
+    if not admitting then group.blocked, group.wait = -1, wait end
+    for j = at + 3, last, 3 do
+        local limit = limits[asked[j]]
+        if not limit then
+            local place = #limits + 1
+            limit = new_limit(KEYS[before_limits + place], asked, rules[asked[j + 1]])
+            limits[place] = limit
+            if admitting then
+                read_limit(limit, texts[before_limits + place])
+                if limit.outside then return cmsgpack.pack({ LATE, 0, 0, now, '', {} }) end
+            end
+        end
+        group.limits[#group.limits + 1], group.costs[#group.costs + 1] = limit, asked[j + 2]
+    end
+    groups[#groups + 1] = group
+    at = last + 3
+end
+
+-- Grant class by class; within one, in rounds of equal shares of whatever is scarce. Spending
+-- happens on the copies read above.
+local function fits(group)
+    local most = slots or group.need
+    for j, limit in ipairs(group.limits) do
+        if not limit.shadow then most = min(most, room(limit, group.costs[j])) end
+    end
+    return most
+end
+
+local function grant(group, calls)
+    for j, limit in ipairs(group.limits) do
+        local counted = calls
+        if limit.shadow then
+            counted = min(calls, max(0, room(limit, group.costs[j])))
+            limit.refused = (limit.refused or 0) + calls - counted
+        end
+        if counted > 0 then spend(limit, counted * group.costs[j]) end
+    end
+    group.granted, group.need = group.granted + calls, group.need - calls
+    if slots then slots = slots - calls end
+end
+
+-- How many groups still want probes; each limit learns how many want of it.
+local function count_contenders(first, last)
+    local contenders = 0
+    for _, limit in ipairs(limits) do limit.contenders = 0 end
+    for i = first, last do
+        if groups[i].need > 0 and fits(groups[i]) > 0 then
+            contenders = contenders + 1
+            for _, limit in ipairs(groups[i].limits) do limit.contenders = limit.contenders + 1 end
+        end
+    end
+    return contenders
+end
+
+-- Of what is there at the start of the round; one call at least, in order of arrival.
+local function share(group, contenders)
+    local most = slots and floor(slots / max(1, contenders)) or group.need
+    for j, limit in ipairs(group.limits) do
+        if not limit.shadow and limit.contenders > 1 then
+            most = min(most, floor(room(limit, group.costs[j]) / limit.contenders))
+        end
+    end
+    return max(1, most)
+end
+
+local position = 1
+while admitting and position <= #groups do
+    local last = position
+    while groups[last + 1] and groups[last + 1].class == groups[position].class do last = last + 1 end
+    repeat
+        local contenders, progress = count_contenders(position, last), false
+        local shares = {}
+        for i = position, last do shares[i] = share(groups[i], contenders) end
+        for i = position, last do
+            local calls = min(groups[i].need, shares[i], fits(groups[i]))
+            if calls > 0 then
+                grant(groups[i], calls)
+                progress = true
+            end
+        end
+    until not progress
+    position = last + 1
+end
+
+local figures, granted_total = {}, 0
+for _, group in ipairs(groups) do
+    if group.need > 0 then
+        if slots and slots <= 0 then
+            group.blocked, group.wait = -1, (soonest or now + lease) - now
+        else
+            local least, scarcest, its_cost = group.need, nil, nil
+            for j, limit in ipairs(group.limits) do
+                local left = limit.shadow and group.need or max(0, room(limit, group.costs[j]))
+                if left < least then least, scarcest, its_cost = left, limit, group.costs[j] end
+            end
+            group.wait = wait_for(scarcest, its_cost)
+            for index, limit in ipairs(limits) do
+                if limit == scarcest then group.blocked = index break end
+            end
+        end
+    end
+    group.first = granted_total + 1
+    granted_total = granted_total + group.granted
+end
+for _, group in ipairs(groups) do
+    figures[#figures + 1] = group.granted
+    figures[#figures + 1] = group.blocked
+    figures[#figures + 1] = group.wait
+end
+for _, limit in ipairs(limits) do
+    figures[#figures + 1] = admitting and max(0, room(limit, 1)) or 0
+    figures[#figures + 1] = limit.refused or 0
+    figures[#figures + 1] = limit.unreadable or 0
+end
+
+-- Commit. What was repaired is written even when nothing was granted, or it would never heal.
+for _, group in ipairs(groups) do
+    for _, limit in ipairs(group.limits) do
+        if limit.tokens then
+            for n = group.first, group.first + group.granted - 1 do
+                limit.tokens[#limit.tokens + 1] = token .. '.' .. n
+            end
+        end
+    end
+end
+for _, limit in ipairs(limits) do
+    if limit.spent or limit.repaired then write_limit(limit) end
+end
+if granted_total > 0 and write_guard then
+    if verdict == PROBES then
+        for i = 1, granted_total do
+            breaker.permits[#breaker.permits + 1] = { token = token .. '.' .. i, expires = now + lease }
+        end
+    end
+    write_guard()
+end
+return cmsgpack.pack({ verdict, generation, wait, now, rest, figures })
