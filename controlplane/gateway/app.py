@@ -145,6 +145,7 @@ class GatewayApp:
             server_time_us=int(wall * 1_000_000),
             next_ms=fleet.next_ms,
             live_servers=fleet.live_servers,
+            also=gateway.agreed.part(beat, now),
         )
 
     def _other(self, scope: Message) -> tuple[int, bytes, Headers]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fuseboard.contract.policy import ConfigHead, decode_policy
+from fuseboard.contract.policy import ConfigHead, Tuning, decode_policy
 from fuseboard.contract.sync import Applied, SyncRequest
 
 #: More changed tenants than this are not listed: the server asks again for those it holds.
@@ -73,6 +73,7 @@ class Configuration:
         self.environment = environment
         self.head = ConfigHead(epoch=0, revision=0, hash="")
         self.policy = b""
+        self.tuning = Tuning()
         self.tenants: dict[str, bytes] = {}
         self.changes = Changes(floor=0)
         self.policies_sent = 0
@@ -97,18 +98,21 @@ class Configuration:
         if loaded.whole and self.tenants and not any(loaded.tenants.values()):
             raise Refused("no tenants at all, where there were some")
         if loaded.policy != self.policy:
-            decode_policy(loaded.policy)
+            self.tuning = decode_policy(loaded.policy).tuning
         self._replace(loaded)
         return True
 
-    def answer(self, beat: SyncRequest, *, server_time_us: int, next_ms: int, live_servers: int) -> bytes:
-        """The ``SyncResponse`` for this beat, as JSON."""
+    def answer(
+        self, beat: SyncRequest, *, server_time_us: int, next_ms: int, live_servers: int, also: bytes = b""
+    ) -> bytes:
+        """The ``SyncResponse`` for this beat, as JSON; ``also`` are further fields of it."""
         head, applied = self.head, beat.applied
-        start = b'{"server_time_us":%d,"next_ms":%d,"live_servers":%d,%b' % (
+        start = b'{"server_time_us":%d,"next_ms":%d,"live_servers":%d,%b%b' % (
             server_time_us,
             next_ms,
             live_servers,
             self._head_part,
+            also,
         )
         if applied.hash == head.hash and applied.revision == head.revision and applied.epoch == head.epoch:
             return start + (self._tenants_part(beat.want) if beat.want else _NOTHING) + b"}"

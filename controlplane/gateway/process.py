@@ -8,6 +8,7 @@ import structlog
 from msgspec import DecodeError
 
 from controlplane.gateway.adoption import known_server_of
+from controlplane.gateway.agreed import Agreed
 from controlplane.gateway.beats import Names
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.configuration import Configuration, Loaded, Refused
@@ -50,6 +51,9 @@ class Gateway:
         self.readers = Readers(self.clock, timeout_s=settings.body_timeout_s)
         #: Whether a configuration was ever read; once true, it stays so.
         self.ready = False
+        self.agreed = Agreed(
+            self.clock, lambda: [(name, held.tuning) for name, held in self.configurations.items()]
+        )
         self._read_at = self.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._flusher: Flusher | None = None
@@ -88,6 +92,7 @@ class Gateway:
             self._keep(self._refresher.listen, "listen"),
             self._keep(self._sweep, "sweep"),
             self._keep(self._flusher.run, "flush"),
+            self._keep(self.agreed.run, "agree"),
         ]
         log.info("gateway.started", gateway=self.settings.gateway, beat_ms=self.settings.beat_ms)
 

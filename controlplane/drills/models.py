@@ -1,0 +1,43 @@
+from datetime import datetime
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from fuseboard.contract.words import DrillKind
+
+
+class Drill(models.Model):
+    """One exercise. Ended ones stay as history."""
+
+    environment = models.CharField(max_length=64)
+    kind = models.CharField(max_length=16, choices=[(kind.value, kind.value) for kind in DrillKind])
+    #: Chosen once, when it began: what an admin saw is what takes part.
+    servers = ArrayField(models.CharField(max_length=64))
+    #: How they were chosen, in words: ``3 servers``, ``20 % of the fleet``, ``service checkout``.
+    chosen = models.CharField(max_length=200)
+    reason = models.CharField(max_length=500)
+    actor = models.CharField(max_length=200)
+    began_at = models.DateTimeField(db_default=Now())
+    ends_at = models.DateTimeField()
+    #: Ended by somebody before its time.
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_by = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(kind__in=[kind.value for kind in DrillKind]), name="drill_kind_known"
+            ),
+            models.CheckConstraint(condition=Q(ends_at__gt=F("began_at")), name="drill_ends_after_start"),
+            models.CheckConstraint(condition=~Q(reason=""), name="drill_has_reason"),
+            models.CheckConstraint(condition=Q(servers__len__gt=0), name="drill_has_servers"),
+        )
+        indexes = (models.Index(fields=["environment", "-began_at"], name="drill_newest_first"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment} {self.kind} {self.chosen}"
+
+    def under_way(self, now: datetime) -> bool:
+        return self.ended_at is None and self.ends_at > now

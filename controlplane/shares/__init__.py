@@ -1,0 +1,1 @@
+"""Who may spend which piece of the ``reserved`` limits without Redis."""

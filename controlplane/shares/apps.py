@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class SharesConfig(AppConfig):
+    name = "controlplane.shares"
+    label = "shares"

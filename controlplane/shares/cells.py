@@ -1,0 +1,78 @@
+"""Cells of a whole that is halved again and again: which are free, and where a new one fits."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Cell(NamedTuple):
+    """One of ``2**level`` equal pieces."""
+
+    level: int
+    place: int
+
+    @property
+    def buddy(self) -> "Cell":
+        """The other half of what it is a half of."""
+        return Cell(self.level, self.place ^ 1)
+
+    @property
+    def parent(self) -> "Cell":
+        return Cell(self.level - 1, self.place >> 1)
+
+    def shrunk(self, level: int) -> "Cell":
+        """Its first part at a deeper level."""
+        return Cell(level, self.place << (level - self.level))
+
+
+class FreeCells:
+    """What nobody has, as the largest cells there are."""
+
+    def __init__(self, taken: Iterable[Cell]) -> None:
+        taken = set(taken)
+        split: set[Cell] = set()
+        for cell in taken:
+            while cell.level and cell.parent not in split:
+                cell = cell.parent
+                split.add(cell)
+        self._cells: set[Cell] = set() if taken else {Cell(0, 0)}
+        for cell in split:
+            for half in (Cell(cell.level + 1, cell.place * 2), Cell(cell.level + 1, cell.place * 2 + 1)):
+                if half not in split and half not in taken:
+                    self._cells.add(half)
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell in self._cells
+
+    def room_at(self, level: int) -> int:
+        """How many cells of this level can be had."""
+        return sum(2 ** (level - cell.level) for cell in self._cells if cell.level <= level)
+
+    def take(self, level: int) -> Cell:
+        """A cell of this level, where there is most room to grow. Raises ``LookupError``."""
+        chosen = min(self._cells, default=None)
+        if chosen is None or chosen.level > level:
+            raise LookupError(f"no free cell at level {level}")
+        self._cells.remove(chosen)
+        while chosen.level < level:
+            chosen = Cell(chosen.level + 1, chosen.place * 2)
+            self._cells.add(chosen.buddy)
+        return chosen
+
+    def remove(self, cell: Cell) -> None:
+        """Take exactly this one."""
+        self._cells.remove(cell)
+
+
+def freed(before: Cell, level: int) -> list[Cell]:
+    """What is left of a cell without its first part at ``level``."""
+    parts = []
+    while before.level < level:
+        half = before.shrunk(before.level + 1)
+        parts.append(half.buddy)
+        before = half
+    return parts
+
+
+def level_for(servers: int) -> int:
+    """The fewest halvings that give each of ``servers`` a piece."""
+    return max(0, servers - 1).bit_length()

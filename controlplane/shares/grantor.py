@@ -1,0 +1,231 @@
+"""One gateway's part in giving out pieces: what it heard, what it watched, what it may promise.
+
+``step`` works on the rows of one environment while their lock is held, and changes them; only
+after they are written is ``commit`` called, and only then is anything promised. What makes the
+sum hold, whatever pods, gateways and networks do:
+
+* a piece that is out is nobody else's: cells never overlap, and Postgres keeps the rows;
+* a promise ends ``lease_s`` after the *beginning* of the transaction that renewed its row,
+  and pods count from the moment they asked, so that a pod stops before any gateway that saw
+  the row unchanged for that long may give the piece away;
+* a smaller piece is agreed with its server: the rest stays out until it says so;
+* between two owners a piece rests, so that what the first has spent left every window.
+"""
+
+from collections.abc import Callable, Iterable
+
+from controlplane.shares.cells import Cell, FreeCells, freed, level_for
+from controlplane.shares.step import Heard, Holder, Promise, Row, Step
+from fuseboard.contract.shares import MAX_LEVEL, HeldShare
+
+#: How much slower than ours a pod's or another gateway's clock may run.
+DRIFT = 1.02
+DRIFT_MS = 1_000
+#: A server not heard for so long is not spoken for.
+STALE_S = 60.0
+#: A piece is renewed when this part of its lease has passed.
+RENEW_AFTER = 0.25
+
+
+class Grantor:
+    """One environment, as one gateway process deals with it."""
+
+    def __init__(self) -> None:
+        self.promises: dict[Holder, Promise] = {}
+        self._heard: dict[Holder, Heard] = {}
+        #: Somebody waits for a piece, or for another to give some of it up.
+        self._unsettled = False
+        #: When a server was last seen to come, on this gateway's clock.
+        self._last_came = float("-inf")
+        #: Row -> what it said, and since when it has said so to this process.
+        self._watched: dict[int, tuple[tuple[int, int, str], float]] = {}
+
+    def hear(self, server: str, boot: str, *, share: HeldShare | None, leaving: bool, now: float) -> None:
+        """A server beat; cheap, for it is in the path of every beat."""
+        self._heard[server, boot] = Heard(now, share, leaving)
+
+    def promise_to(self, server: str, boot: str, now: float) -> Promise | None:
+        """What this server may be told now."""
+        promise = self.promises.get((server, boot))
+        return promise if promise is not None and promise.until > now else None
+
+    def wants_a_look(self, now: float, lease_s: float) -> bool:
+        """Whether the rows should be looked at before the next regular time."""
+        if self._unsettled:
+            return True
+        for holder, heard in self._heard.items():
+            promise = self.promises.get(holder)
+            if promise is None or heard.leaving or self._due(promise, now, lease_s):
+                return True
+        return False
+
+    def step(
+        self,
+        rows: Iterable[Row],
+        *,
+        begun: float,
+        seen: float,
+        lease_s: float,
+        rest_s: float,
+        new_terms: Callable[[], int],
+    ) -> Step:
+        """Decide what becomes of the rows, which were read after ``begun`` and before ``seen``."""
+        step = Step(begun=begun, rows=list(rows), heard=self._heard)
+        self._heard = {}
+        lease_ms, rest_ms = int(lease_s * 1000), int(rest_s * 1000)
+        self._watch(step, seen)
+        by_holder = {row.holder: row for row in step.rows if not row.resting}
+        recent = {h: beat for h, beat in step.heard.items() if begun - beat.at < STALE_S}
+        for holder, heard in recent.items():
+            if (row := by_holder.get(holder)) is not None:
+                self._answer(step, row, heard, begun, lease_ms, rest_ms)
+        self._take_back(step, begun)
+        waiting = [h for h, heard in recent.items() if h not in by_holder and not heard.leaving]
+        self._spread(step, waiting, lease_ms, rest_ms, new_terms)
+        return step
+
+    def commit(self, step: Step, lease_s: float) -> None:
+        """The rows are written: promise what they say."""
+        promises = {}
+        for row in step.rows:
+            if row.resting:
+                continue
+            known = self.promises.get(row.holder)
+            until = step.begun + lease_s if row.holder in step.renewed else known.until if known else 0.0
+            if until > step.begun:
+                cell = row.cell.shrunk(row.offered)
+                promises[row.holder] = Promise(cell.level, cell.place, row.terms, until)
+        self.promises = promises
+
+    def abandon(self, step: Step) -> None:
+        """Nothing was written: what was heard counts with the next step, unless newer was heard since."""
+        self._heard = step.heard | self._heard
+
+    # Parts of a step
+
+    def _watch(self, step: Step, seen: float) -> None:
+        """Note since when each row has been as it is."""
+        watched = {}
+        for row in step.rows:
+            assert row.id is not None  # noqa: S101 - they come from Postgres
+            said = (row.renewals, row.terms, row.boot)
+            before = self._watched.get(row.id)
+            if before is None and not row.resting:
+                self._last_came = seen
+            watched[row.id] = before if before is not None and before[0] == said else (said, seen)
+        self._watched = watched
+
+    def _answer(self, step: Step, row: Row, heard: Heard, now: float, lease_ms: int, rest_ms: int) -> None:
+        if heard.leaving and heard.share is None:
+            self._let_rest(step, row, rest_ms)
+            return
+        share = heard.share
+        if row.offered > row.level and share is not None and share.terms == row.terms:
+            # It spends the smaller piece from now on; what it gave up rests first.
+            for cell in freed(row.cell, row.offered):
+                step.add(_resting(cell, rest_ms))
+            smaller = row.cell.shrunk(row.offered)
+            row.level, row.place = smaller
+            step.change(row)
+        promise = self.promises.get(row.holder)
+        if promise is None or self._due(promise, now, lease_ms / 1000):
+            self._renew(step, row, lease_ms, rest_ms)
+
+    @staticmethod
+    def _due(promise: Promise, now: float, lease_s: float) -> bool:
+        return promise.until - now < lease_s * (1 - RENEW_AFTER)
+
+    @staticmethod
+    def _renew(step: Step, row: Row, lease_ms: int, rest_ms: int) -> None:
+        row.renewals += 1
+        # Never less than a longer lease that may still be out.
+        row.hold_ms = max(row.hold_ms, held_ms(lease_ms, rest_ms))
+        step.renewed.add(row.holder)
+        step.change(row)
+
+    @staticmethod
+    def _let_rest(step: Step, row: Row, rest_ms: int) -> None:
+        row.server = row.boot = ""
+        row.offered = row.level
+        row.renewals += 1
+        row.hold_ms = held_ms(0, rest_ms)
+        step.change(row)
+
+    def _take_back(self, step: Step, now: float) -> None:
+        """Free what has been left alone for long enough: its server stopped long ago."""
+        over = []
+        for row in step.rows:
+            if row.id is not None and not step.is_changed(row):
+                _, since = self._watched[row.id]
+                if (now - since) * 1000 >= row.hold_ms:
+                    over.append(row)
+        step.delete(over)
+
+    def _spread(
+        self,
+        step: Step,
+        waiting: list[Holder],
+        lease_ms: int,
+        rest_ms: int,
+        new_terms: Callable[[], int],
+    ) -> None:
+        """Give the waiting a piece; make room for them; let others grow when nobody comes any more."""
+        owned = [row for row in step.rows if not row.resting]
+        free = FreeCells(row.cell for row in step.rows)
+        served = self._serve(step, waiting, len(owned), free, held_ms(lease_ms, rest_ms), new_terms)
+        quiet = not waiting and (step.begun - self._last_came) * 1000 >= rest_ms
+        wanted = min(MAX_LEVEL, level_for(len(owned) + len(waiting)))
+        if quiet:
+            for row in owned:
+                if row.level == row.offered and row.level > wanted:
+                    self._enlarge(step, row, wanted, free, new_terms)
+        if served < len(waiting) or (quiet and any(row.level > wanted for row in owned)):
+            for row in owned:
+                if row.offered < wanted:
+                    row.offered, row.terms = wanted, new_terms()
+                    step.change(row)
+        self._unsettled = served < len(waiting) or any(row.offered > row.level for row in owned)
+
+    @staticmethod
+    def _enlarge(step: Step, row: Row, wanted: int, free: FreeCells, new_terms: Callable[[], int]) -> None:
+        """Join it with its other half; or move it, and its old place rests until nobody can hold it."""
+        if row.cell.buddy in free:
+            free.remove(row.cell.buddy)
+            cell = row.cell.parent
+        elif free.room_at(wanted):
+            cell = free.take(wanted)
+            step.add(Row(None, "", "", row.level, row.place, row.level, 0, 0, row.hold_ms))
+        else:
+            return
+        row.level, row.place = cell
+        row.offered, row.terms = row.level, new_terms()
+        step.change(row)
+
+    @staticmethod
+    def _serve(
+        step: Step,
+        waiting: list[Holder],
+        owned: int,
+        free: FreeCells,
+        hold_ms: int,
+        new_terms: Callable[[], int],
+    ) -> int:
+        """Who comes gets a part that leaves as much for those who may follow; how many got any."""
+        level = min(MAX_LEVEL, level_for(2 * (owned + len(waiting))))
+        while level < MAX_LEVEL and free.room_at(level) < 2 * len(waiting):
+            level += 1
+        served = waiting[: free.room_at(level)]
+        for server, boot in served:
+            cell = free.take(level)
+            step.add(Row(None, server, boot, *cell, cell.level, new_terms(), 0, hold_ms))
+            step.renewed.add((server, boot))
+        return len(served)
+
+
+def held_ms(lease_ms: int, rest_ms: int) -> int:
+    """How long a row must stay the same before its piece is free."""
+    return int((lease_ms + rest_ms) * DRIFT) + DRIFT_MS
+
+
+def _resting(cell: Cell, rest_ms: int) -> Row:
+    return Row(None, "", "", *cell, cell.level, 0, 0, held_ms(0, rest_ms))

@@ -1,0 +1,86 @@
+"""What one look at the pieces is about: the rows, what was heard, and what becomes of them."""
+
+from dataclasses import dataclass, field
+
+from controlplane.shares.cells import Cell
+from fuseboard.contract.shares import HeldShare
+
+Holder = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Row:
+    """A piece as Postgres has it; ``id`` is ``None`` while it is new."""
+
+    id: int | None
+    server: str
+    boot: str
+    level: int
+    place: int
+    offered: int
+    terms: int
+    renewals: int
+    hold_ms: int
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.level, self.place)
+
+    @property
+    def holder(self) -> Holder:
+        return self.server, self.boot
+
+    @property
+    def resting(self) -> bool:
+        return not self.boot
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a server may be told; ``until`` on this gateway's monotonic clock."""
+
+    level: int
+    place: int
+    terms: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The newest beat of a server."""
+
+    at: float
+    share: HeldShare | None
+    leaving: bool
+
+
+@dataclass(slots=True)
+class Step:
+    """What one look at the rows decided."""
+
+    begun: float
+    rows: list[Row]
+    #: By identity.
+    _changed: dict[int, Row] = field(default_factory=dict)
+    deleted: list[int] = field(default_factory=list)
+    renewed: set[Holder] = field(default_factory=set)
+    heard: dict[Holder, Heard] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> list[Row]:
+        return list(self._changed.values())
+
+    def is_changed(self, row: Row) -> bool:
+        return id(row) in self._changed
+
+    def change(self, row: Row) -> None:
+        self._changed[id(row)] = row
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        self.change(row)
+
+    def delete(self, gone: list[Row]) -> None:
+        identities = {id(row) for row in gone}
+        self.rows = [row for row in self.rows if id(row) not in identities]
+        self.deleted += [row.id for row in gone if row.id is not None]
