@@ -92,20 +92,6 @@ class BreakerOut(Schema):
     vendor_limits: list[LimitOut]
 
 
-class TransitionOut(Schema):
-    id: int
-    dependency: str
-    generation: int
-    at: datetime
-    from_state: str
-    to_state: str
-    cause: str
-    #: The person who held or reset it; empty when the fleet tripped it.
-    actor: str
-    #: The server whose report decided it; empty for the control plane.
-    server: str
-
-
 class ConfigurationOut(Schema):
     """What belongs to no tier, tenant or dependency."""
 
@@ -116,84 +102,6 @@ class ConfigurationOut(Schema):
     tuning: dict[str, int]
 
 
-class TenantFiguresOut(Schema):
-    tenant: str
-    requests_per_s: float
-    refused_per_s: float
-
-
-class DependencyFiguresOut(Schema):
-    calls_per_s: float
-    failures_per_s: float
-    slow_per_s: float
-    refused_per_s: float
-
-
-class StoreFiguresOut(Schema):
-    p50_us: int | None
-    p99_us: int | None
-    timeouts_per_s: float
-    errors_per_s: float
-
-
-class FleetOut(Schema):
-    """Rates over the whole fleet, smoothed over about 5 s."""
-
-    revision: int
-    #: Live servers that decide by that revision or a newer one, and all live servers.
-    confirmed: int
-    servers: int
-    requests_per_s: float
-    refused_per_s: float
-    refused_by_reason: dict[str, float]
-    decided_locally_per_s: float
-    unknown_tenants_per_s: float
-    #: The busiest.
-    tenants: list[TenantFiguresOut]
-    dependencies: dict[str, DependencyFiguresOut]
-    store: StoreFiguresOut
-    frozen: bool
-    #: Gateways whose figures are in here; 0 means that nobody is measuring.
-    gateways: int
-
-
-class ServerOut(Schema):
-    name: str
-    service: str
-    zone: str
-    agent_version: str
-    state: str
-    mode: str
-    mode_since: datetime
-    mode_cause: str
-    epoch: int
-    revision: int
-    config_status: str
-    config_source: str
-    config_error: str
-    started_at: datetime
-    last_seen_at: datetime
-    calls_per_s: float
-    redis_p99_us: int | None
-    breakers: list[dict[str, Any]]
-
-
-class EntryOut(Schema):
-    id: int
-    at: datetime
-    actor: str
-    role: str
-    origin: str
-    action: str
-    target_kind: str
-    target_name: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-    reason: str
-    epoch: int | None
-    revision: int | None
-
-
 class RevisionOut(Schema):
     revision: int
 
@@ -202,16 +110,6 @@ class TenantPage(Schema):
     items: list[TenantOut]
     #: Send it as ``after`` for the next page; null at the end.
     next: str | None
-
-
-class EntryPage(Schema):
-    items: list[EntryOut]
-    next: int | None
-
-
-class TransitionPage(Schema):
-    items: list[TransitionOut]
-    next: int | None
 
 
 class RunbookOut(Schema):
@@ -249,3 +147,19 @@ class Done(Schema):
     """It was done; the audit has it."""
 
     done: Literal[True] = True
+
+
+class EffectiveOut(Schema):
+    """One value that decides about a tenant's requests."""
+
+    name: str
+    value: Any
+    source: str
+    #: Name of the tenant or the tier it stands at.
+    at: str
+    #: What the tier says, where the tenant's own stands in its place.
+    instead_of: Any
+    until: datetime | None
+    by: str
+    revision: int | None
+    changed_at: datetime | None

@@ -13,6 +13,8 @@ from controlplane.api import (
     breakers,
     configuration,
     dependencies,
+    plans,
+    revisions,
     servers,
     subjects,
     tenants,
@@ -70,7 +72,9 @@ for address, router, tag in (
     ("servers", servers.router, "fleet"),
     ("fleet", servers.fleet, "fleet"),
     ("audit", audit.router, "audit"),
+    ("revisions", revisions.router, "configuration"),
     ("agent-tokens", tokens.agents, "tokens"),
     ("api-tokens", tokens.programs, "tokens"),
 ):
     api.add_router(f"/{{environment}}/{address}", router, tags=[tag])
+api.add_router("/{environment}", plans.router, tags=["configuration"])

@@ -6,8 +6,8 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import BeforeValidator, Field
 
-from controlplane.api.answers import EntryOut, EntryPage
 from controlplane.api.auth import needs
+from controlplane.api.happenings import EntryOut, EntryPage
 from controlplane.api.schemas import Environment, Moment, PageSize, RowId, Slug, Subject, digits
 from controlplane.audit.models import Entry
 from controlplane.policies.document import environment_of

@@ -6,15 +6,9 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router
 
-from controlplane.api.answers import (
-    BreakerOut,
-    LimitOut,
-    OverrideOut,
-    RevisionOut,
-    TransitionOut,
-    TransitionPage,
-)
+from controlplane.api.answers import BreakerOut, LimitOut, OverrideOut, RevisionOut
 from controlplane.api.auth import actor_of, needs
+from controlplane.api.happenings import TransitionOut, TransitionPage
 from controlplane.api.schemas import Environment, ExtendIn, Flag, HoldIn, PageSize, ReasonIn, RowId, Slug
 from controlplane.breakers.models import Override, Transition
 from controlplane.breakers.overrides import end_override, extend_override, hold_breaker, reset_breaker

@@ -1,7 +1,7 @@
 """What belongs to a whole environment, and runbooks, which belong to all of them."""
 
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from msgspec import to_builtins
 from ninja import Router
 
@@ -18,9 +18,12 @@ runbooks = Router()
 
 
 @router.get("", response=ConfigurationOut)
-def get_configuration(request: HttpRequest, environment: Environment) -> ConfigurationOut:
+def get_configuration(
+    request: HttpRequest, response: HttpResponse, environment: Environment
+) -> ConfigurationOut:
     """The newest revision, the tier of strangers and the fleet's timings."""
     row = environment_of(environment)
+    response["ETag"] = f'"{row.revision}"'
     return ConfigurationOut(
         environment=row.slug,
         epoch=row.epoch,

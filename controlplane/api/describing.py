@@ -71,7 +71,7 @@ _IF_MATCH = {
     "name": "If-Match",
     "in": "header",
     "required": False,
-    "description": "The ETag of what you have read, in place of expected_version.",
+    "description": "The ETag of what you have read, in place of expected_version or expected_revision.",
     "schema": {"type": "string", "pattern": '^"[0-9]{1,9}"$'},
 }
 _IF_NONE_MATCH = {
@@ -81,6 +81,8 @@ _IF_NONE_MATCH = {
     "description": "The ETag of what you have; 304 when it has not changed.",
     "schema": {"type": "string", "pattern": '^"[0-9a-f]{1,40}"$'},
 }
+#: What is posted for its length only.
+_ASKING = {"controlplane_api_plans_plan", "controlplane_api_plans_preview_many"}
 _RATE_HEADERS = {
     "RateLimit": {"schema": {"type": "string"}, "description": "What is left to the caller."},
     "RateLimit-Policy": {"schema": {"type": "string"}, "description": "What a caller may ask."},
@@ -109,7 +111,8 @@ def _describe_operation(path: str, method: str, operation: Any, schemas: Any) ->
     for answer in operation["responses"].values():
         answer["headers"] = _RATE_HEADERS | (_REPLAYED if writes else _TAG_HEADER)
     if writes:
-        parameters.append(_IDEMPOTENCY_KEY)
+        if operation["operationId"] not in _ASKING:
+            parameters.append(_IDEMPOTENCY_KEY)
         if _is_versioned(operation, schemas):
             parameters.append(_IF_MATCH)
     else:
@@ -124,7 +127,8 @@ def _is_versioned(operation: Any, schemas: Any) -> bool:
     named = {parameter["name"] for parameter in operation["parameters"]}
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     reference = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-    return "expected_version" in named | schemas.get(reference, {}).get("properties", {}).keys()
+    fields = named | schemas.get(reference, {}).get("properties", {}).keys()
+    return bool(fields & {"expected_version", "expected_revision"})
 
 
 def _problem(when: str) -> dict[str, Any]:

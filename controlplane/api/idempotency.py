@@ -21,6 +21,7 @@ from psycopg.errors import LockNotAvailable
 
 from controlplane.api.auth import caller_of
 from controlplane.api.models import KeptReply
+from controlplane.api.uploads import upload_of
 
 KEPT_FOR = timedelta(hours=24)
 
@@ -42,12 +43,14 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         header = request.headers.get("Idempotency-Key")
-        if header is None or request.method == "GET":
+        if header is None or request.method == "GET" or hasattr(view, "changes_nothing"):
             return view(request, *args, **kwargs)
         if not _KEY.fullmatch(header):
             raise HttpError(400, "Idempotency-Key must be one header of 1 to 200 visible ASCII characters.")
         with transaction.atomic():
-            kept, mine = _claim(caller_of(request), header, fingerprint_of(request))
+            kept, mine = _claim(
+                caller_of(request), header, fingerprint_of(request, _body_digest(view, request))
+            )
             if not mine:
                 request.replayed = True  # type: ignore[attr-defined]
                 return kept.reply
@@ -58,9 +61,25 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
-def fingerprint_of(request: HttpRequest) -> str:
-    parts = (request.method or "", request.get_full_path(), request.headers.get("If-Match", ""))
-    return sha256("\n".join(parts).encode() + b"\n" + request.body).hexdigest()
+def changes_nothing(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a POST that only asks: it may be repeated as it is."""
+    view.changes_nothing = True  # type: ignore[attr-defined]
+    return view
+
+
+def reads_file(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark an operation whose body is a file, see ``uploads``."""
+    view.reads_file = True  # type: ignore[attr-defined]
+    return view
+
+
+def _body_digest(view: Callable[..., Any], request: HttpRequest) -> str:
+    return upload_of(request)[1] if hasattr(view, "reads_file") else sha256(request.body).hexdigest()
+
+
+def fingerprint_of(request: HttpRequest, body_digest: str) -> str:
+    parts = (request.method or "", request.get_full_path(), request.headers.get("If-Match", ""), body_digest)
+    return sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _claim(caller: str, key: str, fingerprint: str) -> tuple[KeptReply, bool]:

@@ -86,6 +86,11 @@ ExpectedVersion = Annotated[
     Field(ge=1, le=2**31 - 1, description="The version you have read; or send it as If-Match."),
 ]
 RowId = Annotated[int, BeforeValidator(digits), Field(ge=1, le=2**62)]
+ExpectedRevision = Annotated[
+    int,
+    BeforeValidator(digits),
+    Field(ge=0, le=2**53, description="The configuration's revision you have read; or send it as If-Match."),
+]
 Flag = Annotated[bool, BeforeValidator(_word)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment), AfterValidator(_in_utc)]
 
@@ -243,3 +248,41 @@ class RotateIn(ReasonIn):
     overlap_s: Annotated[
         int, Field(ge=0, le=86_400, description="For so long the old token works as well.")
     ] = 3600
+
+
+class RollbackIn(ReasonIn):
+    to_revision: Annotated[int, Field(ge=0, le=2**53)]
+    expected_revision: ExpectedRevision | None = None
+
+
+class BulkFilter(Strict):
+    """Tenants that fit everything that is given; nothing given is nobody."""
+
+    tier: Slug | Literal[""] = ""
+    prefix: Subject | Literal[""] = ""
+    has_quota: bool | None = None
+    quota: Slug | Literal[""] = ""
+    suspended: bool | None = None
+    everybody: bool = False
+
+
+class BulkChange(Strict):
+    """What becomes of each; what is left out stays as it is."""
+
+    tier: Slug | None = None
+    suspended: bool | None = None
+    quotas: Annotated[
+        dict[Slug, dict[Slug, int | bool | Text | list[Endpoint]]],
+        Field(max_length=20, description="Name of a quota and its columns, as in a plan."),
+    ] = {}  # noqa: RUF012
+    remove_quotas: Annotated[list[Slug], Field(max_length=20)] = []  # noqa: RUF012
+    scale_percent: Annotated[
+        dict[Slug, Annotated[int, Field(ge=1, le=10_000)]],
+        Field(max_length=20, description="Name of a quota and percent of what it is now."),
+    ] = {}  # noqa: RUF012
+
+
+class BulkIn(ReasonIn):
+    filter: BulkFilter
+    change: BulkChange
+    expected_revision: ExpectedRevision | None = None

@@ -3,7 +3,7 @@ from dataclasses import asdict
 from django.http import HttpRequest
 from ninja import Router
 
-from controlplane.api.answers import FleetOut, ServerOut
+from controlplane.api.happenings import FleetOut, ServerOut
 from controlplane.api.schemas import Environment, Slug
 from controlplane.fleet import live
 from controlplane.fleet.models import Server

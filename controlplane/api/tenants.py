@@ -5,7 +5,7 @@ from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from controlplane.api.answers import QuotaOut, RevisionOut, TenantOut, TenantPage
+from controlplane.api.answers import EffectiveOut, QuotaOut, RevisionOut, TenantOut, TenantPage
 from controlplane.api.auth import actor_of, needs
 from controlplane.api.schemas import (
     Environment,
@@ -22,6 +22,7 @@ from controlplane.api.schemas import (
 from controlplane.api.versions import version_read
 from controlplane.policies import edits
 from controlplane.policies.document import environment_of
+from controlplane.policies.effective import EffectiveValue, effective
 from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Tenant, TenantQuota
 
@@ -104,6 +105,12 @@ def remove_quota(
         actor=actor_of(request),
     )
     return RevisionOut(revision=revision)
+
+
+@router.get("/{path:tenant}/effective", response=list[EffectiveOut])
+def get_effective(request: HttpRequest, environment: Environment, tenant: Subject) -> list[EffectiveValue]:
+    """Every value that applies and where it comes from; of a stranger, the default tier's."""
+    return effective(environment, tenant)
 
 
 @router.patch("/{path:tenant}", response=RevisionOut, auth=needs("edit_tenant"))

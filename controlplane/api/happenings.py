@@ -1,0 +1,152 @@
+"""What goes out about what happens: the fleet, breakers, the audit, revisions."""
+
+from datetime import datetime
+from typing import Any
+
+from ninja import Schema
+
+
+class TransitionOut(Schema):
+    id: int
+    dependency: str
+    generation: int
+    at: datetime
+    from_state: str
+    to_state: str
+    cause: str
+    #: The person who held or reset it; empty when the fleet tripped it.
+    actor: str
+    #: The server whose report decided it; empty for the control plane.
+    server: str
+
+
+class TenantFiguresOut(Schema):
+    tenant: str
+    requests_per_s: float
+    refused_per_s: float
+
+
+class DependencyFiguresOut(Schema):
+    calls_per_s: float
+    failures_per_s: float
+    slow_per_s: float
+    refused_per_s: float
+
+
+class StoreFiguresOut(Schema):
+    p50_us: int | None
+    p99_us: int | None
+    timeouts_per_s: float
+    errors_per_s: float
+
+
+class FleetOut(Schema):
+    """Rates over the whole fleet, smoothed over about 5 s."""
+
+    revision: int
+    #: Live servers that decide by that revision or a newer one, and all live servers.
+    confirmed: int
+    servers: int
+    requests_per_s: float
+    refused_per_s: float
+    refused_by_reason: dict[str, float]
+    decided_locally_per_s: float
+    unknown_tenants_per_s: float
+    #: The busiest.
+    tenants: list[TenantFiguresOut]
+    dependencies: dict[str, DependencyFiguresOut]
+    store: StoreFiguresOut
+    frozen: bool
+    #: Gateways whose figures are in here; 0 means that nobody is measuring.
+    gateways: int
+
+
+class ServerOut(Schema):
+    name: str
+    service: str
+    zone: str
+    agent_version: str
+    state: str
+    mode: str
+    mode_since: datetime
+    mode_cause: str
+    epoch: int
+    revision: int
+    config_status: str
+    config_source: str
+    config_error: str
+    started_at: datetime
+    last_seen_at: datetime
+    calls_per_s: float
+    redis_p99_us: int | None
+    breakers: list[dict[str, Any]]
+
+
+class EntryOut(Schema):
+    id: int
+    at: datetime
+    actor: str
+    role: str
+    origin: str
+    action: str
+    target_kind: str
+    target_name: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    reason: str
+    epoch: int | None
+    revision: int | None
+
+
+class EntryPage(Schema):
+    items: list[EntryOut]
+    next: int | None
+
+
+class TransitionPage(Schema):
+    items: list[TransitionOut]
+    next: int | None
+
+
+class PlannedOut(Schema):
+    """What would change, and the revision this was found out at."""
+
+    revision: int
+    changes: int
+    created: int
+    changed: int
+    removed: int
+    #: For people; of very many changes the first.
+    text: str
+
+
+class RevisionRow(Schema):
+    number: int
+    epoch: int
+    at: datetime
+    actor: str
+    role: str
+    origin: str
+    action: str
+    target: str
+    reason: str
+    #: How many things of the configuration it changed.
+    changed: int
+    #: Of a rollback: the revision it brought back.
+    restores: int | None
+
+
+class RevisionPage(Schema):
+    items: list[RevisionRow]
+    next: int | None
+
+
+class ChangeOut(Schema):
+    kind: str
+    name: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class RevisionDetail(RevisionRow):
+    changes: list[ChangeOut]
