@@ -5,9 +5,9 @@ import sys
 import time
 from types import FrameType
 
-from tests.faults import rows_gone, rows_network, rows_pod, rows_truth  # noqa: F401 - rows enter the matrix
 from tests.faults.field import field
-from tests.faults.matrix import ROWS, play
+from tests.faults.matrix import play
+from tests.faults.rows import ROWS
 
 
 def main(wanted: list[str]) -> int:

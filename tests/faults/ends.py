@@ -190,5 +190,5 @@ class Pod:
     def kill(self) -> None:
         self.talker.kill()
 
-    def stop(self) -> None:
-        self.talker.stop()
+    def stop(self, *, grace_s: float = 5.0) -> None:
+        self.talker.stop(grace_s=grace_s)

@@ -1,24 +1,31 @@
-"""What a pod can be made to suffer from inside: name servers that hang, no descriptors left."""
+"""What a pod can be made to suffer from inside: name servers that hang, a full disk, no descriptors."""
 
+import errno
+import os
 import resource
 import socket
+import tempfile
 import time
 
-_resolve = socket.getaddrinfo
+_resolve, _fsync, _mkstemp = socket.getaddrinfo, os.fsync, tempfile.mkstemp
 
 
 def inject(fault: str, on: bool = True, seconds: float = 0.0) -> object:
-    """Names: ``dns-hangs``, ``dns-unknown``, ``no-descriptors``. Returns what was changed."""
+    """Names: ``dns-hangs``, ``dns-unknown``, ``disk-full``, ``disk-read-only``, ``no-descriptors``."""
     if fault == "no-descriptors":
         return _limit_descriptors(on)
     if not on:
-        socket.getaddrinfo = _resolve
+        socket.getaddrinfo, os.fsync, tempfile.mkstemp = _resolve, _fsync, _mkstemp
     elif fault == "dns-hangs":
         socket.getaddrinfo = lambda *arguments, **options: (
             time.sleep(seconds) or _resolve(*arguments, **options)
         )
     elif fault == "dns-unknown":
         socket.getaddrinfo = _unknown
+    elif fault == "disk-full":
+        os.fsync = _full
+    elif fault == "disk-read-only":
+        tempfile.mkstemp = _read_only
     else:
         raise ValueError(f"nobody knows what {fault!r} is")
     return None
@@ -26,6 +33,14 @@ def inject(fault: str, on: bool = True, seconds: float = 0.0) -> object:
 
 def _unknown(*arguments: object, **options: object) -> object:
     raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def _full(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _read_only(*arguments: object, **options: object) -> tuple[int, str]:
+    raise OSError(errno.EROFS, "Read-only file system")
 
 
 def _limit_descriptors(on: bool) -> int:

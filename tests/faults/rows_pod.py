@@ -73,3 +73,24 @@ def no_descriptors(field: Field) -> str:
         f"{figures['calls']} calls, no exception; local after {took_s:.1f} s, "
         f"shared {back_s:.1f} s after there were some again"
     )
+
+
+@row("2c", "outage-memory")
+def outage_memory(field: Field) -> str:
+    """A long outage in little time: ten times the calls, and no more memory at the end than early on."""
+    pod = field.pods[0]
+    pod.load(WORK, 600)
+    time.sleep(1)
+    pod.to_redis.cut()
+    field.all_in("local", pod, within_s=10)
+    time.sleep(3)
+    samples = [pod.state()["rss_kib"]]
+    began, calls = time.monotonic(), pod.figures()["calls"]
+    while time.monotonic() - began < 20:
+        time.sleep(2)
+        samples.append(pod.state()["rss_kib"])
+    calls = pod.figures()["calls"] - calls
+    grown = samples[-1] - samples[len(samples) // 2]
+    if grown > 1024:
+        raise Broken(f"{grown} KiB more in the second half of the outage: {samples}")
+    return f"{calls} calls in 20 s: RSS {samples[0]} KiB, in the second half {grown:+d} KiB"

@@ -31,8 +31,8 @@ def flushall(field: Field) -> str:
     _hold(field)
     field.load(["d:strict", "d:reserved", "d:held", "t:acme"], 90)
     field.until("pods refuse what is held", lambda: _refused(field, "held"), within_s=5)
-    time.sleep(2.5)
     since = field.begin_anew()
+    time.sleep(2.5)
     with client.Redis.from_url(field.valkey.url, decode_responses=True) as limits:
         before = field.redis_head()
         limits.flushall()

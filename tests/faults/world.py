@@ -8,6 +8,9 @@ ENVIRONMENT = "production"
 LIMIT, WINDOW_S = 60, 2
 WINDOW_US = WINDOW_S * 1_000_000
 
+#: Half-open permits that may exist at once.
+PROBES = 3
+
 #: That of ``controlplane.demo.cast``, for short spells.
 BREAKER = {
     "window_s": 2,
@@ -16,6 +19,7 @@ BREAKER = {
     "open_max_ms": 8_000,
     "probe_lease_ms": 2_000,
     "slow_ms": 1_000,
+    "probes": PROBES,
 }
 
 
@@ -56,3 +60,9 @@ TENANTS: dict[str, dict[str, Any]] = {
 
 #: What a pod asks when nothing is to be found out: a bit of everything.
 EVERYTHING = ["t:acme", "t:ledger", *(f"d:{name}" for name in DEPENDENCIES)]
+
+
+def quota(limit: int) -> dict[str, Any]:
+    """Arguments of an edit that every pod can see: Penny's calls per second."""
+    named = {"tenant": "penny", "quota": "requests", "expected_version": None}
+    return {**named, "limit": limit, "window_s": 1, "burst": limit}

@@ -1,0 +1,39 @@
+"""All rows, in the order of the matrix."""
+
+import re
+
+# Importing them enters their rows.
+from tests.faults import (
+    rows_breaker,
+    rows_desk,
+    rows_gone,
+    rows_limits,
+    rows_misled,
+    rows_network,
+    rows_pod,
+    rows_start,
+    rows_truth,
+)
+from tests.faults.matrix import ROWS, Row
+
+__all__ = [
+    "ROWS",
+    "Row",
+    "rows_breaker",
+    "rows_desk",
+    "rows_gone",
+    "rows_limits",
+    "rows_misled",
+    "rows_network",
+    "rows_pod",
+    "rows_start",
+    "rows_truth",
+]
+
+
+def _place(row: Row) -> tuple[bool, int, str]:
+    # A fleet remembers for minutes how large it was: it can be doubled only before others were added.
+    return row.name != "doubling", int(re.sub(r"\D", "", row.number)), row.number
+
+
+ROWS.sort(key=_place)

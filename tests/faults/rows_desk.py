@@ -1,0 +1,140 @@
+"""The control plane dies at the worst moments, is away for long, or runs twice."""
+
+import time
+from itertools import pairwise
+
+from tests.faults.field import CONTROL_PLANE, Broken, Field
+from tests.faults.matrix import row
+from tests.faults.seen import Callers
+from tests.faults.world import EVERYTHING, quota
+
+_EDIT = {"edit_then": "set_tenant_quota"}
+
+
+def _applied(field: Field, revision: int) -> bool:
+    return all(pod.state()["head"][1] >= revision for pod in field.pods)
+
+
+def _await(field: Field, revision: int) -> float:
+    return field.until(f"every pod has revision {revision}", lambda: _applied(field, revision), 20)
+
+
+@row("30", "control-plane-away", short=True)
+def away(field: Field) -> str:
+    """Killed under load, and away for a day as the pods' clocks tell it: no decision changes."""
+    pod = field.another_pod("all-day", own_clock=True)
+    field.all_in("shared", pod)
+    field.load(EVERYTHING, 60)
+    time.sleep(1)
+    before = _decisions(field)
+    field.begin_anew()
+    field.troupe.kill(*CONTROL_PLANE)
+    time.sleep(2 if field.short else 5)
+    for _hour in range(24):
+        pod.do("jump", clock="all", seconds=3600)
+        time.sleep(0.1)
+        answer = pod.ask("t:acme")
+        if not answer["allowed"] or answer["limit"] != 100_000:
+            raise Broken(f"after {_hour + 1} h: {answer}")
+    after = _decisions(field)
+    seen = Callers(field)
+    errors = pod.figures()["errors"]
+    if before != after or errors:
+        raise Broken(f"decided {before} before, {after} after; errors {errors}")
+    seen.none_over_50_ms()
+    field.troupe.begin(*CONTROL_PLANE)
+    field.troupe.await_answers(CONTROL_PLANE)
+    revision = field.edit("set_tenant_quota", **quota(9))
+    caught_up_s = _await(field, revision)
+    field.edit("set_tenant_quota", **quota(8))
+    return (
+        f"{seen}, 24 h for one of them: 0 decisions changed; "
+        f"next edit everywhere {caught_up_s:.1f} s after it came back"
+    )
+
+
+def _decisions(field: Field) -> list[object]:
+    """What every pod says of everything whose answer does not depend on how much was spent."""
+    asked = ("t:acme", "t:ledger", "d:open-road", "d:fragile")
+    return [
+        (target, answer["allowed"], answer["reason"], answer["limit"], answer["revision"])
+        for pod in field.pods
+        for target in asked
+        if (answer := pod.ask(target))
+    ]
+
+
+@row("32", "killed-before-publish", short=True)
+def killed_before_publish(field: Field) -> str:
+    """Committed, and the process that should publish is gone: the sweep does it."""
+    return _dies(field, before="publish_head")
+
+
+@row("33", "killed-before-mark")
+def killed_before_mark(field: Field) -> str:
+    """Published, and nobody noted it: published again, to no effect."""
+    return _dies(field, before="mark_published")
+
+
+def _dies(field: Field, *, before: str) -> str:
+    victim = field.new_director()
+    assert victim.greeting
+    _, revision = field.director.ask({"do": "head"})
+    victim.tell({"do": "die", "before": before, **_EDIT, "with": quota(10)})
+    victim.process.wait(20)
+    field.until("the edit is committed", lambda: field.director.ask({"do": "head"})[1] == revision + 1, 5)
+    took_s = _await(field, revision + 1)
+    marked_s = field.until("nothing waits", lambda: field.director.ask({"do": "waiting"}) == 0, 10)
+    if field.redis_head()[1] != revision + 1:
+        raise Broken(f"Redis has {field.redis_head()}, expected revision {revision + 1}")
+    field.edit("set_tenant_quota", **quota(8))
+    return f"everywhere {took_s:.1f} s after the process was gone, noted {marked_s:.1f} s later; one revision"
+
+
+@row("34", "two-reconcilers")
+def two_reconcilers(field: Field) -> str:
+    """Two reconcile at once while somebody edits: no older configuration ever replaces a newer one."""
+    others = [field.new_director() for _ in range(2)]
+    assert all(other.greeting for other in others)
+    under_way = [other.tell({"do": "reconcile", "times": 60}) for other in others]
+    seen = [field.redis_head()]
+    for number in range(25):
+        revision = field.edit("set_tenant_quota", **quota(10 + number))
+        seen += [field.redis_head() for _ in range(4)]
+    for other, number in zip(others, under_way, strict=True):
+        other.answer(number)
+        other.stop()
+    took_s = _await(field, revision)
+    field.edit("set_tenant_quota", **quota(8))
+    back = [later for earlier, later in pairwise(seen) if later < earlier]
+    if back:
+        raise Broken(f"Redis went back to {back}")
+    return (
+        f"25 edits, 120 reconciliations: {len(seen)} looks, none older than the one before; "
+        f"everywhere {took_s:.1f} s after"
+    )
+
+
+@row("50", "desk-clock")
+def desk_clock(field: Field) -> str:
+    """A web process whose clock is wrong by five minutes: its edits and holds count all the same."""
+    found = []
+    for seconds in (300, -300):
+        wrong = field.new_director()
+        wrong.ask({"do": "shift-clock", "seconds": seconds})
+        revision = wrong.ask({"edit": "set_tenant_quota", "with": quota(11)})
+        _await(field, revision)
+        hold = {"dependency": "held", "mode": "forced_open", "lasts_s": 900}
+        wrong.ask({"edit": "hold_breaker", "with": hold})
+        took_s = field.until("every pod refuses", lambda: _refuse(field), 10)
+        field.edit("end_override", dependency="held")
+        field.until("every pod calls again", lambda: not _refuse(field, every=False), 10)
+        wrong.stop()
+        found.append(f"{seconds:+d} s: held after {took_s:.1f} s")
+    field.edit("set_tenant_quota", **quota(8))
+    return "; ".join(found)
+
+
+def _refuse(field: Field, *, every: bool = True) -> bool:
+    found = [pod.ask("d:held")["reason"] == "forced_open" for pod in field.pods]
+    return all(found) if every else any(found)

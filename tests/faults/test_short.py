@@ -1,0 +1,23 @@
+"""The short form of the matrix: the rows of ``make faults`` that ``make test`` has the time for."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.field import Field, field
+from tests.faults.matrix import play
+from tests.faults.rows import ROWS, Row
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Field]:
+    with field(short=True) as world:
+        yield world
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.short], ids=lambda row: row.name)
+def test_what_is_promised_holds_while_it_is_broken(row: Row, world: Field):
+    verdict = play(row, world)
+    if verdict.word == "skip:":
+        pytest.skip(verdict.said)
+    assert verdict.word == "ok", str(verdict)
