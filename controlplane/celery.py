@@ -17,7 +17,15 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["controlplane.publishing", "controlplane.breakers", "controlplane.api"])
+app.autodiscover_tasks(
+    [
+        "controlplane.publishing",
+        "controlplane.breakers",
+        "controlplane.audit",
+        "controlplane.policies",
+        "controlplane.api",
+    ]
+)
 
 
 def _every(seconds: float, task: str) -> dict[str, Any]:
@@ -32,6 +40,8 @@ app.conf.beat_schedule = {
     "expire-overrides": _every(1, "breakers.expire_overrides"),
     "collect-transitions": _every(1, "breakers.collect_transitions"),
     "forget-old-replies": _every(3600, "api.forget_old_replies"),
+    "work-drafts": _every(1, "policies.work_drafts"),
+    "note-audit-heads": _every(300, "audit.note_heads"),
     "prune-outbox": _every(3600, "publishing.prune_outbox"),
 }
 

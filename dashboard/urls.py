@@ -1,6 +1,17 @@
 from django.urls import include, path
 
-from dashboard.views import audit, breakers, overview, people, runbooks, tenants, tokens
+from dashboard.views import (
+    audit,
+    breakers,
+    bulk,
+    imports,
+    overview,
+    people,
+    revisions,
+    runbooks,
+    tenants,
+    tokens,
+)
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -12,8 +23,15 @@ urlpatterns = [
     # By query, not by path: an id may hold slashes and dots.
     path("tenant", tenants.tenant, name="tenant"),
     path("audit", audit.audit, name="audit"),
+    path("audit/export", audit.audit_export, name="audit_export"),
     path("runbooks", runbooks.runbooks, name="runbooks"),
     path("runbooks/<str:slug>", runbooks.runbook, name="runbook"),
+    path("revisions", revisions.revisions, name="revisions"),
+    path("revisions/<int:number>", revisions.revision, name="revision"),
+    path("import", imports.start, name="import"),
+    path("export/<str:form>", imports.export, name="export"),
+    path("import/<uuid:draft>", imports.draft, name="draft"),
+    path("tenants/bulk", bulk.bulk, name="bulk"),
     path("palette", overview.palette, name="palette"),
     path("people", people.people, name="people"),
     path("people/<str:name>", people.person, name="person"),

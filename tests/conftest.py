@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -49,6 +50,25 @@ _start()
 
 def pytest_unconfigure() -> None:
     _session.close()
+
+
+if "pytest_django" in sys.modules:
+
+    @pytest.fixture(scope="session")
+    def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+        """Tests empty every table between them, which the audit's own triggers would refuse and record."""
+        from django.db import connection
+
+        from controlplane.audit.guards import TRUNCATED
+
+        with django_db_blocker.unblock(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT format('ALTER TABLE %%s DISABLE TRIGGER %%I', tgrelid::regclass, tgname)"
+                " FROM pg_trigger WHERE tgname = %s OR tgname LIKE 'pgtrigger_never_emptied%%'",
+                [TRUNCATED],
+            )
+            for (statement,) in cursor.fetchall():
+                cursor.execute(statement)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+#: Rows of ``sql`` are written by Postgres itself.
 Origin = Literal["form", "api", "celery", "command"]
 
 

@@ -1,6 +1,14 @@
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate, pre_migrate
 
 
 class AuditConfig(AppConfig):
     name = "controlplane.audit"
     label = "audit"
+
+    def ready(self) -> None:
+        from controlplane.audit import guards
+
+        # The only places that see every migration, also those of apps that come later.
+        pre_migrate.connect(guards.announce_migration, sender=self, dispatch_uid="audit-migrating")
+        post_migrate.connect(guards.attach, sender=self, dispatch_uid="audit-guards")

@@ -11,7 +11,7 @@ class Entry(models.Model):
     at = models.DateTimeField(db_default=Now())
     actor = models.CharField(max_length=200)
     role = models.CharField(max_length=32)
-    #: form, api, celery or command.
+    #: form, api, celery or command; sql for a row written without the application.
     origin = models.CharField(max_length=16)
     address = models.CharField(max_length=64, blank=True)
     #: ``tenant_quota.set``, ``breaker.held``, ``token.created``: subject and past participle.
@@ -26,6 +26,10 @@ class Entry(models.Model):
     #: Null for changes that are not published, such as those of tokens.
     epoch = models.BigIntegerField(null=True)
     revision = models.BigIntegerField(null=True)
+    #: Counts the entries of one environment, without gaps; given by the database, like the next.
+    sequence = models.BigIntegerField(null=True, editable=False)
+    #: SHA-256 over the entry and the hash of the one before it; see ``controlplane.audit.chain``.
+    hash = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001 - before the database gave one
 
     class Meta:
         verbose_name_plural = "entries"
@@ -33,7 +37,19 @@ class Entry(models.Model):
             models.Index(fields=["environment", "-at", "-id"], name="entry_newest_first"),
             models.Index(fields=["target_kind", "target_name", "-id"], name="entry_by_target"),
         )
-        triggers = (pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),)
+        constraints = (
+            models.UniqueConstraint(fields=["environment", "sequence"], name="entry_chained_once"),
+        )
+        triggers = (
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            pgtrigger.Trigger(
+                name="never_emptied",
+                operation=pgtrigger.Truncate,
+                when=pgtrigger.Before,
+                level=pgtrigger.Statement,
+                func="RAISE EXCEPTION 'append_only: entries of the audit cannot be removed';",
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target_name}"
@@ -47,3 +63,14 @@ class Entry(models.Model):
             for field in sorted(before.keys() | after.keys())
             if before.get(field) != after.get(field) and field != "version"
         }
+
+
+class ChainHead(models.Model):
+    """The last entry of each chain. Its row is the lock that keeps writers from forking the chain."""
+
+    environment = models.CharField(primary_key=True, max_length=64)
+    sequence = models.BigIntegerField()
+    hash = models.CharField(max_length=64)
+
+    def __str__(self) -> str:
+        return f"{self.environment}:{self.sequence}:{self.hash}"

@@ -1,5 +1,8 @@
 from typing import Any
 
+from django.db import connection
+
+from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 
@@ -19,7 +22,9 @@ def record(
     epoch: int | None = None,
     revision: int | None = None,
 ) -> Entry:
-    """Append one entry, in the transaction of the change itself."""
+    """Append one entry, in the transaction of the change itself, which it vouches for."""
+    if connection.in_atomic_block:
+        acting(actor)
     return Entry.objects.create(
         actor=actor.name[:200],
         role=actor.role,

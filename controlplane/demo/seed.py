@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken, Role, User
 from controlplane.accounts.tokens import create_agent_token, revoke_token
+from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.demo import cast
 from controlplane.embedded.servers import PROJECT
@@ -120,12 +121,13 @@ def _runbooks() -> None:
 
 def _people() -> dict[str, str]:
     """One user per role, with a new password at every start: none of them is ever a known one."""
-    logins = {}
-    for role in Role.values:
-        user, _ = User.objects.get_or_create(username=role, defaults={"role": role})
-        logins[role] = secrets.token_urlsafe(9)
-        user.set_password(logins[role])
-        user.save(update_fields=["password"])
+    logins = {role: secrets.token_urlsafe(9) for role in Role.values}
+    with transaction.atomic():
+        acting(DIRECTOR)
+        for role, password in logins.items():
+            user, _ = User.objects.get_or_create(username=role, defaults={"role": role})
+            user.set_password(password)
+            user.save(update_fields=["password"])
     return logins
 
 

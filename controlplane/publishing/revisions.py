@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.policies.errors import NotFound
@@ -77,6 +78,7 @@ def revise(
     ``restores`` the revision that a rollback brings back.
     """
     with transaction.atomic():
+        acting(actor)
         epoch, number = take_revision(environment)
         revision = Revision(environment=environment, epoch=epoch, number=number, actor=actor, reason=reason)
         yield revision

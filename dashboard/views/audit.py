@@ -3,14 +3,16 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from urllib.parse import urlencode
 
+from django.core.handlers.asgi import ASGIRequest
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.models import Role
-from controlplane.accounts.permissions import require_role
+from controlplane.accounts.permissions import SHOWN, may, require, require_role
+from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
 from dashboard.live.facts import Change
 from dashboard.live.reading import ENVIRONMENT, change_of
@@ -20,7 +22,9 @@ _PER_PAGE = 60
 _PERIODS = (("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days"), ("", "All time"))
 _HOURS = {"1h": 1, "24h": 24, "7d": 168}
 _KINDS = ("dependency", "tenant", "tier", "environment", "token", "user")
-_MAKERS = (("", "Everything"), ("people", "People"), ("programs", "Programs"))
+_MAKERS = (("", "Everything"), ("people", "People"), ("programs", "Programs"), ("sql", "SQL"))
+_ORIGINS = (("", "From anywhere"), ("form", "Pages"), ("api", "API"), ("command", "Command line"))
+_FILES: dict[str, Format] = {"csv": "csv", "jsonl": "jsonl"}
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,40 @@ def audit(request: HttpRequest) -> HttpResponse:
         "makers": [(key, word, _with(filters, by=key)) for key, word in _MAKERS],
         "filtered": bool(filters),
         "here": here,
+        "origins": _ORIGINS,
+        "origin": filters.get("origin", ""),
+        "actor": filters.get("actor", ""),
+        "files": _links(filters) if may(request.user, "export_audit", SHOWN) else [],
         "older": _with(filters, before=str(entries[-1].id)) if more else "",
     }
     return render(request, "dashboard/audit.html", context)
 
 
+@require_GET
+@require("export_audit")
+def audit_export(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """The same entries as a file, oldest first."""
+    kind = _FILES.get(request.GET.get("format", ""))
+    if kind is None:
+        return HttpResponse("format must be csv or jsonl", status=400, content_type="text/plain")
+    rows = _filtered(_filters(request))
+    # What streams must be asynchronous exactly where the server is.
+    pieces = aexport(rows, kind) if isinstance(request, ASGIRequest) else export(rows, kind)
+    name = f"audit-{datetime.now(UTC):%Y-%m-%d}.{kind}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingHttpResponse(pieces, content_type=CONTENT_TYPES[kind], headers=headers)
+
+
+def _links(filters: dict[str, str]) -> list[tuple[str, str]]:
+    """Kind of file -> where it is."""
+    here = reverse("audit_export")
+    return [(kind, f"{here}?{urlencode({**filters, 'format': kind})}") for kind in _FILES]
+
+
 def _filters(request: HttpRequest) -> dict[str, str]:
     asked = {
         name: request.GET.get(name, "").strip()[:200].replace("\x00", "")
-        for name in ("q", "period", "kind", "by")
+        for name in ("q", "period", "kind", "by", "origin", "actor")
     }
     return {name: value for name, value in asked.items() if value}
 
@@ -83,10 +112,16 @@ def _filtered(filters: dict[str, str]) -> QuerySet[Entry]:
         )
     if hours := _HOURS.get(filters.get("period", "")):
         rows = rows.filter(at__gte=datetime.now(UTC) - timedelta(hours=hours))
-    if kind := filters.get("kind"):
-        rows = rows.filter(target_kind=kind)
-    people = Q(role__in=Role.values, origin="form")
-    return {"people": rows.filter(people), "programs": rows.exclude(people)}.get(filters.get("by", ""), rows)
+    for name, column in (("kind", "target_kind"), ("origin", "origin"), ("actor", "actor")):
+        if name in filters:
+            rows = rows.filter(**{column: filters[name]})
+    people, sql = Q(role__in=Role.values, origin="form"), Q(origin="sql")
+    chosen = {
+        "people": rows.filter(people),
+        "programs": rows.exclude(people | sql),
+        "sql": rows.filter(sql),
+    }
+    return chosen.get(filters.get("by", ""), rows)
 
 
 def _days(entries: list[Change]) -> list[Day]:

@@ -1,8 +1,10 @@
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import transaction
 from django.db.models import F
 
+from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
@@ -26,8 +28,10 @@ class Command(BaseCommand):
         known = read_head(limits(deadline_s=PATIENT_S), row.slug)
         lost = max(known.revision if known else 0, row.revision)
         # Revisions go on above the lost ones: holds in Redis are compared by them alone.
-        Environment.objects.filter(pk=row.pk).update(epoch=F("epoch") + 1, revision=lost)
         actor = Actor(name="command line", role="admin", origin="command")
+        with transaction.atomic():
+            acting(actor)
+            Environment.objects.filter(pk=row.pk).update(epoch=F("epoch") + 1, revision=lost)
         with revise(environment=row.slug, actor=actor, reason=options["reason"]) as revision:
             revision.audit(
                 "epoch.raised",

@@ -1,0 +1,135 @@
+"""Whether the audit is what was written: every entry names the one before it by hash.
+
+The hashes are made by Postgres (``audit_hash`` in the migrations) and checked here, in another
+language and from the rows alone: whoever changed the function there does not change this one.
+Somebody who may do everything in Postgres can write a whole new chain; what they cannot change is
+a head that was kept elsewhere (``Head``), such as in the logs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Self
+
+from django.db.models import TextField
+from django.db.models.functions import Cast
+
+from controlplane.audit.models import ChainHead, Entry
+
+FIRST = "0" * 64
+
+
+@dataclass(frozen=True)
+class Head:
+    """An entry known from elsewhere: ``environment:sequence:hash``."""
+
+    environment: str
+    sequence: int
+    hash: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ``ValueError``."""
+        environment, sequence, hashed = text.rsplit(":", 2)
+        if len(hashed) != 64:
+            raise ValueError("must be environment:sequence:hash")
+        return cls(environment, int(sequence), hashed)
+
+    def __str__(self) -> str:
+        return f"{self.environment}:{self.sequence}:{self.hash}"
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The first entry of a chain that is not as it was written."""
+
+    environment: str
+    sequence: int
+    #: The entry's own number, or ``None`` for one that is missing.
+    entry: int | None
+    why: str
+
+    def __str__(self) -> str:
+        name = f"entry {self.entry}" if self.entry else "an entry"
+        where = f"environment {self.environment}" if self.environment else "no environment"
+        return f"{name} (number {self.sequence} of {where}): {self.why}"
+
+
+def verify(anchors: Iterable[Head] = ()) -> tuple[list[Head], list[Broken]]:
+    """The last good entry of every chain, and the first broken one of those that are. Reads all rows."""
+    kept = {(head.environment, head.sequence): head.hash for head in anchors}
+    heads = {row.environment: row for row in ChainHead.objects.all()}
+    chains = set(Entry.objects.order_by().values_list("environment", flat=True).distinct())
+    good, broken = [], []
+    for environment in sorted(chains | heads.keys() | {name for name, _ in kept}):
+        try:
+            last = _follow(environment, kept)
+            _check_end(last, heads.get(environment), kept)
+        except _BrokenError as error:
+            broken.append(error.broken)
+        else:
+            good.append(last)
+    return good, broken
+
+
+def _follow(environment: str, kept: dict[tuple[str, int], str]) -> Head:
+    last = Head(environment, 0, FIRST)
+    rows = Entry.objects.filter(environment=environment).order_by("sequence", "id")
+    rows = rows.annotate(before_text=Cast("before", TextField()), after_text=Cast("after", TextField()))
+    for row in rows.iterator(chunk_size=2000):
+        number = last.sequence + 1
+        if row.sequence is None:
+            raise _BrokenError(environment, number, row.pk, "was written past the chain")
+        if row.sequence != number:
+            raise _BrokenError(environment, number, None, "is missing")
+        hashed = _hash(last.hash, row)
+        if hashed != row.hash:
+            raise _BrokenError(environment, number, row.pk, "was changed, or one before it")
+        if kept.get((environment, number), hashed) != hashed:
+            raise _BrokenError(environment, number, row.pk, "is not the one that was noted elsewhere")
+        last = Head(environment, number, hashed)
+    return last
+
+
+def _check_end(last: Head, head: ChainHead | None, kept: dict[tuple[str, int], str]) -> None:
+    noted = max((number for name, number in kept if name == last.environment), default=0)
+    if (head.sequence if head else 0) > last.sequence or noted > last.sequence:
+        raise _BrokenError(last.environment, last.sequence + 1, None, "and what came after it are missing")
+    if head is None or (head.sequence, head.hash) != (last.sequence, last.hash):
+        raise _BrokenError(last.environment, last.sequence, None, "is not what the head of the chain says")
+
+
+class _BrokenError(Exception):
+    def __init__(self, environment: str, sequence: int, entry: int | None, why: str) -> None:
+        super().__init__(why)
+        self.broken = Broken(environment, sequence, entry, why)
+
+
+def _hash(previous: str, row: Entry) -> str:
+    parts = (
+        previous,
+        str(row.sequence),
+        str(row.pk),
+        row.at.strftime("%Y-%m-%dT%H:%M:%S.%f"),
+        row.actor,
+        row.role,
+        row.origin,
+        row.address,
+        row.action,
+        row.target_kind,
+        row.target_name,
+        row.before_text,  # type: ignore[attr-defined] # annotated
+        row.after_text,  # type: ignore[attr-defined] # annotated
+        row.reason,
+        row.environment,
+        None if row.epoch is None else str(row.epoch),
+        None if row.revision is None else str(row.revision),
+    )
+    return sha256(b"".join(_part(part) for part in parts)).hexdigest()
+
+
+def _part(value: str | None) -> bytes:
+    if value is None:
+        return b"-,"
+    text = value.encode()
+    return b"%d:%b," % (len(text), text)

@@ -1,0 +1,99 @@
+"""The audit as a file: CSV for a spreadsheet, JSON lines for programs. Streamed, so of any length."""
+
+import csv
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from io import StringIO
+from itertools import chain
+from typing import Any, Literal
+
+from asgiref.sync import sync_to_async
+from django.db.models import QuerySet
+
+from controlplane.audit.models import Entry
+
+Format = Literal["csv", "jsonl"]
+CONTENT_TYPES: dict[Format, str] = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl"}
+
+_FIELDS = (
+    "id",
+    "at",
+    "actor",
+    "role",
+    "origin",
+    "address",
+    "action",
+    "target_kind",
+    "target_name",
+    "before",
+    "after",
+    "reason",
+    "environment",
+    "epoch",
+    "revision",
+    "sequence",
+    "hash",
+)
+#: Rows read at once: each chunk is a query of its own, so that no connection is held meanwhile.
+_CHUNK = 1000
+#: What a spreadsheet would take for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def export(rows: QuerySet[Entry], kind: Format) -> Iterator[str]:
+    """The entries, oldest first, in pieces of text."""
+    write = _writer(kind)
+    yield from _heading(kind)
+    for entries in _chunks(rows):
+        yield write(entries)
+
+
+async def aexport(rows: QuerySet[Entry], kind: Format) -> AsyncIterator[str]:
+    """As ``export``, for a response that is sent while it is read."""
+    pieces = export(rows, kind)
+    done = object()
+    while (piece := await sync_to_async(next)(pieces, done)) is not done:
+        yield str(piece)
+
+
+def _chunks(rows: QuerySet[Entry]) -> Iterator[list[Entry]]:
+    last = 0
+    while entries := list(rows.filter(pk__gt=last).order_by("pk")[:_CHUNK]):
+        yield entries
+        last = entries[-1].pk
+
+
+def _heading(kind: Format) -> Iterable[str]:
+    return [",".join(_FIELDS) + "\r\n"] if kind == "csv" else []
+
+
+def _writer(kind: Format) -> Callable[[list[Entry]], str]:
+    return _as_csv if kind == "csv" else _as_json_lines
+
+
+def _as_json_lines(entries: list[Entry]) -> str:
+    lines = ([json.dumps(_values(entry), ensure_ascii=False), "\n"] for entry in entries)
+    return "".join(chain.from_iterable(lines))
+
+
+def _as_csv(entries: list[Entry]) -> str:
+    text = StringIO()
+    writer = csv.writer(text)
+    for entry in entries:
+        writer.writerow([_cell(value) for value in _values(entry).values()])
+    return text.getvalue()
+
+
+def _values(entry: Entry) -> dict[str, Any]:
+    values = {name: getattr(entry, name) for name in _FIELDS}
+    return values | {"at": entry.at.isoformat()}
+
+
+def _cell(value: Any) -> Any:
+    """Text that no spreadsheet runs; an apostrophe is how they mark text themselves."""
+    if isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    if not isinstance(value, str):
+        return "" if value is None else value
+    value = value.replace("\x00", "")
+    return f"'{value}" if value.startswith(_FORMULA) else value
