@@ -20,6 +20,10 @@ _ACTIONS = {
     "dependency.created": ("Dependency added", "added dependency"),
     "runbook.saved": ("Runbook saved", "saved runbook"),
     "breaker_policy.set": ("Breaker policy changed", "changed the breaker of"),
+    "configuration.rolled_back": ("Rolled back", "rolled back"),
+    "plan.applied": ("Plan applied", "applied a plan to"),
+    "tenants.changed": ("Tenants changed", "changed tenants of"),
+    "tenant_quota.expired": ("Quota ended", "ended a temporary quota of"),
     "environment.created": ("Environment created", "created environment"),
 }
 #: First parts of a field's name that go without saying.

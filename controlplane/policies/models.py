@@ -4,6 +4,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
 
+from controlplane.policies.drafts import Draft as Draft
 from controlplane.policies.limits import LimitColumns, QuotaColumns
 from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision

@@ -136,6 +136,9 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "tenant": _tenant,
     "audit": _audit,
     "runbooks": _nothing,
+    "revisions": _nothing,
+    "import": _nothing,
+    "bulk": _nothing,
     "people": _nothing,
     "tokens": _nothing,
 }

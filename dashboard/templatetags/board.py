@@ -56,6 +56,18 @@ def fleet_map(zones: list[tuple[str, list[ServerRow]]]) -> SafeString:
     return plots.fleet([(zone.name, [(r.name, r.kind, r.word) for r in zone.rows]) for zone in zones])  # type: ignore[attr-defined]
 
 
+@register.filter
+def said(value: object) -> str:
+    """A field's value in a difference."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {said(found)}" for name, found in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value) or "empty"
+
+
 def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 

@@ -1,0 +1,122 @@
+"""One change to many tenants: who, what, how it would look, and then done."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.policies import edits
+from controlplane.policies.edits import TenantChange, TenantFilter
+from controlplane.policies.errors import EditConflict, InvalidEdit
+from controlplane.policies.models import Tier, TierQuota
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of
+from dashboard.views.revisions import thing_of
+
+ACTS = (
+    ("quota", "Set a quota of their own"),
+    ("scale", "Scale a quota by percent"),
+    ("remove", "Back to the tier\u2019s quota"),
+    ("tier", "Move to a tier"),
+    ("suspend", "Suspend"),
+    ("resume", "Resume"),
+)
+_FLAGS = {"yes": True, "no": False}
+
+
+@require_http_methods(["GET", "POST"])
+@require("edit_quota")
+def bulk(request: HttpRequest) -> HttpResponseBase:
+    """Shows what the form would change; the button of that preview does it."""
+    if request.method != "POST":
+        return _page(request)
+    typed = request.POST
+    try:
+        who, what = _filter(typed), _change(typed)
+        if typed.get("act") == "save":
+            seen = typed.get("seen", "")
+            revision = edits.bulk_edit(
+                environment=SHOWN,
+                filter=who,
+                change=what,
+                reason=typed.get("reason", ""),
+                actor=actor_of(request),
+                expected_revision=int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
+            )
+            hub.nudge()
+            messages.success(request, f"Saved as revision {revision}.")
+            return redirect("revision", number=revision)
+        found = edits.preview_bulk_edit(environment=SHOWN, filter=who, change=what)
+    except InvalidEdit as error:
+        return _page(request, errors=error.errors, preview=_preview(typed), status=422)
+    except EditConflict as conflict:
+        return _page(request, conflict=conflict, preview=_preview(typed), status=409)
+    return _page(request, preview=found)
+
+
+def _preview(typed: Any) -> Any:
+    """What stays to be seen beside an error: nothing, when the form itself makes no sense."""
+    if typed.get("act") != "save":
+        return None
+    try:
+        return edits.preview_bulk_edit(environment=SHOWN, filter=_filter(typed), change=_change(typed))
+    except InvalidEdit:
+        return None
+
+
+def _page(request: HttpRequest, *, preview: Any = None, status: int = 200, **extra: Any) -> HttpResponse:
+    tiers = Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
+    quotas = TierQuota.objects.filter(tier__environment=SHOWN).order_by("name")
+    typed = request.POST if request.method == "POST" else request.GET
+    context = context_of(
+        request,
+        "bulk",
+        typed=typed,
+        tiers=list(tiers),
+        quota_names=list(quotas.values_list("name", flat=True).distinct()),
+        acts=ACTS,
+        what=typed.get("what", "quota"),
+        preview=preview,
+        count=len(preview.changes) if preview is not None else 0,
+        things=[thing_of(change) for change in preview.changes[:20]] if preview is not None else [],
+        **extra,
+    )
+    return render(request, "dashboard/bulk.html", context, status=status)
+
+
+def _filter(typed: Any) -> TenantFilter:
+    return TenantFilter(
+        tier=typed.get("tier", "")[:64],
+        prefix=typed.get("prefix", "").strip()[:200].replace("\x00", ""),
+        has_quota=_FLAGS.get(typed.get("has_quota", "")),
+        suspended=_FLAGS.get(typed.get("suspended", "")),
+        everybody=typed.get("everybody") == "1",
+    )
+
+
+def _change(typed: Any) -> TenantChange:
+    what, quota = typed.get("what", ""), typed.get("quota", "").strip()[:64]
+    if what == "tier":
+        return TenantChange(tier=typed.get("to_tier", ""))
+    if what in ("suspend", "resume"):
+        return TenantChange(suspended=what == "suspend")
+    if what == "remove":
+        return TenantChange(remove_quotas=(quota,))
+    if what == "scale":
+        return TenantChange(scale_percent={quota: _whole(typed, "percent")})
+    if what == "quota":
+        names = [name for name in ("limit", "window_s", "burst") if typed.get(name, "").strip()]
+        return TenantChange(quotas={quota: {name: _whole(typed, name) for name in names}})
+    raise InvalidEdit({"what": ["Choose what to do."]})
+
+
+def _whole(typed: Any, name: str) -> int:
+    text = typed.get(name, "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 12):
+        raise InvalidEdit({name: ["Enter a whole number."]})
+    return int(text)

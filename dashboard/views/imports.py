@@ -1,0 +1,106 @@
+"""A file of quotas: uploaded, compared, and applied when somebody has seen what it changes."""
+
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.models import Draft
+from controlplane.policies.plans import MAX_BYTES, MAX_ROWS, drafting, export_csv, export_plan
+from controlplane.policies.plans.difference import summary
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of, not_found
+from dashboard.views.revisions import Thing
+
+_LIST = 20
+
+
+@require_http_methods(["GET", "POST"])
+@require("edit_quota")
+def start(request: HttpRequest) -> HttpResponseBase:
+    """The form, and the last few files."""
+    errors: dict[str, list[str]] = {}
+    if request.method == "POST":
+        file = request.FILES.get("file")
+        if file is None:
+            errors = {"file": ["Choose a file."]}
+        else:
+            try:
+                draft = drafting.upload(
+                    environment=SHOWN,
+                    filename=file.name or "",
+                    stream=file,
+                    prune=request.POST.get("prune") == "1",
+                    actor=actor_of(request),
+                )
+                return redirect("draft", draft.pk)
+            except InvalidEdit as error:
+                errors = error.errors
+    rows = Draft.objects.filter(environment=SHOWN).defer("content", "difference", "errors")
+    context = context_of(
+        request,
+        "import",
+        rows=rows.order_by("-created_at")[:_LIST],
+        errors=errors,
+        most_rows=MAX_ROWS,
+        most_mib=MAX_BYTES // 1024 // 1024,
+    )
+    return render(request, "dashboard/import.html", context, status=422 if errors else 200)
+
+
+@require_http_methods(["GET", "POST"])
+@require("edit_quota")
+def draft(request: HttpRequest, draft: UUID) -> HttpResponseBase:
+    row = Draft.objects.filter(pk=draft, environment=SHOWN).first()
+    if row is None:
+        return not_found(request, "No such file", "Uploaded files are kept for a week.")
+    if request.method != "POST":
+        return _page(request, row)
+    try:
+        row = drafting.order(draft=row.pk, reason=request.POST.get("reason", ""), actor=actor_of(request))
+    except InvalidEdit as error:
+        return _page(request, row, refused=error.errors, status=422)
+    hub.nudge()
+    return redirect("draft", row.pk)
+
+
+def _page(request: HttpRequest, row: Draft, *, status: int = 200, **extra: Any) -> HttpResponse:
+    document: dict[str, Any] = row.difference or {}
+    counts = {name: document.get(name, 0) for name in ("created", "changed", "removed")}
+    context = {
+        "draft": row,
+        "summary": summary(counts) if any(counts.values()) else "",
+        "kinds": [(name.replace(".", "s "), count) for name, count in document.get("by_kind", {}).items()],
+        "things": [_thing(change) for change in document.get("changes", ())],
+        "left_off": document.get("left_off", 0),
+        "rows": document.get("rows", 0),
+        "reason": request.POST.get("reason", ""),
+        **extra,
+    }
+    if request.htmx and request.method == "GET":  # type: ignore[attr-defined]
+        return render(request, "dashboard/draft.html#job", context)
+    return render(request, "dashboard/draft.html", context_of(request, "import") | context, status=status)
+
+
+def _thing(change: dict[str, Any]) -> Thing:
+    fields = [(field["field"], field["before"], field["after"]) for field in change["fields"]]
+    return Thing(change["kind"], change["name"], change["what"], fields)
+
+
+@require_GET
+@require("edit_quota")
+def export(request: HttpRequest, form: str) -> HttpResponseBase:
+    """The whole configuration as YAML, or its tenants as CSV."""
+    parts = export_csv(SHOWN) if form == "csv" else export_plan(SHOWN)
+    kind = "text/csv; charset=utf-8" if form == "csv" else "application/yaml; charset=utf-8"
+    answer = StreamingHttpResponse(list(parts), content_type=kind)
+    answer["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(f'quotas-{SHOWN}.{form}')}"
+    answer["Cache-Control"] = "no-store"
+    return answer

@@ -1,0 +1,128 @@
+"""What each revision changed, and the way back to it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.policies import edits
+from controlplane.policies.edits.rollback import changes_back
+from controlplane.policies.errors import EditConflict, InvalidEdit
+from controlplane.policies.fields import Fields, different
+from controlplane.policies.history import first_recorded
+from controlplane.policies.models import Environment, Revision
+from controlplane.policies.plans.difference import Difference, summary
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of, not_found
+from dashboard.words import action_words
+
+_PER_PAGE = 50
+_THINGS_PER_PAGE = 100
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One changed thing, as the page shows it."""
+
+    kind: str
+    name: str
+    what: str
+    fields: list[tuple[str, Any, Any]]
+
+
+@require_GET
+@require_role("viewer")
+def revisions(request: HttpRequest) -> HttpResponse:
+    rows = Revision.objects.filter(environment=SHOWN)
+    before = request.GET.get("before", "")
+    if before.isascii() and before.isdigit() and len(before) < 19:
+        rows = rows.filter(number__lt=int(before))
+    only = request.GET.get("only", "") == "changes"
+    if only:
+        rows = rows.filter(changed__gt=0)
+    found = list(rows.order_by("-number")[: _PER_PAGE + 1])
+    shown = found[:_PER_PAGE]
+    context = context_of(
+        request,
+        "revisions",
+        rows=[{"row": row, "words": action_words(row.action)} for row in shown],
+        older=shown[-1].number if len(found) > _PER_PAGE else None,
+        only=only,
+    )
+    return render(request, "dashboard/revisions.html", context)
+
+
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def revision(request: HttpRequest, number: int) -> HttpResponseBase:
+    """The difference one revision made; with ``back``, what a rollback to it would change."""
+    row = Revision.objects.filter(environment=SHOWN, number=number).first()
+    if row is None:
+        return not_found(request, "No such revision", "Nothing is known about a revision of that number.")
+    if request.method == "POST":
+        return require("edit_quota")(_roll_back)(request, row)
+    return _page(request, row)
+
+
+def _roll_back(request: HttpRequest, row: Revision) -> HttpResponse:
+    seen = request.POST.get("seen", "")
+    try:
+        made = edits.rollback(
+            environment=SHOWN,
+            to_revision=row.number,
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+            expected_revision=int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
+        )
+    except InvalidEdit as error:
+        return _page(request, row, errors=error.errors, status=422)
+    except EditConflict as conflict:
+        return _page(request, row, conflict=conflict, status=409)
+    hub.nudge()
+    messages.success(request, f"Revision {made} brings back what revision {row.number} was.")
+    return redirect("revision", number=made)
+
+
+def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: Any) -> HttpResponse:
+    head = Environment.objects.values_list("revision", flat=True).get(pk=SHOWN)
+    changes = row.changes.order_by("kind", "name")
+    asked = request.GET.get("page", "1")
+    number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 1
+    start = (max(1, number) - 1) * _THINGS_PER_PAGE
+    first = first_recorded(SHOWN) or 0
+    possible = first <= row.number < head
+    wants_back = possible and ("back" in request.GET or request.method == "POST")
+    back = Difference(SHOWN, head, changes_back(SHOWN, row.number)) if wants_back else None
+    context = context_of(
+        request,
+        "revisions",
+        row=row,
+        words=action_words(row.action),
+        things=[thing_of(change) for change in changes[start : start + _THINGS_PER_PAGE]],
+        previous=number - 1 if number > 1 else None,
+        next=number + 1 if row.changed > start + _THINGS_PER_PAGE else None,
+        head=head,
+        possible=possible,
+        back=back,
+        back_summary=summary(back.counts) if back else "",
+        back_things=[thing_of(change) for change in back.changes[:20]] if back else [],
+        reason=request.POST.get("reason", ""),
+        **extra,
+    )
+    return render(request, "dashboard/revision.html", context, status=status)
+
+
+def thing_of(change: Any) -> Thing:
+    """``Change`` or ``Changed``: kind, name, before, after."""
+    what = "created" if change.before is None else "removed" if change.after is None else "changed"
+    return Thing(change.kind, change.name, what, _fields(change.before, change.after))
+
+
+def _fields(before: Fields | None, after: Fields | None) -> list[tuple[str, Any, Any]]:
+    return [(field, old, new) for field, (old, new) in different(before, after).items()]

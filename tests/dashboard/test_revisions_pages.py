@@ -1,0 +1,214 @@
+"""Revisions, imports and changes to many tenants, as a person does them without a script."""
+
+import re
+import zlib
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+
+from controlplane.audit.actor import Actor
+from controlplane.policies import edits
+from controlplane.policies.drafts import Draft
+from controlplane.policies.models import Environment, Revision, Tenant
+from controlplane.policies.plans import drafting
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WHY = "CHG-77 asked for by sales"
+PLAN = "tenants:\n  acme-retail: {tier: enterprise, title: '<b>ACME</b>'}\n  new-one: {tier: free}\n"
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def page(answer: Any, status: int = 200) -> str:
+    assert answer.status_code == status, answer.content.decode()[:3000]
+    return answer.content.decode()
+
+
+def tier() -> str:
+    return Tenant.objects.select_related("tier").get(key="acme-retail").tier.name
+
+
+def send(client: Any, text: str, name: str = "quotas.yaml", **more: str) -> Any:
+    return client.post("/import", {"file": SimpleUploadedFile(name, text.encode()), **more})
+
+
+def suspend_as_bob() -> None:
+    bob = Actor(name="bob", role="admin", origin="form")
+    edits.suspend_tenant(environment="production", tenant="acme-retail", reason=WHY, actor=bob)
+
+
+@pytest.fixture
+def moved(production: str) -> int:
+    actor = Actor(name="ada", role="admin", origin="form")
+    return edits.change_tier(
+        environment=production,
+        tenant="acme-retail",
+        tier="free",
+        expected_version=None,
+        reason=WHY,
+        actor=actor,
+    )
+
+
+@pytest.mark.parametrize(
+    "path", ["/revisions", "/revisions?only=changes", "/revisions?before=3", "/revisions/1"]
+)
+def test_everybody_may_look(log_in: Any, path: str) -> None:
+    page(log_in("vera").get(path))
+
+
+@pytest.mark.parametrize("path", ["/import", "/tenants/bulk", "/export/yaml", "/export/csv"])
+def test_only_admins_may_change_much_or_take_all_away(log_in: Any, path: str) -> None:
+    assert log_in("olga").get(path).status_code == 403
+    page(log_in("ada").get(path)) if "export" not in path else None
+
+
+def test_a_revision_shows_old_and_new(log_in: Any, moved: int) -> None:
+    shown = page(log_in("vera").get(f"/revisions/{moved}"))
+    assert '<span class="was">pro</span>' in shown
+    assert "<td>free</td>" in shown
+    assert WHY in shown
+    assert "Bring this back" not in shown
+    assert log_in("vera").post(f"/revisions/{moved}", {"reason": WHY}).status_code == 403
+    assert page(log_in("vera").get("/revisions")).index(f">{moved}</a>") > 0
+    assert log_in("vera").get("/revisions/99999").status_code == 404
+
+
+def test_an_admin_brings_a_revision_back_after_seeing_what_changes(log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    shown = page(client.get(f"/revisions/{moved - 1}?back"))
+    assert "0 to create, 1 to change, 0 to remove" in shown
+    seen = re.search(r'name="seen" value="(\d+)"', shown)[1]
+    assert "Say why" in page(client.post(f"/revisions/{moved - 1}?back", {"seen": seen, "reason": "x"}), 422)
+    assert tier() == "free"
+    answer = client.post(f"/revisions/{moved - 1}?back", {"seen": seen, "reason": WHY})
+    assert answer["Location"] == f"/revisions/{moved + 1}"
+    assert tier() == "pro"
+    assert f'back to <a href="/revisions/{moved - 1}">' in page(client.get(answer["Location"]))
+
+
+def test_what_somebody_else_did_meanwhile_is_seen_first(log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    suspend_as_bob()
+    shown = page(client.post(f"/revisions/{moved - 1}?back", {"seen": str(moved), "reason": WHY}), 409)
+    assert "bob changed the configuration meanwhile" in shown
+    assert "suspended" in shown
+    assert WHY in shown
+    assert tier() == "free"
+
+
+def test_a_file_is_compared_then_applied_as_one_revision(log_in: Any) -> None:
+    client, before = log_in("ada"), head()
+    where = send(client, PLAN)["Location"]
+    shown = page(client.get(where))
+    assert "1 to create, 1 to change, 0 to remove" in shown
+    assert "&lt;b&gt;ACME&lt;/b&gt;" in shown
+    assert head() == before
+    assert "Say why" in page(client.post(where, {"reason": ""}), 422)
+    assert client.post(where, {"reason": WHY}).status_code == 302
+    assert (head(), tier()) == (before + 1, "enterprise")
+    assert f'<a href="/revisions/{before + 1}">' in page(client.get(where))
+    made = Revision.objects.get(number=before + 1)
+    assert (made.actor, made.reason, made.changed) == ("ada", WHY, 2)
+    # A second click applies nothing twice.
+    page(client.post(where, {"reason": WHY}), 422)
+    assert head() == before + 1
+    # The same file again has nothing to change, and no button.
+    again = page(client.get(send(client, PLAN)["Location"]))
+    assert "Everything is as the file says already." in again
+    assert "Apply as one revision" not in again
+
+
+def test_a_wrong_file_is_refused_by_line_and_changes_nothing(log_in: Any) -> None:
+    client, before = log_in("ada"), head()
+    shown = page(client.get(send(client, "tenants:\n  a: {tire: pro}\n  b: {tier: [x]}\n")["Location"]))
+    assert "<b>Line 2</b>" in shown
+    assert "<b>Line 3</b>" in shown
+    assert head() == before
+    assert "The file is empty" in page(send(client, " "), 422)
+    assert "Choose a file" in page(client.post("/import"), 422)
+
+
+def test_a_large_file_is_left_to_a_worker_which_tells_how_far_it_is(log_in: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(drafting, "AT_ONCE_BYTES", 0)
+    client, before = log_in("ada"), head()
+    where = send(client, PLAN)["Location"]
+    assert "waiting for a worker" in page(client.get(where))
+    assert 'hx-trigger="load delay' in page(client.get(where, HTTP_HX_REQUEST="true"))
+    assert drafting.work_drafts() == 1
+    assert "Apply as one revision" in page(client.get(where, HTTP_HX_REQUEST="true"))
+    client.post(where, {"reason": WHY})
+    assert head() == before
+    assert drafting.work_drafts() == 1
+    assert drafting.work_drafts() == 0
+    assert head() == before + 1
+
+
+def test_a_worker_that_died_is_followed_by_another_and_nothing_is_done_twice(log_in: Any) -> None:
+    client, before = log_in("ada"), head()
+    where = send(client, PLAN)["Location"]
+    # As a worker leaves it that is killed before its transaction is committed.
+    Draft.objects.update(state="applying", reason=WHY, done=7, of=9)
+    assert "Being applied" in page(client.get(where))
+    assert drafting.work_drafts() == 1
+    assert drafting.work_drafts() == 0
+    assert head() == before + 1
+    Draft.objects.update(state="waiting", content=zlib.compress(b"tenants: 7"))
+    drafting.work_drafts()
+    assert Draft.objects.get().state == "refused"
+
+
+def test_a_plan_is_looked_at_again_when_somebody_was_faster(log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    where = send(client, PLAN)["Location"]
+    suspend_as_bob()
+    client.post(where, {"reason": WHY})
+    assert tier() == "free"
+    assert "bob changed the configuration meanwhile: look again" in page(client.get(where))
+    client.post(where, {"reason": WHY})
+    assert tier() == "enterprise"
+
+
+def test_what_is_exported_is_imported_again_without_a_change(log_in: Any) -> None:
+    client = log_in("ada")
+    for form in ("yaml", "csv"):
+        answer = client.get(f"/export/{form}")
+        assert answer["Content-Disposition"] == f"attachment; filename*=UTF-8''quotas-production.{form}"
+        text = b"".join(answer.streaming_content).decode()
+        shown = page(client.get(send(client, text, f"x.{form}", prune="1")["Location"]))
+        assert "Everything is as the file says already." in shown
+
+
+def test_many_tenants_are_shown_then_changed(log_in: Any) -> None:
+    client, before = log_in("ada"), head()
+    form = {"tier": "pro", "what": "quota", "quota": "requests", "limit": "7", "window_s": "60", "burst": "7"}
+    shown = page(client.post("/tenants/bulk", form | {"act": "preview"}))
+    assert "1 tenant would change" in shown
+    seen = re.search(r'name="seen" value="(\d+)"', shown)[1]
+    assert head() == before
+    refused = page(client.post("/tenants/bulk", form | {"act": "save", "seen": seen, "reason": ""}), 422)
+    assert "Say why" in refused
+    assert "1 tenant would change" in refused
+    answer = client.post("/tenants/bulk", form | {"act": "save", "seen": seen, "reason": WHY})
+    assert answer["Location"] == f"/revisions/{before + 1}"
+    stale = client.post("/tenants/bulk", form | {"limit": "8", "act": "save", "seen": seen, "reason": WHY})
+    assert stale.status_code == 409
+    assert head() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"what": "suspend"}, "Say whom to change"),
+        ({"tier": "pro", "what": "quota", "limit": "x", "quota": "requests"}, "Enter a whole number"),
+        ({"tier": "pro", "what": "explode"}, "Choose what to do"),
+        ({"tier": "pro", "what": "tier", "to_tier": "nowhere"}, "There is no tier"),
+        ({"tier": "pro", "what": "remove", "quota": "no such"}, "Use 1 to 64"),
+    ],
+)
+def test_a_change_to_many_that_makes_no_sense_says_why(log_in: Any, form: dict[str, str], said: str) -> None:
+    assert said in page(log_in("ada").post("/tenants/bulk", form | {"act": "preview"}), 422)
