@@ -93,6 +93,8 @@ class Runtime:
 
     async def stop(self) -> None:
         """Send what is unreported, say good-bye, disconnect; give up what takes over half a second."""
+        # Before the good-bye, which says so: somebody else may have it soon.
+        self.admission.share.give_up()
         parts = [
             asyncio.ensure_future(self.admission.stop()),
             asyncio.ensure_future(self._watch.stop()),
@@ -151,6 +153,7 @@ class Runtime:
             mode_cause=admission.mode_cause,
             breakers=admission.breaker_views(),
             wanted=self.configuration.wanted(),
+            share=admission.share.held,
         )
 
     def _adopt(self, exchange: Exchange, offer: Offer | None) -> None:
@@ -159,6 +162,8 @@ class Runtime:
             response.server_time_us, asked_ns=exchange.asked_ns, answered_ns=exchange.answered_ns
         )
         configuration.live_servers = response.live_servers
+        if response.share is not None:
+            self.admission.share.take(response.share, asked=exchange.asked_s)
         changed = offer is not None and configuration.apply(offer)
         if not configuration.complete and configuration.fetch is not None:
             configuration.fetch()

@@ -11,7 +11,9 @@ import pytest
 import redis
 
 from controlplane.embedded.valkey import Valkey
+from fuseboard.configuration.clock import lease_clock
 from fuseboard.contract.policy import Policy
+from fuseboard.contract.shares import ShareLease
 from fuseboard.contract.words import BreakerState, FailurePolicy, Mode, Outcome, Reason
 from fuseboard.errors import Refused
 from tests.agents.servers import POLICY, REQUESTS, Server, configured, running, until
@@ -91,6 +93,8 @@ class TestKilled:
         async with running(valkey.url, configuration=configuration) as server:
             valkey.stop()
             await until(lambda: server.admission.mode is Mode.LOCAL)
+            lease = ShareLease(level=0, place=0, terms=1, remaining_ms=60_000)
+            server.admission.share.take(lease, asked=lease_clock())
             assert await allowed(server, 50) == admitted
             assert (await server.admission.admit_request("acme")).reason is reason
 

@@ -17,6 +17,7 @@ from fuseboard.admission.leases import Leases
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.reports import Reports
 from fuseboard.admission.requests import RequestAdmission
+from fuseboard.admission.reserved import ReservedShare
 from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.policy import Tuning
@@ -72,7 +73,14 @@ class Admission:
             live_servers=lambda: configuration.live_servers,
             usable=lambda: self.health.usable,
         )
-        local = LocalLimits(lambda: configuration.live_servers)
+        #: This server's piece of what Redis never grants.
+        self.share = ReservedShare()
+        clock = configuration.clock
+        self.local = local = LocalLimits(
+            lambda: configuration.live_servers,
+            share=self.share,
+            fleet_offset_s=lambda: clock.offset_us / 1_000_000 if clock.learned else None,
+        )
         answers = Answers(server, self.health)
         self._requests = RequestAdmission(
             configuration=configuration,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fuseboard.admission.calendar import period_around
 from fuseboard.admission.encoding import GroupText
 from fuseboard.contract.policy import Limit, lease_length_ms
+from fuseboard.contract.shares import reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ RING_SIZE = 10
 #: A spent limit is asked for again this often, whatever its exact time: estimates are settled,
 #: here and on other servers, and a budget is not spent until midnight for one that was too high.
 DENIAL_MEMORY_S = 1.0
-
-#: The part of a ``reserved`` limit that is never asked of Redis, so that it is safe to spend
-#: locally when Redis is gone: shared + local never exceeds the limit.
-RESERVED_PART = 0.1
 
 #: Places a demand's counters may have had before the texts kept for them are thrown away.
 MAX_TEXTS = 16
@@ -169,9 +166,7 @@ def most_at_once(limit: Limit) -> int:
 
 def shared_limit(limit: Limit) -> int:
     """The calls per window that Redis may grant."""
-    if limit.failure_policy is FailurePolicy.RESERVED:
-        return limit.limit - int(limit.limit * RESERVED_PART)
-    return limit.limit
+    return limit.limit - reserved_calls(limit)
 
 
 def rule_of(limit: Limit, part: float, now_us: int) -> tuple[int, ...]:
@@ -184,7 +179,7 @@ def rule_of(limit: Limit, part: float, now_us: int) -> tuple[int, ...]:
             # Leased calls are made up to this much later than they were charged.
             window_us += lease_length_ms(limit) * 1000
     elif limit.algorithm is Algorithm.TOKEN_BUCKET:
-        size = max(1, int(limit.burst * part))
+        size = max(1, int((limit.burst - reserved_burst(limit)) * part))
     elif limit.period is not None:
         window_us, size = period_around(now_us, limit.period, limit.time_zone)
     # A counter that cannot be read is decided by the limit's failure policy.

@@ -1,127 +1,22 @@
 """This server's own share of each limit: what is left of it when Redis cannot be asked."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from time import monotonic, time
-from typing import Protocol
+from time import monotonic
 
-from fuseboard.admission.calendar import period_around
-from fuseboard.admission.demand import RESERVED_PART, Demand, LimitRef
+from fuseboard.admission.demand import Demand, LimitRef
+from fuseboard.admission.local_counters import KINDS, Counter, Portion, Slots, Turn
+from fuseboard.admission.offline import OfflineCounts
+from fuseboard.admission.reserved import ReservedShare
 from fuseboard.contract.policy import Limit
+from fuseboard.contract.shares import reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy
 
 #: Counters kept at most; the longest unused goes first.
 MAX_COUNTERS = 50_000
 
-
-class Counter(Protocol):
-    def wait(self, share: float, limit: Limit, cost: int, now: float) -> float:
-        """Seconds until ``cost`` fits into this share of the limit; 0 when it fits now."""
-        ...
-
-    def spend(self, share: float, limit: Limit, cost: int, now: float) -> None: ...
-
-
-class Bucket:
-    """GCRA on the monotonic clock."""
-
-    __slots__ = ("arrival",)
-
-    def __init__(self) -> None:
-        self.arrival = 0.0
-
-    def wait(self, share: float, limit: Limit, cost: int, now: float) -> float:
-        burst = max(1.0, limit.burst * share)
-        spacing = limit.window_ms / 1000 / (limit.limit * share)
-        return max(0.0, max(self.arrival, now) - now - (burst - min(cost, burst)) * spacing)
-
-    def spend(self, share: float, limit: Limit, cost: int, now: float) -> None:
-        self.arrival = max(self.arrival, now) + cost * limit.window_ms / 1000 / (limit.limit * share)
-
-
-class Window:
-    """Exact log of the last window; a share below one call becomes a turn in time."""
-
-    __slots__ = ("log", "sum")
-
-    def __init__(self) -> None:
-        self.log: deque[tuple[float, int]] = deque()
-        self.sum = 0
-
-    def wait(self, share: float, limit: Limit, cost: int, now: float) -> float:
-        calls, window = self._size(share, limit)
-        while self.log and self.log[0][0] <= now - window:
-            self.sum -= self.log.popleft()[1]
-        need = self.sum + min(cost, calls) - calls
-        for moment, spent in self.log:
-            if need <= 0:
-                break
-            need -= spent
-            if need <= 0:
-                return moment + window - now
-        return 0.0
-
-    def spend(self, share: float, limit: Limit, cost: int, now: float) -> None:
-        self.log.append((now, cost))
-        self.sum += cost
-
-    @staticmethod
-    def _size(share: float, limit: Limit) -> tuple[int, float]:
-        window = limit.window_ms / 1000
-        calls = limit.limit * share
-        return (int(calls), window) if calls >= 1 else (1, window / calls)
-
-
-class CalendarPeriod:
-    """The calendar is the one thing a pod's wall clock must say; Redis checks it when it is there."""
-
-    __slots__ = ("began", "spent")
-
-    def __init__(self) -> None:
-        self.began = 0
-        self.spent = 0
-
-    def wait(self, share: float, limit: Limit, cost: int, now: float) -> float:
-        assert limit.period is not None  # noqa: S101 - decode_policy saw to it
-        wall_us = int(time() * 1_000_000)
-        began, ends = period_around(wall_us, limit.period, limit.time_zone)
-        if began != self.began:
-            self.began, self.spent = began, 0
-        allowed = max(1.0, limit.limit * share)
-        return 0.0 if self.spent + cost <= allowed else (ends - wall_us) / 1_000_000
-
-    def spend(self, share: float, limit: Limit, cost: int, now: float) -> None:
-        self.spent += cost
-
-
-class Slots:
-    """Calls under way, each a lease."""
-
-    __slots__ = ("leases",)
-
-    def __init__(self) -> None:
-        self.leases: deque[float] = deque()
-
-    def wait(self, share: float, limit: Limit, cost: int, now: float) -> float:
-        while self.leases and self.leases[0] <= now:
-            self.leases.popleft()
-        allowed = max(1, int(limit.limit * share))
-        return 0.0 if len(self.leases) + cost <= allowed else self.leases[0] - now
-
-    def spend(self, share: float, limit: Limit, cost: int, now: float) -> None:
-        self.leases.extend([now + limit.window_ms / 1000] * cost)
-
-    def free(self) -> None:
-        if self.leases:
-            self.leases.popleft()
-
-
-_KINDS: dict[Algorithm, Callable[[], Counter]] = {
-    Algorithm.SLIDING_WINDOW: Window,
-    Algorithm.TOKEN_BUCKET: Bucket,
-    Algorithm.FIXED_WINDOW: CalendarPeriod,
-    Algorithm.CONCURRENCY: Slots,
-}
+#: How long a share of nothing asks to be left alone: the next beat may bring one.
+NO_SHARE_WAIT_S = 1.0
 
 
 class Blocked:
@@ -137,10 +32,25 @@ class Blocked:
 
 
 class LocalLimits:
-    """This server's own counters, used when Redis is gone and for its part of a ramp."""
+    """This server's own counters, used when Redis is gone and for its part of a ramp.
 
-    def __init__(self, live_servers: Callable[[], int]) -> None:
+    ``reserved`` limits are spent from this server's piece of what Redis never grants;
+    ``local_share`` is the limit over the number of servers, and below one call a turn in time.
+    """
+
+    def __init__(
+        self,
+        live_servers: Callable[[], int],
+        *,
+        share: ReservedShare | None = None,
+        offline: OfflineCounts | None = None,
+        fleet_offset_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._live_servers = live_servers
+        self.share = share or ReservedShare()
+        self.offline = offline or OfflineCounts()
+        #: The servers' time minus the monotonic clock, once somebody told it.
+        self._fleet_offset_s = fleet_offset_s
         self._counters: OrderedDict[bytes, tuple[Algorithm, Counter]] = OrderedDict()
 
     def take(self, demand: Demand, part: float) -> Blocked | None:
@@ -149,7 +59,7 @@ class LocalLimits:
         ``part`` is what servers may spend locally at all: 1 when Redis is gone, less in a ramp.
         """
         now = monotonic()
-        charged: list[tuple[Counter, float, Limit, int]] = []
+        charged: list[tuple[Counter, Portion, LimitRef, int]] = []
         worst: Blocked | None = None
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
             limit = ref.limit
@@ -157,15 +67,20 @@ class LocalLimits:
                 continue
             if limit.failure_policy is FailurePolicy.FAIL_CLOSED:
                 return Blocked(limit, 1.0, unavailable=True)
-            counter, share = self._counter(ref), self.share(limit, part)
-            wait_s = counter.wait(share, limit, cost, now)
+            portion = self.portion(limit, part)
+            if portion is None:
+                return Blocked(limit, NO_SHARE_WAIT_S, unavailable=True)
+            counter = self._counter(ref)
+            wait_s = counter.wait(portion, limit, cost, now)
             if wait_s > 0 and (worst is None or wait_s > worst.wait_s):
                 worst = Blocked(limit, wait_s)
-            charged.append((counter, share, limit, cost))
-        if worst is None:
-            for counter, share, limit, cost in charged:
-                counter.spend(share, limit, cost, now)
-        return worst
+            charged.append((counter, portion, ref, cost))
+        if worst is not None:
+            return worst
+        for counter, portion, ref, cost in charged:
+            counter.spend(portion, ref.limit, cost, now)
+        self.offline.note(demand)
+        return None
 
     def free(self, demand: Demand) -> None:
         """A call that took its slots here has ended."""
@@ -173,17 +88,48 @@ class LocalLimits:
             if ref.is_slot and isinstance(counter := self._counter(ref), Slots):
                 counter.free()
 
-    def share(self, limit: Limit, part: float) -> float:
-        """This server's share of ``limit``, 0 to 1."""
+    def portion(self, limit: Limit, part: float) -> Portion | None:
+        """What this server may spend of ``limit``; ``None`` for nothing at all."""
+        if limit.limit == 0:
+            return None
         if limit.failure_policy is FailurePolicy.RESERVED:
-            return RESERVED_PART / self._live_servers()
-        return part / self._live_servers()
+            calls = self.share.calls(reserved_calls(limit))
+            burst = self.share.calls(reserved_burst(limit))
+            if calls == 0 or (limit.algorithm is Algorithm.TOKEN_BUCKET and burst == 0):
+                return None
+            return Portion(calls, burst)
+        servers = self._live_servers()
+        fair = limit.limit * part / servers
+        turn = None if fair >= 1 else self._turn(limit.window_ms / 1000 / fair)
+        return Portion(fair, max(1.0, limit.burst * part / servers), turn)
+
+    def still_spent(self, ref: LimitRef) -> int:
+        """What this server spent by itself of a ``local_share`` limit and what still counts."""
+        known = self._counters.get(ref.key)
+        portion = self.portion(ref.limit, 1.0)
+        if known is None or portion is None or known[0] is not ref.limit.algorithm:
+            return 0
+        return known[1].spent(portion, ref.limit, monotonic())
+
+    def _turn(self, fair_s: float) -> Turn:
+        """One call every three fair distances, in a stretch that no other server has.
+
+        So no window holds more than the limit, however the stretches lie. A server without a
+        place of its own, or that was never told the time, has one at random.
+        """
+        every_s = 3 * fair_s
+        held, offset_s = self.share.held, self._fleet_offset_s()
+        if held is None or offset_s is None:
+            place, width = self.share.dice, 1 / (2 * self._live_servers())
+            return Turn(every_s, place * every_s, width * every_s)
+        place, width = held.place / 2**held.level, 1 / 2**held.level
+        return Turn(every_s, place * every_s - offset_s % every_s, min(width, 1 / 6) * every_s)
 
     def _counter(self, ref: LimitRef) -> Counter:
         algorithm = ref.limit.algorithm
         known = self._counters.get(ref.key)
         if known is None or known[0] is not algorithm:
-            known = self._counters[ref.key] = (algorithm, _KINDS[algorithm]())
+            known = self._counters[ref.key] = (algorithm, KINDS[algorithm]())
             if len(self._counters) > MAX_COUNTERS:
                 self._counters.popitem(last=False)
         else:

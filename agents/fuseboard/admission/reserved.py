@@ -4,20 +4,14 @@ Without one, or when its time is over, the piece is nothing. It is kept in memor
 process that starts again is another server, and asks for a piece of its own.
 """
 
-import time
+import random
 from collections.abc import Callable
 
+from fuseboard.configuration.clock import lease_clock
 from fuseboard.contract.shares import HeldShare, ShareLease, calls_of
 
 #: The part of a lease that is believed: a clock may run slow.
 BELIEVED = 0.99
-
-
-def lease_clock() -> float:
-    """Seconds on a clock that nobody sets, and that goes on while the machine sleeps where there is one."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
 
 
 class ReservedShare:
@@ -28,6 +22,8 @@ class ReservedShare:
         self._held: HeldShare | None = None
         self._until = 0.0
         self._given_up = False
+        #: Where this server stands among others while nobody told it: 0 to 1.
+        self.dice = random.random()
 
     def take(self, lease: ShareLease, *, asked: float) -> None:
         """A beat that was sent at ``asked``, on this clock, was answered with this lease."""

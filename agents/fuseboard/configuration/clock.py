@@ -48,3 +48,10 @@ class ServerClock:
         self.offset_us = offset_us
         self._round_trip_us = round_trip_us
         self._sampled_us = answered_ns // 1000
+
+
+def lease_clock() -> float:
+    """Seconds on a clock that nobody sets, and that goes on while the machine sleeps where there is one."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()

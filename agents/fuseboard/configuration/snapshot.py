@@ -14,6 +14,7 @@ from fuseboard.contract.policy import (
     encode_policy,
     hash_of,
 )
+from fuseboard.contract.shares import settled, settled_limit
 from fuseboard.contract.words import ConfigSource
 
 #: Tenants whose records a pod holds at most; the longest unused are forgotten and fetched again.
@@ -108,13 +109,13 @@ class Snapshot:
         self, *, head: ConfigHead, policy: Policy, source: ConfigSource, tenants: TenantTable | None = None
     ) -> None:
         self.head = head
-        self.policy = policy
+        self.policy = policy = settled(policy)
         self.source = source
         self.tuning: Tuning = policy.tuning
         self.tenants = tenants if tenants is not None else TenantTable()
         self._tiers = {tier.name: tier for tier in policy.tiers}
         self._dependencies = {dependency.name: dependency for dependency in policy.dependencies}
-        self._default = _rules(self._tiers[policy.default_tier], None, met=False)
+        self._default = _rules(self._tiers[policy.default_tier], None, self.tuning, met=False)
 
     def quotas_of(self, tenant: str) -> TenantRules:
         """The rules of a tenant; those of the default tier when it is unknown or not met yet."""
@@ -125,7 +126,7 @@ class Snapshot:
         if held.rules is None or held.under is not self:
             tier = self._tiers.get(held.record.tier) if held.record is not None else None
             tier = tier or self._tiers[self.policy.default_tier]
-            held.rules, held.under = _rules(tier, held.record, met=True), self
+            held.rules, held.under = _rules(tier, held.record, self.tuning, met=True), self
         return held.rules
 
     def dependency(self, name: str) -> Dependency | None:
@@ -139,9 +140,10 @@ def built_in(environment: str) -> Snapshot:
     return Snapshot(head=head, policy=policy, source=ConfigSource.BUILT_IN)
 
 
-def _rules(tier: Tier, record: TenantRecord | None, *, met: bool) -> TenantRules:
+def _rules(tier: Tier, record: TenantRecord | None, tuning: Tuning, *, met: bool) -> TenantRules:
     """A tenant's own quotas replace those of its tier by name, and may add others."""
-    own = {quota.name: quota for quota in record.quotas} if record is not None else {}
+    given = record.quotas if record is not None else ()
+    own = {quota.name: settled_limit(quota, tuning) for quota in given}
     quotas = [own.pop(quota.name, quota) for quota in tier.quotas]
     return TenantRules(
         tier=tier.name,

@@ -44,7 +44,7 @@ class ShareLease(Struct, frozen=True, kw_only=True):
 
 def calls_of(level: int, place: int, amount: int) -> int:
     """The whole calls of ``amount`` that a cell holds."""
-    return (place + 1) * amount // 2**level - place * amount // 2**level
+    return ((place + 1) * amount >> level) - (place * amount >> level)
 
 
 def reserved_calls(limit: Limit) -> int:
@@ -61,7 +61,8 @@ def _part(limit: Limit, amount: int) -> int:
     if limit.failure_policy is not FailurePolicy.RESERVED:
         return 0
     percent = limit.reserved_percent
-    return amount * (RESERVED_PERCENT if percent < 0 else percent) // 100
+    part = amount * (RESERVED_PERCENT if percent < 0 else percent) // 100
+    return max(0, min(part, amount - 1))  # Redis can always grant one
 
 
 def settled(policy: Policy) -> Policy:

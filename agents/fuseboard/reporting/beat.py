@@ -2,7 +2,7 @@
 
 import http.client
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from time import monotonic, monotonic_ns
@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import msgspec
 
+from fuseboard.configuration.clock import lease_clock
+from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import (
     MAX_BODY_BYTES,
     SYNC_PATH,
@@ -63,6 +65,7 @@ class ServerState:
     mode_cause: str
     breakers: tuple[BreakerView, ...]
     wanted: tuple[str, ...]
+    share: HeldShare | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,8 @@ class Exchange:
     response: SyncResponse
     asked_ns: int
     answered_ns: int
+    #: When it was asked, on the clock of leases.
+    asked_s: float = field(default_factory=lease_clock)
 
 
 class Gateway:
@@ -117,14 +122,18 @@ class Gateway:
 
     def _exchange(self, connection: Connection, *, leaving: bool) -> Exchange:
         request = self._request(leaving=leaving)
-        asked_ns = monotonic_ns()
+        asked_ns, asked_s = monotonic_ns(), lease_clock()
         try:
             answer = connection.post(encode_bounded(request))
         except (OSError, http.client.HTTPException, AnswerError) as error:
             raise FailedBeatError(Failure.UNREACHABLE, f"{type(error).__name__}: {error}") from error
         answered_ns = monotonic_ns()
         return Exchange(
-            request=request, response=read_answer(answer), asked_ns=asked_ns, answered_ns=answered_ns
+            request=request,
+            response=read_answer(answer),
+            asked_ns=asked_ns,
+            answered_ns=answered_ns,
+            asked_s=asked_s,
         )
 
     def _request(self, *, leaving: bool) -> SyncRequest:
@@ -147,6 +156,7 @@ class Gateway:
             counters=self._counters.wire(),
             want=state.wanted,
             leaving=leaving,
+            share=state.share,
         )
 
     def _state_of_loop(self) -> ServerState:
