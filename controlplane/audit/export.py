@@ -51,9 +51,8 @@ def export(rows: QuerySet[Entry], kind: Format) -> Iterator[str]:
 async def aexport(rows: QuerySet[Entry], kind: Format) -> AsyncIterator[str]:
     """As ``export``, for a response that is sent while it is read."""
     pieces = export(rows, kind)
-    done = object()
-    while (piece := await sync_to_async(next)(pieces, done)) is not done:
-        yield str(piece)
+    while piece := await sync_to_async(lambda: next(pieces, ""))():
+        yield piece
 
 
 def _chunks(rows: QuerySet[Entry]) -> Iterator[list[Entry]]:
