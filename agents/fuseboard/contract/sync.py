@@ -12,10 +12,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fuseboard.contract.policy import ConfigHead, TenantRecord
+from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.words import (
     BreakerState,
     ConfigSource,
     ConfigStatus,
+    DrillKind,
     Mode,
     Name,
     OverrideMode,
@@ -136,6 +138,16 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     want: Annotated[tuple[Subject, ...], Meta(max_length=1000)] = ()
     #: The last request of a process that stops on purpose.
     leaving: bool = False
+    #: Its piece of what is spent without Redis; ``None`` when it has none, or spends it no more.
+    share: HeldShare | None = None
+
+
+class Drill(Struct, frozen=True, kw_only=True):
+    """An admin wants to see what this server does without Redis. It ends by itself, on the pod's clock."""
+
+    id: Annotated[int, Meta(ge=1, le=2**53)]
+    kind: DrillKind
+    remaining_ms: Annotated[int, Meta(ge=1, le=86_400_000)]
 
 
 class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,6 +166,10 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenants: dict[Subject, TenantRecord | None] = msgspec.field(default_factory=dict)
     #: Too much has changed to list: ask again for every tenant held.
     refetch_tenants: bool = False
+    #: This server's piece of what is spent without Redis, and how long it holds.
+    share: ShareLease | None = None
+    #: What this server pretends, and how long; ``None`` for nothing, or nothing any more.
+    drill: Drill | None = None
 
 
 class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -91,6 +91,17 @@ class Mode(StrEnum):
     LOCAL = "local"
     #: Redis is back: the shared part grows from 10 to 100 percent.
     RAMPING = "ramping"
+    #: It pretends that Redis is slow or gone, because an admin asked it to.
+    DRILL = "drill"
+
+
+class DrillKind(StrEnum):
+    """What a server pretends in a drill."""
+
+    #: Redis refuses and drops every connection.
+    GONE = "gone"
+    #: Redis gets every question long after its deadline.
+    SLOW = "slow"
 
 
 class BreakerState(StrEnum):
