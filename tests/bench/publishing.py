@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 
 import msgspec
+from control_plane.enforcement import enforced_ms
 from control_plane.stand import Bars, add_tenants, bench, control_plane, say, timed
 
 TENANTS = 100_000
@@ -153,6 +154,7 @@ def main():
     measure_publishing(bars)
     measure_pages(bars, keys)
     measure_edits(bars, keys)
+    enforced_ms(bars, keys)
     return bars.status
 
 
