@@ -37,7 +37,7 @@ _EXPORTED: dict[str, Any] = {
     "responses": {
         200: {
             "description": "The file",
-            "content": {kind: {"schema": {"type": "string"}} for kind in (KINDS[0], KINDS[-1])},
+            "content": {KINDS[0]: {"schema": {"type": "object"}}, KINDS[-1]: {"schema": {"type": "string"}}},
         }
     }
 }

@@ -1,8 +1,7 @@
-"""A file as the body of a request: copied aside once, with its hash, however large it is."""
+"""A file as the body of a request: read once, with its hash."""
 
 from hashlib import sha256
-from tempfile import SpooledTemporaryFile
-from typing import IO
+from io import BytesIO
 
 from django.http import HttpRequest
 from ninja.errors import HttpError
@@ -11,13 +10,12 @@ from controlplane.policies.plans import MAX_BYTES
 
 #: What a plan may call itself.
 KINDS = ("application/yaml", "application/x-yaml", "text/yaml", "text/csv")
-_IN_MEMORY = 4 * 1_048_576
 _PART = 1_048_576
 
 
-def upload_of(request: HttpRequest) -> tuple[IO[bytes], str]:
+def upload_of(request: HttpRequest) -> tuple[BytesIO, str]:
     """The file, at its beginning, and its SHA-256."""
-    found: tuple[IO[bytes], str] | None = getattr(request, "upload", None)
+    found: tuple[BytesIO, str] | None = getattr(request, "upload", None)
     if found is None:
         if request.content_type not in KINDS or "Content-Encoding" in request.headers:
             raise HttpError(415, f"Send the file as one of {', '.join(KINDS)}, and not compressed.")
@@ -27,14 +25,10 @@ def upload_of(request: HttpRequest) -> tuple[IO[bytes], str]:
     return found
 
 
-def _copy(request: HttpRequest) -> tuple[IO[bytes], str]:
-    # Closed with the request that holds it.
-    aside: IO[bytes] = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
-    digest, size = sha256(), 0
+def _copy(request: HttpRequest) -> tuple[BytesIO, str]:
+    file = BytesIO()
     while part := request.read(_PART):
-        size += len(part)
-        if size > MAX_BYTES:
+        file.write(part)
+        if file.tell() > MAX_BYTES:
             raise HttpError(413, f"The file is larger than {MAX_BYTES // 1_048_576} MiB.")
-        digest.update(part)
-        aside.write(part)
-    return aside, digest.hexdigest()
+    return file, sha256(file.getbuffer()).hexdigest()

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from controlplane.api import answers, schemas
+from controlplane.api import answers, happenings, schemas
 from controlplane.api.api import api
 from controlplane.api.examples import EXAMPLES
 from tests.controlplane.calling import token_of
@@ -81,7 +81,7 @@ def test_every_document_has_an_example_that_is_one() -> None:
     described = api.get_openapi_schema()["components"]["schemas"]
     classes = {
         name: found
-        for module in (schemas, answers)
+        for module in (schemas, answers, happenings)
         for name, found in inspect.getmembers(module, inspect.isclass)
         if issubclass(found, Schema) and found not in (Schema, schemas.Strict)
     }
@@ -100,4 +100,5 @@ def test_every_operation_says_what_it_does_and_what_can_go_wrong() -> None:
             assert operation["summary"], (method, path)
             assert {400, 401, 403, 404, 422, 429} <= operation["responses"].keys()
             named = {parameter["name"] for parameter in operation["parameters"]}
-            assert ("Idempotency-Key" in named) == (method != "get"), (method, path)
+            only_asks = method == "get" or path.endswith(("/plan", "/preview"))
+            assert ("Idempotency-Key" in named) != only_asks, (method, path)

@@ -18,6 +18,8 @@ ROLES = ("viewer", "operator", "admin")
 WHY = {"reason": "for a test"}
 NUMBERS = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, **WHY}
 GONE = "reason=for+a+test&expected_version=1"
+PLAN = "tenants: {acme: {tier: free}}"
+BULK = {"filter": {"tier": "pro"}, "change": {"suspended": False}, **WHY}
 NO_TOKEN = "0123456789abcdef"
 
 #: Method, address, body, and the least role that may. A 404 or 409 is an answer to somebody who may.
@@ -28,6 +30,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/tenants", None, "viewer"),
     ("POST", f"{API}/tenants", {"key": "new", "tier": "free", **WHY}, "admin"),
     ("GET", f"{API}/tenants/acme", None, "viewer"),
+    ("GET", f"{API}/tenants/acme/effective", None, "viewer"),
     ("PATCH", f"{API}/tenants/acme", {"suspended": True, "expected_version": 1, **WHY}, "admin"),
     ("DELETE", f"{API}/tenants/acme?{GONE}", None, "admin"),
     ("PUT", f"{API}/tenants/acme/quotas/requests", NUMBERS, "admin"),
@@ -88,6 +91,14 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("POST", f"{API}/api-tokens", {"name": "ci", "scope": "read", "expires_in_s": 3600, **WHY}, "admin"),
     ("POST", f"{API}/api-tokens/{NO_TOKEN}/rotate", {"expires_in_s": 3600, **WHY}, "admin"),
     ("DELETE", f"{API}/api-tokens/{NO_TOKEN}?reason=for+a+test", None, "admin"),
+    ("GET", f"{API}/revisions", None, "viewer"),
+    ("GET", f"{API}/revisions/1", None, "viewer"),
+    ("GET", f"{API}/export", None, "viewer"),
+    ("POST", f"{API}/plan", PLAN, "viewer"),
+    ("POST", f"{API}/apply?reason=for+a+test&expected_revision=1", PLAN, "admin"),
+    ("POST", f"{API}/rollback", {"to_revision": 1, "expected_revision": 1, **WHY}, "admin"),
+    ("POST", f"{API}/bulk/preview", BULK, "viewer"),
+    ("POST", f"{API}/bulk", BULK | {"expected_revision": 1}, "admin"),
     ("GET", "/api/v1/runbooks", None, "viewer"),
     ("GET", "/api/v1/runbooks/openai", None, "viewer"),
     ("PUT", "/api/v1/runbooks/openai", {"title": "OpenAI", "body": "Wait.", **WHY}, "admin"),
@@ -141,7 +152,7 @@ def test_every_operation_of_the_api_asks_for_its_role(tokens: dict[str, str]) ->
 
 def test_no_operation_answers_strangers(tokens: dict[str, str]) -> None:
     for method, path, body, _ in OPERATIONS:
-        content = json.dumps(body) if body else ""
+        content = body if isinstance(body, str) else json.dumps(body) if body else ""
         stranger = Client(enforce_csrf_checks=True).generic(
             method, path, content, content_type="application/json", secure=True
         )

@@ -1,0 +1,54 @@
+"""The commands of docs/api.md, as they stand there."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Override
+from controlplane.policies import edits
+from controlplane.policies.models import TenantQuota
+from fuseboard.cli.ctl.failing import Exit
+from tests.controlplane.calling import token_of
+from tests.controlplane.web_process import web_running
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/api.md").read_text()
+
+
+def test_the_commands_of_the_page_work(production: str, alice: Any, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        if os.environ.get("CI"):
+            pytest.fail("needs curl")
+        pytest.skip("needs curl: install it with `apt-get install curl`")
+    edits.create_dependency(
+        environment=production, dependency="payments-api", kind="external", reason="for a test", actor=alice
+    )
+    (tmp_path / "token").write_text(token_of("admin"))
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    with web_running(tmp_path) as troupe:
+        script = "\n".join(blocks).replace("https://fuseboard.example.com", troupe.actors["web"].url)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    assert '"quotas.requests.limit"' in done.stdout
+    # Applied, and rolled back to what the first command had made of it.
+    assert TenantQuota.objects.get().limit == 2000
+    assert Override.objects.filter(ended_at__isnull=False).count() == 2
+    assert Entry.objects.filter(action="configuration.rolled_back").exists()
+    assert "plan.applied" in (tmp_path / "audit.ndjson").read_text() or "plan.applied" in done.stdout
+    assert "acme:" in (tmp_path / "production.yaml").read_text()
+
+
+def test_the_page_lists_every_exit_code() -> None:
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \| [a-z`]", PAGE, re.MULTILINE)}
+    assert set(map(int, Exit)) <= listed

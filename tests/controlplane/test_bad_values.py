@@ -1,0 +1,286 @@
+"""Every class of bad value, at each door: the API, the sync of agents, and files of plans."""
+
+import io
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from controlplane.audit.models import Entry
+from controlplane.policies.models import Environment, Tenant, Tier
+from controlplane.policies.plans import PlanErrors, read_plan
+from tests.controlplane.calling import API, problem, send, token_of
+from tests.controlplane.gateway import beat, post, ready_gateway
+
+#: As they stand in JSON; none of them is a number of calls.
+NUMBERS = [
+    "true",
+    "null",
+    '"50"',
+    '"1_000"',
+    '"\uff11\uff12"',
+    '"\u0663"',
+    '" 7 "',
+    '"+5"',
+    '"nan"',
+    '"0x10"',
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e400",
+    "1.5",
+    "1e-3",
+    "-5",
+    "-0.0",
+    str(2**63),
+    str(2**53 + 1),
+    "9" * 25,
+    "9" * 5000,
+    "[50]",
+    '{"limit": 50}',
+    '"\\u0000"',
+]
+#: Nothing is called that: not a tier, a dependency, a service or a pod.
+NAMES = [
+    "",
+    " ",
+    "a b",
+    "x" * 65,
+    "x" * 100_000,
+    "../../etc",
+    "a/b",
+    "<script>alert(1)</script>",
+    "{{7*7}}",
+    "{% debug %}",
+    "=cmd()",
+    "a:b",
+    "{t:acme}",
+    "*",
+    "free\r\nX-Injected: 1",
+    "\x1b[31mred",
+    "nul\x00byte",
+    "\ud800",
+    "\u202egpj.exe",
+    "zero\u200dwidth",
+    "fr\u0435e",
+    "cafe\u0301",
+    "-free",
+    "free.",
+]
+#: Two of these could look alike, or cannot be stored at all.
+KEYS = ["", "x" * 201, "nul\x00byte", "\ud800", "cafe\u0301", "ac\u200bme", "\u202eemca", " acme", "acme\n"]
+REASONS = [
+    "",
+    "short",
+    "x" * 501,
+    "with a \x00 in it",
+    "half of a \ud800 pair",
+    "\x1b[2Jgone, all of it",
+    "\x9b1m eight",
+]
+
+
+@pytest.fixture
+def admin(production: str) -> Any:
+    token = token_of("admin")
+    return lambda method, path, body=None, **headers: send(token, method, path, body, **headers)
+
+
+def untouched() -> tuple[Any, ...]:
+    head = Environment.objects.get(pk="production")
+    return head.revision, Entry.objects.count(), Tenant.objects.count(), Tier.objects.count()
+
+
+def refused(answer: Any) -> None:
+    assert answer.status_code in (400, 422), (answer.status_code, answer.content[:300])
+    problem(answer, answer.status_code)
+
+
+NUMBERS_OF_THE_API = [
+    (
+        "PUT",
+        "/tenants/acme/quotas/requests",
+        {"limit": 5, "window_s": 60, "burst": 5, "expected_version": 1},
+        name,
+    )
+    for name in ("limit", "window_s", "burst", "expected_version", "warn_percent")
+] + [
+    ("POST", "/breakers/openai/hold", {"mode": "forced_open", "expires_in_s": 60}, "expires_in_s"),
+    ("POST", "/breakers/openai/extend", {"expires_in_s": 60}, "expires_in_s"),
+    ("POST", "/tiers", {"name": "gold", "priority": 5}, "priority"),
+    ("POST", "/api-tokens", {"name": "ci", "scope": "read", "expires_in_s": 600}, "expires_in_s"),
+    ("POST", "/rollback", {"to_revision": 1, "expected_revision": 1}, "to_revision"),
+]
+OPTIONAL = {("expected_version", "null"), ("warn_percent", "null")}
+
+
+def test_no_number_of_the_api_takes_what_is_none(admin: Any) -> None:
+    before = untouched()
+    for method, path, good, field in NUMBERS_OF_THE_API:
+        for value in NUMBERS:
+            if (field, value) in OPTIONAL:
+                continue
+            fields = {name: json.dumps(each) for name, each in (good | {"reason": "for a test"}).items()}
+            body = ", ".join(f'"{name}": {text}' for name, text in (fields | {field: value}).items())
+            refused(admin(method, f"{API}{path}", "{" + body + "}"))
+    assert untouched() == before
+
+
+@pytest.mark.parametrize(
+    "value", ["-1", "0", "1_0", "+5", " 5", "\uff15", "5.0", "1e2", "nan", "", "9" * 30, "true"]
+)
+def test_no_number_in_an_address_takes_what_is_none(admin: Any, value: str) -> None:
+    for query in (f"tenants?limit={value}", f"audit?before={value}", f"audit/export?after=-{value}"):
+        refused(admin("GET", f"{API}/{query.replace(' ', '%20').replace('+', '%2B')}"))
+
+
+def test_no_name_of_the_api_takes_what_is_none(admin: Any) -> None:
+    before = untouched()
+    for name in NAMES:
+        refused(admin("POST", f"{API}/tiers", {"name": name, "reason": "for a test"}))
+        refused(admin("POST", f"{API}/dependencies", {"name": name, "kind": "llm", "reason": "for a test"}))
+    for key in KEYS:
+        refused(admin("POST", f"{API}/tenants", {"key": key, "tier": "free", "reason": "for a test"}))
+    for reason in REASONS:
+        refused(admin("POST", f"{API}/tenants", {"key": "new", "tier": "free", "reason": reason}))
+    assert untouched() == before
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "tenants?suspended=1",
+        "tenants?suspended=yes",
+        "tenants?serach=acme",
+        "tenants?limit=5&limit=6",
+        "tenants?tier__name=free",
+        "tenants?order_by=environment__slug",
+        "audit?since=2026-05-04",
+        "audit?since=2026-05-04T10:00:00",
+        "audit?since=1777888800",
+        "audit?since=0000-01-01T00:00:00Z",
+        "audit?since=9999-12-31T23:59:59Z",
+        "audit?since=2026-02-30T10:00:00Z",
+        "audit?since=infinity",
+        "audit?since=2026-05-04T10:00:00%2B25:00",
+        "export?format=xml",
+    ],
+)
+def test_queries_that_mean_nothing_are_refused(admin: Any, query: str) -> None:
+    refused(admin("GET", f"{API}/{query}"))
+
+
+BODIES = {
+    "keys that stand twice": ('{"reason": "for a test", "reason": "for another"}', 400),
+    "a key twice, deep inside": ('{"tuning": {"a": 1, "a": 2}}', 400),
+    "nested without end": ("[" * 100_000, 400),
+    "more than one document": ('{"reason": "for a test"} {}', 400),
+    "a comment": ('{"reason": "for a test" /* why */}', 400),
+    "a byte order mark": (b"\xef\xbb\xbf{}", 400),
+    "UTF-16": ('{"reason": "for a test"}'.encode("utf-16"), 400),
+    "Latin-1": ('{"reason": "f\xfcr einen Test"}'.encode("latin-1"), 400),
+    "an array": ("[]", 422),
+    "a million numbers": ("[" + "1," * 300_000 + "1]", 422),
+    "more than a megabyte": (json.dumps({"reason": "x" * 1_100_000}), 413),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies_that_are_none_are_refused(admin: Any, name: str) -> None:
+    body, status = BODIES[name]
+    problem(admin("POST", f"{API}/breakers/openai/reset", body), status)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "application/json; charset=utf-16"},
+        {"Content-Type": "multipart/form-data; boundary=x"},
+        {"Content-Encoding": "gzip"},
+    ],
+)
+def test_bodies_that_are_no_plain_json_are_415(admin: Any, headers: dict[str, str]) -> None:
+    before = untouched()
+    problem(admin("POST", f"{API}/breakers/openai/reset", {"reason": "for a test"}, **headers), 415)
+    problem(admin("POST", f"{API}/plan", "tenants: {}", **{"Content-Type": "text/html"}), 415)
+    assert untouched() == before
+
+
+@pytest.mark.parametrize("tag", ["*", "7", 'W/"1"', '"1", "2"', '"x"', '""', "\uff11", '"' + "9" * 30 + '"'])
+def test_an_if_match_that_is_no_version_is_refused(admin: Any, tag: str) -> None:
+    body = {"limit": 5, "window_s": 60, "burst": 5, "reason": "for a test"}
+    answer = admin("PUT", f"{API}/tenants/acme/quotas/requests", body, **{"If-Match": tag})
+    assert answer.status_code == (409 if tag == "7" else 400)
+
+
+@pytest.mark.parametrize(
+    ("method", "status"), [("HEAD", 405), ("OPTIONS", 405), ("TRACE", 405), ("PATCH", 405), ("BREW", 405)]
+)
+def test_other_methods_are_refused_whatever_headers_say(admin: Any, method: str, status: int) -> None:
+    assert admin(method, f"{API}/tenants", **{"X-HTTP-Method-Override": "POST"}).status_code == status
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tenants/%252e%252e",
+        "tenants/nobody%2F..%2Facme",
+        "tiers/free/",
+        "tiers//free",
+        "breakers/%00",
+        "servers/OPENAI%20",
+    ],
+)
+def test_addresses_that_name_nothing_are_problems(admin: Any, address: str) -> None:
+    answer = admin("GET", f"{API}/{address}")
+    assert answer.status_code in (404, 422)
+    problem(answer, answer.status_code)
+
+
+GOOD_BEAT = msgspec.to_builtins(beat())
+
+
+@pytest.mark.parametrize(
+    "field", ["sequence", "up_ms", "mode_for_ms", "counters.requests", "applied.revision"]
+)
+async def test_no_number_of_a_beat_takes_what_is_none(field: str) -> None:
+    gateway = ready_gateway()
+    outer, _, inner = field.partition(".")
+    for value in NUMBERS:
+        # To and fro: agents count up to 2**63 in totals, and a fraction that is whole is one to msgspec.
+        if value in (str(2**53 + 1), "-0.0"):
+            continue
+        fields = {name: json.dumps(each) for name, each in GOOD_BEAT.items()}
+        fields[outer] = f'{{"{inner}": {value}}}' if inner else value
+        body = "{" + ", ".join(f'"{name}": {text}' for name, text in fields.items()) + "}"
+        answer = await post(gateway, body.encode())
+        assert answer.status_code in (400, 422), (value[:30], answer.status_code)
+        assert answer.headers["content-type"] == "application/problem+json"
+    assert not gateway.fleets or not gateway.fleets["production"].servers
+
+
+async def test_no_name_of_a_beat_takes_what_is_none() -> None:
+    gateway = ready_gateway()
+    for field in ("server", "service"):
+        for name in NAMES:
+            answer = await post(gateway, json.dumps({**GOOD_BEAT, field: name}).encode())
+            assert answer.status_code in (400, 422), (name[:30], answer.status_code)
+    for key in ("", "x" * 201, "nul\x00byte", "\ud800"):
+        answer = await post(gateway, json.dumps({**GOOD_BEAT, "want": [key]}).encode())
+        assert answer.status_code in (400, 422), (key[:30], answer.status_code)
+    assert not gateway.fleets or not gateway.fleets["production"].servers
+
+
+@pytest.mark.parametrize("field", ["limit", "window_s", "burst"])
+def test_no_number_of_a_plan_takes_what_is_none(field: str) -> None:
+    good = {"limit": "5", "window_s": "60", "burst": "5"}
+    # What JSON must not say and YAML does not mean.
+    for value in [*NUMBERS, "0x10", "1_000", "1,000", "1e3", "12:30", "~", "yes", "0o17"]:
+        columns = ", ".join(f"{name}: {text}" for name, text in (good | {field: value}).items())
+        text = f"tenants:\n  acme:\n    tier: pro\n    quotas:\n      requests: {{{columns}}}\n"
+        with pytest.raises(PlanErrors) as failure:
+            read_plan(io.BytesIO(text.encode()))
+        assert failure.value.found[0].line, value

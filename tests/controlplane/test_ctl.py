@@ -1,0 +1,218 @@
+"""``fuseboard ctl`` against a real web process."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.accounts import tokens
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Override
+from controlplane.policies import edits
+from controlplane.policies.models import Environment, TenantQuota
+from fuseboard.cli import main
+from fuseboard.cli.ctl.failing import Exit
+from tests.controlplane.calling import token_of
+from tests.controlplane.web_process import web_running
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAN = """\
+tiers:
+  pro:
+    quotas:
+      requests: {limit: 1200, window_s: 60, burst: 120}
+tenants:
+  acme:
+    quotas:
+      requests: {limit: 2500, window_s: 60, burst: 250}
+  globex:
+    tier: pro
+    title: Globex
+"""
+WHY = ("--reason", "Agreed with Acme")
+
+
+@pytest.fixture(scope="module")
+def web(django_db_setup: Any, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with web_running(tmp_path_factory.mktemp("web")) as troupe:
+        yield troupe.actors["web"].url
+
+
+@pytest.fixture
+def ctl(
+    web: str, production: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Runs a command as an admin, or as another role: exit code, output, errors."""
+    monkeypatch.setenv("FUSEBOARD_API_URL", web)
+    given: dict[str, str] = {}
+
+    def run(*arguments: str, role: str = "admin") -> tuple[int, str, str]:
+        if role not in given:
+            given[role] = token_of(role)
+        monkeypatch.setenv("FUSEBOARD_API_TOKEN", given[role])
+        code = main(["ctl", *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "quotas.yaml"
+    path.write_text(PLAN)
+    return str(path)
+
+
+def revision() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def test_a_plan_is_shown_applied_and_applied_again_without_a_change(ctl: Any, file: str) -> None:
+    before = revision()
+    code, said, _ = ctl("plan", file)
+    assert code == Exit.DONE
+    assert "1 to create, 2 to change, 0 to remove" in said
+    assert "2,500" in said
+    assert revision() == before
+    assert ctl("plan", file, "--detailed-exit-code")[0] == Exit.CHANGES
+    code, said, _ = ctl("apply", file, *WHY)
+    assert (code, f"Applied as revision {before + 1}." in said) == (Exit.DONE, True)
+    assert TenantQuota.objects.get().limit == 2500
+    entries = Entry.objects.count()
+    for command in (("plan", file, "--detailed-exit-code"), ("apply", file, *WHY)):
+        code, said, _ = ctl(*command)
+        assert (code, said) == (
+            Exit.DONE,
+            f"Nothing would change: revision {before + 1} is as the file says.\n",
+        )
+    assert (revision(), Entry.objects.count()) == (before + 1, entries)
+
+
+def test_the_commands_of_the_readme_do_what_it_says(ctl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    commands = re.findall(r"^fuseboard ctl (.*?)(?:\s+#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    said = [ctl(*shlex.split(command)) for command in commands]
+    assert [code for code, _, _ in said] == [Exit.DONE] * 3
+    assert "acme-retail" in said[0][1]
+    assert "Applied as revision" in said[1][1]
+    assert "Nothing would change" in said[2][1]
+
+
+def test_an_export_changes_nothing_and_a_rollback_brings_everything_back(
+    ctl: Any, file: str, tmp_path: Path
+) -> None:
+    start = revision()
+    ctl("apply", file, *WHY)
+    exported = tmp_path / "all.yaml"
+    exported.write_text(ctl("export")[1])
+    assert ctl("plan", str(exported), "--prune", "--detailed-exit-code")[0] == Exit.DONE
+    code, said, _ = ctl("rollback", str(start), *WHY)
+    assert (code, f"as revision {start + 2}" in said) == (Exit.DONE, True)
+    assert not TenantQuota.objects.exists()
+    assert "configuration.rolled_back" in ctl("revisions")[1]
+
+
+def test_a_wrong_plan_names_its_lines_and_applies_nothing(ctl: Any, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("tenants:\n  acme:\n    quotas:\n      requests: {limit: -1, window_s: 60}\n")
+    before = revision()
+    code, said, errors = ctl("apply", str(path), *WHY)
+    assert (code, said, revision()) == (Exit.REFUSED, "", before)
+    assert "Line 4" in errors
+    assert ctl("plan", str(tmp_path / "missing.yaml"))[0] == Exit.USAGE
+
+
+def test_a_breaker_is_tripped_extended_explained_ended_and_reset(ctl: Any) -> None:
+    code, said, _ = ctl("trip", "openai", "--for", "10m", "--reason", "The vendor is down")
+    assert (code, "openai is held forced_open for 10 min" in said) == (Exit.DONE, True)
+    assert ctl("extend", "openai", "--for", "1h", "--reason", "They need longer")[0] == Exit.DONE
+    held = Override.objects.get(ended_at=None)
+    assert (held.expires_at - held.created_at).total_seconds() == pytest.approx(3600, abs=5)
+    code, said, _ = ctl("explain", "--dependency", "openai")
+    assert "calls to openai are refused" in said
+    assert "They need longer" in said
+    assert "They need longer" in ctl("breakers")[1]
+    assert ctl("end", "openai", "--reason", "They are back")[0] == Exit.DONE
+    code, _, errors = ctl("end", "openai", "--reason", "They are back")
+    assert (code, "override of 'openai'" in errors) == (Exit.REFUSED, True)
+    assert ctl("reset", "openai", "--reason", "They are back")[0] == Exit.DONE
+    code, _, errors = ctl("hold", "openai", "--mode", "forced_closed", "--for", "2h", "--reason", "Trust me")
+    assert (code, errors) == (Exit.REFUSED, "fuseboard ctl: expires_at: At most 15 minutes.\n")
+
+
+def test_a_quota_is_set_from_what_there_is(ctl: Any) -> None:
+    code, said, _ = ctl("quota", "set", "acme", "requests", "--limit", "2000", *WHY)
+    assert code == Exit.DONE
+    assert "2000 per 60 s, 100 at once (was 1000 per 60 s, 100 at once)" in said
+    assert "its own" in ctl("tenant", "show", "acme")[1]
+    assert ctl("quota", "set", "--tier", "pro", "requests", "--burst", "90", *WHY)[0] == Exit.DONE
+    code, _, errors = ctl("quota", "set", "acme", "tokens", "--limit", "5", *WHY)
+    assert (code, "--window-s, --burst" in errors) == (Exit.USAGE, True)
+    code, _, errors = ctl("quota", "set", "acme", "requests", "--limit", "1", "--if-version", "1", *WHY)
+    assert (code, "token test admin changed it meanwhile" in errors) == (Exit.CONFLICT, True)
+
+
+def test_every_answer_is_there_for_programs_too(ctl: Any) -> None:
+    for command in (
+        ("breakers",),
+        ("servers",),
+        ("revisions",),
+        ("tenant", "list"),
+        ("tenant", "show", "acme"),
+        ("tenant", "effective", "acme"),
+        ("explain", "--tenant", "acme"),
+    ):
+        code, said, errors = ctl(*command, "--json", role="viewer")
+        assert (code, errors) == (Exit.DONE, "")
+        json.loads(said)
+        assert ctl(*command, role="viewer")[0] == Exit.DONE
+
+
+def test_who_may_not_is_told_so(ctl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ctl("trip", "openai", "--for", "10m", *WHY, role="viewer")[0] == Exit.FORBIDDEN
+    assert ctl("--environment", "staging", "breakers")[0] == Exit.REFUSED
+    monkeypatch.setattr(tokens, "create_api_token", lambda **_: "fb_0_0")
+    code, _, errors = ctl("breakers", role="operator")
+    assert (code, "valid token" in errors) == (Exit.FORBIDDEN, True)
+
+
+def test_what_happens_is_told_as_it_happens(ctl: Any, alice: Any) -> None:
+    def edit() -> None:
+        from django.db import connection
+
+        edits.suspend_tenant(environment="production", tenant="acme", reason="unpaid since May", actor=alice)
+        connection.close()
+
+    timer = threading.Timer(1.0, edit)
+    timer.start()
+    code, said, _ = ctl("tail", "--for", "4s", "--every", "0.2")
+    timer.join()
+    assert code == Exit.DONE
+    assert said.count("tenant.suspended  tenant acme") == 1
+    assert "unpaid since May" in said
+
+
+def test_the_command_needs_no_django(web: str, production: str) -> None:
+    token = token_of("viewer")
+    code = (
+        "import sys; sys.modules['django'] = None;"
+        "from fuseboard.cli import main; sys.exit(main(['ctl', 'tenant', 'list']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "FUSEBOARD_API_URL": web, "FUSEBOARD_API_TOKEN": token},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "acme" in done.stdout
