@@ -12,6 +12,7 @@ import logging
 from time import monotonic
 
 from fuseboard.admission import Admission
+from fuseboard.admission.journal import Journal
 from fuseboard.configuration.boot import Keeper, apply_bootstrap, apply_from_disk
 from fuseboard.configuration.disk import Disk
 from fuseboard.configuration.holder import Configuration
@@ -59,6 +60,12 @@ class Runtime:
         self._disk: Disk | None = None
         if settings.state_dir is not None:
             self._disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
+            self.admission.drain.journal = Journal(
+                settings.state_dir,
+                environment=settings.environment,
+                service=settings.service,
+                counts=self.admission.local.offline,
+            )
         self._keeper = Keeper(self.configuration, self._disk)
         self._watch = Watch(url=settings.redis_url, configuration=self.configuration)
         self._sync: SyncThread | None = None

@@ -13,6 +13,7 @@ from fuseboard.admission.answers import Answers
 from fuseboard.admission.batch import Batcher
 from fuseboard.admission.calls import CallAdmission, Lane
 from fuseboard.admission.domains import RequestDomains
+from fuseboard.admission.drain import Drain
 from fuseboard.admission.leases import Leases
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.reports import Reports
@@ -81,6 +82,10 @@ class Admission:
             share=self.share,
             fleet_offset_s=lambda: clock.offset_us / 1_000_000 if clock.learned else None,
         )
+        #: What was decided without Redis, on its way there.
+        self.drain = Drain(store=store, health=self.health, local=local)
+        local.offline.on_change = self.drain.noted
+        self.health.before_ramp = self.drain.before_ramp
         answers = Answers(server, self.health)
         self._requests = RequestAdmission(
             configuration=configuration,
@@ -122,6 +127,7 @@ class Admission:
         self._reports.flush()
         self._settlements.flush()
         self._batcher.close()
+        self.drain.stop()
         await asyncio.sleep(0)
         await self.health.stop()
 
@@ -268,6 +274,10 @@ class Admission:
     def _mode_changed(self) -> None:
         if self.health.mode is Mode.LOCAL:
             self._calls.stand_alone()
+            if self.local.offline.changed:
+                self.drain.noted()
+        elif self.health.mode is Mode.SHARED:
+            self.drain.begin(orphans=True)
         self._on_change()
 
 

@@ -34,7 +34,7 @@ class OfflineCounts:
         self.changed: dict[bytes, int] = {}
         #: Calls of limits there was no room for.
         self.uncounted = 0
-        #: Called with the first change after a while.
+        #: Called with the first change since the last was written, or told.
         self.on_change: Callable[[], None] = lambda: None
 
     def note(self, demand: Demand) -> None:
@@ -55,7 +55,7 @@ class OfflineCounts:
 
     def close(self) -> Segment | None:
         """Begin anew; the segment that ended, unless it is empty."""
-        ended = self.segment
+        ended, self.changed = self.segment, {}
         if not ended.totals:
             return None
         self.segment = Segment(next(self._names))

@@ -118,3 +118,25 @@ def subject_limit(environment: str, subject: str, limit: str) -> str:
 def values_digest(values: tuple[str, ...]) -> str:
     """No two lists of values have one digest: each is preceded by its length."""
     return subject_digest("".join(f"{len(value)}:{value}" for value in values))
+
+
+# What servers decided without Redis, and told it afterwards; in the domain of the limits it is about.
+
+
+def offline_totals(limit_key: str) -> str:
+    """HASH limit -> calls (or costs) that servers allowed by themselves. History: it refuses nobody."""
+    return f"{_domain(limit_key)}:offline"
+
+
+def offline_told(limit_key: str) -> str:
+    """SET of what was told, by name, so that telling it again counts nothing."""
+    return f"{_domain(limit_key)}:told"
+
+
+def offline_field(limit_key: str) -> str:
+    """The field of a limit among the totals of its domain."""
+    return limit_key[len(_domain(limit_key)) + 1 :]
+
+
+def _domain(limit_key: str) -> str:
+    return limit_key[: limit_key.index("}") + 1]

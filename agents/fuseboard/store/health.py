@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 
 import hiredis
@@ -34,6 +34,9 @@ RAMP_START = 0.1
 #: When connections keep breaking, each look comes this many times later, up to the usual interval.
 FIRST_PROBE_S = 0.01
 NEXT_PROBE_FACTOR = 4
+
+#: Servers come back apart from each other, by at most so much.
+RETURN_SPREAD_S = 1.0
 
 #: A probe, connecting included, may take this long: it hurts nobody.
 PROBE_TIMEOUT_S = 1.0
@@ -66,6 +69,8 @@ class StoreHealth:
         self.mode: Mode = Mode.LOCAL
         self._cause = "not connected yet"
         self.since = monotonic()
+        #: Awaited when Redis answers again, before anything of it is spent.
+        self.before_ramp: Callable[[], Awaitable[None]] = _nothing
         clock = StoreClock()
         #: To be told the time in every answer.
         self.answered = clock.learn
@@ -225,6 +230,9 @@ class StoreHealth:
         if first:
             self._change(Mode.SHARED, "connected")
             return
+        # Servers notice within one moment; what they have to tell comes one after the other.
+        await asyncio.sleep(random.uniform(0, min(RETURN_SPREAD_S, self._interval() / 5)))
+        await self.before_ramp()
         try:
             begun = await self._shared_ramp_start()
         except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
@@ -263,6 +271,10 @@ class StoreHealth:
 
     def _interval(self) -> float:
         return self._tuning().probe_interval_ms / 1000 * random.uniform(0.8, 1.2)
+
+
+async def _nothing() -> None:
+    """There is nothing to be done before a ramp."""
 
 
 def _time_in(reply: Reply) -> int | None:

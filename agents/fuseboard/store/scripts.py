@@ -37,5 +37,6 @@ def read_script(name: str, *, clock: str = CLOCK) -> Script:
 
 
 ADMIT = read_script("admit")
+DRAIN = read_script("drain")
 REPORT = read_script("report")
 SETTLE = read_script("settle")

@@ -1,0 +1,230 @@
+"""What was decided without Redis is told afterwards: all of it, once, and to nobody's cost."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+
+from controlplane.embedded.valkey import Valkey
+from fuseboard.admission.demand import Demand, LimitRef
+from fuseboard.admission.journal import Journal
+from fuseboard.admission.offline import OfflineCounts
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Policy
+from fuseboard.contract.words import FailurePolicy, Mode
+from tests.agents.servers import POLICY, REQUESTS, Server, configured, running, until
+
+QUOTA = keys.tenant_quota("production", "acme", "requests")
+TOTALS, TOLD = keys.offline_totals(QUOTA), keys.offline_told(QUOTA)
+
+
+def with_quota(failure_policy: FailurePolicy, **fields: int) -> Policy:
+    quota = msgspec.structs.replace(REQUESTS, failure_policy=failure_policy, **fields)
+    tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(quota,))
+    return msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]))
+
+
+def journal_of(server: Server, directory: Path) -> Journal:
+    counts = server.admission.local.offline
+    journal = Journal(directory, environment="production", service="shop", counts=counts)
+    server.admission.drain.journal = journal
+    return journal
+
+
+async def ask(server: Server, calls: int) -> int:
+    decisions = await asyncio.gather(*(server.admission.admit_request("acme") for _ in range(calls)))
+    return sum(decision.allowed for decision in decisions)
+
+
+def total(client: redis.Redis) -> int:
+    return int(client.hget(TOTALS, "quota:requests") or 0)
+
+
+async def outage(server: Server, valkey: Valkey, calls: int) -> int:
+    valkey.stop()
+    await until(lambda: server.admission.mode is Mode.LOCAL)
+    admitted = await ask(server, calls)
+    valkey.start()
+    return admitted
+
+
+async def test_what_was_allowed_in_an_outage_is_in_the_totals_before_anybody_ramps(
+    valkey: Valkey, tmp_path: Path
+):
+    async with running(valkey.url, configuration=configured(with_quota(FailurePolicy.FAIL_OPEN))) as server:
+        journal_of(server, tmp_path)
+        assert await outage(server, valkey, 500) == 500
+        await until(lambda: server.admission.mode is Mode.RAMPING)
+        with redis.Redis.from_url(valkey.url) as client:
+            assert total(client) == 500
+            # Nobody is refused for it: the whole burst is there.
+            assert client.exists(QUOTA) == 0
+        await until(lambda: server.admission.mode is Mode.SHARED)
+        assert await ask(server, 20) == 20
+        await until(lambda: not list(tmp_path.glob("*.journal")))
+
+
+async def test_a_share_that_was_spent_is_charged_before_anybody_ramps(valkey: Valkey, tmp_path: Path):
+    policy = with_quota(FailurePolicy.LOCAL_SHARE, window_ms=3_600_000)
+    async with running(valkey.url, configuration=configured(policy)) as server:
+        assert await outage(server, valkey, 50) == 20
+        await until(lambda: server.admission.mode is Mode.SHARED)
+        assert await ask(server, 50) == 0  # all of it is spent, wherever it was
+        with redis.Redis.from_url(valkey.url) as client:
+            assert total(client) == 20
+
+
+async def test_what_was_told_twice_counts_once(limits: redis.Redis, redis_url: str):
+    policy = with_quota(FailurePolicy.LOCAL_SHARE, window_ms=3_600_000)
+    async with running(redis_url, configuration=configured(policy)) as server:
+        _, rules = await server.admission._requests.rules_of("acme")
+        _, demand = server.admission._requests.domains.of_tenant("acme", rules, (("calls", 1),), None)
+        for _ in range(7):
+            assert server.admission.local.take(demand, 1.0) is None
+        segment = server.admission.local.offline.close()
+        assert segment is not None
+        for _ in range(3):
+            assert await server.admission.drain._tell(segment)
+        assert total(limits) == 7
+        assert limits.smembers(TOLD) == {segment.name.encode()}
+        assert 0 < limits.ttl(TOLD) <= 12 * 86_400
+        assert await ask(server, 50) == 13
+
+
+SCRIPT = """
+import asyncio, sys
+import fuseboard
+async def main():
+    agent = fuseboard.Agent(settings=fuseboard.AgentSettings(
+        redis_url="redis://127.0.0.1:1/0", state_dir=sys.argv[1], bootstrap_file=sys.argv[2]))
+    await agent.start()
+    for _ in range(321):
+        assert (await agent.admit_request("acme")).allowed
+    while not list(agent.settings.state_dir.glob("*.journal")):
+        await asyncio.sleep(0.01)
+    print("written", flush=True)
+    await asyncio.sleep(60)
+from pathlib import Path
+sys.argv[1:] = [Path(argument) for argument in sys.argv[1:]]
+asyncio.run(main())
+"""
+
+
+async def test_a_server_that_is_killed_is_counted_by_the_next_on_its_disk(
+    limits: redis.Redis, redis_url: str, tmp_path: Path
+):
+    bootstrap = tmp_path / "bootstrap.json"
+    policy = with_quota(FailurePolicy.FAIL_OPEN)
+    bootstrap.write_bytes(b'{"policy":' + msgspec.json.encode(policy) + b"}")
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SCRIPT, str(tmp_path), str(bootstrap), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert killed.stdout is not None
+        assert await killed.stdout.readline() == b"written\n"
+        async with running(redis_url, configuration=configured(policy)) as server:
+            journal = journal_of(server, tmp_path)
+            journal._prefix = "production@default"
+            await server.admission.drain.begin(orphans=True)
+            assert total(limits) == 0  # it lives, and tells what it has itself
+            killed.kill()
+            await killed.wait()
+            await server.admission.drain.begin(orphans=True)
+            assert total(limits) == 321
+            assert server.admission.drain.adopted == 1
+            await until(lambda: not list(tmp_path.glob("*.journal")))
+    finally:
+        if killed.returncode is None:
+            killed.kill()
+            await killed.wait()
+
+
+class Written:
+    """A journal without a server."""
+
+    def __init__(self, directory: Path) -> None:
+        self.counts = OfflineCounts()
+        self.journal = Journal(directory, environment="production", service="shop", counts=self.counts)
+
+    def write(self, amounts: dict[str, int]) -> Path:
+        changed = {key.encode(): amount for key, amount in amounts.items()}
+        for key, amount in changed.items():
+            self.counts.segment.totals[key] = self.counts.segment.totals.get(key, 0) + amount
+        self.journal._write(self.counts.segment.name, changed, dict(self.counts.segment.totals))
+        return self.journal._path(self.counts.segment.name)
+
+
+def adopted_from(directory: Path) -> dict[str, int]:
+    other = Journal(directory, environment="production", service="shop", counts=OfflineCounts())
+    return {key.decode(): n for segment in other._find_orphans() for key, n in segment.totals.items()}
+
+
+def test_a_torn_or_damaged_line_costs_itself_and_nothing_else(tmp_path: Path):
+    written = Written(tmp_path)
+    path = written.write({QUOTA: 5})
+    with path.open("ab") as file:
+        file.write(b'\n00000000 {"' + QUOTA.encode() + b'":1000}\n12345678 {"fb1:pro')
+    written.write({QUOTA: 7})
+    written.journal.finish()
+    assert adopted_from(tmp_path) == {QUOTA: 12}
+
+
+@pytest.mark.parametrize("length", range(0, 120, 7))
+def test_a_file_that_was_cut_short_says_less_and_never_more(tmp_path: Path, length: int):
+    written = Written(tmp_path)
+    path = written.write({QUOTA: 5})
+    written.journal.finish()
+    path.write_bytes(path.read_bytes()[:length])
+    assert adopted_from(tmp_path) in ({}, {QUOTA: 5})
+
+
+def test_nobody_adopts_what_a_living_server_still_writes(tmp_path: Path):
+    written = Written(tmp_path)
+    written.write({QUOTA: 5})
+    assert adopted_from(tmp_path) == {}
+    written.journal.finish()
+    assert adopted_from(tmp_path) == {QUOTA: 5}
+
+
+def test_a_file_is_never_larger_than_its_bound_and_loses_nothing_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fuseboard.admission.journal.MAX_FILE_BYTES", 2_000)
+    written = Written(tmp_path)
+    for _ in range(100):
+        path = written.write({QUOTA: 1})
+        assert path.stat().st_size <= 2_000
+    written.journal.finish()
+    assert adopted_from(tmp_path) == {QUOTA: 100}
+
+
+def test_a_disk_that_takes_nothing_is_only_counted(tmp_path: Path):
+    written = Written(tmp_path / "file" / "below a file")
+    (tmp_path / "file").write_text("in the way")
+    written.write({QUOTA: 5})
+    written.write({QUOTA: 5})
+    assert written.journal.failures == 2
+    assert written.counts.segment.totals == {QUOTA.encode(): 10}
+
+
+def test_a_file_older_than_redis_remembers_is_deleted_and_not_counted(tmp_path: Path):
+    written = Written(tmp_path)
+    path = written.write({QUOTA: 5})
+    written.journal.finish()
+    os.utime(path, (0, 0))
+    assert adopted_from(tmp_path) == {}
+    assert not path.exists()
+
+
+def test_totals_are_bounded_and_what_does_not_fit_is_counted_as_that(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fuseboard.admission.offline.MAX_KEYS", 3)
+    counts = OfflineCounts()
+    for n in range(5):
+        counts.note(Demand((LimitRef(REQUESTS, f"fb1:production:{{t:{n}}}:quota:requests"),), (2,)))
+    assert (len(counts.segment.totals), counts.uncounted) == (3, 4)
+    assert json.dumps(sorted(counts.segment.totals.values())) == "[2, 2, 2]"
