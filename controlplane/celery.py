@@ -23,6 +23,7 @@ app.autodiscover_tasks(
         "controlplane.breakers",
         "controlplane.audit",
         "controlplane.policies",
+        "controlplane.schedules",
         "controlplane.api",
     ]
 )
@@ -40,6 +41,7 @@ app.conf.beat_schedule = {
     "expire-overrides": _every(1, "breakers.expire_overrides"),
     "collect-transitions": _every(1, "breakers.collect_transitions"),
     "forget-old-replies": _every(3600, "api.forget_old_replies"),
+    "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),
     "note-audit-heads": _every(300, "audit.note_heads"),
     "prune-outbox": _every(3600, "publishing.prune_outbox"),

@@ -95,6 +95,7 @@ INSTALLED_APPS = [
     "controlplane.fleet.apps.FleetConfig",
     "controlplane.shares.apps.SharesConfig",
     "controlplane.drills.apps.DrillsConfig",
+    "controlplane.schedules.apps.SchedulesConfig",
     "dashboard.apps.DashboardConfig",
     # Last, so that our templates come before theirs.
     *accounts.APPS,
@@ -249,6 +250,9 @@ API_BURST = env.integer("FUSEBOARD_API_BURST", 1_000, at_least=1, at_most=10_000
 
 logs.configure()
 LOGGING = logs.dict_config(env.text("FUSEBOARD_LOG_LEVEL", "INFO").upper())
+
+#: How long before a quota ends, or a scheduled change is made, people are told.
+ANNOUNCE_S = env.integer("FUSEBOARD_ANNOUNCE_S", 3600, at_least=60, at_most=30 * 86_400)
 
 # Celery; its schedule is in controlplane.celery
 

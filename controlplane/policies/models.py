@@ -115,6 +115,8 @@ class TenantQuota(QuotaColumns):
     expires_at = models.DateTimeField(null=True, blank=True)
     #: The tenant's own quota it then gives way to, as columns; null for the tier's.
     returns_to = models.JSONField(null=True, blank=True)
+    #: When people were told that it ends soon.
+    announced_at = models.DateTimeField(null=True, blank=True)
 
     class Meta(QuotaColumns.Meta):
         constraints = (

@@ -1,6 +1,9 @@
 """Quotas of tenants and tiers, limits of vendors."""
 
-from typing import Unpack
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+
+from django.utils import timezone
 
 from controlplane.audit.actor import Actor
 from controlplane.policies.edits.limit_rows import (
@@ -12,10 +15,14 @@ from controlplane.policies.edits.limit_rows import (
     remove_limit,
 )
 from controlplane.policies.edits.rows import DependencyEdit, TenantEdit, TierEdit
-from controlplane.policies.models import TierQuota
+from controlplane.policies.limits import columns_of
+from controlplane.policies.models import TenantQuota, TierQuota
 from controlplane.policies.validation import Problems
 from controlplane.publishing.revisions import revise
 from fuseboard.contract.words import Algorithm, FailurePolicy
+
+#: As long as a quota may stand in for another.
+LONGEST = timedelta(days=400)
 
 #: A vendor's limit, unless said otherwise.
 STRICT = {
@@ -36,18 +43,22 @@ def set_tenant_quota(
     expected_version: int | None,
     reason: str,
     actor: Actor,
+    expires_at: datetime | None = None,
     **options: Unpack[QuotaOptions],
 ) -> int:
     """Give a tenant a quota of its own, in place of its tier's quota of that name.
 
-    What is left out stays as it is, or is taken from the tier's quota.
+    What is left out stays as it is, or is taken from the tier's quota. With ``expires_at`` it ends
+    by itself: what the tenant had before of its own, or else the tier's, applies again.
     """
     given = given_columns(limit, window_s, burst, options)
+    _check_expiry(expires_at)
     check_new_limit(quota, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = TenantEdit(revision, tenant, expected_version)
         like = TierQuota.objects.filter(tier_id=edit.row.tier_id, name=quota).first()
-        put_limit(edit.row.quotas, quota, given, environment=environment, like=like)
+        ending = _ending(edit.row.quotas.filter(name=quota).first(), expires_at)
+        put_limit(edit.row.quotas, quota, given | ending, environment=environment, like=like)
         edit.finish("tenant_quota.set")
     return revision.number
 
@@ -130,6 +141,23 @@ def remove_vendor_limit(
         remove_limit(edit.row.vendor_limits, name)
         edit.finish("vendor_limit.removed")
     return revision.number
+
+
+def _ending(now: TenantQuota | None, expires_at: datetime | None) -> dict[str, Any]:
+    """The columns that say when a tenant's quota ends, and what it gives way to."""
+    ending: dict[str, Any] = {"expires_at": expires_at, "returns_to": None, "announced_at": None}
+    if expires_at is not None and now is not None:
+        ending["returns_to"] = columns_of(now) if now.expires_at is None else now.returns_to
+    return ending
+
+
+def _check_expiry(expires_at: datetime | None) -> None:
+    problems = Problems()
+    if expires_at is not None and timezone.is_naive(expires_at):
+        problems.add("expires_at", "Give the time zone.")
+    elif expires_at is not None and not timedelta(0) < expires_at - timezone.now() <= LONGEST:
+        problems.add("expires_at", f"Choose a time in the next {LONGEST.days} days.")
+    problems.settle()
 
 
 def _check_reason(reason: object) -> None:

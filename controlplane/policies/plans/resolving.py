@@ -138,11 +138,13 @@ class _Resolving:
             if limit in wanted:
                 usual = {column: value for column, value in like(limit).items() if column in OPTIONAL}
                 full = {**(columns or usual), **wanted[limit]}
-                columns = self._limit(kind, name, limit, full, wanted[limit])
+                columns = self._limit(kind, name, limit, full, wanted[limit], columns)
             fields |= {sys.intern(f"{prefix}.{limit}.{column}"): value for column, value in columns.items()}
         return fields
 
-    def _limit(self, kind: str, name: str, limit: str, columns: Fields, given: Fields) -> Fields:
+    def _limit(
+        self, kind: str, name: str, limit: str, columns: Fields, given: Fields, present: Fields
+    ) -> Fields:
         where = f"{_PREFIX[kind]}.{limit}"
         for needed in ("limit", "window_s"):
             if needed not in columns:
@@ -158,6 +160,8 @@ class _Resolving:
             self._error(kind, name, f"{where}.expires_at", "Choose a time in the future.")
         if "expires_at" not in columns:
             columns.pop("returns_to", None)
+        elif present and "expires_at" not in present:
+            columns["returns_to"] = present
         for column, message in _contradictions(_frozen(full), kind == "environment"):
             self._error(kind, name, f"{where}.{column}", message)
         return columns

@@ -1,0 +1,86 @@
+"""Quotas that end by themselves: the tenant's own permanent one, or the tier's, applies again."""
+
+from contextlib import suppress
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.audit.actor import FUSEBOARD
+from controlplane.policies.edits.limit_rows import check_together
+from controlplane.policies.edits.write_changes import limit_columns, write_changes
+from controlplane.policies.fields import Fields
+from controlplane.policies.history import Changed
+from controlplane.policies.models import Dependency, TenantQuota
+from controlplane.policies.state import read_tenants
+from controlplane.policies.validation import Problems
+from controlplane.publishing.revisions import Revision, revise
+
+#: Ended by one revision: they share it when they end together.
+_AT_ONCE = 1_000
+
+
+def expire_quotas() -> list[tuple[str, str, str]]:
+    """End the quotas whose time is over; returns environment, tenant and quota of each."""
+    expired: list[tuple[str, str, str]] = []
+    over = TenantQuota.objects.filter(expires_at__lte=timezone.now(), tenant__deleted=False)
+    for environment in sorted(set(over.values_list("tenant__environment_id", flat=True))):
+        with (
+            suppress(_AlreadyEnded),
+            revise(environment=environment, actor=FUSEBOARD, reason="Its time is over.") as revision,
+        ):
+            # Read under the revision's lock: whoever came before has ended them, or made them stay.
+            due = over.filter(tenant__environment=environment).select_related("tenant").order_by("pk")
+            rows = list(due[:_AT_ONCE])
+            if not rows:
+                # Somebody was faster; the revision taken above is given back.
+                raise _AlreadyEnded
+            _end(revision, rows)
+            expired += [(environment, row.tenant.key, row.name) for row in rows]
+    return expired
+
+
+class _AlreadyEnded(Exception):
+    pass
+
+
+def _end(revision: Revision, rows: list[TenantQuota]) -> None:
+    state = read_tenants(revision.environment, {row.tenant.key for row in rows})
+    before = dict(state)
+    for row in rows:
+        thing = ("tenant", row.tenant.key)
+        state[thing] = _ended(state[thing], row.name, _usable(revision.environment, row.returns_to))
+    changes = [
+        Changed("tenant", key, fields, state["tenant", key]) for (_, key), fields in sorted(before.items())
+    ]
+    for change in changes:
+        revision.audit(
+            "tenant_quota.expired",
+            target_kind="tenant",
+            target_name=change.name,
+            before=change.before,
+            after=change.after,
+        )
+    write_changes(revision, changes)
+
+
+def _ended(fields: Fields, quota: str, returns_to: Fields | None) -> Fields:
+    mark = f"quotas.{quota}."
+    kept = {
+        field: value
+        for field, value in fields.items()
+        if not (field.startswith(mark) and "." not in field[len(mark) :])
+    }
+    return kept | {f"{mark}{column}": value for column, value in (returns_to or {}).items()}
+
+
+def _usable(environment: str, columns: dict[str, Any] | None) -> Fields | None:
+    """What it gives way to, unless that makes no sense any more: then the tier's applies."""
+    if columns is None:
+        return None
+    problems = Problems()
+    full = limit_columns(columns)
+    check_together(problems, full, subject=False)
+    names = Dependency.objects.filter(environment_id=environment, name=full["dependency"])
+    if problems.errors or (full["dependency"] and not names.exists()):
+        return None
+    return dict(columns)

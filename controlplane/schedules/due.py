@@ -1,0 +1,140 @@
+"""What is done when a time comes: changes applied, quotas ended, both announced before.
+
+Everything here may run in several processes at once, and twice.
+"""
+
+from datetime import timedelta
+
+import structlog
+from django.conf import settings
+from django.db import DataError, IntegrityError, transaction
+from django.utils import timezone
+from prometheus_client import Counter
+
+from controlplane.audit.actor import FUSEBOARD, Actor
+from controlplane.audit.record import record
+from controlplane.policies.edits.expiry import expire_quotas
+from controlplane.policies.errors import EditError
+from controlplane.policies.models import TenantQuota
+from controlplane.policies.plans import apply_plan, plan_from_document
+from controlplane.schedules.models import Schedule, ScheduleState
+
+log = structlog.get_logger(__name__)
+
+failed = Counter("fuseboard_schedules_failed_total", "Scheduled changes that could not be applied.")
+applied = Counter("fuseboard_schedules_applied_total", "Scheduled changes that were applied.")
+
+
+def run_due() -> None:
+    announce()
+    expired = expire_quotas()
+    for environment, tenant, quota in expired:
+        log.info("tenant_quota.expired", environment=environment, tenant=tenant, quota=quota)
+    apply_due()
+
+
+def apply_due() -> int:
+    """Apply the changes whose time has come, oldest first; returns how many were tried."""
+    due = Schedule.objects.filter(state=ScheduleState.WAITING, due_at__lte=timezone.now())
+    tried = 0
+    for pk in list(due.order_by("due_at", "pk").values_list("pk", flat=True)[:100]):
+        tried += _apply(pk)
+    return tried
+
+
+def _apply(pk: int) -> bool:
+    """Apply one; ``False`` when another process does. What is no fault of its own is tried again."""
+    try:
+        with transaction.atomic():
+            row = Schedule.objects.select_for_update(skip_locked=True).filter(pk=pk).first()
+            if row is None or row.state != ScheduleState.WAITING:
+                return False
+            revision = apply_plan(
+                environment=row.environment,
+                plan=plan_from_document(row.document),
+                expected_revision=None,
+                reason=row.reason,
+                actor=Actor(name=row.actor, role=row.role, origin="celery"),
+                action="schedule.applied",
+            )
+            Schedule.objects.filter(pk=pk).update(
+                state=ScheduleState.APPLIED,
+                revision=revision,
+                ended_at=timezone.now(),
+                ended_by=FUSEBOARD.name,
+            )
+    except (EditError, DataError, IntegrityError) as error:
+        _fail(pk, str(error))
+    else:
+        applied.inc()
+        log.info("schedule.applied", environment=row.environment, schedule=pk, revision=revision)
+    return True
+
+
+def _fail(pk: int, error: str) -> None:
+    """What made sense once makes none any more: somebody has to look."""
+    with transaction.atomic():
+        row = Schedule.objects.select_for_update().get(pk=pk)
+        if row.state != ScheduleState.WAITING:
+            return
+        row.state, row.error, row.ended_at = ScheduleState.FAILED, error[:1000], timezone.now()
+        row.ended_by = FUSEBOARD.name
+        row.save(update_fields=["state", "error", "ended_at", "ended_by"])
+        record(
+            actor=FUSEBOARD,
+            action="schedule.failed",
+            target_kind="schedule",
+            target_name=f"{pk} {row.title}"[:200],
+            before={"state": ScheduleState.WAITING},
+            after={"state": ScheduleState.FAILED, "error": error[:500]},
+            reason=row.reason,
+            environment=row.environment,
+        )
+    failed.inc()
+    log.error("schedule.failed", environment=row.environment, schedule=pk, error=error)
+
+
+def announce() -> None:
+    """Say once, ahead of it, what ends or begins soon: in the log, in the audit and on the board."""
+    now = timezone.now()
+    soon = now + timedelta(seconds=settings.ANNOUNCE_S)
+    for row in Schedule.objects.filter(state="waiting", announced_at__isnull=True, due_at__lte=soon)[:500]:
+        if Schedule.objects.filter(pk=row.pk, announced_at__isnull=True).update(announced_at=now):
+            log.warning(
+                "schedule.due_soon",
+                environment=row.environment,
+                schedule=row.pk,
+                due_at=row.due_at.isoformat(),
+            )
+            _say(
+                "schedule.due_soon",
+                "schedule",
+                f"{row.pk} {row.title}",
+                row.due_at.isoformat(),
+                row.environment,
+            )
+    ending = TenantQuota.objects.filter(expires_at__lte=soon, expires_at__gt=now, announced_at__isnull=True)
+    for quota in ending.select_related("tenant")[:500]:
+        if TenantQuota.objects.filter(pk=quota.pk, announced_at__isnull=True).update(announced_at=now):
+            at, tenant = quota.expires_at.isoformat() if quota.expires_at else "", quota.tenant
+            log.warning(
+                "tenant_quota.ends_soon",
+                environment=tenant.environment_id,
+                tenant=tenant.key,
+                quota=quota.name,
+                at=at,
+            )
+            _say("tenant_quota.ends_soon", "tenant", tenant.key, at, tenant.environment_id, quota=quota.name)
+
+
+def _say(action: str, kind: str, name: str, at: str, environment: str, **more: str) -> None:
+    record(
+        actor=FUSEBOARD,
+        action=action,
+        target_kind=kind,
+        target_name=name[:200],
+        before=None,
+        after={"at": at, **more},
+        reason="Announced ahead of its time.",
+        environment=environment,
+    )

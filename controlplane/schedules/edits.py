@@ -1,0 +1,118 @@
+"""What people do with changes for later."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.policies.plans import difference, plan_from_document
+from controlplane.policies.plans.difference import summary
+from controlplane.policies.validation import Problems
+from controlplane.schedules.models import Schedule, ScheduleState
+
+#: As far ahead as anybody means it.
+LONGEST = timedelta(days=400)
+
+
+def schedule_change(
+    *,
+    environment: str,
+    due_at: datetime,
+    document: Mapping[str, Any],
+    reason: str,
+    actor: Actor,
+    title: str = "",
+) -> Schedule:
+    """Have a plan applied at ``due_at``. It must make sense now; it is checked again then.
+
+    Raises ``InvalidEdit``, of which ``PlanErrors`` is one.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    problems.text("title", title, 200)
+    _check_time(problems, due_at)
+    problems.settle()
+    found = difference(environment, plan_from_document(document))
+    if not found:
+        raise InvalidEdit({"document": ["It would change nothing."]})
+    with transaction.atomic():
+        row = Schedule.objects.create(
+            environment=environment,
+            due_at=due_at,
+            document=document,
+            title=title or _title(found.changes, summary(found.counts)),
+            reason=reason,
+            actor=actor.name[:200],
+            role=actor.role,
+        )
+        _record(row, "change.scheduled", actor, reason, before=None)
+    return row
+
+
+def cancel_schedule(*, environment: str, schedule: int, reason: str, actor: Actor) -> Schedule:
+    """Have it not applied. Raises ``NotFound``, and ``InvalidEdit`` when it is over already."""
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    with transaction.atomic():
+        row = _locked(environment, schedule)
+        if row.state != ScheduleState.WAITING:
+            raise InvalidEdit({"schedule": [f"It is {row.get_state_display().lower()} already."]})
+        row.state, row.ended_at, row.ended_by = ScheduleState.CANCELLED, timezone.now(), actor.name[:200]
+        row.save(update_fields=["state", "ended_at", "ended_by"])
+        _record(row, "schedule.cancelled", actor, reason, before={"state": ScheduleState.WAITING})
+    return row
+
+
+def acknowledge_failure(*, environment: str, schedule: int, reason: str, actor: Actor) -> Schedule:
+    """Say that somebody takes care of it: it is no alert any more."""
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    with transaction.atomic():
+        row = _locked(environment, schedule)
+        if row.state != ScheduleState.FAILED:
+            raise InvalidEdit({"schedule": ["It has not failed."]})
+        row.seen = True
+        row.save(update_fields=["seen"])
+        _record(row, "schedule.acknowledged", actor, reason, before={"seen": False})
+    return row
+
+
+def _locked(environment: str, schedule: int) -> Schedule:
+    row = Schedule.objects.select_for_update().filter(environment=environment, pk=schedule).first()
+    if row is None:
+        raise NotFound("schedule", str(schedule))
+    return row
+
+
+def _check_time(problems: Problems, due_at: datetime) -> None:
+    if timezone.is_naive(due_at):
+        problems.add("due_at", "Give the time zone.")
+    elif due_at <= timezone.now():
+        problems.add("due_at", "Choose a time in the future.")
+    elif due_at > timezone.now() + LONGEST:
+        problems.add("due_at", f"At most {LONGEST.days} days from now.")
+
+
+def _title(changes: Any, counts: str) -> str:
+    first = changes[0]
+    return f"{first.kind} {first.name}"[:200] if len(changes) == 1 else counts
+
+
+def _record(row: Schedule, action: str, actor: Actor, reason: str, *, before: dict[str, Any] | None) -> None:
+    record(
+        actor=actor,
+        action=action,
+        target_kind="schedule",
+        target_name=f"{row.pk} {row.title}"[:200],
+        before=before,
+        after={"state": row.state, "due_at": row.due_at.isoformat(timespec="seconds"), "seen": row.seen},
+        reason=reason,
+        environment=row.environment,
+    )

@@ -1,0 +1,48 @@
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class ScheduleState(models.TextChoices):
+    WAITING = "waiting", "Waiting"
+    APPLIED = "applied", "Applied"
+    #: It could not be applied when its time came: ``error`` says why.
+    FAILED = "failed", "Failed"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+class Schedule(models.Model):
+    """A change to be made at a time, as one revision."""
+
+    environment = models.CharField(max_length=64)
+    due_at = models.DateTimeField()
+    #: What it changes, in the form of a plan: see ``controlplane.policies.plans``.
+    document = models.JSONField()
+    #: The same in one line.
+    title = models.CharField(max_length=200)
+    reason = models.CharField(max_length=500)
+    actor = models.CharField(max_length=200)
+    role = models.CharField(max_length=32)
+    created_at = models.DateTimeField(db_default=Now())
+    state = models.CharField(max_length=16, choices=ScheduleState, default=ScheduleState.WAITING)
+    #: When people were told that it comes soon.
+    announced_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_by = models.CharField(max_length=200, blank=True)
+    error = models.CharField(max_length=1000, blank=True)
+    #: Whether somebody has seen that it failed.
+    seen = models.BooleanField(default=False)
+    #: The revision it became.
+    revision = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(condition=Q(state__in=ScheduleState.values), name="schedule_state_known"),
+        )
+        indexes = (
+            models.Index(fields=["due_at"], condition=Q(state="waiting"), name="schedule_waiting"),
+            models.Index(fields=["environment", "-due_at"], name="schedule_newest_first"),
+        )
+
+    def __str__(self) -> str:
+        return self.title

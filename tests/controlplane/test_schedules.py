@@ -1,0 +1,223 @@
+"""Quotas that end by themselves and changes for later: on time, announced, and never lost in silence."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.audit.models import Entry
+from controlplane.policies import edits
+from controlplane.policies.effective import effective
+from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.policies.models import Environment, TenantQuota
+from controlplane.policies.plans import apply_plan, export_plan, plan_from_document
+from controlplane.schedules.due import announce, applied, failed, run_due
+from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
+from controlplane.schedules.models import Schedule
+
+WHY: dict[str, Any] = {"environment": "production", "reason": "for a sale in spring"}
+MORE = {"tenants": {"acme": {"quotas": {"requests": {"limit": 9_000, "window_s": 60}}}}}
+
+
+def quota(alice: Any, limit: int, **more: Any) -> int:
+    return edits.set_tenant_quota(
+        tenant="acme",
+        quota="requests",
+        limit=limit,
+        window_s=60,
+        burst=10,
+        expected_version=None,
+        actor=alice,
+        **WHY,
+        **more,
+    )
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def limit_of(store: Any) -> int | None:
+    from test_publishing import record
+
+    quotas = record(store, "acme").quotas
+    return quotas[0].limit if quotas else None
+
+
+def pass_time() -> None:
+    """As if their time had come."""
+    past = timezone.now() - timedelta(seconds=1)
+    TenantQuota.objects.filter(expires_at__isnull=False).update(expires_at=past)
+    Schedule.objects.filter(state="waiting").update(due_at=past)
+
+
+def actions() -> list[str]:
+    return list(Entry.objects.order_by("id").values_list("action", flat=True))
+
+
+def test_a_temporary_quota_gives_way_to_the_tiers(
+    production: str, alice: Any, hour: datetime, text_limits: Any
+) -> None:
+    quota(alice, 9_000, expires_at=hour)
+    found = {value.name: value for value in effective("production", "acme")}["quotas.requests.limit"]
+    assert (found.value, found.source, found.until, found.instead_of) == (
+        9_000,
+        "expiring override",
+        hour,
+        1_000,
+    )
+    run_due()
+    assert limit_of(text_limits) == 9_000
+    pass_time()
+    before = head()
+    run_due()
+    run_due()
+    assert limit_of(text_limits) is None
+    assert head() == before + 1
+    [entry] = Entry.objects.filter(action="tenant_quota.expired")
+    assert (entry.actor, entry.target_name, entry.revision) == ("fuseboard", "acme", before + 1)
+
+
+def test_a_temporary_quota_gives_way_to_the_tenants_own(
+    production: str, alice: Any, hour: datetime, text_limits: Any
+) -> None:
+    quota(alice, 300)
+    quota(alice, 9_000, expires_at=hour)
+    # Prolonged and changed: what it gives way to is still the permanent one.
+    quota(alice, 8_000, expires_at=hour + timedelta(hours=1))
+    pass_time()
+    run_due()
+    assert limit_of(text_limits) == 300
+    assert TenantQuota.objects.get().expires_at is None
+
+
+def test_an_edit_without_an_end_makes_it_stay(production: str, alice: Any, hour: datetime) -> None:
+    quota(alice, 9_000, expires_at=hour)
+    quota(alice, 8_000)
+    pass_time()
+    before = head()
+    run_due()
+    assert (head(), TenantQuota.objects.get().limit) == (before, 8_000)
+
+
+def test_a_plan_may_say_when_a_quota_ends(production: str, alice: Any, hour: datetime) -> None:
+    quota(alice, 300)
+    text = {"tenants": {"acme": {"quotas": {"requests": {"limit": 7, "expires_at": hour.isoformat()}}}}}
+    apply_plan(plan=plan_from_document(text), expected_revision=None, actor=alice, **WHY)
+    assert "".join(export_plan("production")).count("expires_at") == 1
+    pass_time()
+    run_due()
+    assert TenantQuota.objects.get().limit == 300
+    edits.rollback(to_revision=head() - 1, expected_revision=None, actor=alice, **WHY)
+    again = TenantQuota.objects.get()
+    assert (again.limit, again.returns_to["limit"]) == (7, 300)
+    run_due()
+    assert TenantQuota.objects.get().limit == 300, "what comes back has ended all the same"
+
+
+@pytest.mark.parametrize("delta", [timedelta(seconds=-1), timedelta(days=401)])
+def test_an_end_that_makes_no_sense_is_refused(production: str, alice: Any, delta: timedelta) -> None:
+    with pytest.raises(InvalidEdit, match="expires_at"):
+        quota(alice, 5, expires_at=timezone.now() + delta)
+    with pytest.raises(InvalidEdit, match="time zone"):
+        quota(alice, 5, expires_at=datetime(2100, 1, 1))  # noqa: DTZ001
+    with pytest.raises(InvalidEdit, match="due_at"):
+        schedule_change(due_at=timezone.now() + delta, document=MORE, actor=alice, **WHY)
+    assert head() == 3
+
+
+def test_a_change_for_later_is_made_once_when_its_time_comes(
+    production: str, alice: Any, hour: datetime, text_limits: Any
+) -> None:
+    quota(alice, 300)
+    made = schedule_change(due_at=hour, document=MORE, actor=alice, **WHY)
+    assert made.title == "tenant acme"
+    before = head()
+    run_due()
+    assert limit_of(text_limits) == 300
+    pass_time()
+    counted = applied._value.get()
+    run_due()
+    run_due()
+    made.refresh_from_db()
+    assert (made.state, made.revision, head()) == ("applied", before + 1, before + 1)
+    assert limit_of(text_limits) == 9_000
+    assert applied._value.get() == counted + 1
+    [entry] = Entry.objects.filter(revision=before + 1)
+    assert (entry.actor, entry.origin, entry.reason) == ("alice", "celery", WHY["reason"])
+
+
+def test_a_change_that_makes_no_sense_any_more_fails_aloud_and_changes_nothing(
+    production: str, alice: Any, hour: datetime, caplog: Any
+) -> None:
+    edits.create_tier(tier="gold", title="", priority=50, actor=alice, **WHY)
+    made = schedule_change(due_at=hour, document={"tenants": {"acme": {"tier": "gold"}}}, actor=alice, **WHY)
+    good = schedule_change(due_at=hour, document={"tenants": {"acme": {"title": "A"}}}, actor=alice, **WHY)
+    edits.rollback(to_revision=3, expected_revision=None, actor=alice, **WHY)
+    pass_time()
+    counted = failed._value.get()
+    run_due()
+    made.refresh_from_db()
+    assert made.state == "failed"
+    assert "There is no tier 'gold'" in made.error
+    assert failed._value.get() == counted + 1
+    assert "schedule.failed" in actions()
+    assert "schedule.failed" in caplog.text
+    good.refresh_from_db()
+    assert good.state == "applied", "one that fails does not hold up the next"
+    acknowledge_failure(schedule=made.pk, actor=alice, **WHY)
+    made.refresh_from_db()
+    assert made.seen
+    run_due()
+    assert failed._value.get() == counted + 1
+
+
+def test_a_cancelled_change_is_not_made(production: str, alice: Any, hour: datetime) -> None:
+    made = schedule_change(
+        due_at=hour, document=MORE | {"tenants": {"n": {"tier": "pro"}}}, actor=alice, **WHY
+    )
+    cancel_schedule(schedule=made.pk, actor=alice, **WHY)
+    before = head()
+    pass_time()
+    run_due()
+    assert head() == before
+    with pytest.raises(InvalidEdit, match="cancelled already"):
+        cancel_schedule(schedule=made.pk, actor=alice, **WHY)
+    with pytest.raises(NotFound):
+        cancel_schedule(schedule=made.pk + 1, actor=alice, **WHY)
+    assert actions()[-2:] == ["change.scheduled", "schedule.cancelled"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"tenants": {"acme": {"tier": "nowhere"}}}, {"tenants": {"acme": {"tier": "pro"}}}, {"nope": 1}, {}],
+)
+def test_a_change_that_makes_no_sense_now_is_not_put_off(
+    production: str, alice: Any, hour: datetime, document: Any
+) -> None:
+    with pytest.raises(InvalidEdit):
+        schedule_change(due_at=hour, document=document, actor=alice, **WHY)
+    assert not Schedule.objects.exists()
+
+
+def test_what_ends_or_begins_soon_is_announced_once(
+    production: str, alice: Any, settings: Any, caplog: Any
+) -> None:
+    quota(alice, 300, expires_at=datetime.now(UTC) + timedelta(hours=3))
+    schedule_change(due_at=timezone.now() + timedelta(hours=3), document=MORE, actor=alice, **WHY)
+    announce()
+    assert "tenant_quota.ends_soon" not in actions()
+    settings.ANNOUNCE_S = 4 * 3600
+    announce()
+    announce()
+    assert actions().count("tenant_quota.ends_soon") == 1
+    assert actions().count("schedule.due_soon") == 1
+    assert "tenant_quota.ends_soon" in caplog.text
+
+
+def test_every_task_the_clock_calls_is_known_to_the_worker() -> None:
+    from controlplane.celery import app
+
+    app.loader.import_default_modules()
+    assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= app.tasks.keys()
