@@ -9,7 +9,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit("Fuseboard needs Python 3.11 or newer; this is {}.{}.".format(*sys.version_info[:2]))
 
 #: Commands that touch no server.
-OFFLINE = {"help", "version", "--version", "collectstatic", "compilemessages", "findstatic"}
+OFFLINE = {"help", "version", "--version", "collectstatic", "compilemessages", "findstatic", "redis_acl"}
 
 #: Processes made to run on while Postgres is away: to them it is news, not an error.
 ENDURING = {"web", "gateway"}

@@ -83,7 +83,7 @@ def test_every_service_has_limits_of_its_own(name):
     assert {"cpus", "memory"} <= set(limits)
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"migrate", "beat", "enrol", "load"}))
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"acl", "migrate", "beat", "enrol", "load"}))
 def test_every_service_that_serves_is_asked_whether_it_is_well(name):
     assert SERVICES[name]["healthcheck"]["test"]
 
@@ -107,6 +107,10 @@ def test_limits_and_broker_are_two_servers_that_never_evict():
     urls = SERVICES["web"]["environment"]
     assert "@limits:" in urls["FUSEBOARD_REDIS_URL"]
     assert "@broker:" in urls["FUSEBOARD_BROKER_URL"]
+    pods = SERVICES["shop-1"]["environment"]["FUSEBOARD_REDIS_URL"]
+    assert pods.startswith("redis://agent-production:")
+    assert urls["FUSEBOARD_REDIS_URL"].startswith("redis://control:")
+    assert "--aclfile" in SERVICES["limits"]["command"]
     for name in ("limits", "broker"):
         assert "--maxmemory-policy noeviction" in " ".join(SERVICES[name]["command"])
 

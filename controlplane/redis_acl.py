@@ -1,0 +1,127 @@
+"""Who may do what in Redis "limits": one user for the pods of each environment, one for the control plane.
+
+Commands are those that the agent, the control plane and their scripts use, and their like; the keys
+are those of ``fuseboard.contract.keys``. Scripts get their commands checked one by one, as if their
+caller had sent them, and every key they are given must be writable. So an agent's user could write
+what its environment counts, but no configuration, nothing of another environment, and nothing that
+concerns the server itself. What no rule can keep from it are the overrides: scripts read them.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from fuseboard.contract import keys
+
+#: For the connection itself, and to find the nodes of a Cluster or the role of a primary.
+_CONNECTION = (
+    "ping",
+    "hello",
+    "select",
+    "client|setname",
+    "client|setinfo",
+    "client|id",
+    "cluster|slots",
+    "cluster|shards",
+    "cluster|myid",
+    "command",
+    "readonly",
+    "asking",
+    "role",
+    "info",
+    "time",
+)
+#: Scripts are sent by hash, and whole to a server that was restarted.
+_SCRIPTS = ("evalsha", "eval", "script|load")
+
+#: Whatever touches one key, and tells of no other: which of these are used changes with the scripts.
+_STRINGS = (
+    *("get", "mget", "set", "getdel", "incr", "incrby", "decrby"),
+    *("del", "unlink", "exists", "type", "expire", "pexpire", "pexpireat", "ttl", "pttl"),
+)
+_HASHES = ("hget", "hmget", "hgetall", "hset", "hsetnx", "hdel", "hexists", "hlen", "hincrby")
+_SETS = ("sadd", "srem", "scard", "sismember", "smembers")
+_SORTED = (
+    *("zadd", "zrem", "zcard", "zcount", "zscore", "zrange", "zrangebyscore"),
+    *("zremrangebyscore", "zremrangebyrank"),
+)
+_STREAMS = ("xadd", "xtrim", "xlen")
+_TRANSACTIONS = ("multi", "exec", "discard")
+
+#: What agents send themselves, and what their scripts do.
+AGENT = (
+    *_CONNECTION,
+    *_SCRIPTS,
+    *_TRANSACTIONS,
+    *_STRINGS,
+    *_HASHES,
+    *_SETS,
+    *_SORTED,
+    *_STREAMS,
+    *("subscribe", "unsubscribe"),
+)
+CONTROL = (*AGENT, "publish", "hscan", "xrange", "xrevrange", "xdel")
+
+
+def acl_file(passwords: dict[str, str], control_password: str) -> str:
+    """The lines of an ``aclfile``; ``passwords`` are those of the agents, by environment.
+
+    It holds hashes of the passwords, so it may lie where the server reads it. ``ValueError`` for a
+    password that could be guessed.
+    """
+    for password in (*passwords.values(), control_password):
+        if len(password) < MINIMUM:
+            raise ValueError(f"A password must have at least {MINIMUM} characters.")
+    return "\n".join(
+        [
+            "user default off resetpass resetkeys resetchannels -@all",
+            *(agent_user(environment, password) for environment, password in sorted(passwords.items())),
+            _user("control", control_password, ["~fb1:*"], ["&fb1:*"], CONTROL),
+            "",
+        ]
+    )
+
+
+#: Characters of a password: they are hashed once only, so they must not be guessable.
+MINIMUM = 20
+
+
+def agent_user(environment: str, password: str) -> str:
+    """The line of the user ``agent-<environment>``."""
+    writable = [
+        _domain(keys.breaker(environment, "")),
+        _domain(keys.tenant_quota(environment, "", "")),
+        _domain(keys.subject_limit(environment, "", "")),
+        keys.ramp(environment),
+    ]
+    readable = [
+        keys.config_head(environment),
+        keys.tenant_bucket(environment, 0).removesuffix("0") + "*",
+        keys.own_bucket(environment, 0).removesuffix("0") + "*",
+    ]
+    patterns = [*(f"~{key}" for key in writable), *(f"%R~{key}" for key in readable)]
+    return _user(f"agent-{environment}", password, patterns, [f"&{keys.config_channel(environment)}"], AGENT)
+
+
+def _domain(key: str) -> str:
+    """Everything with a hash tag of the same kind: ``fb1:production:{d:*``."""
+    before, _, tag = key.partition("{")
+    return f"{before}{{{tag.partition(':')[0]}:*"
+
+
+def _user(
+    name: str, password: str, patterns: Iterable[str], channels: Iterable[str], commands: Iterable[str]
+) -> str:
+    rights = [f"+{command}" for command in dict.fromkeys(commands)]
+    digest = sha256(password.encode()).hexdigest()
+    rules = [
+        "on",
+        "resetpass",
+        f"#{digest}",
+        "resetkeys",
+        *patterns,
+        "resetchannels",
+        *channels,
+        "-@all",
+        *rights,
+    ]
+    return " ".join(["user", name, *rules])
