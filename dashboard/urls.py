@@ -9,6 +9,7 @@ from dashboard.views import (
     people,
     revisions,
     runbooks,
+    schedules,
     tenants,
     tokens,
 )
@@ -28,6 +29,7 @@ urlpatterns = [
     path("runbooks/<str:slug>", runbooks.runbook, name="runbook"),
     path("revisions", revisions.revisions, name="revisions"),
     path("revisions/<int:number>", revisions.revision, name="revision"),
+    path("schedules", schedules.schedules, name="schedules"),
     path("import", imports.start, name="import"),
     path("export/<str:form>", imports.export, name="export"),
     path("import/<uuid:draft>", imports.draft, name="draft"),

@@ -1,6 +1,7 @@
 """What an operator should look at now: derived from the facts, each with its runbook."""
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from dashboard.live.breakers import Breaker
 from dashboard.live.facts import Facts
@@ -34,6 +35,7 @@ class Condition:
 def conditions(facts: Facts, breakers: tuple[Breaker, ...], fleet: FleetSummary) -> list[Condition]:
     """Critical first. ``since`` is filled in by ``remember``."""
     found = [*_breaker_conditions(breakers), *_server_conditions(fleet), *_figure_conditions(facts)]
+    found += _schedule_conditions(facts)
     return sorted(found, key=lambda condition: (condition.severity != "critical", condition.key))
 
 
@@ -167,6 +169,35 @@ def _figure_conditions(facts: Facts) -> list[Condition]:
                 detail=f"{figures.refused_per_s:.0f} of {figures.requests_per_s:.0f}/s, limit 2 %.{who}",
                 runbook="too-many-429s",
                 link="/tenants",
+            )
+        )
+    return found
+
+
+def _schedule_conditions(facts: Facts) -> list[Condition]:
+    found = []
+    if facts.schedules_failed:
+        count = facts.schedules_failed
+        found.append(
+            Condition(
+                key="schedules",
+                severity="critical",
+                text=f"{count} scheduled change{'' if count == 1 else 's'} could not be made",
+                detail="Nothing was changed. Make it by hand, or plan it again.",
+                runbook="scheduled-change-failed",
+                link="/schedules",
+            )
+        )
+    for what, at, link in facts.soon:
+        moment = datetime.fromtimestamp(at, UTC)
+        found.append(
+            Condition(
+                key=f"soon:{what}",
+                severity="warning",
+                text=what,
+                detail=f"By itself, at {moment:%H:%M} UTC on {moment:%-d %B}.",
+                runbook="scheduled-change-failed",
+                link=link,
             )
         )
     return found

@@ -132,6 +132,10 @@ class Facts:
     changes: tuple[Change, ...] = ()
     #: Recent revisions and when they were made, oldest first.
     revisions: tuple[tuple[int, float], ...] = ()
+    #: Scheduled changes that could not be made, and that nobody has seen yet.
+    schedules_failed: int = 0
+    #: What ends or begins within the time it is announced: what, moment, path of its page.
+    soon: tuple[tuple[str, float, str], ...] = ()
     #: When the rows were read; older than ``now`` while Postgres is away.
     as_of: float = 0.0
     #: Ended holds of the last day by dependency, newest first; their end is when they ended.

@@ -13,6 +13,7 @@ from controlplane.fleet import live
 from controlplane.fleet.models import Server as ServerRow
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
+from dashboard.live import upcoming
 from dashboard.live.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
 from dashboard.words import action_verb, action_words, difference
 
@@ -41,6 +42,8 @@ def read_facts(environment: str = ENVIRONMENT) -> Facts:
         transitions=read_transitions(environment),
         past_overrides=_past_overrides(environment),
         changes=changes,
+        schedules_failed=upcoming.failed(environment),
+        soon=upcoming.soon(environment),
         revisions=tuple((c.revision, c.at) for c in reversed(changes) if c.revision is not None),
     )
 

@@ -139,6 +139,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "revisions": _nothing,
     "import": _nothing,
     "bulk": _nothing,
+    "schedules": _nothing,
     "people": _nothing,
     "tokens": _nothing,
 }

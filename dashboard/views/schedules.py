@@ -1,0 +1,115 @@
+"""What begins and ends by itself: changes for later, temporary quotas, and what went wrong with them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.policies.models import TenantQuota
+from controlplane.policies.plans import PlanErrors, plan_from_document, read_plan
+from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
+from controlplane.schedules.models import Schedule
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of
+
+_MOST = 200
+
+
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def schedules(request: HttpRequest) -> HttpResponseBase:
+    if request.method == "POST":
+        return require("edit_quota")(_act)(request)
+    return _page(request)
+
+
+def _act(request: HttpRequest) -> HttpResponse:
+    typed = request.POST
+    number = typed.get("schedule", "")
+    common: dict[str, Any] = {
+        "environment": SHOWN,
+        "reason": typed.get("reason", ""),
+        "actor": actor_of(request),
+    }
+    try:
+        if typed.get("act") == "new":
+            made = schedule_change(
+                due_at=moment(typed.get("due_at", "")), document=_document(typed), **common
+            )
+            said = f"{made.title} is planned for {made.due_at:%-d %B %H:%M} UTC."
+        elif not (number.isascii() and number.isdigit() and len(number) < 19):
+            raise InvalidEdit({"schedule": ["Choose one of the list."]})
+        elif typed.get("act") == "cancel":
+            said = f"{cancel_schedule(schedule=int(number), **common).title} is cancelled."
+        else:
+            said = f"{acknowledge_failure(schedule=int(number), **common).title} is no alert any more."
+    except PlanErrors as errors:
+        return _page(request, errors={"plan": [str(error) for error in errors.found]}, status=422)
+    except InvalidEdit as error:
+        return _page(request, errors=error.errors, status=422)
+    except NotFound as missing:
+        return _page(request, errors={"schedule": [str(missing)]}, status=404)
+    hub.nudge()
+    messages.success(request, said)
+    return redirect("schedules")
+
+
+def moment(text: str) -> datetime:
+    """What somebody typed as a time in UTC. Raises ``InvalidEdit``."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        raise InvalidEdit({"due_at": ["Enter a date and a time, in UTC."]}) from None
+
+
+def _document(typed: Any) -> dict[str, Any]:
+    """The plan as typed, as plain data."""
+    plan = read_plan(typed.get("plan", ""))
+    document: dict[str, Any] = {}
+    names = {"tenant": "tenants", "tier": "tiers", "dependency": "dependencies"}
+    for (kind, name), fields in plan.things.items():
+        nested = _nested(fields)
+        if kind == "environment":
+            document |= nested
+        else:
+            document.setdefault(names[kind], {})[name] = nested
+    plan_from_document(document)
+    return document
+
+
+def _nested(fields: dict[str, Any]) -> dict[str, Any]:
+    """Flat fields as a plan has them: ``quotas.requests.limit`` to three levels."""
+    found: dict[str, Any] = {}
+    for field, value in fields.items():
+        head, _, rest = field.partition(".")
+        name, _, column = rest.rpartition(".")
+        if not rest:
+            found[head] = value
+        elif not name:
+            found.setdefault(head, {})[rest] = value
+        else:
+            found.setdefault(head, {}).setdefault(name, {})[column] = value
+    return found
+
+
+def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+    rows = Schedule.objects.filter(environment=SHOWN)
+    ending = TenantQuota.objects.filter(tenant__environment=SHOWN, expires_at__isnull=False)
+    context = context_of(
+        request,
+        "schedules",
+        waiting=rows.filter(state="waiting").order_by("due_at")[:_MOST],
+        failures=rows.filter(state="failed", seen=False).order_by("-due_at")[:_MOST],
+        ending=ending.select_related("tenant__tier").order_by("expires_at")[:_MOST],
+        past=rows.exclude(state="waiting").order_by("-ended_at")[:20],
+        typed=request.POST,
+        **extra,
+    )
+    return render(request, "dashboard/schedules.html", context, status=status)

@@ -1,0 +1,103 @@
+"""What begins and ends by itself, on its page and among the alerts."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.audit.actor import Actor
+from controlplane.policies import edits
+from controlplane.policies.models import Tenant
+from controlplane.schedules.due import run_due
+from controlplane.schedules.models import Schedule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PLAN = "tiers:\n  pro:\n    quotas: {a.b: {limit: 5, window_s: 60}}\ntenants:\n  acme-retail: {tier: free}\n"
+WHY = "The contract begins then"
+
+
+def form(**changed: str) -> dict[str, str]:
+    due = (datetime.now(UTC) + timedelta(minutes=30)).strftime("%Y-%m-%dT%H:%M")
+    return {"act": "new", "due_at": due, "plan": PLAN, "reason": WHY} | changed
+
+
+def page(answer: Any, status: int = 200) -> str:
+    assert answer.status_code == status, answer.content.decode()[:3000]
+    return answer.content.decode()
+
+
+def test_a_change_is_planned_shown_made_and_remembered(log_in: Any) -> None:
+    client = log_in("ada")
+    assert client.post("/schedules", form()).status_code == 302
+    shown = page(client.get("/schedules"))
+    assert "0 to create, 2 to change, 0 to remove" in shown
+    assert "Planned change" in page(client.get("/")), "it is due within the hour, so the board says so"
+    Schedule.objects.update(due_at=timezone.now())
+    run_due()
+    tenant = Tenant.objects.select_related("tier").get(key="acme-retail")
+    assert tenant.tier.name == "free"
+    assert "Applied" in page(client.get("/schedules"))
+
+
+def test_what_could_not_be_made_is_an_alert_until_somebody_takes_care(log_in: Any) -> None:
+    client = log_in("ada")
+    client.post("/schedules", form(plan="tenants:\n  new-one: {tier: gold}\ntiers:\n  gold: {}\n"))
+    Schedule.objects.update(due_at=timezone.now(), document={"tenants": {"new-one": {"tier": "gold"}}})
+    run_due()
+    shown = page(client.get("/"))
+    assert "1 scheduled change could not be made" in shown
+    shown = page(client.get("/schedules"))
+    assert "There is no tier" in shown
+    number = str(Schedule.objects.get().pk)
+    assert client.post("/schedules", {"act": "seen", "schedule": number, "reason": WHY}).status_code == 302
+    assert "could not be made" not in page(client.get("/"))
+
+
+def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:
+    actor = Actor(name="ada", role="admin", origin="form")
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=5_000,
+        window_s=60,
+        burst=500,
+        expected_version=None,
+        expires_at=timezone.now() + timedelta(minutes=20),
+        reason=WHY,
+        actor=actor,
+    )
+    client = log_in("vera")
+    assert "Quota requests of acme-retail ends" in page(client.get("/"))
+    assert "as tier pro" in page(client.get("/schedules"))
+
+
+def test_a_planned_change_is_cancelled_by_admins_only(log_in: Any) -> None:
+    log_in("ada").post("/schedules", form())
+    number = str(Schedule.objects.get().pk)
+    cancel = {"act": "cancel", "schedule": number, "reason": WHY}
+    assert log_in("olga").post("/schedules", cancel).status_code == 403
+    assert "Cancel</button>" not in page(log_in("olga").get("/schedules"))
+    assert log_in("ada").post("/schedules", cancel).status_code == 302
+    assert Schedule.objects.get().state == "cancelled"
+    assert "cancelled already" in page(log_in("ada").post("/schedules", cancel), 422)
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({"due_at": ""}, 422, "Enter a date and a time"),
+        ({"due_at": "2020-01-01T00:00"}, 422, "Choose a time in the future"),
+        ({"plan": "tenants:\n  a: {tire: x}\n"}, 422, "no such field"),
+        ({"plan": ""}, 422, "The file is empty"),
+        ({"reason": "x"}, 422, "Say why"),
+        ({"act": "cancel", "schedule": "x"}, 422, "Choose one of the list"),
+        ({"act": "cancel", "schedule": "77"}, 404, "There is no schedule"),
+    ],
+)
+def test_what_makes_no_sense_is_not_planned(log_in: Any, changed: Any, status: int, said: str) -> None:
+    shown = page(log_in("ada").post("/schedules", form(**changed)), status)
+    assert said in shown
+    assert not Schedule.objects.exists()
