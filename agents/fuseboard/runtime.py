@@ -60,11 +60,11 @@ class Runtime:
         self._disk: Disk | None = None
         if settings.state_dir is not None:
             self._disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
-            self.admission.drain.journal = Journal(
+            self.admission.alone.drain.journal = Journal(
                 settings.state_dir,
                 environment=settings.environment,
                 service=settings.service,
-                counts=self.admission.local.offline,
+                counts=self.admission.alone.limits.offline,
             )
         self._keeper = Keeper(self.configuration, self._disk)
         self._watch = Watch(url=settings.redis_url, configuration=self.configuration)
@@ -101,7 +101,7 @@ class Runtime:
     async def stop(self) -> None:
         """Send what is unreported, say good-bye, disconnect; give up what takes over half a second."""
         # Before the good-bye, which says so: somebody else may have it soon.
-        self.admission.share.give_up()
+        self.admission.alone.share.give_up()
         parts = [
             asyncio.ensure_future(self.admission.stop()),
             asyncio.ensure_future(self._watch.stop()),
@@ -160,7 +160,7 @@ class Runtime:
             mode_cause=admission.mode_cause,
             breakers=admission.breaker_views(),
             wanted=self.configuration.wanted(),
-            share=admission.share.held,
+            share=admission.alone.share.held,
         )
 
     def _adopt(self, exchange: Exchange, offer: Offer | None) -> None:
@@ -169,8 +169,9 @@ class Runtime:
             response.server_time_us, asked_ns=exchange.asked_ns, answered_ns=exchange.answered_ns
         )
         configuration.live_servers = response.live_servers
+        self.admission.rehearsal.pretend(response.drill, asked=exchange.asked_ns / 1e9)
         if response.share is not None:
-            self.admission.share.take(response.share, asked=exchange.asked_s)
+            self.admission.alone.share.take(response.share, asked=exchange.asked_s)
         changed = offer is not None and configuration.apply(offer)
         if not configuration.complete and configuration.fetch is not None:
             configuration.fetch()

@@ -64,8 +64,8 @@ class FakeGateway:
 
 
 @contextmanager
-def gateway_running() -> Iterator[FakeGateway]:
-    gateway = FakeGateway()
+def gateway_running(gateway: FakeGateway | None = None) -> Iterator[FakeGateway]:
+    gateway = gateway or FakeGateway()
     server = _Server(("127.0.0.1", 0), _Handler)
     server.gateway = gateway
     gateway.url = f"http://127.0.0.1:{server.server_port}"

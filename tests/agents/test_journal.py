@@ -30,9 +30,9 @@ def with_quota(failure_policy: FailurePolicy, **fields: int) -> Policy:
 
 
 def journal_of(server: Server, directory: Path) -> Journal:
-    counts = server.admission.local.offline
+    counts = server.admission.alone.limits.offline
     journal = Journal(directory, environment="production", service="shop", counts=counts)
-    server.admission.drain.journal = journal
+    server.admission.alone.drain.journal = journal
     return journal
 
 
@@ -85,11 +85,11 @@ async def test_what_was_told_twice_counts_once(limits: redis.Redis, redis_url: s
         _, rules = await server.admission._requests.rules_of("acme")
         _, demand = server.admission._requests.domains.of_tenant("acme", rules, (("calls", 1),), None)
         for _ in range(7):
-            assert server.admission.local.take(demand, 1.0) is None
-        segment = server.admission.local.offline.close()
+            assert server.admission.alone.limits.take(demand, 1.0) is None
+        segment = server.admission.alone.limits.offline.close()
         assert segment is not None
         for _ in range(3):
-            assert await server.admission.drain._tell(segment)
+            assert await server.admission.alone.drain._tell(segment)
         assert total(limits) == 7
         assert limits.smembers(TOLD) == {segment.name.encode()}
         assert 0 < limits.ttl(TOLD) <= 12 * 86_400
@@ -130,13 +130,13 @@ async def test_a_server_that_is_killed_is_counted_by_the_next_on_its_disk(
         async with running(redis_url, configuration=configured(policy)) as server:
             journal = journal_of(server, tmp_path)
             journal._prefix = "production@default"
-            await server.admission.drain.begin(orphans=True)
+            await server.admission.alone.drain.begin(orphans=True)
             assert total(limits) == 0  # it lives, and tells what it has itself
             killed.kill()
             await killed.wait()
-            await server.admission.drain.begin(orphans=True)
+            await server.admission.alone.drain.begin(orphans=True)
             assert total(limits) == 321
-            assert server.admission.drain.adopted == 1
+            assert server.admission.alone.drain.adopted == 1
             await until(lambda: not list(tmp_path.glob("*.journal")))
     finally:
         if killed.returncode is None:

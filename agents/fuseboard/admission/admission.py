@@ -9,16 +9,14 @@ from typing import Any
 
 import msgspec
 
+from fuseboard.admission.alone import stand_by
 from fuseboard.admission.answers import Answers
 from fuseboard.admission.batch import Batcher
 from fuseboard.admission.calls import CallAdmission, Lane
 from fuseboard.admission.domains import RequestDomains
-from fuseboard.admission.drain import Drain
 from fuseboard.admission.leases import Leases
-from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.reports import Reports
 from fuseboard.admission.requests import RequestAdmission
-from fuseboard.admission.reserved import ReservedShare
 from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.policy import Tuning
@@ -28,6 +26,7 @@ from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.connection import Store
+from fuseboard.store.drill import DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
 
@@ -56,6 +55,8 @@ class Admission:
 
         self._configuration = configuration
         self._on_change = on_change
+        #: Pretends in a drill that Redis is slow or gone.
+        self.rehearsal = store = DrillStore(store)
         self.health = StoreHealth(
             store=store, environment=environment, tuning=tuning, on_change=self._mode_changed
         )
@@ -74,18 +75,8 @@ class Admission:
             live_servers=lambda: configuration.live_servers,
             usable=lambda: self.health.usable,
         )
-        #: This server's piece of what Redis never grants.
-        self.share = ReservedShare()
-        clock = configuration.clock
-        self.local = local = LocalLimits(
-            lambda: configuration.live_servers,
-            share=self.share,
-            fleet_offset_s=lambda: clock.offset_us / 1_000_000 if clock.learned else None,
-        )
-        #: What was decided without Redis, on its way there.
-        self.drain = Drain(store=store, health=self.health, local=local)
-        local.offline.on_change = self.drain.noted
-        self.health.before_ramp = self.drain.before_ramp
+        self.alone = stand_by(configuration=configuration, store=store, health=self.health)
+        local = self.alone.limits
         answers = Answers(server, self.health)
         self._requests = RequestAdmission(
             configuration=configuration,
@@ -127,7 +118,7 @@ class Admission:
         self._reports.flush()
         self._settlements.flush()
         self._batcher.close()
-        self.drain.stop()
+        self.alone.drain.stop()
         await asyncio.sleep(0)
         await self.health.stop()
 
@@ -254,7 +245,7 @@ class Admission:
 
     @property
     def mode(self) -> Mode:
-        return self.health.mode
+        return Mode.DRILL if self.rehearsal.drill is not None else self.health.mode
 
     @property
     def mode_for_ms(self) -> int:
@@ -262,7 +253,8 @@ class Admission:
 
     @property
     def mode_cause(self) -> str:
-        return self.health.cause
+        drill = self.rehearsal.drill
+        return self.health.cause if drill is None else f"drill {drill.id}: Redis is taken to be {drill.kind}"
 
     def breaker_views(self) -> tuple[BreakerView, ...]:
         """Every breaker as this server sees it."""
@@ -274,10 +266,10 @@ class Admission:
     def _mode_changed(self) -> None:
         if self.health.mode is Mode.LOCAL:
             self._calls.stand_alone()
-            if self.local.offline.changed:
-                self.drain.noted()
+            if self.alone.limits.offline.changed:
+                self.alone.drain.noted()
         elif self.health.mode is Mode.SHARED:
-            self.drain.begin(orphans=True)
+            self.alone.drain.begin(orphans=True)
         self._on_change()
 
 

@@ -1,0 +1,128 @@
+"""A store that can be told to pretend: Redis is gone, or slower than any deadline.
+
+Nothing above it knows of a drill: deadlines, counts of failures, modes, probes and the ramp back
+are the real ones, and so is what an admin sees. A drill ends on this pod's monotonic clock.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from fuseboard.contract.sync import Drill
+from fuseboard.contract.words import DrillKind
+from fuseboard.store.connection import NotServedError, OnReply, Reply, Store, Word
+from fuseboard.store.scripts import Script
+
+log = logging.getLogger("fuseboard.store")
+
+#: How late a question reaches Redis that pretends to be slow: later than the longest deadline.
+SLOW_S = 0.1
+
+_GONE = "a drill: Redis is taken to be gone"
+
+
+class DrillStore:
+    """A ``Store`` in front of another; see there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.together = store.together
+        self._drill: Drill | None = None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost: Callable[[Exception | None], None] = lambda _: None
+        self._news: Callable[[], None] = lambda: None
+
+    # The drill
+
+    @property
+    def drill(self) -> Drill | None:
+        """What it pretends now."""
+        return self._drill if self._drill is not None and monotonic() < self._until else None
+
+    def pretend(self, drill: Drill | None, *, asked: float) -> None:
+        """What a beat asked at ``asked`` (monotonic seconds) was told: pretend this, or nothing any more."""
+        until = asked + drill.remaining_ms / 1000 if drill is not None else 0.0
+        if drill is None or until <= monotonic():
+            if self._drill is not None:
+                self._end()
+            return
+        begins = self._drill is None or self._drill.kind is not drill.kind
+        self._drill, self._until = drill, until
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(until - monotonic(), self._end)
+        if begins:
+            log.warning("drill.begun", extra={"kind": drill.kind, "for_s": round(until - monotonic(), 1)})
+            if drill.kind is DrillKind.GONE:
+                self._lost(ConnectionRefusedError(_GONE))
+            self._news()
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._drill is not None:
+            self._drill = None
+            log.warning("drill.ended")
+            self._news()
+
+    @property
+    def _gone(self) -> bool:
+        drill = self.drill
+        return drill is not None and drill.kind is DrillKind.GONE
+
+    # The store
+
+    @property
+    def connected(self) -> bool:
+        return self._store.connected and (self._drill is None or not self._gone)
+
+    @property
+    def trouble(self) -> str:
+        return self._store.trouble
+
+    def on_lost(self, callback: Callable[[Exception | None], None]) -> None:
+        self._lost = callback
+        self._store.on_lost(callback)
+
+    def on_news(self, callback: Callable[[], None]) -> None:
+        self._news = callback
+        self._store.on_news(callback)
+
+    async def connect(self, timeout: float = 1.0) -> None:
+        if self._gone:
+            raise ConnectionRefusedError(_GONE)
+        await self._store.connect(timeout)
+
+    async def drop(self) -> None:
+        await self._store.drop()
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._store.close()
+
+    def run(
+        self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
+    ) -> None:
+        if self._drill is None or (drill := self.drill) is None:
+            self._store.run(script, keys, arguments, on_reply)
+        elif drill.kind is DrillKind.GONE:
+            on_reply(NotServedError(_GONE))
+        else:
+            # The question itself is late, so that Redis charges nothing for it: not_after is over.
+            later = asyncio.get_running_loop().call_later
+            later(SLOW_S, self._store.run, script, keys, arguments, on_reply)
+
+    async def call(self, *command: Word, timeout: float = 1.0) -> Reply:
+        drill = self.drill
+        if drill is not None and drill.kind is DrillKind.GONE:
+            raise ConnectionRefusedError(_GONE)
+        if drill is not None:
+            raise TimeoutError("a drill: Redis is taken to be slow")
+        return await self._store.call(*command, timeout=timeout)
+
+    def isolate(self, deadline_s: float) -> bool:
+        return False if self.drill is not None else self._store.isolate(deadline_s)
