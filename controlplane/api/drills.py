@@ -1,0 +1,70 @@
+"""Drills: chosen servers pretend for a while that Redis is slow or gone."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from pydantic import Field
+
+from controlplane.api.auth import actor_of, needs
+from controlplane.api.schemas import Environment, PageSize, ReasonIn, RowId, Slug
+from controlplane.drills.edits import LONGEST_MINUTES, Chosen, begin_drill, end_drill
+from controlplane.drills.models import Drill
+from controlplane.policies.document import environment_of
+
+router = Router()
+
+
+class DrillIn(ReasonIn):
+    """Give exactly one of ``servers``, ``percent`` and ``service``."""
+
+    kind: Literal["gone", "slow"]
+    minutes: Annotated[int, Field(ge=1, le=LONGEST_MINUTES)]
+    servers: Annotated[list[Slug], Field(max_length=1000)] = []
+    percent: Annotated[int, Field(ge=1, le=100)] | None = None
+    service: Slug | None = None
+
+
+class DrillOut(Schema):
+    id: int
+    kind: str
+    servers: list[str]
+    chosen: str
+    reason: str
+    actor: str
+    began_at: datetime
+    ends_at: datetime
+    ended_at: datetime | None
+    ended_by: str
+
+
+@router.get("", response=list[DrillOut])
+def list_drills(request: HttpRequest, environment: Environment, limit: PageSize = 100) -> list[Drill]:
+    """Newest first."""
+    rows = Drill.objects.filter(environment=environment_of(environment).slug)
+    return list(rows.order_by("-pk")[:limit])
+
+
+@router.post("", response={201: DrillOut}, auth=needs("run_drills"))
+def begin(request: HttpRequest, environment: Environment, values: DrillIn) -> Drill:
+    """Have servers pretend that Redis is slow or gone. They hear of it with their next beat."""
+    return begin_drill(
+        environment=environment,
+        kind=values.kind,
+        minutes=values.minutes,
+        chosen=Chosen(servers=values.servers, percent=values.percent, service=values.service or ""),
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+
+
+@router.post("/{drill}/end", response=DrillOut, auth=needs("run_drills"))
+def end(request: HttpRequest, environment: Environment, drill: RowId, values: ReasonIn) -> Drill:
+    """End a drill before its time."""
+    return end_drill(
+        environment=environment_of(environment).slug,
+        drill=drill,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
