@@ -28,6 +28,7 @@ ACTIONS: dict[str, Role] = {
     "manage_tokens": Role.ADMIN,
     "manage_people": Role.ADMIN,
     "export_audit": Role.ADMIN,
+    "run_drills": Role.ADMIN,
 }
 #: What belongs to no environment: only the role that holds everywhere counts for it.
 EVERYWHERE = frozenset({"manage_people"})
