@@ -126,8 +126,9 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
         overrides = Override.objects.filter(dependency=dependency)
         superseded = overrides.filter(Q(created_at__gt=made_at) | Q(ended_at__gt=made_at)).exists()
         if not superseded:
-            overrides.filter(ended_at__isnull=True).update(ended_at=timezone.now(), ended_by=actor.name)
-            _store(revision, dependency, note)
+            # As of then, not of now: what was noted next is newer than this.
+            overrides.filter(ended_at__isnull=True).update(ended_at=made_at, ended_by=actor.name)
+            _store(revision, dependency, note, made_at)
         revision.audit(
             f"breaker.{'reset' if note['what'] == 'reset' else 'held'}",
             target_kind="dependency",
@@ -144,7 +145,7 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
     log.info("emergency.adopted", environment=environment, entry=entry_id)
 
 
-def _store(revision: Revision, dependency: Dependency, note: dict[str, Any]) -> None:
+def _store(revision: Revision, dependency: Dependency, note: dict[str, Any], made_at: datetime) -> None:
     if note["what"] == "reset":
         # Redis has done it already; servers that could not ask Redis learn it from the document.
         dependency.reset_revision = revision.number
@@ -157,6 +158,7 @@ def _store(revision: Revision, dependency: Dependency, note: dict[str, Any]) -> 
             mode=OverrideMode.FORCED_OPEN,
             reason=note["reason"],
             actor=note["actor"],
+            created_at=made_at,
             expires_at=expires_at,
             revision=revision.number,
         )

@@ -133,3 +133,18 @@ def test_it_lasts_half_an_hour_and_needs_a_reason(
     with pytest.raises(InvalidEdit) as invalid:
         trip(alice, **changed)
     assert list(invalid.value.errors) == [field]
+
+
+def test_a_reset_after_a_hold_stays_a_reset_when_both_are_made_durable(
+    postgres_down: Any, text_limits: Any, alice: Any
+) -> None:
+    trip(alice)
+    reset_without_postgres(
+        environment="production", dependency="openai", reason="the vendor is back, Postgres not", actor=alice
+    )
+    postgres_down()
+    reconcile_environment("production")
+    assert not Override.objects.filter(ended_at__isnull=True).exists()
+    assert Dependency.objects.get(name="openai").reset_revision > Override.objects.get().revision
+    assert parse_override(text_limits.get(OVERRIDE)) is None
+    assert parse_breaker(text_limits.get(BREAKER)).state == BreakerState.CLOSED

@@ -54,7 +54,7 @@ class Proxy:
     def _reset_all(self) -> None:
         for writer in list(self._open):
             raw = writer.get_extra_info("socket")
-            if raw is not None:
+            if raw is not None and raw.fileno() >= 0:
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABRUPTLY)
             writer.transport.abort()
 

@@ -7,6 +7,7 @@ a ``fault`` kills this process, or a reconciler, at the worst moment.
 
 import json
 import os
+import secrets
 import signal
 import sys
 from datetime import timedelta
@@ -19,6 +20,7 @@ django.setup()
 from django.core.management import call_command  # noqa: E402 - after Django's settings
 from django.utils import timezone  # noqa: E402
 
+from controlplane.accounts.models import User  # noqa: E402
 from controlplane.accounts.tokens import create_agent_token  # noqa: E402
 from controlplane.audit.actor import Actor  # noqa: E402
 from controlplane.breakers import overrides  # noqa: E402
@@ -99,11 +101,15 @@ def _shift_clock(seconds: float) -> None:
 
 
 def begin() -> dict[str, str]:
-    """An empty database becomes the world; a token for the pods."""
+    """An empty database becomes the world; a token for the pods, a user for the board."""
     call_command("migrate", verbosity=0, interactive=False)
     fill()
     later = timezone.now() + timedelta(days=1)
-    return {"token": create_agent_token(name="pods", expires_at=later, **USUAL)}
+    admin = User(username="admin", role="admin")
+    password = secrets.token_urlsafe(18)
+    admin.set_password(password)
+    admin.save()
+    return {"token": create_agent_token(name="pods", expires_at=later, **USUAL), "password": password}
 
 
 def main() -> None:

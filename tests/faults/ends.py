@@ -180,6 +180,20 @@ class Pod:
         lines = (line.split(" ") for line in self._history.read_text().splitlines())
         return [(int(at), target, source) for at, target, source in lines]
 
+    def doctor(self) -> str:
+        """What ``fuseboard doctor`` says with the environment of this pod."""
+        command = [sys.executable, "-m", "fuseboard", "doctor"]
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.stdout + done.stderr
+
     def freeze(self) -> None:
         os.killpg(self.talker.process.pid, signal.SIGSTOP)
 

@@ -44,6 +44,8 @@ class Field:
     def __init__(self, folder: Path, net: Network, *, short: bool) -> None:
         self.folder = folder
         self.short = short
+        #: Whether another row can be played here.
+        self.healthy = True
         self.network = net
         self.valkey = self._valkey("limits")
         self.pods: list[Pod] = []
@@ -75,6 +77,8 @@ class Field:
         }
         self.director = self.new_director()
         self.token = self.director.greeting["token"]
+        #: Of the user ``admin``.
+        self.password = self.director.greeting["password"]
         self.troupe = Troupe(self.folder / "logs")
         self.stack.callback(lambda: self.troupe.dismiss(*self.troupe.actors))
         celery = ["-m", "celery", "-A", "controlplane"]
@@ -155,6 +159,12 @@ class Field:
         self.others.append(pod)
         return pod
 
+    def lead(self, proxy: Proxy, server: Valkey) -> None:
+        """Have everybody behind ``proxy`` talk to that server, and to no other."""
+        if proxy.upstream != self.address(server):
+            proxy.upstream = self.address(server)
+            proxy.reset_all()
+
     @staticmethod
     def address(server: Valkey) -> tuple[str, int]:
         return ("127.0.0.1", server.port)
@@ -209,6 +219,21 @@ class Field:
         assert process is not None
         process.send_signal(number)
 
+    def postgres_kill(self) -> None:
+        """``kill -9``; its other processes end by themselves."""
+        process = self.postgres.process
+        assert process is not None
+        process.kill()
+        process.wait()
+
+    def postgres_up(self) -> None:
+        """Start it again if it does not run; who had a connection gets a new one."""
+        process = self.postgres.process
+        if process is not None and process.poll() is not None:
+            self.postgres.start()
+            self.director.stop()
+            self.director = self.new_director()
+
     def until(self, what: str, holds: Callable[[], object], within_s: float = 20.0) -> float:
         """Poll until ``holds``; the seconds it took. Raises ``Broken``."""
         began = time.monotonic()
@@ -236,13 +261,14 @@ class Field:
             if not pod.alive:
                 pod.restart()
             pod.tell({"do": "fail", "dependencies": []})
-            pod.to_redis.upstream = self.desk.upstream = self.address(self.valkey)
-            pod.to_gateway.upstream = self.gateway_address
+        for proxy in [self.desk, *(pod.to_redis for pod in self.pods)]:
+            self.lead(proxy, self.valkey)
         process = self.valkey.process
         if process is None or process.poll() is not None:
             self.valkey.start()
         else:
             self.thaw()
+        self.postgres_up()
         fallen = [actor.name for actor in self.troupe.fallen() if actor.name in CONTROL_PLANE]
         self.troupe.begin(*fallen)
         self.troupe.await_answers(fallen)

@@ -63,15 +63,19 @@ def play(row: Row, field: Field) -> Verdict:
         wrong = str(error) if isinstance(error, Broken) else repr(error)
     if wrong:
         word, said = "FAIL", f"{said}; AFTERWARDS {wrong}"
-        _begin_pods_again(field)
+        field.healthy = _begin_pods_again(field)
     return Verdict(word, row, said, time.monotonic() - began)
 
 
-def _begin_pods_again(field: Field) -> None:
-    """What one row broke for good must not fail the next."""
-    for pod in field.pods:
-        pod.go_on()
-        pod.kill()
-    field.heal()
-    field.settle()
+def _begin_pods_again(field: Field) -> bool:
+    """What one row broke for good must not fail the next; ``False`` when only a new world helps."""
+    try:
+        for pod in field.pods:
+            pod.go_on()
+            pod.kill()
+        field.heal()
+        field.settle()
+    except Exception:
+        return False
     field.baseline = {pod.name: pod.state() for pod in field.pods}
+    return True

@@ -12,6 +12,7 @@ from tests.faults import (
     rows_network,
     rows_pod,
     rows_start,
+    rows_stores,
     rows_truth,
 )
 from tests.faults.matrix import ROWS, Row
@@ -27,6 +28,7 @@ __all__ = [
     "rows_network",
     "rows_pod",
     "rows_start",
+    "rows_stores",
     "rows_truth",
 ]
 

@@ -74,18 +74,32 @@ def poisoned(field: Field) -> str:
             field.until("it says so", lambda: any(beat.applied.error for beat in gateway.beats), 10)
             if pod.state()["head"] != before:
                 raise Broken(f"{name} was believed: {pod.state()['head']}")
-        # From a newer control plane: fields nobody here knows are no reason to refuse.
-        newer = msgspec.json.decode(document) | {"a_field_of_tomorrow": {"deep": [1]}}
-        fake.say(msgspec.json.encode(newer))
-        field.until("a document of tomorrow is taken", lambda: pod.state()["head"][1] == fake.revision, 10)
         figures = pod.figures()
         pod.stop()
     if figures["errors"]:
         raise Broken(f"errors {figures['errors']}")
-    return (
-        f"{len(cases)} poisoned documents refused whole and reported, {figures['calls']} calls meanwhile; "
-        "unknown fields taken"
-    )
+    return f"{len(cases)} poisoned documents refused whole and reported, {figures['calls']} calls meanwhile"
+
+
+@row("48", "mixed-versions", short=True)
+def mixed_versions(field: Field) -> str:
+    """A newer control plane says more than a pod understands: unknown fields pass, unknown words do not."""
+    good = kept_by(field).partition(b"\n")[2]
+    document = msgspec.json.decode(good)["policy"]
+    with gateway_running() as gateway:
+        gateway.next_ms = 100
+        pod = field.another_pod("older", environment={"FUSEBOARD_URL": gateway.url})
+        fake = _Fake(gateway, pod.state()["head"][1] + 1000)
+        fake.say(msgspec.json.encode(document | {"of_tomorrow": {"deep": [1]}}))
+        field.until("a document of tomorrow is taken", lambda: pod.state()["head"][1] == fake.revision, 10)
+        taken = fake.revision
+        fake.say(msgspec.json.encode(document | {"tiers": [{"name": "pro", "quotas": [_WEIRD]}]}))
+        field.until("an unknown word is refused", lambda: pod.state()["status"] == "rejected", 10)
+        state = pod.state()
+        pod.stop()
+    if state["head"][1] != taken or "shrug" not in state["error"]:
+        raise Broken(f"revision {state['head'][1]}, expected {taken}; it says {state['error']!r}")
+    return f"an unknown field was ignored, an unknown word refused whole: {state['error'][:70]!r}"
 
 
 @row("29", "gateway-nonsense", short=True)

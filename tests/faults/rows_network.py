@@ -153,7 +153,7 @@ def flapping(field: Field) -> str:
     time.sleep(2)
     seen.none_over_50_ms()
     changes = max(seen.changes)
-    if changes > 2 * rounds + 1:
+    if changes > 3 * rounds:
         raise Broken(f"{changes} changes of mode in {rounds} rounds")
     return f"{rounds} rounds: {seen}; {changes} changes of mode; {bounded(field, since)}"
 

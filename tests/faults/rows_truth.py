@@ -107,7 +107,7 @@ def failover(field: Field) -> str:
         revision = field.redis_head()
         field.kill()
         for proxy in [field.desk, *(pod.to_redis for pod in field.pods)]:
-            proxy.upstream = field.address(spare)
+            field.lead(proxy, spare)
         old = replica.hget("fb1:production:{cfg}:head", "revision")
         field.all_in("shared", within_s=30)
         heads = [pod.state()["head"][:2] for pod in field.pods]
@@ -147,12 +147,10 @@ def split_brain(field: Field) -> str:
     field.load(["d:strict", "t:acme"], 90)
     time.sleep(2.5)
     since = field.begin_anew()
-    field.pods[0].to_redis.upstream = field.address(spare)
-    field.pods[0].to_redis.reset_all()
+    field.lead(field.pods[0].to_redis, spare)
     time.sleep(4)
     worst = field.worst("d:strict", since)
-    field.pods[0].to_redis.upstream = field.address(field.valkey)
-    field.pods[0].to_redis.reset_all()
+    field.lead(field.pods[0].to_redis, field.valkey)
     field.all_in("shared")
     heads = [pod.state()["head"] for pod in field.pods]
     if worst > 2 * LIMIT:
@@ -160,6 +158,21 @@ def split_brain(field: Field) -> str:
     if len({str(head) for head in heads}) != 1:
         raise Broken(f"pods have different configurations: {heads}")
     return f"worst window over both {worst}, at most 2 x {LIMIT}; one configuration everywhere"
+
+
+@row("18", "eviction", short=True)
+def eviction(field: Field) -> str:
+    """A Redis that may forget limits is named before anything runs on it."""
+    with client.Redis.from_url(field.valkey.url) as limits:
+        limits.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            said = field.pods[0].doctor()
+        finally:
+            limits.config_set("maxmemory-policy", "noeviction")
+    finding = next((line for line in said.splitlines() if "eviction policy" in line), "nothing about it")
+    if "allkeys-lru" not in finding or not finding.startswith("FAIL"):
+        raise Broken(f"fuseboard doctor says: {finding}")
+    return f"fuseboard doctor: {' '.join(finding.split())}"
 
 
 @row("16", "nonsense", short=True)
@@ -187,8 +200,6 @@ def nonsense(field: Field) -> str:
         )
     finally:
         field.heal()
-        for pod in field.pods:
-            pod.to_redis.reset_all()
         field.network.drop(fake)
     back_s = field.all_in("shared", within_s=30)
     seen.none_over_50_ms()

@@ -3,7 +3,7 @@
 A later feature adds its checkpoint to ``MORE``; ``make demo CHECK=all`` tells those too.
 """
 
-from controlplane.demo.story import opening, operator, outage, quotas, redis, restart
+from controlplane.demo.story import imports, opening, operator, outage, quotas, redis, restart, survival
 from controlplane.demo.story.telling import Checkpoint, Telling, Untrue
 
 #: Told by ``make demo CHECK=1``, in under a minute. ``up`` and ``clean-exit`` stand around them.
@@ -22,6 +22,13 @@ BASE = (
 )
 
 #: Told in addition by ``make demo CHECK=all``.
-MORE: tuple[Checkpoint, ...] = ()
+MORE: tuple[Checkpoint, ...] = (
+    Checkpoint("import-100k", imports.import_100k),
+    Checkpoint("rollback", imports.rollback),
+    Checkpoint("redis-frozen", survival.redis_frozen),
+    Checkpoint("redis-flushed", survival.redis_flushed),
+    Checkpoint("postgres-down", survival.postgres_down),
+    Checkpoint("pod-restart-offline", survival.pod_restart_offline),
+)
 
 __all__ = ["BASE", "MORE", "Checkpoint", "Telling", "Untrue"]

@@ -12,7 +12,7 @@ REASON = "The index is being rebuilt, half of it is missing"
 
 def operator_trip(telling: Telling) -> str:
     """Held open by a form: every pod refuses, the audit knows who and why, the vendor is left alone."""
-    times = _act(telling, "forced_open", REASON, refused_because=Reason.FORCED_OPEN)
+    times = act(telling, "forced_open", REASON, refused_because=Reason.FORCED_OPEN)
     time.sleep(0.1)  # calls under way arrive
     before = telling.stage.vendor_calls(DEPENDENCY)
     audit = telling.browser("viewer").read("/audit")
@@ -28,11 +28,12 @@ def operator_trip(telling: Telling) -> str:
 
 def operator_reset(telling: Telling) -> str:
     """Reset: closed at once, everywhere."""
-    times = _act(telling, "reset", "The index is complete again", refused_because="")
+    times = act(telling, "reset", "The index is complete again", refused_because="")
     return f"all pods call again {slowest(times)} after the form was sent"
 
 
-def _act(telling: Telling, act: str, reason: str, *, refused_because: str) -> dict[str, float]:
+def act(telling: Telling, act: str, reason: str, *, refused_because: str) -> dict[str, float]:
+    """Send the override form; milliseconds until each pod refused for that reason, or called again."""
     operator = telling.browser("operator")
     form = operator.form(f"/breakers/{DEPENDENCY}", "act", "reason", "lasts")
     with telling.watch(DEPENDENCY, STORYTELLER) as watch:

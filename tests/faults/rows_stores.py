@@ -1,0 +1,154 @@
+"""What people can do to breakers and quotas while stores are gone: the table of ``docs/guarantees.md``."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+
+from controlplane.demo.browser import Browser
+from tests.faults.field import Broken, Field
+from tests.faults.matrix import row
+from tests.faults.seen import Callers
+from tests.faults.world import EVERYTHING
+
+PAGE = "/breakers/held"
+QUOTA_PAGE = "/tenant?key=penny&quota=requests"
+REFUSES = {"forced_open", "breaker_open"}
+REASON = "Part of a fault test, by hand"
+
+
+@contextmanager
+def desk(field: Field) -> Iterator[Browser]:
+    """An admin who is logged in, and has looked at the board just now."""
+    web = field.troupe.actors["web"]
+    field.troupe.begin("web")
+    field.troupe.await_answers(["web"])
+    browser = Browser(web.url)
+    try:
+        page = browser.log_in("admin", field.password)
+        if page.status_code != 200 or "/login" in str(page.url):
+            raise Broken(f"the admin cannot log in: {page.status_code} at {page.url.path}")
+        browser.read("/breakers")
+        yield browser
+    finally:
+        browser.close()
+        field.troupe.dismiss("web")
+        field.postgres_up()
+
+
+def _act(browser: Browser, act: str, **more: str) -> str:
+    """Send the form of the breaker; the page that follows. Raises ``Broken``."""
+    form = browser.form(PAGE, "act", "reason", "lasts")
+    answer = browser.send(form, act=act, reason=REASON, lasts="15", **more)
+    if answer.status_code != 200:
+        raise Broken(f"{act} was answered by {answer.status_code}: {answer.text[:200]}")
+    return answer.text
+
+
+def _refuse(field: Field) -> bool:
+    return all(pod.ask("d:held")["reason"] in REFUSES for pod in field.pods)
+
+
+def _admit(field: Field) -> bool:
+    return all(pod.ask("d:held")["allowed"] for pod in field.pods)
+
+
+@row("38", "postgres-stopped")
+def postgres_stopped(field: Field) -> str:
+    """Killed: trip and reset go through Redis, a quota edit waits, pods notice nothing, nothing is lost."""
+    field.load(EVERYTHING, 40)
+    with desk(field) as browser:
+        edit = browser.form(QUOTA_PAGE, "limit", "burst", "reason")
+        field.begin_anew()
+        field.postgres_kill()
+        label_s = field.until(
+            "the board says so", lambda: "Postgres is away" in browser.client.get("/breakers").text, 20
+        )
+        _act(browser, "forced_open")
+        trip_s = field.until("every pod refuses", lambda: _refuse(field), 10)
+        _act(browser, "reset", confirm="held")
+        reset_s = _seconds_until_admitted(field)
+        refused = browser.send(edit, limit="77", burst="77", reason=REASON).status_code
+        seen = Callers(field)
+        field.postgres_up()
+        adopted_s = field.until("both are in the audit", lambda: _audited(browser) >= 2, 30)
+        again = browser.send(edit, limit="8", burst="8", reason=REASON).status_code
+    seen.none_over_50_ms()
+    if reset_s > 10:
+        raise Broken("a reset without Postgres did not reach the pods within 10 s")
+    if (refused, again) != (503, 200) or any(seen.changes):
+        raise Broken(f"quota edit: {refused}, then {again}; changes of mode {seen.changes}")
+    return (
+        f"{seen}; labelled {label_s:.1f} s, trip everywhere {trip_s:.1f} s, reset {reset_s:.1f} s, "
+        f"quota edit 503 then 200, both in the audit {adopted_s:.1f} s after it was back"
+    )
+
+
+def _seconds_until_admitted(field: Field) -> float:
+    """More than 10 when they do not: looked at when everything else of the row has been seen."""
+    try:
+        return field.until("every pod calls again", lambda: _admit(field), 10)
+    except Broken:
+        return inf
+
+
+def _audited(browser: Browser) -> int:
+    answer = browser.client.get("/audit")
+    return answer.text.count(REASON) if answer.status_code == 200 else 0
+
+
+@row("38b", "desk-without-redis")
+def desk_without_redis(field: Field) -> str:
+    """Redis is gone: a trip is committed, and reaches pods over HTTP; so do its end and a quota."""
+    field.load(EVERYTHING, 40)
+    with desk(field) as browser:
+        field.kill()
+        field.all_in("local", within_s=5)
+        _act(browser, "forced_open")
+        trip_s = field.until("every pod refuses", lambda: _refuse(field), 10)
+        _act(browser, "reset")
+        reset_s = field.until("every pod calls again", lambda: _admit(field), 10)
+        form = browser.form(QUOTA_PAGE, "limit", "burst", "reason")
+        saved = browser.send(form, limit="9", burst="9", reason=REASON).status_code
+        quota_s = field.until("every pod has the quota", lambda: _quota(field, 9), 10)
+        listed = browser.read("/servers").count('data-kind="local"')
+        form = browser.form(QUOTA_PAGE, "limit", "burst", "reason")
+        browser.send(form, limit="8", burst="8", reason=REASON)
+    if saved != 200 or listed < len(field.pods):
+        raise Broken(f"quota edit answered {saved}; {listed} servers listed on local fallback")
+    return (
+        f"trip everywhere {trip_s:.1f} s, reset {reset_s:.1f} s, quota {quota_s:.1f} s; "
+        f"the board lists {listed} servers on local fallback"
+    )
+
+
+def _quota(field: Field, limit: int) -> bool:
+    return all(pod.ask("t:penny")["limit"] in (limit, None) for pod in field.pods)
+
+
+@row("38c", "both-stopped")
+def both_stopped(field: Field) -> str:
+    """Neither store: whoever trips is told that nothing was done; what was held stays held on every pod."""
+    field.load(EVERYTHING, 40)
+    with desk(field) as browser:
+        _act(browser, "forced_open")
+        field.until("every pod refuses", lambda: _refuse(field), 10)
+        other = browser.form("/breakers/open-road", "act", "reason", "lasts")
+        field.begin_anew()
+        field.postgres_kill()
+        field.kill()
+        field.all_in("local", within_s=5)
+        field.until(
+            "the board says so", lambda: "Postgres is away" in browser.client.get("/breakers").text, 20
+        )
+        answer = browser.send(other, act="forced_open", reason=REASON, lasts="15")
+        time.sleep(2)
+        held, seen = _refuse(field), Callers(field)
+        field.postgres_up()
+        field.valkey.start()
+        field.until("the board is well", lambda: browser.client.get("/breakers").status_code == 200, 20)
+        _act(browser, "reset")
+    seen.none_over_50_ms()
+    if not held:
+        raise Broken("a hold ended because both stores were gone")
+    return f"{seen}; what was held stays held; another trip was answered by {answer.status_code}"
