@@ -12,6 +12,12 @@ from controlplane.fleet.models import Figures, Server, ServerState
 #: Figures older than this belong to a gateway that has stopped.
 FIGURES_FRESH_FOR = timedelta(seconds=10)
 
+#: A silent server may still be deciding calls, but is not counted for ever.
+SPENDING_FOR = timedelta(hours=1)
+
+#: A gateway that wrote no figures for this long has stopped, and others look after its servers.
+GATEWAY_STOPPED_AFTER = timedelta(seconds=15)
+
 #: A gateway lists this many tenants, and so does the sum.
 TOP_TENANTS = 20
 

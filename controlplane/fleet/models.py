@@ -51,6 +51,15 @@ class Server(models.Model):
     due_at = models.DateTimeField()
     left_at = models.DateTimeField(null=True, blank=True)
 
+    #: The gateway process that heard it last.
+    gateway = models.CharField(max_length=100, blank=True, default="", db_default="")
+    #: Other processes that beat under the same name, as that gateway hears them.
+    rivals = models.IntegerField(default=0, db_default=0)
+    #: The boot before this one, and how often the two took turns: of a restart, once. Kept by a trigger.
+    previous_boot = models.CharField(max_length=64, blank=True, default="", db_default="")
+    alternations = models.IntegerField(default=0, db_default=0)
+    alternated_at = models.DateTimeField(null=True, blank=True)
+
     #: Requests answered per second; of a server that answers none, the calls it asked for.
     calls_per_s = models.FloatField(default=0.0)
     #: 99th percentile of the store's answer times, over about 10 s; null when it was not asked.
@@ -69,6 +78,44 @@ class Server(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment}/{self.name}"
+
+
+class EventKind(models.TextChoices):
+    """What happened to a server, as its row tells of it."""
+
+    JOINED = "joined"
+    #: It said goodbye, or was given up after a day.
+    LEFT = "left"
+    #: Its lease is over.
+    SILENT = "silent"
+    OFFLINE = "offline"
+    #: It is heard again.
+    BACK = "back"
+    MODE = "mode"
+    CONFIG_REJECTED = "config_rejected"
+    CONFIG_ACCEPTED = "config_accepted"
+    #: Two processes beat under its name.
+    DUPLICATE = "duplicate"
+
+
+class Event(models.Model):
+    """One thing that happened to a server; written by a trigger on its row, whoever changed that."""
+
+    environment = models.CharField(max_length=64)
+    server = models.CharField(max_length=64)
+    boot = models.CharField(max_length=64)
+    at = models.DateTimeField(db_default=Now())
+    kind = models.CharField(max_length=16, choices=EventKind)
+    detail = models.CharField(max_length=500, blank=True, default="", db_default="")
+
+    class Meta:
+        indexes = (
+            models.Index(fields=["environment", "server", "-at"], name="fleet_event_of_server"),
+            models.Index(fields=["at"], name="fleet_event_by_time"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.server} {self.kind}"
 
 
 class Figures(models.Model):

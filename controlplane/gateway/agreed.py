@@ -1,4 +1,4 @@
-"""What gateways agree on through Postgres, once per second and never in a beat: shares and drills."""
+"""What gateways agree on through Postgres, once per second: who hears whom, shares and drills."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -8,6 +8,7 @@ from psycopg import AsyncConnection
 
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.drills import Drills
+from controlplane.gateway.peers import Peers
 from controlplane.gateway.postgres import Backoff, Unreachable, close, connect
 from controlplane.gateway.shares import Shares
 from fuseboard.contract.policy import Tuning
@@ -21,7 +22,10 @@ log = structlog.get_logger(__name__)
 
 
 class Agreed:
-    def __init__(self, clock: Clock, tunings: Callable[[], Iterable[tuple[str, Tuning]]]) -> None:
+    def __init__(
+        self, clock: Clock, tunings: Callable[[], Iterable[tuple[str, Tuning]]], peers: Peers
+    ) -> None:
+        self.peers = peers
         self.shares = Shares(clock, tunings)
         self.drills = Drills(clock)
         self._connection: AsyncConnection | None = None
@@ -58,6 +62,7 @@ class Agreed:
         async with asyncio.timeout(TIMEOUT_S):
             if self._connection is None:
                 self._connection = await connect("agree")
+            await self.peers.look(self._connection)
             await self.drills.look(self._connection)
             await self.shares.look(self._connection)
 

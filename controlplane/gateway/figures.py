@@ -8,6 +8,9 @@ from controlplane.fleet.live import TOP_TENANTS
 from controlplane.gateway.fleet import Fleet
 from controlplane.gateway.rates import Key, percentile_us
 
+#: Tenants whose demand is kept, see ``controlplane.usage``: as many as a server lists.
+USAGE_TENANTS = 100
+
 #: Kind of total -> field of a dependency.
 _DEPENDENCY_FIELDS = {
     "calls": "calls_per_s",
@@ -27,6 +30,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "refused_per_s": round(sum(reasons.values()), 3),
         "refused_by_reason": reasons,
         "tenants": _tenants(milli),
+        "usage": _tenants(milli, most=USAGE_TENANTS),
         "dependencies": _dependencies(milli),
         "store": {
             "p50_us": percentile_us(latency, 0.50),
@@ -45,11 +49,11 @@ def _plain(milli: dict[Key, int], kind: str) -> float:
     return milli.get((kind, ""), 0) / 1000
 
 
-def _tenants(milli: dict[Key, int]) -> list[dict[str, Any]]:
+def _tenants(milli: dict[Key, int], *, most: int = TOP_TENANTS) -> list[dict[str, Any]]:
     """Those refused most, then those asking most."""
     asked = {name: value for (kind, name), value in milli.items() if kind == "tenant_requests"}
     refused = {name: milli.get(("tenant_refused", name), 0) for name in asked}
-    busiest = nsmallest(TOP_TENANTS, asked, key=lambda name: (-refused[name], -asked[name], name))
+    busiest = nsmallest(most, asked, key=lambda name: (-refused[name], -asked[name], name))
     return [
         {"tenant": name, "requests_per_s": asked[name] / 1000, "refused_per_s": refused[name] / 1000}
         for name in busiest

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import structlog
 
+from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.liveness import ASLEEP_S, RecentMaximum, SelfPreservation
@@ -16,6 +17,8 @@ MOST_SERVERS = 50_000
 
 #: A server that said goodbye is remembered this long, so that an overtaken beat does not revive it.
 TOMBSTONE_S = 60.0
+
+_SPENDING_S = SPENDING_FOR.total_seconds()
 
 _SILENT = (ServerState.UNKNOWN, ServerState.OFFLINE)
 
@@ -40,12 +43,14 @@ class Fleet:
         self.stale_beats = 0
         #: When a server should come back: later as the fleet grows, so that beats per second stay bounded.
         self.next_ms = beat_ms
-        #: Servers that may be spending, the most of the last ten minutes, at least 1.
+        #: Servers that may be spending, over all gateways: the most of the last ten minutes, at least 1.
         self.live_servers = 1
         self._clock = clock
         self._beat_ms = beat_ms
         self._beats_per_s = beats_per_s
         self._most = RecentMaximum()
+        self._here = 0
+        self._everywhere = 0
         self._swept = clock.monotonic()
 
     def absorb(self, beat: SyncRequest, *, now: float | None = None, wall: float | None = None) -> bool:
@@ -61,7 +66,7 @@ class Fleet:
             server, news = self._meet(beat, now=now, wall=wall, next_s=next_s), True
         elif server.is_stale(beat, wall=wall):
             self.stale_beats += 1
-            return False
+            return self._doubt(server, beat, now)
         else:
             news = False
         news = server.take(beat, now=now, wall=wall, next_s=next_s) or news
@@ -77,9 +82,31 @@ class Fleet:
 
     def adopt(self, server: KnownServer) -> None:
         """Take over a server from Postgres: its lease begins now, its counters with its next beat."""
-        if server.beat.server not in self.servers and len(self.servers) < MOST_SERVERS:
-            self.servers[server.beat.server] = server
+        name = server.beat.server
+        if name not in self.servers and len(self.servers) < MOST_SERVERS:
+            # Dirty, so that its row says who looks after it.
+            self.servers[name] = self.dirty[name] = server
             self._note_size(len(self.servers))
+
+    def overdue(self, now: float) -> list[KnownServer]:
+        """Those whose next beat should have been here."""
+        return [
+            server
+            for server in self.servers.values()
+            if now - server.seen > server.next_s and server.state is not ServerState.GONE
+        ]
+
+    def hand_over(self, name: str) -> None:
+        """Another gateway hears this server now: its silence here means nothing."""
+        server = self.servers.pop(name)
+        self.totals.replace(server.rates, NOTHING)
+        self.dirty.pop(name, None)
+        self.urgent.pop(name, None)
+
+    def note_everywhere(self, count: int) -> None:
+        """How many servers all gateways together know of."""
+        self._everywhere = count
+        self._note_size(self._here)
 
     def sweep(self) -> list[KnownServer]:
         """Let silence do its work; the servers whose state changed."""
@@ -93,7 +120,7 @@ class Fleet:
         for server in changed:
             self.dirty[server.beat.server] = self.urgent[server.beat.server] = server
         self._forget_the_gone(now)
-        self._count()
+        self._count(now)
         return changed
 
     def refresh_rates(self, servers: Iterable[KnownServer]) -> None:
@@ -120,6 +147,7 @@ class Fleet:
     def _silent(self, now: float) -> tuple[int, list[tuple[KnownServer, ServerState]]]:
         """How many are heard in time, and the others with the state their silence makes."""
         in_time, silent = 0, []
+        # `next_s` is sooner than any state changes.
         for server in self.servers.values():
             if server.state is ServerState.ONLINE and now - server.seen <= server.next_s:
                 in_time += 1
@@ -169,10 +197,34 @@ class Fleet:
         for server in self.servers.values():
             server.seen = min(now, server.seen + asleep)
 
-    def _count(self) -> None:
-        there = sum(1 for server in self.servers.values() if server.state is not ServerState.GONE)
-        self._note_size(there)
+    def _doubt(self, server: KnownServer, beat: SyncRequest, now: float) -> bool:
+        """A beat that does not count; whether it shows that there are two processes under one name."""
+        if beat.boot == server.beat.boot:
+            return False
+        before = server.rivals
+        server.hear_rival(beat, now)
+        if server.rivals == before:
+            return False
+        self.dirty[beat.server] = self.urgent[beat.server] = server
+        log.warning(
+            "fleet.duplicate_name", environment=self.environment, server=beat.server, others=server.rivals
+        )
+        return True
 
-    def _note_size(self, there: int) -> None:
-        self.live_servers = self._most.add(self._clock.monotonic(), there)
-        self.next_ms = min(600_000, max(self._beat_ms, there * 1000 // self._beats_per_s))
+    def _count(self, now: float) -> None:
+        here = 0
+        for server in self.servers.values():
+            if server.rivals_heard is not None:
+                before = server.rivals
+                server.count_rivals(now)
+                if server.rivals != before:
+                    self.dirty[server.beat.server] = server
+            if server.state is not ServerState.GONE and now - server.seen <= _SPENDING_S:
+                here += 1 + server.rivals
+        self._note_size(here)
+
+    def _note_size(self, here: int) -> None:
+        """``here`` servers may be spending, of those this process knows."""
+        self._here = here
+        self.live_servers = self._most.add(self._clock.monotonic(), max(here, self._everywhere))
+        self.next_ms = min(600_000, max(self._beat_ms, here * 1000 // self._beats_per_s))

@@ -45,6 +45,7 @@ _FIGURES = """
 #: What nobody asks for any more: servers long gone, and gateways that came back under another name.
 _FORGET = (
     "DELETE FROM fleet_server WHERE state = 'gone' AND last_seen_at < now() - interval '1 day'",
+    "DELETE FROM fleet_event WHERE at < now() - interval '30 days'",
     "DELETE FROM fleet_figures WHERE at < now() - interval '1 day'",
 )
 FORGET_EVERY_S = 600.0
@@ -122,7 +123,7 @@ class Flusher:
             for start in range(0, len(dirty.servers), _CHUNK):
                 chunk = dirty.servers[start : start + _CHUNK]
                 dirty.fleet.refresh_rates(chunk)
-                rows.extend(row_of(server) for server in chunk)
+                rows.extend([row_of(server, self._settings.gateway) for server in chunk])
                 await asyncio.sleep(0)
         # Always in the same order, so that two gateways never wait for each other's rows.
         return sorted(rows, key=attrgetter("environment", "name"))

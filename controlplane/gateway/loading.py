@@ -3,18 +3,22 @@
 from dataclasses import dataclass
 
 from django.db import close_old_connections
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 from msgspec import ValidationError
 
 from controlplane.accounts.models import AgentToken
-from controlplane.fleet.models import Server, ServerState
+from controlplane.fleet.live import GATEWAY_STOPPED_AFTER
+from controlplane.fleet.models import Figures, Server, ServerState
 from controlplane.gateway.configuration import Loaded
 from controlplane.gateway.tokens import Token
 from controlplane.policies.errors import NotFound
 from controlplane.policies.models import Environment
 from controlplane.publishing.snapshot import take_snapshot
 from fuseboard.contract.policy import ConfigHead, PolicyError, encode_tenant
+
+#: Servers taken over at one reading: a fleet that lost one of its gateways comes in a few steps.
+_ORPHANS_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,11 @@ class Reading:
     unreadable: dict[str, str]
 
 
-def read(known: dict[str, ConfigHead], *, with_servers: bool) -> Reading:
-    """Everything that is newer than ``known``. Raises ``django.db.Error``."""
+def read(known: dict[str, ConfigHead], *, with_servers: bool, gateway: str) -> Reading:
+    """Everything that is newer than ``known``, and the servers nobody looks after.
+
+    ``with_servers`` also those that ``gateway`` itself looked after. Raises ``django.db.Error``.
+    """
     close_old_connections()
     loaded: dict[str, Loaded] = {}
     unreadable: dict[str, str] = {}
@@ -42,8 +49,23 @@ def read(known: dict[str, ConfigHead], *, with_servers: bool) -> Reading:
             loaded[slug] = _load(slug, head)
         except (PolicyError, NotFound, ValidationError) as error:
             unreadable[slug] = str(error)
-    servers = list(Server.objects.exclude(state=ServerState.GONE)) if with_servers else []
+    servers = list(_servers(gateway) if with_servers else _orphans(gateway)[:_ORPHANS_AT_ONCE])
     return Reading(tokens=_tokens(), loaded=loaded, servers=servers, unreadable=unreadable)
+
+
+def _orphans(gateway: str) -> QuerySet[Server]:
+    """Servers whose gateway has stopped."""
+    alive = Figures.objects.filter(
+        gateway=OuterRef("gateway"),
+        environment=OuterRef("environment"),
+        at__gte=Now() - GATEWAY_STOPPED_AFTER,
+    )
+    there = Server.objects.exclude(state=ServerState.GONE)
+    return there.filter(~Exists(alive)).exclude(gateway=gateway)
+
+
+def _servers(gateway: str) -> QuerySet[Server]:
+    return _orphans(gateway) | Server.objects.exclude(state=ServerState.GONE).filter(gateway=gateway)
 
 
 def _load(environment: str, known: ConfigHead | None) -> Loaded:

@@ -16,6 +16,7 @@ from controlplane.gateway.fleet import Fleet
 from controlplane.gateway.flush import Flusher
 from controlplane.gateway.loading import Reading
 from controlplane.gateway.metrics import Counts
+from controlplane.gateway.peers import Peers
 from controlplane.gateway.readers import Readers
 from controlplane.gateway.refresh import Refresher
 from controlplane.gateway.settings import GatewaySettings
@@ -52,7 +53,9 @@ class Gateway:
         #: Whether a configuration was ever read; once true, it stays so.
         self.ready = False
         self.agreed = Agreed(
-            self.clock, lambda: [(name, held.tuning) for name, held in self.configurations.items()]
+            self.clock,
+            lambda: [(name, held.tuning) for name, held in self.configurations.items()],
+            Peers(self.fleets, self.clock, gateway=settings.gateway),
         )
         self._read_at = self.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,6 +89,7 @@ class Gateway:
             take=self.take,
             failed=self._reload_failed,
             every_s=self.settings.reload_s,
+            gateway=self.settings.gateway,
         )
         self._tasks = [
             self._keep(self._refresher.run, "refresh"),

@@ -27,9 +27,11 @@ class Refresher:
         take: Callable[[Reading], None],
         failed: Callable[[], None],
         every_s: float,
+        gateway: str,
     ) -> None:
         self._heads, self._take, self._failed = heads, take, failed
         self._every_s = every_s
+        self._gateway = gateway
         self._wanted = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "gateway-reads")
         self._with_servers = True
@@ -54,7 +56,9 @@ class Refresher:
         """Read once; whether it worked. What could not be read leaves in force what there was."""
         loop = asyncio.get_running_loop()
         try:
-            reading = await loop.run_in_executor(self._thread, _read, self._heads(), self._with_servers)
+            reading = await loop.run_in_executor(
+                self._thread, _read, self._heads(), self._with_servers, self._gateway
+            )
         except DatabaseError as error:
             self._failed()
             if not self._broken:
@@ -93,9 +97,9 @@ class Refresher:
         self._thread.shutdown(wait=False)
 
 
-def _read(known: dict[str, ConfigHead], with_servers: bool) -> Reading:
+def _read(known: dict[str, ConfigHead], with_servers: bool, gateway: str) -> Reading:
     try:
-        return read(known, with_servers=with_servers)
+        return read(known, with_servers=with_servers, gateway=gateway)
     except DatabaseError:
         # A connection that failed once is not tried again.
         connections["default"].close()

@@ -38,6 +38,8 @@ class Row(Struct, gc=False):
     left_at: float | None
     calls_per_s: float
     redis_p99_us: int | None
+    gateway: str
+    rivals: int
     breakers: list[BreakerRow]
 
 
@@ -69,7 +71,7 @@ def encode_rows(rows: list[Row]) -> str:
     return _encode(rows).decode()
 
 
-def row_of(server: KnownServer) -> Row:
+def row_of(server: KnownServer, gateway: str = "") -> Row:
     beat, applied = server.beat, server.beat.applied
     return Row(
         beat.environment,
@@ -94,6 +96,8 @@ def row_of(server: KnownServer) -> Row:
         server.left_wall,
         _calls_per_s(server),
         percentile_us(server.rates.latency, 0.99),
+        gateway,
+        server.rivals,
         _breakers(server),
     )
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from controlplane.fleet.models import ServerState
-from controlplane.gateway.liveness import state_after
+from controlplane.gateway.liveness import lease_of, state_after
 from controlplane.gateway.rates import NOTHING, Contribution, Track
+from controlplane.gateway.rivals import Rivals
 from controlplane.gateway.tokens import Allowance
 from fuseboard.contract.sync import BreakerView, SyncRequest
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode
@@ -62,6 +63,9 @@ class KnownServer:
     allowance: Allowance = field(default_factory=_new_allowance)
     track: Track = field(default_factory=Track)
     rates: Contribution = NOTHING
+    #: Other processes under its name, as the row says.
+    rivals: int = 0
+    rivals_heard: Rivals | None = None
     #: When the last row was made of it, monotonic.
     written: float = float("-inf")
     #: What the last row said, so that moments stay put from row to row.
@@ -101,6 +105,8 @@ class KnownServer:
             self.started_wall = wall - beat.up_ms / 1000
             self.track = Track()
             self.mode_since, self.breaker_rows = None, {}
+            if self.rivals_heard is not None:
+                self.rivals_heard.forget(beat.boot)
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, beat.counters)
@@ -109,6 +115,18 @@ class KnownServer:
         self.state = ServerState.GONE if beat.leaving else ServerState.ONLINE
         self.left_wall = wall if beat.leaving else None
         return news
+
+    def hear_rival(self, beat: SyncRequest, now: float) -> None:
+        """A beat of another process under this name."""
+        if self.rivals_heard is None:
+            self.rivals_heard = Rivals()
+        self.rivals_heard.hear(beat.boot, beat.sequence, now)
+        self.count_rivals(now)
+
+    def count_rivals(self, now: float) -> None:
+        if self.rivals_heard is not None:
+            lease_s = lease_of(self.next_s)
+            self.rivals = self.rivals_heard.count(now, pace_s=self.next_s, lease_s=lease_s)
 
     def _repeats(self, beat: SyncRequest) -> bool:
         return beat.boot == self.beat.boot and beat.sequence <= self.beat.sequence

@@ -56,7 +56,7 @@ class OneWriteProtocol(HttpToolsProtocol):
         super().connection_made(cast(Transport, OneWrite(transport)))
 
 
-def uvicorn_config(app: Any, *, http: Any = OneWriteProtocol) -> uvicorn.Config:
+def uvicorn_config(app: Any, *, http: Any = OneWriteProtocol, **tls: Any) -> uvicorn.Config:
     """How the gateway is served; the benchmark serves its rivals alike, but with uvicorn's own protocol."""
     return uvicorn.Config(
         app,
@@ -72,4 +72,5 @@ def uvicorn_config(app: Any, *, http: Any = OneWriteProtocol) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
+        **tls,
     )

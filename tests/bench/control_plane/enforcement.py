@@ -53,10 +53,11 @@ def enforced_ms(bars, keys):
         wait_until_ready(port)
         url = f"http://127.0.0.1:{port}"
         for way, redis_url in (("push", os.environ["FUSEBOARD_REDIS_URL"]), ("poll", "redis://127.0.0.1:1/0")):
+            found = environment | {"PYTHONPATH": str(Path(__file__).parents[1])}
             command = [sys.executable, str(Path(__file__)), url, redis_url]
             pods = stack.enter_context(
                 subprocess.Popen(
-                    command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                    command, cwd=PROJECT, env=found, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
                 )
             )
             stack.callback(pods.kill)
