@@ -21,7 +21,7 @@ class DrillIn(ReasonIn):
 
     kind: Literal["gone", "slow"]
     minutes: Annotated[int, Field(ge=1, le=LONGEST_MINUTES)]
-    servers: Annotated[list[Slug], Field(max_length=1000)] = []
+    servers: Annotated[list[Slug], Field(max_length=1000)] | None = None
     percent: Annotated[int, Field(ge=1, le=100)] | None = None
     service: Slug | None = None
 
@@ -53,7 +53,7 @@ def begin(request: HttpRequest, environment: Environment, values: DrillIn) -> Dr
         environment=environment,
         kind=values.kind,
         minutes=values.minutes,
-        chosen=Chosen(servers=values.servers, percent=values.percent, service=values.service or ""),
+        chosen=Chosen(servers=values.servers or (), percent=values.percent, service=values.service or ""),
         reason=values.reason,
         actor=actor_of(request),
     )
