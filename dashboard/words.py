@@ -24,6 +24,8 @@ _ACTIONS = {
     "plan.applied": ("Plan applied", "applied a plan to"),
     "tenants.changed": ("Tenants changed", "changed tenants of"),
     "tenant_quota.expired": ("Quota ended", "ended a temporary quota of"),
+    "drill.begun": ("Drill begun", "began a drill of"),
+    "drill.ended": ("Drill ended", "ended the drill of"),
     "environment.created": ("Environment created", "created environment"),
 }
 #: First parts of a field's name that go without saying.
