@@ -1,0 +1,89 @@
+"""Drills: what servers do without Redis, seen before it is needed."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.drills.edits import LONGEST_MINUTES, Chosen, begin_drill, end_drill, under_way
+from controlplane.drills.models import Drill
+from controlplane.policies.errors import InvalidEdit, NotFound
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of
+
+_PAST = 20
+
+
+@require_http_methods(["GET", "POST"])
+@require("run_drills")
+def drills(request: HttpRequest) -> HttpResponseBase:
+    return _act(request) if request.method == "POST" else _page(request)
+
+
+def _act(request: HttpRequest) -> HttpResponse:
+    typed = request.POST
+    common: dict[str, Any] = {
+        "environment": SHOWN,
+        "reason": typed.get("reason", ""),
+        "actor": actor_of(request),
+    }
+    try:
+        if typed.get("act") == "end":
+            drill = end_drill(drill=_number(typed.get("drill", ""), "drill"), **common)
+            said = f"The drill of {drill.chosen} is over; servers hear of it with their next beat."
+        else:
+            drill = begin_drill(
+                kind=typed.get("kind", ""),
+                minutes=_number(typed.get("minutes", ""), "minutes"),
+                chosen=_chosen(request),
+                **common,
+            )
+            said = f"{drill.chosen}: {len(drill.servers)} server{'s' * (len(drill.servers) != 1)} take part."
+    except InvalidEdit as error:
+        return _page(request, errors=error.errors, status=422)
+    except NotFound as missing:
+        return _page(request, errors={"drill": [str(missing)]}, status=404)
+    hub.nudge()
+    messages.success(request, said)
+    return redirect("drills")
+
+
+def _chosen(request: HttpRequest) -> Chosen:
+    typed = request.POST
+    if typed.get("who") == "service":
+        return Chosen(service=typed.get("service", ""))
+    if typed.get("who") == "percent":
+        return Chosen(percent=_number(typed.get("percent", ""), "percent"))
+    return Chosen(servers=typed.getlist("servers"))
+
+
+def _number(text: str, field: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidEdit({field: ["Enter a whole number."]})
+    return int(text)
+
+
+def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+    context = context_of(request, "drills", **extra)
+    modes = {server.name: server.mode for server in context["live"].facts.servers}
+    going = list(under_way(SHOWN))
+    rows = [server for server in context["live"].facts.servers if server.live]
+    context |= {
+        "going": [(drill, sum(modes.get(name) == "drill" for name in drill.servers)) for drill in going],
+        "past": Drill.objects.filter(environment=SHOWN)
+        .exclude(pk__in=[drill.pk for drill in going])
+        .order_by("-pk")[:_PAST],
+        "servers": sorted(rows, key=lambda server: server.name)[:500],
+        "services": sorted({server.service for server in rows if server.service}),
+        "longest": LONGEST_MINUTES,
+        "typed": request.POST,
+        "picked": set(request.POST.getlist("servers")),
+        "at": timezone.now(),
+    }
+    return render(request, "dashboard/drills.html", context, status=status)
