@@ -24,6 +24,7 @@ app.autodiscover_tasks(
         "controlplane.audit",
         "controlplane.policies",
         "controlplane.schedules",
+        "controlplane.usage",
         "controlplane.api",
     ]
 )
@@ -41,6 +42,9 @@ app.conf.beat_schedule = {
     "expire-overrides": _every(1, "breakers.expire_overrides"),
     "collect-transitions": _every(1, "breakers.collect_transitions"),
     "forget-old-replies": _every(3600, "api.forget_old_replies"),
+    "sample-usage": _every(10, "usage.sample"),
+    "roll-up-usage": _every(30, "usage.roll_up"),
+    "forget-usage": _every(3600, "usage.forget"),
     "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),
     "note-audit-heads": _every(300, "audit.note_heads"),

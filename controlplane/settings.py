@@ -1,6 +1,7 @@
 """Everything that can be configured, on one page. README.md lists the variables."""
 
 import secrets
+import ssl
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from django.core.management.utils import get_random_secret_key
 
 from controlplane import env, logs
 from controlplane.accounts import settings as accounts
-from fuseboard.contract.store_url import SCHEMES
+from fuseboard.contract.store_url import SCHEMES, with_ca
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 #: Data of the embedded servers and the generated secret key; ignored by git.
@@ -49,7 +50,7 @@ SECRET_KEY_FALLBACKS = env.words("FUSEBOARD_SECRET_KEY_FALLBACKS", [])
 
 DATABASE_URL = env.url("DATABASE_URL", ("postgres", "postgresql"))
 #: Counters, breakers and the copy of the configuration.
-REDIS_URL = env.url("FUSEBOARD_REDIS_URL", SCHEMES)
+REDIS_URL = with_ca(env.url("FUSEBOARD_REDIS_URL", SCHEMES), env.text("FUSEBOARD_CA_FILE"))
 #: Celery's queue, a server of its own: a full queue must not hurt a limit.
 BROKER_URL = env.url("FUSEBOARD_BROKER_URL", ("redis", "rediss", "redis+socket", "unix"))
 
@@ -96,6 +97,7 @@ INSTALLED_APPS = [
     "controlplane.shares.apps.SharesConfig",
     "controlplane.drills.apps.DrillsConfig",
     "controlplane.schedules.apps.SchedulesConfig",
+    "controlplane.usage.apps.UsageConfig",
     "dashboard.apps.DashboardConfig",
     # Last, so that our templates come before theirs.
     *accounts.APPS,
@@ -199,7 +201,10 @@ SECURE_HSTS_SECONDS = 0 if PLAIN_HTTP else 365 * 86_400
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-if env.flag("FUSEBOARD_BEHIND_PROXY"):
+BEHIND_PROXY = env.flag("FUSEBOARD_BEHIND_PROXY")
+#: Whose X-Forwarded-For is believed: addresses and networks.
+PROXIES = env.words("FUSEBOARD_PROXIES", ["127.0.0.1", "::1"])
+if BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 # HSTS for this host only: whether its siblings and the browsers' lists follow is for its owner to say.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
@@ -251,12 +256,21 @@ API_BURST = env.integer("FUSEBOARD_API_BURST", 1_000, at_least=1, at_most=10_000
 logs.configure()
 LOGGING = logs.dict_config(env.text("FUSEBOARD_LOG_LEVEL", "INFO").upper())
 
+#: How long usage is kept, by the length of its spans: 10 s in hours, minutes and hours in days.
+USAGE_KEPT_10S_H = env.integer("FUSEBOARD_USAGE_10S_H", 6, at_least=1, at_most=168)
+USAGE_KEPT_MINUTES_D = env.integer("FUSEBOARD_USAGE_MINUTES_D", 8, at_least=1, at_most=90)
+USAGE_KEPT_HOURS_D = env.integer("FUSEBOARD_USAGE_HOURS_D", 400, at_least=1, at_most=4000)
 #: How long before a quota ends, or a scheduled change is made, people are told.
 ANNOUNCE_S = env.integer("FUSEBOARD_ANNOUNCE_S", 3600, at_least=60, at_most=30 * 86_400)
 
 # Celery; its schedule is in controlplane.celery
 
 CELERY_BROKER_URL = BROKER_URL or "redis://FUSEBOARD_BROKER_URL-is-not-set"
+if BROKER_URL.startswith("rediss"):
+    CELERY_BROKER_USE_SSL = {
+        "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        "ssl_ca_certs": env.text("FUSEBOARD_CA_FILE") or None,
+    }
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 60, "socket_timeout": 5, "socket_connect_timeout": 2}
 CELERY_TASK_SERIALIZER = "json"

@@ -1,0 +1,29 @@
+from django.db import models
+
+
+class Demand(models.Model):
+    """Requests of one tenant in one span of time, whatever was answered.
+
+    Measured where servers report it: of the tenants that are busiest at a time. One that is not
+    among them has no row, and asked for less than every one that has.
+    """
+
+    environment = models.CharField(max_length=64)
+    tenant = models.CharField(max_length=200)
+    #: Length of the span in seconds: 10, 60 or 3600.
+    grain_s = models.IntegerField()
+    #: Its begin, a multiple of its length.
+    at = models.DateTimeField()
+    asked = models.BigIntegerField()
+    #: Of those, the ones answered 429.
+    refused = models.BigIntegerField()
+
+    class Meta:
+        verbose_name_plural = "demand"
+        constraints = (
+            models.UniqueConstraint(fields=["environment", "tenant", "grain_s", "at"], name="demand_once"),
+        )
+        indexes = (models.Index(fields=["environment", "grain_s", "at"], name="demand_by_time"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.tenant} {self.at} {self.asked}"
