@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
-from fuseboard.contract.store_url import StoreUrl
+from fuseboard.contract.store_url import StoreUrl, with_ca
 from fuseboard.contract.words import is_slug
 from fuseboard.errors import Misconfigured
 
@@ -19,6 +20,7 @@ PREFIX = "FUSEBOARD_"
 #: Every variable the agent reads, without the prefix.
 _OURS = {
     "BOOTSTRAP_FILE",
+    "CA_FILE",
     "ENVIRONMENT",
     "REDIS_URL",
     "SERVER",
@@ -43,6 +45,9 @@ _THEIRS = {
     "DEBUG",
     "ORIGINS",
     "SECRET_KEY",
+    "SECRET_KEY_FALLBACKS",
+    "TLS_CERT_FILE",
+    "TLS_KEY_FILE",
     "SECRET_KEY_FILE",
 }
 
@@ -59,6 +64,10 @@ class AgentSettings:
     #: The gateway, or empty to run from Redis alone.
     url: str = ""
     token: str = field(default="", repr=False)
+    #: Where the token came from, and a new one will come from; looked at before every beat.
+    token_file: Path | None = None
+    #: Certificates of the authorities to believe, of Redis and the gateway; empty for the system's.
+    ca_file: str = ""
     environment: str = "production"
     service: str = "default"
     server: str = ""
@@ -75,6 +84,9 @@ class AgentSettings:
         if not self.server:
             object.__setattr__(self, "server", _server_name())
         _check_store_url(PREFIX + "REDIS_URL", self.redis_url)
+        if self.ca_file:
+            _check_ca(self.ca_file)
+            object.__setattr__(self, "redis_url", with_ca(self.redis_url, self.ca_file))
         if self.url:
             _check_url(PREFIX + "URL", self.url, {"http", "https"})
             if not self.token:
@@ -103,17 +115,18 @@ class AgentSettings:
         """Read ``FUSEBOARD_*``. Raises ``Misconfigured``, naming the variable, never its value."""
         values = _Variables(os.environ if environ is None else environ)
         values.refuse_near_misses()
-        bootstrap = values.text("BOOTSTRAP_FILE")
         return cls(
             redis_url=values.text("REDIS_URL"),
             url=values.text("URL"),
             token=values.secret("TOKEN"),
+            token_file=values.path("TOKEN_FILE"),
+            ca_file=values.text("CA_FILE"),
             environment=values.text("ENVIRONMENT") or "production",
             service=values.text("SERVICE") or "default",
             server=values.text("SERVER"),
             zone=values.text("ZONE"),
             state_dir=_state_dir(values.text("STATE_DIR")),
-            bootstrap_file=Path(bootstrap) if bootstrap else None,
+            bootstrap_file=values.path("BOOTSTRAP_FILE"),
         )
 
 
@@ -123,6 +136,10 @@ class _Variables:
 
     def text(self, name: str) -> str:
         return self._environ.get(PREFIX + name, "").strip()
+
+    def path(self, name: str) -> Path | None:
+        text = self.text(name)
+        return Path(text) if text else None
 
     def secret(self, name: str) -> str:
         """``X``, or the content of the file named by ``X_FILE``; not both."""
@@ -157,6 +174,14 @@ def _check_store_url(variable: str, url: str) -> None:
             raise Misconfigured(f"{variable} {error}") from None
     else:
         _check_url(variable, url, {"redis", "rediss", "unix"})
+
+
+def _check_ca(file: str) -> None:
+    try:
+        ssl.create_default_context(cafile=file)
+    except OSError as error:  # which errors of ssl are, too
+        why = type(error).__name__
+        raise Misconfigured(f"{PREFIX}CA_FILE names no file of certificates: {why}") from None
 
 
 def _check_url(variable: str, url: str, schemes: set[str]) -> None:

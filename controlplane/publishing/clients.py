@@ -32,8 +32,14 @@ def connect(url: str, *, deadline_s: float, **options: Any) -> redis.Redis:
         "username": parsed.username or None,
         "password": parsed.password or None,
         "ssl": parsed.tls,
+        **_trust(parsed),
     }
     return _of_cluster(parsed, options) if parsed.kind == "cluster" else _of_sentinels(parsed, options)
+
+
+def _trust(url: StoreUrl) -> dict[str, Any]:
+    """Whom to believe, for a client that was not made from the URL itself."""
+    return {"ssl_ca_certs": url.ca_file} if url.tls and url.ca_file else {}
 
 
 def _of_sentinels(url: StoreUrl, options: dict[str, Any]) -> redis.Redis:
@@ -44,6 +50,7 @@ def _of_sentinels(url: StoreUrl, options: dict[str, Any]) -> redis.Redis:
             "username": url.sentinel_username or None,
             "password": url.sentinel_password or None,
             "ssl": url.tls,
+            **_trust(url),
             "socket_timeout": options["socket_connect_timeout"],
             "socket_connect_timeout": options["socket_connect_timeout"],
             "retry": options["retry"],

@@ -40,6 +40,7 @@ def _beat(settings: AgentSettings) -> list[Finding]:
         },
         timeout_s=TIMEOUT_S,
         total_s=2 * TIMEOUT_S,
+        ca_file=settings.ca_file,
     )
     request = SyncRequest(
         environment=settings.environment,

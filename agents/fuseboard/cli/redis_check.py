@@ -18,6 +18,7 @@ from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
 from fuseboard.store.connection import ConnectionLostError
+from fuseboard.store.tls import tls_context
 
 CALLS = 200
 OLDEST = 7
@@ -101,7 +102,9 @@ async def _check_login(url: StoreUrl) -> Finding:
     host, port = url.addresses[0]
     try:
         async with asyncio.timeout(1.0):
-            reader, writer = await asyncio.open_connection(host, port, ssl=True if url.tls else None)
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=tls_context(url.ca_file) if url.tls else None
+            )
             writer.write(b"PING\r\n")
             answer = await reader.readline()
             writer.close()

@@ -96,5 +96,6 @@ class Source:
             password=self._url.password or None,
             db=self._url.database,
             ssl=self._url.tls,
+            ssl_ca_certs=self._url.ca_file or None,
             **_OPTIONS,
         )

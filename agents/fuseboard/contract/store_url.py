@@ -6,13 +6,15 @@
     redis+cluster://user:password@host:port,host:port/
     redis+sentinel://user:password@host:port,host:port/name-of-the-primary/database?sentinel_password=...
 
-``rediss`` in place of ``redis`` is TLS. User and password are those of the nodes; Sentinels have
-their own in the query, or none. Anything else than letters and digits in them is percent-encoded.
+``rediss`` in place of ``redis`` is TLS; ``?ssl_ca_certs=/path`` names a file with the authorities to
+believe in place of the system's, as redis-py understands it. User and password are those of the
+nodes; Sentinels have their own in the query, or none. Anything else than letters and digits in them
+is percent-encoded.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Self
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 SCHEMES = (
     "redis",
@@ -43,6 +45,8 @@ class StoreUrl:
     #: Path of a socket of the host.
     socket: str = ""
     tls: bool = False
+    #: Path of the certificates of the authorities to believe; empty for the system's.
+    ca_file: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
     database: int = 0
@@ -70,6 +74,7 @@ class StoreUrl:
             addresses=() if family == "unix" else _addresses(hosts, 26379 if kind == "sentinel" else 6379),
             socket=f"/{unquote(path)}" if family == "unix" else "",
             tls=family == "rediss",
+            ca_file=words.get("ssl_ca_certs", ""),
             username=unquote(username),
             password=unquote(password),
             database=0 if family == "unix" else database,
@@ -77,6 +82,13 @@ class StoreUrl:
             sentinel_username=words.get("sentinel_username", ""),
             sentinel_password=words.get("sentinel_password", ""),
         )
+
+
+def with_ca(url: str, ca_file: str) -> str:
+    """``url`` with the authorities to believe, when it is one with TLS that names none."""
+    if not ca_file or not url.startswith("rediss") or "ssl_ca_certs=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}ssl_ca_certs={quote(ca_file)}"
 
 
 def _path(kind: Kind, path: str) -> tuple[str, int]:

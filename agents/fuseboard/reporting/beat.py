@@ -26,6 +26,7 @@ from fuseboard.contract.words import Mode
 from fuseboard.reporting.connection import Answer, AnswerError, Connection
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.loop_port import LoopGoneError
+from fuseboard.reporting.token import TokenSource
 from fuseboard.settings import AgentSettings
 
 READ_TIMEOUT_S = 2.0
@@ -91,6 +92,7 @@ class Gateway:
         self._sequence = 0
         self._boot = uuid4().hex
         self._last_state: ServerState | None = None
+        self._token = TokenSource(settings.token, settings.token_file)
         self._connection = self._connect(READ_TIMEOUT_S, TOTAL_TIMEOUT_S)
 
     def beat(self) -> Exchange:
@@ -112,16 +114,15 @@ class Gateway:
     def _connect(self, timeout_s: float, total_s: float) -> Connection:
         return Connection(
             self._settings.url.rstrip("/") + SYNC_PATH,
-            headers={
-                "Authorization": f"Bearer {self._settings.token}",
-                "User-Agent": f"fuseboard-agent/{agent_version()}",
-            },
+            headers={"User-Agent": f"fuseboard-agent/{agent_version()}"},
             timeout_s=timeout_s,
             total_s=total_s,
+            ca_file=self._settings.ca_file,
         )
 
     def _exchange(self, connection: Connection, *, leaving: bool) -> Exchange:
         request = self._request(leaving=leaving)
+        connection.authorize(self._token.current())
         asked_ns, asked_s = monotonic_ns(), lease_clock()
         try:
             answer = connection.post(encode_bounded(request))

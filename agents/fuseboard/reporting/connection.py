@@ -7,12 +7,13 @@ the thread for ever. Here every read of an answer shares one deadline.
 import http.client
 import io
 import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from fuseboard.store.tls import tls_context
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -44,6 +45,7 @@ class Connection:
         timeout_s: float,
         total_s: float,
         max_bytes: int = MAX_ANSWER_BYTES,
+        ca_file: str = "",
     ) -> None:
         parts = urlsplit(url)
         self._path = parts.path
@@ -52,13 +54,16 @@ class Connection:
         self._deadline = 0.0
         host, port = parts.hostname or "", parts.port
         if parts.scheme == "https":
-            context = ssl.create_default_context()
             self._http: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port, timeout=timeout_s, context=context
+                host, port, timeout=timeout_s, context=tls_context(ca_file)
             )
         else:
             self._http = http.client.HTTPConnection(host, port, timeout=timeout_s)
         self._http.response_class = self._response  # type: ignore[assignment]
+
+    def authorize(self, token: str) -> None:
+        """Send this token from now on."""
+        self._headers["Authorization"] = f"Bearer {token}"
 
     def post(self, body: bytes) -> Answer:
         """Send ``body`` and read the whole answer.

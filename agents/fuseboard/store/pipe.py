@@ -8,7 +8,6 @@ always read, in order, however late, because only it tells whether something was
 
 import asyncio
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -18,6 +17,7 @@ import hiredis
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word, pack
 from fuseboard.store.scripts import ADMIT, REPORT, SETTLE
+from fuseboard.store.tls import tls_context
 
 OnLost = Callable[["Pipe", Exception | None], None]
 
@@ -116,7 +116,7 @@ async def open_pipe(url: StoreUrl, address: Address | None, on_lost: OnLost, *, 
         if address is None:
             _, pipe = await loop.create_unix_connection(lambda: Pipe(on_lost), url.socket)
         else:
-            context = ssl.create_default_context() if url.tls else None
+            context = tls_context(url.ca_file) if url.tls else None
             _, pipe = await loop.create_connection(lambda: Pipe(on_lost), *address, ssl=context)
         for command in _greeting(url):
             await pipe.insist(*command)

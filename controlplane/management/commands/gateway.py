@@ -11,6 +11,7 @@ from controlplane.gateway.process import Gateway
 from controlplane.gateway.serving import BACKLOG, uvicorn_config
 from controlplane.gateway.settings import from_environment
 from controlplane.listening import listen
+from controlplane.tls import uvicorn_options
 
 
 class Command(BaseCommand):
@@ -23,10 +24,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         host: str = options["host"]
-        say = self.stderr.write
+        say, tls = self.stderr.write, uvicorn_options()
         with listen(host, options["port"], exactly=options["exactly"], say=say, backlog=BACKLOG) as listener:
             port = listener.getsockname()[1]
             app = GatewayApp(Gateway(from_environment(port=port, alone=True)))
-            self.stdout.write(f"Serving http://{host}:{port}/")
+            self.stdout.write(f"Serving {'https' if tls else 'http'}://{host}:{port}/")
             self.stdout.flush()
-            uvicorn.Server(uvicorn_config(app)).run(sockets=[listener])
+            uvicorn.Server(uvicorn_config(app, **tls)).run(sockets=[listener])

@@ -5,9 +5,11 @@ from argparse import ArgumentParser
 from typing import Any
 
 import uvicorn
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from controlplane.listening import listen
+from controlplane.tls import uvicorn_options
 
 
 class Command(BaseCommand):
@@ -19,17 +21,23 @@ class Command(BaseCommand):
         parser.add_argument("--exactly", action="store_true", help="fail when the port is in use")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        host: str = options["host"]
+        host, tls = options["host"], uvicorn_options()
+        scheme = "https" if tls else "http"
         with listen(host, options["port"], exactly=options["exactly"], say=self.stderr.write) as listener:
             port = listener.getsockname()[1]
             # A socket is only opened by pages of a listed origin; on its own machine that is this one.
-            os.environ.setdefault("FUSEBOARD_ORIGINS", f"http://127.0.0.1:{port},http://localhost:{port}")
-            self.stdout.write(f"Serving http://{host}:{port}/")
+            here = f"{scheme}://127.0.0.1:{port},{scheme}://localhost:{port}"
+            os.environ.setdefault("FUSEBOARD_ORIGINS", here)
+            self.stdout.write(f"Serving {scheme}://{host}:{port}/")
             config = uvicorn.Config(
                 "controlplane.asgi:application",
                 log_config=None,
                 access_log=False,
+                # Else anybody on this machine could say which address they come from.
+                proxy_headers=settings.BEHIND_PROXY,
+                forwarded_allow_ips=settings.PROXIES,
                 # Open pages hold a WebSocket each; they reconnect by themselves.
                 timeout_graceful_shutdown=2,
+                **tls,
             )
             uvicorn.Server(config).run(sockets=[listener])

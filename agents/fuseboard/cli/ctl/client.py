@@ -4,6 +4,7 @@ A write carries an ``Idempotency-Key``, so that it may be sent again when no ans
 made once all the same.
 """
 
+import os
 import ssl
 import time
 import uuid
@@ -27,6 +28,7 @@ from fuseboard.cli.ctl.documents import Problem
 from fuseboard.cli.ctl.failing import Exit, Failed, code_of
 from fuseboard.cli.ctl.settings import CtlSettings
 from fuseboard.reporting.beat import agent_version
+from fuseboard.store.tls import tls_context
 
 Answer = TypeVar("Answer")
 
@@ -157,7 +159,8 @@ def pages(client: Client, path: str, kind: type[Any], cursor: str, **query: Any)
 def _opener(url: str) -> OpenerDirector:
     host = urlsplit(url).hostname or ""
     local = host in ("localhost", "127.0.0.1", "::1")
-    handlers: list[Any] = [_NoRedirects, HTTPSHandler(context=ssl.create_default_context())]
+    context = tls_context(os.environ.get("FUSEBOARD_CA_FILE", ""))
+    handlers: list[Any] = [_NoRedirects, HTTPSHandler(context=context)]
     # What is on this machine is not asked for by way of a proxy.
     return build_opener(*handlers, ProxyHandler({}) if local else ProxyHandler())
 
