@@ -106,6 +106,17 @@ def _server_conditions(fleet: FleetSummary) -> list[Condition]:
                 since=fleet.local_since,
             )
         )
+    if fleet.drill:
+        found.append(
+            Condition(
+                key="drill",
+                severity="warning",
+                text=_servers(len(fleet.drill)) + " in a drill",
+                detail="They pretend that Redis is slow or gone, until their drill is over.",
+                runbook="drill",
+                link="/servers",
+            )
+        )
     if fleet.lagging:
         late = fleet.worst_lag_s > LAG_CRITICAL_S
         has = "has" if len(fleet.lagging) == 1 else "have"

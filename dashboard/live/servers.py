@@ -40,12 +40,13 @@ class ServerRow:
         return self.kind != "shared"
 
 
-_ORDER = ("rejected", "silent", "lag", "local", "ramping", "shared")
+_ORDER = ("rejected", "silent", "lag", "local", "drill", "ramping", "shared")
 _WORDS = {
     "rejected": "Config refused",
     "silent": "No heartbeat",
     "lag": "Old config",
     "local": "Local fallback",
+    "drill": "Drill",
     "ramping": "Ramping up",
     "shared": "Shared",
 }
@@ -66,7 +67,7 @@ def _row(server: Server, facts: Facts, breakers: tuple[Breaker, ...]) -> ServerR
         css="st-open" if kind in ("rejected", "silent") else "" if kind == "shared" else "st-warn",
         lag_s=lag,
         limits=f"1/{facts.divisor} each"
-        if server.mode == "local"
+        if server.mode in ("local", "drill")
         else "rising"
         if server.mode == "ramping"
         else "exact",
@@ -79,8 +80,8 @@ def _kind(server: Server, lag: float) -> str:
         return "silent"
     if server.config_status == "rejected":
         return "rejected"
-    if server.mode == "local":
-        return "local"
+    if server.mode in ("local", "drill"):
+        return server.mode
     if lag > LAG_WARN_S:
         return "lag"
     return "ramping" if server.mode == "ramping" else "shared"
@@ -119,6 +120,7 @@ class FleetSummary:
     total: int
     shared: int
     local: tuple[str, ...]
+    drill: tuple[str, ...]
     ramping: tuple[str, ...]
     lagging: tuple[str, ...]
     silent: tuple[str, ...]
@@ -151,6 +153,7 @@ def summary(facts: Facts, rows: tuple[ServerRow, ...]) -> FleetSummary:
         total=len(rows),
         shared=len(names("shared")),
         local=names("local"),
+        drill=names("drill"),
         ramping=names("ramping"),
         lagging=names("lag"),
         silent=names("silent"),

@@ -25,6 +25,7 @@ def servers(request: HttpRequest) -> HttpResponse:
     kinds = (
         ("", "All"),
         ("local", "Local fallback"),
+        ("drill", "Drill"),
         ("lag", "Old config"),
         ("silent", "Silent"),
         ("shared", "Shared"),
