@@ -16,7 +16,7 @@ FIGURES_FRESH_FOR = timedelta(seconds=10)
 SPENDING_FOR = timedelta(hours=1)
 
 #: A gateway that wrote no figures for this long has stopped, and others look after its servers.
-GATEWAY_STOPPED_AFTER = timedelta(seconds=15)
+GATEWAY_STOPPED_AFTER = timedelta(seconds=5)
 
 #: A gateway lists this many tenants, and so does the sum.
 TOP_TENANTS = 20

@@ -1,0 +1,154 @@
+"""Two gateway processes over one Postgres, and pods that move between them."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import msgspec
+import psycopg
+import pytest
+
+from controlplane.embedded.postgres import Postgres
+from controlplane.fleet.live import add_figures
+from fuseboard.contract.sync import SYNC_PATH, Counters, decode_response
+from fuseboard.contract.words import Mode
+from tests.controlplane.gateway import TOKEN, beat
+from tests.controlplane.test_gateway_process import SEED, eventually, manage
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory):
+    server = Postgres(tmp_path_factory.mktemp("postgres"), durable=False)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def variables(postgres, redis_url):
+    configured = os.environ | {"DATABASE_URL": postgres.url, "FUSEBOARD_BEAT_MS": "300"}
+    manage(configured, "migrate", "--verbosity", "0")
+    manage(configured, "shell", "--verbosity", "0", "-c", SEED)
+    return configured
+
+
+class GatewayProcess:
+    def __init__(self, variables):
+        self.process = subprocess.Popen(
+            [sys.executable, "manage.py", "gateway", "--port", "0"],
+            cwd=PROJECT,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def connect(self):
+        self.port = int(re.search(r":(\d+)/", self.process.stdout.readline())[1])
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers)
+
+    def ready(self):
+        return self.client.get("/readyz").status_code == 200
+
+    def sync(self, name, requests=0, **fields):
+        counted = Counters(requests=requests)
+        body = beat(name, up_ms=60_000, counters=counted, **fields)
+        answer = self.client.post(SYNC_PATH, content=msgspec.json.encode(body))
+        assert answer.status_code == 200, answer.text
+        return decode_response(answer.content)
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def pair(variables):
+    both = [GatewayProcess(variables) for _ in range(2)]
+    for one in both:
+        one.connect()
+        eventually(one.ready)
+    yield both
+    for one in both:
+        one.client.close()
+        one.kill()
+        one.process.stdout.close()
+
+
+def rows(postgres, query):
+    with psycopg.connect(postgres.url) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_two_gateways_are_one_and_a_killed_one_loses_nothing(pair, postgres):
+    first, second = pair
+    place = dict.fromkeys(("pod-1", "pod-2", "pod-3"), first)
+    place |= dict.fromkeys(("pod-4", "pod-5", "pod-6"), second)
+    counted = 0
+
+    def beat_once():
+        nonlocal counted
+        counted += 1
+        return {name: where.sync(name, requests=counted * 30) for name, where in place.items()}
+
+    def everybody_counts(many):
+        time.sleep(0.25)
+        return {answer.live_servers for answer in beat_once().values()} == {many}
+
+    eventually(lambda: everybody_counts(6))
+
+    def summed():
+        beat_once()
+        time.sleep(0.25)
+        documents = rows(postgres, "SELECT document FROM fleet_figures WHERE at > now() - interval '3 s'")
+        return add_figures([document for (document,) in documents])
+
+    # Six pods, thirty requests every quarter of a second or a bit more: each gateway has half of it.
+    figures = eventually(lambda: (found := summed()).gateways == 2 and found.requests_per_s > 200 and found)
+    assert (figures.live_servers, figures.frozen) == (6, False)
+
+    place["pod-1"].sync("pod-1", requests=counted * 30, mode=Mode.LOCAL, mode_cause="connection refused")
+    eventually(lambda: rows(postgres, "SELECT 1 FROM fleet_server WHERE name = 'pod-1' AND mode = 'local'"))
+    first.kill()
+    # Two of its pods come to the other one; the third died at the same moment.
+    place.update({"pod-1": second, "pod-2": second})
+    del place["pod-3"]
+    eventually(lambda: everybody_counts(6))
+    states = dict(rows(postgres, "SELECT name, gateway FROM fleet_server"))
+    assert len(states) == 6
+    taken_over = f"SELECT 1 FROM fleet_server WHERE name = 'pod-3' AND gateway LIKE '%:{second.port}'"
+
+    def noticed():
+        beat_once()
+        time.sleep(0.25)
+        return rows(postgres, f"{taken_over} AND state <> 'online'")
+
+    eventually(noticed, within_s=40.0)
+    happened = rows(postgres, "SELECT server, kind FROM fleet_event ORDER BY id")
+    joined = sorted(server for server, kind in happened if kind == "joined")
+    # Moving is not joining: every pod has joined once.
+    assert joined == [f"pod-{n}" for n in range(1, 7)]
+    assert ("pod-1", "mode") in happened
+    assert not [pair for pair in happened if pair[1] in ("left", "duplicate")]
+
+
+def test_two_processes_of_one_name_on_two_gateways_are_told(pair, postgres):
+    first, second = pair
+
+    def told():
+        for gateway, boot in ((first, "boot-aaaa"), (second, "boot-bbbb")):
+            gateway.sync("twin", boot=boot)
+        time.sleep(0.3)
+        return rows(postgres, "SELECT detail FROM fleet_event WHERE server = 'twin' AND kind = 'duplicate'")
+
+    [(detail,)] = eventually(told)
+    assert "two processes" in detail
+    eventually(lambda: first.sync("other").live_servers >= 3)
