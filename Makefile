@@ -33,17 +33,17 @@ test: environment agent-environment chromium ## all tests but the slow ones: age
 test-full: environment agent-environment chromium ## every test however long, the fault matrix, every checkpoint of the demo
 	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract
 	@$(PY) manage.py demo --check-all
-	@$(if $(wildcard tests/faults/*.py),$(MAKE) faults,echo "There is no fault matrix yet.")
+	@$(MAKE) faults
 	@$(PY) -m pytest -m ""
 
 soak: environment ## the 10- and 30-minute runs
-	@$(PY) -m pytest -m soak --timeout 3600
+	@$(PY) -m pytest -m soak --timeout 3600 -s
 
 bench: environment ## benchmarks side by side; last lines are RATIO name value (bar >= x)
 	@$(PY) tools/run_each.py tests/bench
 
-faults: environment ## the fault matrix on real processes
-	@$(PY) tools/run_each.py tests/faults
+faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
+	@exec $(PY) -m tests.faults $(ROWS)
 
 lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks
 

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from tests.faults.lag import LagSampler
+
 #: Close by RST in place of FIN.
 _ABRUPTLY = struct.pack("ii", 1, 0)
 _LOOK_AGAIN_S = 0.005
@@ -121,7 +123,10 @@ class Network:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="faults-network", daemon=True)
         self._proxies: list[Proxy] = []
+        #: How late everything is because this process had no turn.
+        self.lag = LagSampler(lambda: None)
         self._thread.start()
+        asyncio.run_coroutine_threadsafe(self.lag.run(), self._loop)
 
     def proxy(self, upstream: tuple[str, int]) -> Proxy:
         proxy = Proxy(upstream, seed=len(self._proxies))

@@ -1,6 +1,7 @@
 """An operator stops all calls to a dependency, and lets them through again."""
 
 import time
+from collections.abc import Collection
 
 from controlplane.demo.cast import STORYTELLER
 from controlplane.demo.story.telling import Telling, Untrue, slowest
@@ -12,7 +13,7 @@ REASON = "The index is being rebuilt, half of it is missing"
 
 def operator_trip(telling: Telling) -> str:
     """Held open by a form: every pod refuses, the audit knows who and why, the vendor is left alone."""
-    times = act(telling, "forced_open", REASON, refused_because=Reason.FORCED_OPEN)
+    times = act(telling, "forced_open", REASON, refused_because={Reason.FORCED_OPEN})
     time.sleep(0.1)  # calls under way arrive
     before = telling.stage.vendor_calls(DEPENDENCY)
     audit = telling.browser("viewer").read("/audit")
@@ -28,12 +29,12 @@ def operator_trip(telling: Telling) -> str:
 
 def operator_reset(telling: Telling) -> str:
     """Reset: closed at once, everywhere."""
-    times = act(telling, "reset", "The index is complete again", refused_because="")
+    times = act(telling, "reset", "The index is complete again", refused_because={""})
     return f"all pods call again {slowest(times)} after the form was sent"
 
 
-def act(telling: Telling, act: str, reason: str, *, refused_because: str) -> dict[str, float]:
-    """Send the override form; milliseconds until each pod refused for that reason, or called again."""
+def act(telling: Telling, act: str, reason: str, *, refused_because: Collection[str]) -> dict[str, float]:
+    """Send the override form; milliseconds until each pod refuses for one of these reasons, or "" calls."""
     operator = telling.browser("operator")
     form = operator.form(f"/breakers/{DEPENDENCY}", "act", "reason", "lasts")
     with telling.watch(DEPENDENCY, STORYTELLER) as watch:
@@ -42,8 +43,8 @@ def act(telling: Telling, act: str, reason: str, *, refused_because: str) -> dic
         if done.status_code != 200:
             raise Untrue(f"the form answered {done.status_code}: {done.text[:300]}")
         return watch.first(
-            "refuse" if refused_because else "call again",
-            lambda answer: answer.status == 200 and answer.refused_because == refused_because,
+            "call again" if "" in refused_because else "refuse",
+            lambda answer: answer.status == 200 and answer.refused_because in refused_because,
             since=sent,
             within_s=5,
         )

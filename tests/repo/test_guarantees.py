@@ -1,0 +1,48 @@
+"""Every promise names a test, and every test that is named exists."""
+
+import re
+from pathlib import Path
+
+from tests.faults.rows import ROWS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+#: Rows of tables with an assumption, a falsification and a test.
+PROMISES = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and line.count("|") == 5 and not line.startswith("| promise")
+]
+
+
+def test_every_promise_says_what_falsifies_it_and_names_a_test():
+    assert len(PROMISES) > 20
+    for promise, _, falsified_by, tried_by in PROMISES:
+        assert falsified_by, promise
+        assert re.search(r"\*[a-z-]+\*|tests/\S+::test_|every row", tried_by), promise
+
+
+def test_every_test_that_is_named_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE)
+    assert named
+    for path, name in named:
+        assert re.search(rf"^\s*(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (path, name)
+
+
+def test_every_row_that_is_named_exists_and_every_row_is_named():
+    named = set(re.findall(r"(?<!\*)\*([a-z]+(?:-[a-z]+)*)\*(?!\*)", PAGE)) - {"italics"}
+    rows = {row.name for row in ROWS}
+    assert named <= rows
+    # Rows that show behaviour nobody is promised.
+    assert rows - named == {
+        "redis-bursts",
+        "script-flush",
+        "maxmemory",
+        "endless-script",
+        "acl-forgotten",
+        "hot-key",
+    }
+
+
+def test_rows_have_numbers_and_names_of_their_own():
+    assert len({row.number for row in ROWS}) == len({row.name for row in ROWS}) == len(ROWS)
