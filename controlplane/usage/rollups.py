@@ -7,11 +7,11 @@ in two processes.
 from collections import Counter
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 from django.conf import settings
 from django.db import connection
-from django.db.models import F, Sum
 from django.utils import timezone
 
 from controlplane.fleet.live import FIGURES_FRESH_FOR
@@ -20,6 +20,11 @@ from controlplane.usage.models import Demand
 
 #: Begin of the minute in unix seconds -> asked, refused.
 Minutes = dict[int, tuple[int, int]]
+
+_Counts = Counter[tuple[str, str]]
+
+#: Stands for all requests together, also those of tenants that are not listed: no subject is empty.
+EVERYBODY = ""
 
 SAMPLE_S, MINUTE_S, HOUR_S = 10, 60, 3600
 
@@ -57,17 +62,16 @@ _FORGET = """
 
 
 def sample(now: datetime | None = None) -> int:
-    """Write the 10 s that end about now, of every environment; how many tenants that were."""
+    """Write the 10 s that end about now, of every environment; how many rows that were."""
     now = now or timezone.now()
-    asked: Counter[tuple[str, str]] = Counter()
-    refused: Counter[tuple[str, str]] = Counter()
+    asked: _Counts = Counter()
+    refused: _Counts = Counter()
     fresh = Figures.objects.filter(at__gte=now - FIGURES_FRESH_FOR)
     for environment, document in fresh.values_list("environment", "document"):
+        _add(asked, refused, (environment, EVERYBODY), document)
         # A gateway of an older release lists fewer.
         for row in document.get("usage") or document.get("tenants", []):
-            key = (environment, row["tenant"])
-            asked[key] += round(row["requests_per_s"] * SAMPLE_S)
-            refused[key] += round(row["refused_per_s"] * SAMPLE_S)
+            _add(asked, refused, (environment, row["tenant"]), row)
     rows = [
         {
             "environment": environment,
@@ -81,6 +85,11 @@ def sample(now: datetime | None = None) -> int:
     with connection.cursor() as cursor:
         cursor.execute(_SAMPLE, [SAMPLE_S, _begin(now, SAMPLE_S), msgspec.json.encode(rows).decode()])
     return len(rows)
+
+
+def _add(asked: _Counts, refused: _Counts, key: tuple[str, str], rates: dict[str, Any]) -> None:
+    asked[key] += round(rates.get("requests_per_s", 0.0) * SAMPLE_S)
+    refused[key] += round(rates.get("refused_per_s", 0.0) * SAMPLE_S)
 
 
 def roll_up(now: datetime | None = None) -> None:
@@ -116,7 +125,7 @@ def kept() -> dict[int, int]:
 
 def measured(environment: str, *, since: datetime) -> set[str]:
     """Tenants that were among the busiest at some time."""
-    rows = Demand.objects.filter(environment=environment)
+    rows = Demand.objects.filter(environment=environment).exclude(tenant=EVERYBODY)
     hours = rows.filter(grain_s=HOUR_S, at__gte=since)
     # What is too young to be in an hour yet.
     minutes = rows.filter(grain_s=MINUTE_S, at__gte=timezone.now() - _BACK[HOUR_S])
@@ -137,9 +146,9 @@ def minutes_of(environment: str, tenants: Collection[str], *, since: datetime) -
 
 def let_through(environment: str, *, since: datetime) -> dict[int, int]:
     """Begin of the minute in unix seconds -> requests allowed, of all tenants together."""
-    rows = Demand.objects.filter(environment=environment, grain_s=MINUTE_S, at__gte=since).order_by()
-    sums = rows.values_list("at").annotate(allowed=Sum(F("asked") - F("refused")))
-    return {int(at.timestamp()): allowed for at, allowed in sums}
+    rows = Demand.objects.filter(environment=environment, tenant=EVERYBODY, grain_s=MINUTE_S, at__gte=since)
+    counts = rows.order_by().values_list("at", "asked", "refused")
+    return {int(at.timestamp()): asked - refused for at, asked, refused in counts}
 
 
 def _begin(moment: datetime, grain_s: int) -> datetime:

@@ -91,6 +91,7 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
     total_after: Counter[int] = Counter()
     outcomes = []
     for tenant, minutes in demand.items():
+        # Both are estimates of their own, so the rest may come out a little below nothing.
         others.subtract({at: asked - refused for at, (asked, refused) in minutes.items()})
         old = _replayed(before, environment, tenant, minutes)
         new = _replayed(after, environment, tenant, minutes)
@@ -101,6 +102,7 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
                 tenant=tenant, asked=old.asked, refused_before=old.refused, refused_after=new.refused
             )
         )
+    others = Counter({at: max(0, count) for at, count in others.items()})
     total_before.update(others)
     total_after.update(others)
     peak_at = max(total_after, key=lambda at: (total_after[at], -at), default=None)
