@@ -142,5 +142,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "schedules": _nothing,
     "people": _nothing,
     "tokens": _nothing,
+    "server": _nothing,
+    "drills": _nothing,
 }
 PAGES = frozenset(_OF_PAGE)
