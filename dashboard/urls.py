@@ -11,6 +11,7 @@ from dashboard.views import (
     revisions,
     runbooks,
     schedules,
+    servers,
     tenants,
     tokens,
 )
@@ -21,6 +22,7 @@ urlpatterns = [
     path("breakers/<str:name>", breakers.breaker, name="breaker"),
     path("breakers/<str:name>/preview", breakers.breaker_preview, name="breaker_preview"),
     path("servers", overview.servers, name="servers"),
+    path("servers/<str:name>", servers.server, name="server"),
     path("tenants", tenants.tenants, name="tenants"),
     # By query, not by path: an id may hold slashes and dots.
     path("tenant", tenants.tenant, name="tenant"),
