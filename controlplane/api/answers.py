@@ -29,6 +29,11 @@ class QuotaOut(LimitOut):
     dependency: str
 
 
+class TenantQuotaOut(QuotaOut):
+    #: When it ends by itself; null when it stays.
+    expires_at: datetime | None
+
+
 class TierOut(Schema):
     name: str
     title: str
@@ -44,7 +49,7 @@ class TenantOut(Schema):
     suspended: bool
     version: int
     #: The tenant's own; its tier's quotas of other names apply as well.
-    quotas: list[QuotaOut]
+    quotas: list[TenantQuotaOut]
 
 
 class OverrideOut(Schema):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from controlplane.api.auth import actor_of, needs
 from controlplane.api.schemas import Environment, PageSize, ReasonIn, RowId, Slug
@@ -19,6 +19,12 @@ router = Router()
 class DrillIn(ReasonIn):
     """Give exactly one of ``servers``, ``percent`` and ``service``."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"kind": "gone", "minutes": 10, "percent": 25, "reason": "We practise on Thursdays"}
+        }
+    )
+
     kind: Literal["gone", "slow"]
     minutes: Annotated[int, Field(ge=1, le=LONGEST_MINUTES)]
     servers: Annotated[list[Slug], Field(max_length=1000)] | None = None
@@ -27,6 +33,23 @@ class DrillIn(ReasonIn):
 
 
 class DrillOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "id": 5,
+                "kind": "gone",
+                "servers": ["shop-2"],
+                "chosen": "25 % of the servers",
+                "reason": "We practise on Thursdays",
+                "actor": "ada",
+                "began_at": "2026-05-07T10:00:00Z",
+                "ends_at": "2026-05-07T10:10:00Z",
+                "ended_at": None,
+                "ended_by": "",
+            }
+        }
+    )
+
     id: int
     kind: str
     servers: list[str]
@@ -47,9 +70,9 @@ def list_drills(request: HttpRequest, environment: Environment, limit: PageSize 
 
 
 @router.post("", response={201: DrillOut}, auth=needs("run_drills"))
-def begin(request: HttpRequest, environment: Environment, values: DrillIn) -> Drill:
+def begin(request: HttpRequest, environment: Environment, values: DrillIn) -> DrillOut:
     """Have servers pretend that Redis is slow or gone. They hear of it with their next beat."""
-    return begin_drill(
+    row = begin_drill(
         environment=environment,
         kind=values.kind,
         minutes=values.minutes,
@@ -57,14 +80,22 @@ def begin(request: HttpRequest, environment: Environment, values: DrillIn) -> Dr
         reason=values.reason,
         actor=actor_of(request),
     )
+    return _out(row)
 
 
 @router.post("/{drill}/end", response=DrillOut, auth=needs("run_drills"))
-def end(request: HttpRequest, environment: Environment, drill: RowId, values: ReasonIn) -> Drill:
+def end(request: HttpRequest, environment: Environment, drill: RowId, values: ReasonIn) -> DrillOut:
     """End a drill before its time."""
-    return end_drill(
+    row = end_drill(
         environment=environment_of(environment).slug,
         drill=drill,
         reason=values.reason,
         actor=actor_of(request),
     )
+    return _out(row)
+
+
+def _out(row: Drill) -> DrillOut:
+    # What the database has filled in. A document, and no row: replies are kept.
+    row.refresh_from_db()
+    return DrillOut.from_orm(row)

@@ -111,13 +111,30 @@ _REVISION = {
     "changed": 1,
     "restores": None,
 }
+_LATER: dict[str, Any] = {
+    "document": {"tenants": {"acme": {"tier": "enterprise"}}},
+    "reason": "Their new contract begins on 1 December",
+}
+_SCHEDULE: dict[str, Any] = _LATER | {
+    "id": 3,
+    "due_at": "2026-12-01T00:00:00Z",
+    "title": "tenant acme",
+    "actor": "ada",
+    "created_at": "2026-05-04T13:12:09Z",
+    "state": "waiting",
+    "ended_at": None,
+    "ended_by": "",
+    "error": "",
+    "seen": False,
+    "revision": None,
+}
 _TENANT = {
     "key": "acme",
     "title": "Acme Retail",
     "tier": "pro",
     "suspended": False,
     "version": 4,
-    "quotas": [_QUOTA],
+    "quotas": [_QUOTA | {"expires_at": None}],
 }
 _TOKEN = {
     "selector": "9f2c1e0d8b7a6f54",
@@ -133,6 +150,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ReasonIn": _WHY,
     "LimitIn": {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], **_WHY},
     "QuotaIn": {"limit": 1000, "window_s": 60, "burst": 100, "expected_version": 3, **_WHY},
+    "TenantQuotaIn": {
+        "limit": 2000,
+        "window_s": 60,
+        "burst": 200,
+        "expires_in_s": 7200,
+        "expected_version": 3,
+        "reason": "Their launch is tonight",
+    },
+    "ScheduleIn": {"due_at": "2026-12-01T00:00:00Z", **_LATER},
     "TenantIn": {"key": "acme", "tier": "pro", "title": "Acme Retail", **_WHY},
     "TenantChange": {"tier": "enterprise", "expected_version": 3, **_WHY},
     "TierIn": {"name": "gold", "title": "Gold", "priority": 70, **_WHY},
@@ -162,6 +188,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "BulkFilter": {"tier": "free"},
     "BulkChange": {"scale_percent": {"requests": 50}},
+    "ScheduleOut": _SCHEDULE,
+    "SchedulePage": {"items": [_SCHEDULE], "next": None},
     "PlannedOut": {
         "revision": 42,
         "changes": 1,
@@ -189,6 +217,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Done": {"done": True},
     "LimitOut": _LIMIT,
     "QuotaOut": _QUOTA,
+    "TenantQuotaOut": _QUOTA | {"expires_at": "2026-05-04T15:12:09Z"},
     "TierOut": {"name": "pro", "title": "Pro", "priority": 60, "version": 2, "quotas": [_QUOTA]},
     "TenantOut": _TENANT,
     "TenantPage": {"items": [_TENANT], "next": "acme"},

@@ -108,6 +108,30 @@ class TransitionPage(Schema):
     next: int | None
 
 
+class ScheduleOut(Schema):
+    id: int
+    due_at: datetime
+    title: str
+    document: dict[str, Any]
+    reason: str
+    actor: str
+    created_at: datetime
+    state: str
+    ended_at: datetime | None
+    ended_by: str
+    #: Why it could not be applied.
+    error: str
+    #: Whether somebody has seen that it failed.
+    seen: bool
+    #: The revision it became.
+    revision: int | None
+
+
+class SchedulePage(Schema):
+    items: list[ScheduleOut]
+    next: int | None
+
+
 class PlannedOut(Schema):
     """What would change, and the revision this was found out at."""
 

@@ -9,9 +9,10 @@ from controlplane.api.answers import RevisionOut
 from controlplane.api.auth import actor_of, needs
 from controlplane.api.happenings import PlannedOut
 from controlplane.api.idempotency import changes_nothing, reads_file
-from controlplane.api.schemas import BulkIn, Environment, ExpectedRevision, Flag, Reason, RollbackIn
+from controlplane.api.schemas import Environment, ExpectedRevision, Flag, Reason
 from controlplane.api.uploads import KINDS, upload_of
 from controlplane.api.versions import revision_read
+from controlplane.api.whole import BulkIn, RollbackIn
 from controlplane.policies.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit
 from controlplane.policies.edits.rollback import rollback
 from controlplane.policies.plans import (

@@ -40,16 +40,13 @@ def _word(value: Any) -> Any:
 
 
 def _moment(value: Any) -> Any:
-    """pydantic would take seconds since 1970 as well, and ten other forms."""
-    if isinstance(value, str) and not _RFC3339.fullmatch(value):
+    """pydantic would take seconds since 1970 as well, and ten other forms; or, strictly, none at all."""
+    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
         raise ValueError("Use a time with a time zone, like 2026-05-04T10:00:00Z.")
-    return value
-
-
-def _in_utc(value: datetime) -> datetime:
-    if not 2000 <= value.year <= 2999 or abs(value.utcoffset() or timedelta(0)) > timedelta(hours=15):
+    found = datetime.fromisoformat(value)
+    if not 2000 <= found.year <= 2999 or abs(found.utcoffset() or timedelta(0)) > timedelta(hours=15):
         raise ValueError("Use a time between the years 2000 and 3000.")
-    return value.astimezone(UTC)
+    return found.astimezone(UTC)
 
 
 _RFC3339 = re.compile(
@@ -92,7 +89,7 @@ ExpectedRevision = Annotated[
     Field(ge=0, le=2**53, description="The configuration's revision you have read; or send it as If-Match."),
 ]
 Flag = Annotated[bool, BeforeValidator(_word)]
-Moment = Annotated[AwareDatetime, BeforeValidator(_moment), AfterValidator(_in_utc)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
 
 
 class Strict(Schema):
@@ -145,6 +142,13 @@ class QuotaIn(LimitIn):
     dependency: Annotated[
         Slug | Literal[""] | None,
         Field(description="Counts calls of this dependency; empty for requests to the service itself."),
+    ] = None
+
+
+class TenantQuotaIn(QuotaIn):
+    expires_in_s: Annotated[
+        int | None,
+        Field(ge=1, le=400 * 86_400, description="Then what it replaces applies again; left out, it stays."),
     ] = None
 
 
@@ -248,41 +252,3 @@ class RotateIn(ReasonIn):
     overlap_s: Annotated[
         int, Field(ge=0, le=86_400, description="For so long the old token works as well.")
     ] = 3600
-
-
-class RollbackIn(ReasonIn):
-    to_revision: Annotated[int, Field(ge=0, le=2**53)]
-    expected_revision: ExpectedRevision | None = None
-
-
-class BulkFilter(Strict):
-    """Tenants that fit everything that is given; nothing given is nobody."""
-
-    tier: Slug | Literal[""] = ""
-    prefix: Subject | Literal[""] = ""
-    has_quota: bool | None = None
-    quota: Slug | Literal[""] = ""
-    suspended: bool | None = None
-    everybody: bool = False
-
-
-class BulkChange(Strict):
-    """What becomes of each; what is left out stays as it is."""
-
-    tier: Slug | None = None
-    suspended: bool | None = None
-    quotas: Annotated[
-        dict[Slug, dict[Slug, int | bool | Text | list[Endpoint]]],
-        Field(max_length=20, description="Name of a quota and its columns, as in a plan."),
-    ] = {}  # noqa: RUF012
-    remove_quotas: Annotated[list[Slug], Field(max_length=20)] = []  # noqa: RUF012
-    scale_percent: Annotated[
-        dict[Slug, Annotated[int, Field(ge=1, le=10_000)]],
-        Field(max_length=20, description="Name of a quota and percent of what it is now."),
-    ] = {}  # noqa: RUF012
-
-
-class BulkIn(ReasonIn):
-    filter: BulkFilter
-    change: BulkChange
-    expected_revision: ExpectedRevision | None = None

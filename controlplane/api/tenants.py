@@ -1,23 +1,25 @@
+from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
 from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from ninja import Router
 
-from controlplane.api.answers import EffectiveOut, QuotaOut, RevisionOut, TenantOut, TenantPage
+from controlplane.api.answers import EffectiveOut, RevisionOut, TenantOut, TenantPage, TenantQuotaOut
 from controlplane.api.auth import actor_of, needs
 from controlplane.api.schemas import (
     Environment,
     ExpectedVersion,
     Flag,
     PageSize,
-    QuotaIn,
     Reason,
     Slug,
     Subject,
     TenantChange,
     TenantIn,
+    TenantQuotaIn,
 )
 from controlplane.api.versions import version_read
 from controlplane.policies import edits
@@ -72,15 +74,17 @@ def create_tenant(request: HttpRequest, environment: Environment, tenant: Tenant
 
 @router.put("/{path:tenant}/quotas/{quota}", response=RevisionOut, auth=needs("edit_quota"))
 def set_quota(
-    request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, values: QuotaIn
+    request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, values: TenantQuotaIn
 ) -> RevisionOut:
-    """Give a tenant a quota of its own, in place of its tier's quota of that name."""
+    """Give a tenant a quota of its own, in place of its tier's of that name; for a time, or for good."""
+    lasts = values.expires_in_s
     revision = edits.set_tenant_quota(
         environment=environment,
         tenant=tenant,
         quota=quota,
         expected_version=version_read(request, values.expected_version),
-        **values.model_dump(exclude={"expected_version"}),
+        expires_at=timezone.now() + timedelta(seconds=lasts) if lasts is not None else None,
+        **values.model_dump(exclude={"expected_version", "expires_in_s"}),
         actor=actor_of(request),
     )
     return RevisionOut(revision=revision)
@@ -181,5 +185,5 @@ def _out(row: Tenant) -> TenantOut:
         tier=row.tier.name,
         suspended=row.suspended,
         version=row.version,
-        quotas=[QuotaOut.from_orm(quota) for quota in row.quotas.all()],
+        quotas=[TenantQuotaOut.from_orm(quota) for quota in row.quotas.all()],
     )

@@ -39,6 +39,7 @@ def test_a_quota_is_set_and_read_back(call: Any) -> None:
             "warn_percent": 0,
             "lease_above": 0,
             "dependency": "",
+            "expires_at": None,
         }
     ]
     entry = Entry.objects.filter(action="tenant_quota.set").get()

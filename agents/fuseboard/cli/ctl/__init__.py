@@ -124,6 +124,14 @@ def _add_tenants(wanted: Commands) -> None:
     put.add_argument(
         "--algorithm", choices=("token_bucket", "sliding_window", "concurrency"), default="", metavar="NAME"
     )
+    put.add_argument(
+        "--for",
+        dest="lasts",
+        type=breakers.duration,
+        default=0,
+        metavar="TIME",
+        help="then it ends by itself",
+    )
     tenant = wanted.add_parser("tenant", help="tenants and what applies to them")
     about = tenant.add_subparsers(dest="tenant_command", required=True, metavar="COMMAND")
     _command(about, "show", tenants.show, "a tenant and its quotas").add_argument("tenant")

@@ -14,6 +14,7 @@ class Quota(Struct, frozen=True):
     failure_policy: str
     shadow: bool = False
     dependency: str = ""
+    expires_at: datetime | None = None
 
 
 class Tenant(Struct, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 from fuseboard.cli.ctl.client import Client, pages, part, tenant_part
 from fuseboard.cli.ctl.documents import Made, Quota, Tenant, TenantPage, Tier
 from fuseboard.cli.ctl.failing import Exit, Failed
-from fuseboard.cli.ctl.saying import clean, say, say_json, table
+from fuseboard.cli.ctl.saying import clean, moment, say, say_json, span, table
 
 _NUMBERS = ("limit", "window_s", "burst")
 
@@ -69,13 +69,18 @@ def set_quota(client: Client, given: argparse.Namespace) -> None:
         raise Failed(Exit.USAGE, f"{owner} has no quota {given.quota!r} yet: a new one needs {options}")
     if given.algorithm:
         body["algorithm"] = given.algorithm
+    if given.lasts:
+        if given.tier:
+            raise Failed(Exit.USAGE, "only a tenant's quota can end by itself: leave --for or --tier out")
+        body["expires_in_s"] = given.lasts
     body["reason"] = given.reason
     expected = given.if_version if given.if_version is not None else version
     made = client.write("PUT", f"{path}/quotas/{part(given.quota)}", Made, body, version=expected)
     if given.json:
         say_json(made)
         return
-    say(f"{given.quota} of {clean(owner)}: {_change(before, body)}, as revision {made.revision}.")
+    change = f"{_change(before, body)}{_until(given.lasts)}"
+    say(f"{given.quota} of {clean(owner)}: {change}, as revision {made.revision}.")
 
 
 def _change(before: Quota | None, body: dict[str, object]) -> str:
@@ -83,9 +88,14 @@ def _change(before: Quota | None, body: dict[str, object]) -> str:
     return f"{now} (was {_numbers(before)})" if before is not None else now
 
 
+def _until(lasts: int) -> str:
+    return f", for {span(lasts)}" if lasts else ""
+
+
 def _numbers(quota: Quota) -> str:
+    until = f", until {moment(quota.expires_at)}" if quota.expires_at else ""
     at_once = f", {quota.burst} at once" if quota.algorithm == "token_bucket" else f", {quota.algorithm}"
-    return f"{quota.limit} per {quota.window_s} s{at_once}{', shadow' if quota.shadow else ''}"
+    return f"{quota.limit} per {quota.window_s} s{at_once}{', shadow' if quota.shadow else ''}{until}"
 
 
 def _own(tenant: Tenant) -> str:
