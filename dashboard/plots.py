@@ -164,7 +164,8 @@ def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeSt
 
 def _server_mark(kind: str, x: float, y: float, title: str) -> str:
     if kind in ("local", "drill", "ramping"):
-        css, left, mid, right = f"s-{'local' if kind == 'drill' else kind}", short(x - 1), short(x + 6), short(x + 13)
+        css = "s-ramping" if kind == "ramping" else "s-local"
+        left, mid, right = short(x - 1), short(x + 6), short(x + 13)
         top, middle, bottom = short(y + 12), short(y + 19), short(y + 26)
         diamond = f"M{mid} {top}L{right} {middle}L{mid} {bottom}L{left} {middle}z"
         return f'<path class="{css}" d="{diamond}">{title}</path>'

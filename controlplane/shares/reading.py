@@ -1,0 +1,52 @@
+"""What each server of a fleet allows alone, as pages show it."""
+
+from dataclasses import dataclass
+
+from controlplane.fleet.models import Server
+from controlplane.policies.document import environment_of, policy_of
+from controlplane.shares.cells import Cell
+from controlplane.shares.models import Piece
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.shares import HeldShare, allowed_alone, settled
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleAlone:
+    #: ``tier pro``, ``payments-api``, ``callers without a tenant``.
+    owner: str
+    name: str
+    limit: int
+    window_ms: int
+    failure_policy: str
+    words: str
+
+
+def piece_of(server: Server) -> HeldShare | None:
+    """The piece this process was given last, if Postgres knows of one."""
+    row = Piece.objects.filter(environment=server.environment, server=server.name, boot=server.boot).first()
+    if row is None:
+        return None
+    cell = Cell(row.level, row.place).shrunk(row.offered)
+    return HeldShare(level=cell.level, place=cell.place, terms=row.terms)
+
+
+def rules_alone(server: Server, *, servers: int) -> list[RuleAlone]:
+    """Each rule of the environment, as this server decides it while Redis cannot be asked."""
+    policy = settled(policy_of(environment_of(server.environment)))
+    share = piece_of(server)
+
+    def alone(owner: str, limit: Limit) -> RuleAlone:
+        return RuleAlone(
+            owner=f"{owner}, {limit.dependency}" if limit.dependency else owner,
+            name=limit.name,
+            limit=limit.limit,
+            window_ms=limit.window_ms,
+            failure_policy=limit.failure_policy.value,
+            words=allowed_alone(limit, servers=servers, share=share).words,
+        )
+
+    return [
+        *(alone(d.name, limit) for d in policy.dependencies for limit in d.vendor_limits),
+        *(alone(f"tier {tier.name}", limit) for tier in policy.tiers for limit in tier.quotas),
+        *(alone("callers without a tenant", limit) for limit in policy.subject_limits),
+    ]

@@ -1,0 +1,119 @@
+"""The page of drills, and what each server's page says it would allow alone."""
+
+import re
+
+import pytest
+from fleet_rows import put_server
+
+from controlplane.drills.models import Drill
+from controlplane.policies import edits
+from controlplane.shares.models import Piece
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def pods(production):
+    for name in ("pod-1", "pod-2", "pod-3", "pod-4"):
+        put_server(name)
+
+
+def text_of(response):
+    return " ".join(re.sub(r"<[^>]+>", " ", response.content.decode()).split())
+
+
+def begin(client, **typed):
+    usual = {
+        "act": "begin",
+        "kind": "gone",
+        "minutes": "5",
+        "who": "servers",
+        "reason": "To see what happens",
+    }
+    return client.post("/drills", usual | typed)
+
+
+@pytest.mark.parametrize("login", ["vera", "olga"])
+def test_the_page_is_for_admins(log_in, login, pods):
+    assert log_in(login).get("/drills").status_code == 403
+    assert begin(log_in(login), servers=["pod-1"]).status_code == 403
+    assert not Drill.objects.exists()
+
+
+def test_an_admin_begins_and_ends_one(log_in, pods):
+    admin = log_in("ada")
+    assert begin(admin, servers=["pod-1", "pod-2"]).status_code == 302
+    page = text_of(admin.get("/drills"))
+    assert "1 drill under way" in page
+    assert "0 of 2 servers pretend now: pod-1, pod-2" in page
+    drill = Drill.objects.get()
+    typed = {"act": "end", "drill": drill.pk, "reason": "Ended on the page of drills"}
+    assert admin.post("/drills", typed).status_code == 302
+    page = text_of(admin.get("/drills"))
+    assert "No drill is under way." in page
+    assert "To see what happens" in page
+
+
+def test_what_makes_no_sense_is_said_and_what_was_typed_is_kept(log_in, pods):
+    answer = begin(log_in("ada"), servers=["pod-1"], minutes="500", reason="A long one, to be sure")
+    assert answer.status_code == 422
+    page = answer.content.decode()
+    assert "Enter a number from 1 to 60." in page
+    assert "A long one, to be sure" in page
+    assert '<option value="pod-1" selected>' in page
+
+
+def test_what_is_typed_by_who_wants_harm_is_refused(log_in, pods):
+    admin = log_in("ada")
+    for wrong in (
+        {"servers": ["<script>"]},
+        {"who": "percent", "percent": "1e3"},
+        {"who": "service", "service": "\x00"},
+        {"minutes": "99999999999999999999", "servers": ["pod-1"]},
+        {"act": "end", "drill": "-1"},
+        {"act": "end", "drill": "123456"},
+    ):
+        assert begin(admin, **wrong).status_code in (404, 422)
+    assert not Drill.objects.exists()
+
+
+def test_a_server_in_a_drill_is_told_apart_from_one_without_redis(log_in, production):
+    put_server("pod-1", mode="drill", mode_cause="drill 1: Redis is taken to be gone")
+    page = log_in("vera").get("/servers").content.decode()
+    assert 'data-kind="drill"' in page
+    assert "1 server in a drill" in text_of(log_in("vera").get("/"))
+
+
+def test_a_server_says_what_it_allows_alone_of_every_rule(log_in, pods, production):
+    from controlplane.audit.actor import Actor
+    from controlplane.fleet.models import Server
+
+    edits.set_vendor_limit(
+        environment=production,
+        dependency="search",
+        name="per-minute",
+        limit=1000,
+        window_s=60,
+        expected_version=None,
+        algorithm="sliding_window",
+        failure_policy="reserved",
+        reason="for a test of it",
+        actor=Actor(name="seed", role="admin", origin="command"),
+    )
+    viewer = log_in("vera")
+    assert "0 of 1,000 here: it holds no piece of the 100" in text_of(viewer.get("/servers/pod-1"))
+    boot = Server.objects.get(name="pod-1").boot
+    Piece.objects.create(
+        environment=production,
+        server="pod-1",
+        boot=boot,
+        level=1,
+        place=0,
+        offered=1,
+        terms=1,
+        hold_ms=1,
+    )
+    page = text_of(viewer.get("/servers/pod-1"))
+    assert "50 of 1,000 here" in page
+    assert re.search(r"requests tier pro 1,000 / 60 s local_share \d+ of 1,000 here", page)
+    assert viewer.get("/servers/nobody").status_code == 404
