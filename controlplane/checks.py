@@ -39,6 +39,48 @@ def limits_and_queue_are_apart(**_: Any) -> list[checks.CheckMessage]:
 
 
 @checks.register(deploy=True)
+def nothing_secret_in_the_clear(**_: Any) -> list[checks.CheckMessage]:
+    """Only said: whose network it is, is for its owner to know."""
+    plain = {
+        "FUSEBOARD_REDIS_URL": settings.REDIS_URL.startswith("redis"),
+        "FUSEBOARD_BROKER_URL": settings.BROKER_URL.startswith("redis"),
+        "DATABASE_URL": "sslmode=verify-full" not in settings.DATABASE_URL,
+    }
+    urls = {
+        "FUSEBOARD_REDIS_URL": settings.REDIS_URL,
+        "FUSEBOARD_BROKER_URL": settings.BROKER_URL,
+        "DATABASE_URL": settings.DATABASE_URL,
+    }
+    return [
+        checks.Info(
+            f"{name} names another machine, and does not ask for TLS.",
+            hint="Passwords cross the network: use rediss://, and sslmode=verify-full for Postgres.",
+            id="fuseboard.I001",
+        )
+        for name, url in urls.items()
+        if plain[name] and not url.startswith("rediss") and _is_elsewhere(url)
+    ]
+
+
+def _is_elsewhere(url: str) -> bool:
+    host = url.partition("://")[2].rpartition("@")[2].partition("/")[0]
+    return bool(host) and not host.startswith(("127.", "localhost", "[::1]", "%2F"))
+
+
+@checks.register(deploy=True)
+def operators_give_a_second_factor(**_: Any) -> list[checks.CheckMessage]:
+    if settings.MFA_ROLES or settings.OIDC_NAME:
+        return []
+    return [
+        checks.Info(
+            "Nobody has to give a second factor.",
+            hint="FUSEBOARD_MFA_ROLES=operator,admin asks those for one who can lift a limit.",
+            id="fuseboard.I002",
+        )
+    ]
+
+
+@checks.register(deploy=True)
 def served_where_said(**_: Any) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
     if not settings.ORIGINS:

@@ -103,7 +103,11 @@ INSTALLED_APPS = [
     *accounts.APPS,
 ]
 
+#: Opens /metrics, to whoever has no API token.
+METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")
+
 MIDDLEWARE = [
+    "controlplane.metrics.Measured",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.StaticFiles",
     "csp.middleware.CSPMiddleware",
@@ -196,7 +200,7 @@ CSRF_TRUSTED_ORIGINS = ORIGINS
 
 SECURE_SSL_REDIRECT = not PLAIN_HTTP
 # Probes come from the node itself, without TLS.
-SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics$"]
 SECURE_HSTS_SECONDS = 0 if PLAIN_HTTP else 365 * 86_400
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"

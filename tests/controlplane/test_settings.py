@@ -42,6 +42,7 @@ def documented(tmp_path: Path) -> dict[str, str]:
         "FUSEBOARD_SECRET_KEY": "k" * 25 + "0123456789" * 5,
         "FUSEBOARD_ALLOWED_HOSTS": "board.example.com",
         "FUSEBOARD_ORIGINS": "https://board.example.com",
+        "FUSEBOARD_MFA_ROLES": "operator,admin",
         "FUSEBOARD_DATA_DIR": str(tmp_path),
     }
 

@@ -1,0 +1,128 @@
+"""What Prometheus sees of a web process: its requests, and what Postgres knows of the whole.
+
+Opened by FUSEBOARD_METRICS_TOKEN or any API token. Labels are routes and words of ours, never what
+somebody typed, so that their number stays small.
+"""
+
+from collections.abc import Callable, Iterable
+from hmac import compare_digest
+from time import perf_counter
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError
+from django.db.models import Count
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from controlplane.accounts import tokens
+from controlplane.accounts.models import Login
+from controlplane.breakers.models import Override
+from controlplane.fleet.models import Server
+from controlplane.policies.models import Environment
+from controlplane.publishing.models import OutboxEntry
+
+REGISTRY = CollectorRegistry(auto_describe=False)
+
+REQUESTS = Counter(
+    "fuseboard_web_requests", "Requests by route and status.", ["route", "status"], registry=REGISTRY
+)
+SECONDS = Histogram(
+    "fuseboard_web_request_seconds",
+    "Time from a request to its answer.",
+    ["route"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+    registry=REGISTRY,
+)
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Measured:
+    """Counts every request under the name of its route."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        began = perf_counter()
+        response = self.get_response(request)
+        found = request.resolver_match
+        route = (found.view_name or "unnamed") if found else "none"
+        REQUESTS.labels(route, str(response.status_code)).inc()
+        SECONDS.labels(route).observe(perf_counter() - began)
+        return response
+
+
+class Whole(Collector):
+    """Reads Postgres at every scrape; without it, says so and nothing else."""
+
+    def collect(self) -> Iterable[Metric]:
+        up = GaugeMetricFamily("fuseboard_postgres_up", "1 while Postgres answers.")
+        try:
+            found = [*self._configuration(), *self._fleet()]
+        except (OperationalError, InterfaceError):
+            found, answers = [], 0
+        else:
+            answers = 1
+        up.add_metric([], answers)
+        return [up, *found]
+
+    def _configuration(self) -> Iterable[Metric]:
+        revision = GaugeMetricFamily("fuseboard_revision", "The newest revision.", labels=["environment"])
+        for slug, number in Environment.objects.values_list("slug", "revision"):
+            revision.add_metric([slug], number)
+        waiting = OutboxEntry.objects.filter(published_at__isnull=True).count()
+        logins = Login.objects.filter(ended_at__isnull=True, expires_at__gt=Now()).count()
+        return [
+            revision,
+            GaugeMetricFamily("fuseboard_outbox_waiting", "Edits that are not published yet.", value=waiting),
+            GaugeMetricFamily("fuseboard_logins", "Sessions of people.", value=logins),
+        ]
+
+    def _fleet(self) -> Iterable[Metric]:
+        servers = GaugeMetricFamily(
+            "fuseboard_fleet_servers",
+            "Servers by state and mode, as last written.",
+            labels=["environment", "state", "mode"],
+        )
+        rows = Server.objects.values_list("environment", "state", "mode").annotate(Count("pk")).order_by()
+        for environment, state, mode, count in rows:
+            servers.add_metric([environment, state, mode], count)
+        held = GaugeMetricFamily(
+            "fuseboard_breakers_held", "Breakers that somebody holds.", labels=["environment", "mode"]
+        )
+        in_force = Override.objects.filter(ended_at__isnull=True, expires_at__gt=Now())
+        by_mode = in_force.values_list("dependency__environment", "mode").annotate(Count("pk")).order_by()
+        for environment, mode, count in by_mode:
+            held.add_metric([environment, mode], count)
+        return [servers, held]
+
+
+REGISTRY.register(Whole())
+ProcessCollector(registry=REGISTRY)
+
+
+@require_GET
+def metrics(request: HttpRequest) -> HttpResponse:
+    if not _may_read(request.headers.get("Authorization", "")):
+        refusal = HttpResponse("An API token, or FUSEBOARD_METRICS_TOKEN.", status=401)
+        refusal.headers["WWW-Authenticate"] = "Bearer"
+        return refusal
+    return HttpResponse(generate_latest(REGISTRY), content_type=_CONTENT_TYPE)
+
+
+def _may_read(authorization: str) -> bool:
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        return False
+    expected = settings.METRICS_TOKEN
+    if expected and compare_digest(token.encode(), expected.encode()):
+        return True
+    try:
+        return tokens.user_of(token) is not None
+    except (OperationalError, InterfaceError):
+        return False
