@@ -158,8 +158,10 @@ class Agent(Lifetime, Blocks):
 
     def finish(self, decision: Decision) -> None:
         """The request has ended, once: free the slots it held. Its other costs stay spent."""
-        if decision.charges:
-            self._tell(lambda: self._runtime.admission.finish(decision))
+        for charge in decision.charges:
+            if charge.local or charge.demand.holds_slots:
+                self._tell(lambda: self._runtime.admission.finish(decision))
+                return
 
     def give_back(self, taken: Decision | Permit) -> None:
         """The request was not served, or the call not made, after all: it spent nothing."""

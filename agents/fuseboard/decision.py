@@ -12,7 +12,7 @@ from msgspec import Struct
 from fuseboard.contract.words import Algorithm, BreakerState, Mode, Reason
 
 
-class LimitStatus(Struct, frozen=True, kw_only=True):
+class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
     """One limit that was checked, for response headers and ``explain``."""
 
     name: str
@@ -86,7 +86,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         return ", ".join(f"{kind} {name!r}" for kind, name in names if name) or "a caller without a tenant"
 
 
-class Permit(Struct, kw_only=True):
+class Permit(Struct, kw_only=True, gc=False):
     """Leave to make one call to a dependency. Report its outcome exactly once."""
 
     decision: Decision

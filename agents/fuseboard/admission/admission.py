@@ -12,8 +12,9 @@ import msgspec
 from fuseboard.admission.alone import stand_by
 from fuseboard.admission.answers import Answers
 from fuseboard.admission.batch import Batcher
-from fuseboard.admission.calls import CallAdmission, Lane
+from fuseboard.admission.calls import CallAdmission
 from fuseboard.admission.domains import RequestDomains
+from fuseboard.admission.lanes import MAX_LANES, CallLane
 from fuseboard.admission.leases import Leases
 from fuseboard.admission.reports import Reports
 from fuseboard.admission.requests import RequestAdmission
@@ -33,8 +34,8 @@ from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
 #: A slot or a probe may be free long before its lease ends: whoever waits looks this often.
 LOOK_AGAIN_S = 0.02
 
-#: Dependencies, by tenant, whose usual call is kept worked out; beyond that all are forgotten.
-MAX_LANES = 50_000
+#: What a call costs unless somebody says more.
+ONE = 1
 
 
 class Admission:
@@ -102,7 +103,7 @@ class Admission:
             answers=answers,
             on_change=on_change,
         )
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._lanes: dict[tuple[str, str], CallLane] = {}
         #: One plain request of a tenant that is paid for already, decided at once; else ``None``: ask.
         self.leased = self._requests.leased
         configuration.listen(self._requests.adopt)
@@ -139,10 +140,13 @@ class Admission:
         With ``wait_s``, a refusal that ends within that time is waited for. Nothing that Redis
         does makes this raise; ``Misconfigured`` for a cost that can never be right.
         """
-        if costs is None and subject is NOBODY and type(cost) is int and cost == 1:
+        # The usual request. By identity, for True is no cost although it equals 1.
+        if cost is ONE and costs is None and subject is NOBODY:
             decision = self.leased(tenant)
             if decision is not None:
                 return _at_once(decision)
+            if wait_s <= 0 and (lane := self._requests.plain_lane(tenant)) is not None:
+                return self._requests.decide(lane)
         charged = costs_of(cost, costs)
         if wait_s <= 0:
             return self._requests.admit(tenant, charged, subject)
@@ -173,7 +177,8 @@ class Admission:
         when something is scarce. ``spend_quota`` spends its quotas on requests as well, first;
         they are given back when the dependency refuses: for work that no request began.
         """
-        if costs is None and wait_s <= 0 and not spend_quota and type(cost) is int and cost == 1:
+        # The usual call, worked out once. By identity, for True is no cost although it equals 1.
+        if cost is ONE and costs is None and wait_s <= 0 and not spend_quota:
             lane = self._lanes.get((dependency, tenant))
             if lane is not None and lane.changes == self._configuration.changes:
                 return self._calls.admit(lane)
@@ -201,7 +206,9 @@ class Admission:
         calls = self._calls
         if not tenant:
             return await calls.admit(calls.lane(dependency, costs, "", None))
-        _, rules = await self._requests.rules_of(tenant)
+        rules = self._configuration.snapshot.quotas_of(tenant)
+        if not rules.met:
+            rules = await self._configuration.meet(tenant)
         if not spend_quota:
             return await calls.admit(calls.lane(dependency, costs, tenant, rules))
         decision = await self._requests.admit(tenant, costs, NOBODY)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from fuseboard.admission.demand import Demand
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.policy import Limit
@@ -74,23 +76,41 @@ class Answers:
 
 def statuses(demand: Demand, left: tuple[int, ...] = (), spent: str = "") -> tuple[LimitStatus, ...]:
     """What is left of each limit, as far as it was learned; ``spent`` names one of which nothing is."""
-    if left:
-        return tuple([_status(ref.limit, calls) for ref, calls in zip(demand.refs, left, strict=True)])
-    return tuple([_status(ref.limit, 0 if ref.limit.name == spent else None) for ref in demand.refs])
+    unlearned = demand.statuses
+    if unlearned is None:
+        unlearned = demand.statuses = tuple([_status(ref.limit) for ref in demand.refs])
+    if not left:
+        if not spent:
+            return unlearned
+        return tuple(
+            [
+                replace(status, remaining=0, warning=_warns(ref.limit, 0)) if status.name == spent else status
+                for status, ref in zip(unlearned, demand.refs, strict=True)
+            ]
+        )
+    if demand.warns:
+        return tuple(
+            [
+                replace(status, remaining=calls, warning=_warns(ref.limit, calls))
+                for status, ref, calls in zip(unlearned, demand.refs, left, strict=True)
+            ]
+        )
+    return tuple([replace(status, remaining=calls) for status, calls in zip(unlearned, left, strict=True)])
 
 
-def _status(limit: Limit, left: int | None) -> LimitStatus:
-    warned = limit.warn_percent and left is not None
+def _status(limit: Limit) -> LimitStatus:
     return LimitStatus(
         name=limit.name,
         limit=limit.limit,
         window_ms=limit.window_ms,
-        remaining=left,
-        warning=bool(warned and (limit.limit - (left or 0)) * 100 >= limit.warn_percent * limit.limit),
         algorithm=limit.algorithm,
         measure=limit.measure,
         shadow=limit.shadow,
     )
+
+
+def _warns(limit: Limit, left: int) -> bool:
+    return limit.warn_percent > 0 and (limit.limit - left) * 100 >= limit.warn_percent * limit.limit
 
 
 def reason_of(limit: Limit, usual: Reason) -> Reason:

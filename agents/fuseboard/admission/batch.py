@@ -17,13 +17,12 @@ from typing import Protocol
 import msgspec
 
 from fuseboard.admission.demand import Demand
-from fuseboard.admission.handing_out import give_back, hand_out_all, hand_out_shares
+from fuseboard.admission.handing_out import hand_out_all, hand_out_shares
 from fuseboard.admission.question import (
     ADMITS,
     BYPASS,
     LATE,
     PROBES,
-    Answer,
     Caller,
     Domain,
     Question,
@@ -36,7 +35,7 @@ from fuseboard.store.scripts import ADMIT
 #: A timer that fires this much too late says that the loop was busy, not that Redis is slow.
 LOOP_LAG_S = 0.002
 
-#: Calls, and different kinds of calls, in one question at most; the rest ask next.
+#: Calls of one kind, and different kinds of calls, in one question at most; the rest ask next.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
 
@@ -74,18 +73,24 @@ class Batcher:
     def ask(self, domain: Domain, demand: Demand) -> Caller:
         """Join the question about ``domain`` that gathers now."""
         question = domain.gathering
-        if question is None or question.calls >= MAX_CALLS:
+        if question is not None:
+            callers = question.groups.get(demand)
+            if callers is not None and len(callers) < MAX_CALLS:
+                caller: Caller = Future(loop=self._loop)
+                callers.append(caller)
+                return caller
+        return self._ask_anew(domain, demand)
+
+    def _ask_anew(self, domain: Domain, demand: Demand) -> Caller:
+        """As the first caller of its kind."""
+        question = domain.gathering
+        if question is None or demand in question.groups or len(question.groups) >= MAX_GROUPS:
             question = self._begin(domain)
         caller: Caller = Future(loop=self._loop)
-        callers = question.groups.get(demand)
-        if callers is not None:
-            callers.append(caller)
-        elif len(question.groups) < MAX_GROUPS:
-            question.groups[demand] = [caller]
-        else:
-            question = self._begin(domain)
-            question.groups[demand] = [caller]
-        question.calls += 1
+        question.groups[demand] = [caller]
+        if question.eager:
+            domain.gathering = None
+            self._send(domain, question)
         return caller
 
     def close(self) -> None:
@@ -109,7 +114,9 @@ class Batcher:
         domain.gathering = question
         self._watch(question, loop)
         question.held = domain.in_flight is not None
-        if not question.held:
+        # Whoever came alone last time comes alone: it need not wait for the end of the tick.
+        question.eager = domain.lonely and not question.held
+        if not question.held and not question.eager:
             self._schedule(domain, loop)
         return question
 
@@ -140,6 +147,7 @@ class Batcher:
             question.tell_all(None)
             return
         domain.in_flight = question
+        domain.lonely = question.calls == 1
         question.sent_at = monotonic()
         if not question.held and question.sent_at - question.begun > LOOP_LAG_S:
             # The loop was busy between the first caller and this tick: Redis gets its full time.
@@ -241,13 +249,3 @@ class Batcher:
                 self._schedule(domain, loop)
         elif domain.gathering is question:
             domain.gathering = None
-
-
-async def ask_for(batcher: Batcher, domain: Domain, demand: Demand) -> Answer | None:
-    """Ask; a caller cancelled in the moment of its answer gives back what it was granted."""
-    caller = batcher.ask(domain, demand)
-    try:
-        return await caller
-    except asyncio.CancelledError:
-        give_back(domain, demand, caller)
-        raise

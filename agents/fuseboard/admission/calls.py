@@ -8,9 +8,9 @@ from typing import NoReturn
 
 from fuseboard.admission.answers import Answers, Refusal, reason_of, statuses
 from fuseboard.admission.batch import Batcher
-from fuseboard.admission.demand import Demand
 from fuseboard.admission.gate import Gate
 from fuseboard.admission.handing_out import give_back
+from fuseboard.admission.lanes import CallLane
 from fuseboard.admission.leases import Leases, Supply
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
@@ -39,19 +39,6 @@ _BREAKER_REASONS = {
 CLOSED, LOCAL, OK = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK
 
 
-class Lane:
-    """What decides like calls: worked out once, and kept until a rule changes."""
-
-    __slots__ = ("changes", "demand", "gate", "snapshot")
-
-    def __init__(self, snapshot: Snapshot, gate: Gate, demand: Demand, changes: int) -> None:
-        self.snapshot = snapshot
-        self.gate = gate
-        self.demand = demand
-        #: Of the configuration, when it was worked out.
-        self.changes = changes
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAdmission:
     environment: str
@@ -67,17 +54,17 @@ class CallAdmission:
     on_change: Callable[[], None]
     gates: dict[str, Gate] = field(default_factory=dict)
 
-    def lane(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> Lane:
+    def lane(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> CallLane:
         """``rules`` are those of ``tenant``, when its quotas on the dependency bind too."""
         gate = self.gates.get(dependency) or self.gate(dependency)
-        return Lane(
+        return CallLane(
             self.configuration.snapshot,
             gate,
             gate.demand(costs, tenant, rules),
             self.configuration.changes,
         )
 
-    async def admit(self, lane: Lane) -> Permit:
+    async def admit(self, lane: CallLane) -> Permit:
         gate, demand = lane.gate, lane.demand
         if (
             gate.denial is not None
@@ -127,7 +114,7 @@ class CallAdmission:
             tally=tally if tally.generation == generation else None,
         )
 
-    def _from_stock(self, lane: Lane) -> Permit | None:
+    def _from_stock(self, lane: CallLane) -> Permit | None:
         """A call that was leased before, while the fleet's breaker is closed."""
         gate, demand = lane.gate, lane.demand
         if gate.state is not BreakerState.CLOSED or gate.dependency.override is not None:
@@ -233,7 +220,7 @@ class CallAdmission:
         held = self.configuration.override_in_force(dependency)
         return held.mode if held is not None else None
 
-    def _look_closely(self, lane: Lane) -> None:
+    def _look_closely(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what is known here already refuses the call."""
         gate, demand, held = lane.gate, lane.demand, lane.gate.dependency.override
         override = self.override(gate.name)
@@ -254,7 +241,7 @@ class CallAdmission:
             if wait > 0:
                 self._refuse(lane, Refusal(Reason.BREAKER_OPEN, gate.name, wait))
 
-    def _refuse_by_answer(self, lane: Lane, answer: Answer) -> NoReturn:
+    def _refuse_by_answer(self, lane: CallLane, answer: Answer) -> NoReturn:
         gate, demand = lane.gate, lane.demand
         gate.not_sent()
         wait_s = answer.wait_us / 1_000_000
@@ -269,7 +256,7 @@ class CallAdmission:
             demand.deny(refusal.reason, refusal.rule, monotonic() + wait_s)
         self._refuse(lane, refusal, statuses(demand, answer.left))
 
-    def _decide_locally(self, lane: Lane) -> Permit:
+    def _decide_locally(self, lane: CallLane) -> Permit:
         gate, demand = lane.gate, lane.demand
         self.counters.decided_locally()
         blocked = self.local.take(demand, self.health.local_part)
@@ -284,7 +271,7 @@ class CallAdmission:
         )
         return Permit(decision=decision, dependency=gate.name, generation=0)
 
-    def _refuse(self, lane: Lane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
+    def _refuse(self, lane: CallLane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
         name = lane.gate.name
         self.counters.call_refused(name, refusal.reason)
         raise Refused(self.answers.refuse(lane.snapshot, refusal, limits, dependency=name))

@@ -13,6 +13,7 @@ from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
 
 if TYPE_CHECKING:
     from fuseboard.admission.leases import Supply
+    from fuseboard.decision import LimitStatus
 
 #: Sub-buckets of a sliding window: the effective window is one tenth longer than promised.
 RING_SIZE = 10
@@ -91,6 +92,9 @@ class Demand:
     """Limits, and what a call costs each. Made once for all like calls: identity is equality."""
 
     __slots__ = (
+        "_first",
+        "_new",
+        "_places",
         "_texts",
         "bulk",
         "costs",
@@ -102,7 +106,9 @@ class Demand:
         "plain",
         "priority",
         "refs",
+        "statuses",
         "supply",
+        "warns",
     )
 
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
@@ -122,10 +128,32 @@ class Demand:
         self.supply: Supply | None = None
         #: It must be settled when the call has ended, or its slots are lost until their lease ends.
         self.holds_slots = any(ref.is_slot for ref in refs)
+        #: What a caller is told of its limits, before it is known what is left; and whether some warn.
+        self.statuses: tuple[LimitStatus, ...] | None = None
+        self.warns = any(ref.limit.warn_percent for ref in refs)
         #: One call of a tenant's and of nobody in particular: nearly every request there is.
         self.plain = False
+        # As the first of a question, which it nearly always is.
+        self._new = (0,) * len(refs)
+        self._places = tuple(range(1, len(refs) + 1))
+        self._first = dict(zip(self.keys, self._places, strict=True))
         #: How it is put to Redis, by the places its counters have in a question.
         self._texts: dict[tuple[int, ...], GroupText] = {}
+
+    def find(self, numbers: dict[bytes, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Number its counters in a question that has counted ``numbers`` before.
+
+        Returns what the question says of each, 0 for a new one, and the number each has got.
+        """
+        if not numbers and len(self._first) == len(self.keys):
+            numbers.update(self._first)
+            return self._new, self._places
+        seen, places = [], []
+        for key in self.keys:
+            number = numbers.get(key, 0)
+            seen.append(number)
+            places.append(number or numbers.setdefault(key, len(numbers) + 1))
+        return tuple(seen), tuple(places)
 
     def text(self, places: tuple[int, ...], part: float, now_us: int) -> GroupText:
         """How it is put to Redis: ``places`` are 0 for a counter new to the question, or its number there."""

@@ -21,12 +21,13 @@ MAX_DEMANDS = 2_000
 class LimitDomain:
     """Limits that one script may decide together."""
 
-    __slots__ = ("_settlements", "gathering", "in_flight", "name")
+    __slots__ = ("_settlements", "gathering", "in_flight", "lonely", "name")
 
     def __init__(self, name: str, settlements: Settlements) -> None:
         self.name = name
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
+        self.lonely = False
         self._settlements = settlements
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:

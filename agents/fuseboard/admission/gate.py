@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import ceil
 from time import monotonic
 
@@ -23,6 +22,7 @@ from fuseboard.admission.question import (
     Question,
 )
 from fuseboard.admission.settlements import Settlements
+from fuseboard.admission.tallies import PendingReport, Tally
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency
@@ -46,43 +46,6 @@ _PROBE_OUTCOMES = {Outcome.NEUTRAL: 0, Outcome.OK: 1, Outcome.SLOW: 2, Outcome.F
 _STATES = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
 
 
-@dataclass(slots=True)
-class PendingReport:
-    """Outcomes of one generation, not sent yet."""
-
-    ok: int = 0
-    failure: int = 0
-    slow: int = 0
-    #: Failures since the last success among them.
-    tail: int = 0
-    #: For how long the vendor asked to be left alone, in milliseconds.
-    cooldown_ms: int = 0
-    probes: list[tuple[str, int]] = field(default_factory=list)
-
-
-class Tally:
-    """Calls that went well under one generation of a breaker, and were not counted yet.
-
-    Nearly every call ends so: a number here, and everything else when the next report is sent, or
-    before anything else is counted.
-    """
-
-    __slots__ = ("gate", "generation", "ok", "scheduled")
-
-    def __init__(self, gate: "Gate", generation: int) -> None:
-        self.gate = gate
-        self.generation = generation
-        self.ok = 0
-        #: It is in the list of those that will be counted.
-        self.scheduled = False
-
-    def count(self) -> None:
-        """Count them wherever outcomes are counted."""
-        if self.ok:
-            ok, self.ok = self.ok, 0
-            self.gate.went_well(ok, self.generation)
-
-
 class Gate:
     """A dependency's domain. ``on_change`` is called when its state is no longer what was last seen."""
 
@@ -101,6 +64,7 @@ class Gate:
         self.name = dependency.name
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
+        self.lonely = False
         self.denial: Denial | None = None
         self.local = LocalBreaker()
         self.pending: dict[int, PendingReport] = {}

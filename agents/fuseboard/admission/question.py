@@ -79,10 +79,12 @@ Caller = asyncio.Future[Answer | None]
 
 
 class Domain(Protocol):
-    """What a question is about. ``gathering`` and ``in_flight`` belong to the batcher."""
+    """What a question is about. The attributes belong to the batcher."""
 
     gathering: "Question | None"
     in_flight: "Question | None"
+    #: The last question was of one caller only.
+    lonely: bool
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
         """All keys of a question about limits of these ``keys``, and the breaker's part of it."""
@@ -105,10 +107,10 @@ class Question:
 
     __slots__ = (
         "begun",
-        "calls",
         "counters",
         "deadline",
         "domain",
+        "eager",
         "groups",
         "held",
         "over",
@@ -122,8 +124,7 @@ class Question:
         self.groups: dict[Demand, list[Caller]] = {}
         #: How many counters there are, and which of them each group asks for; known when it is sent.
         self.counters = 0
-        self.places: list[list[int]] = []
-        self.calls = 0
+        self.places: list[tuple[int, ...]] = []
         #: When its first caller came, and until when that one waits at most; monotonic seconds.
         self.begun = monotonic()
         self.deadline = self.begun + deadline_s
@@ -131,8 +132,14 @@ class Question:
         self.sent_at = 0.0
         #: It waits behind an earlier question about the same domain.
         self.held = False
+        #: It is sent as soon as it has a caller.
+        self.eager = False
         #: Every caller has been told something.
         self.over = False
+
+    @property
+    def calls(self) -> int:
+        return sum(map(len, self.groups.values()))
 
     def write(self, not_after: int, part: float, now_us: int) -> tuple[tuple[bytes, ...], bytes]:
         """Keys and text of the question, as ``admit.lua`` takes them."""
@@ -143,16 +150,8 @@ class Question:
         numbers: dict[bytes, int] = {}
         groups: list[tuple[GroupText, int]] = []
         for demand, callers in self.groups.items():
-            seen, places = [], []
-            for key in demand.keys:
-                number = numbers.get(key)
-                if number is None:
-                    number = numbers[key] = len(numbers) + 1
-                    seen.append(0)
-                else:
-                    seen.append(number)
-                places.append(number)
-            groups.append((demand.text(tuple(seen), part, now_us), demand.bulk or len(callers)))
+            seen, places = demand.find(numbers)
+            groups.append((demand.text(seen, part, now_us), demand.bulk or len(callers)))
             self.places.append(places)
         self.counters = len(numbers)
         keys, guard = self.domain.put(tuple(numbers))

@@ -4,7 +4,8 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from fuseboard.admission.gate import Gate, Tally
+from fuseboard.admission.gate import Gate
+from fuseboard.admission.tallies import Tally
 from fuseboard.contract.policy import Tuning
 from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth

@@ -1,24 +1,29 @@
 """Requests that enter a service: decided by the quotas of their tenant, or of an address or key."""
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 from time import monotonic
 
 from fuseboard.admission.answers import Answers, Refusal, reason_of, statuses
-from fuseboard.admission.batch import Batcher, ask_for
-from fuseboard.admission.demand import Demand
-from fuseboard.admission.domains import LimitDomain, RequestDomains
+from fuseboard.admission.batch import Batcher
+from fuseboard.admission.domains import RequestDomains
+from fuseboard.admission.handing_out import give_back
+from fuseboard.admission.lanes import MAX_LANES, RequestLane
 from fuseboard.admission.leases import Leases, Supply
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.question import Answer
 from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.snapshot import Snapshot, TenantRules
+from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.health import StoreHealth
-from fuseboard.subject import Costs, Subject
+from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
+
+#: Members of enumerations are slow to look up in Python 3.11.
+SHARED = Mode.SHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,25 +39,78 @@ class RequestAdmission:
     answers: Answers
     #: By tenant, what supplies its plain requests.
     stocked: dict[str, Supply] = field(default_factory=dict)
+    #: By tenant, what decides its plain requests.
+    lanes: dict[str, RequestLane] = field(default_factory=dict)
 
     async def admit(self, tenant: str, costs: Costs, subject: Subject) -> Decision:
         """Decide a request of ``tenant``; without one, by the limits on its address or key."""
         if tenant:
-            snapshot, rules = await self.rules_of(tenant)
-            if rules.suspended:
-                decision = self.answers.refuse(
-                    snapshot, Refusal(Reason.SUSPENDED, "suspended"), tenant=tenant
-                )
-            elif not rules.quotas:
-                decision = self.answers.allow(snapshot, tenant=tenant)
-            else:
-                domain, demand = self.domains.of_tenant(tenant, rules, costs, subject)
-                decision = await self.spend(snapshot, domain, demand, tenant)
+            if not self.configuration.snapshot.quotas_of(tenant).met:
+                await self.configuration.meet(tenant)
+            return await self.decide(self.lane(tenant, costs, subject))
+        decision = await self._of_nobody(self.configuration.snapshot, costs, subject)
+        self.counters.request("-", decision.allowed, decision.reason)
+        return decision
+
+    def plain_lane(self, tenant: str) -> RequestLane | None:
+        """What decides one plain request of a tenant; ``None`` when its record must be looked up first."""
+        lane = self.lanes.get(tenant)
+        if lane is None or lane.changes != self.configuration.changes:
+            if not tenant or not self.configuration.snapshot.quotas_of(tenant).met:
+                return None
+            if len(self.lanes) >= MAX_LANES:
+                self.lanes.clear()
+            lane = self.lanes[tenant] = self.lane(tenant, ONE_CALL, NOBODY)
+        return lane
+
+    def lane(self, tenant: str, costs: Costs, subject: Subject) -> RequestLane:
+        snapshot = self.configuration.snapshot
+        rules = snapshot.quotas_of(tenant)
+        domain, demand = self.domains.of_tenant(tenant, rules, costs, subject)
+        return RequestLane(
+            snapshot,
+            domain,
+            demand,
+            tenant,
+            suspended=rules.suspended,
+            changes=self.configuration.changes,
+        )
+
+    async def decide(self, lane: RequestLane) -> Decision:
+        """Decide one request, and count it when it is a tenant's."""
+        demand = lane.demand
+        if lane.suspended:
+            decision = self.answers.refuse(
+                lane.snapshot, Refusal(Reason.SUSPENDED, "suspended"), tenant=lane.tenant
+            )
+        elif not demand.refs:
+            decision = self.answers.allow(lane.snapshot, tenant=lane.tenant)
+        elif (demand.never is not None or demand.denial is not None) and (
+            refused := self._refuse_by_what_is_known(lane)
+        ) is not None:
+            decision = refused
         else:
-            snapshot = self.configuration.snapshot
-            decision = await self._of_nobody(snapshot, costs, subject)
-        if not decision.leased:  # those are counted together when their lease ends
-            self.counters.request(tenant or "-", decision.allowed, decision.reason)
+            if demand.leasable:
+                supply = demand.supply or self._supply(lane)
+                if (lease := self.leases.spend(supply)) is not None:
+                    return lease.decision  # those are counted together when their lease ends
+                self.leases.note(supply)
+            answer: Answer | None = None
+            if self.health.mode is SHARED or self._asks_in_a_ramp():
+                caller = self.batcher.ask(lane.domain, demand)
+                try:
+                    answer = await caller
+                except asyncio.CancelledError:
+                    give_back(lane.domain, demand, caller)
+                    raise
+            if answer is None:
+                decision = self._decide_locally(lane)
+            else:
+                if answer.decision is None:
+                    answer.decision = self._conclude(lane, answer)
+                decision = answer.decision
+        if lane.tenant:
+            self.counters.request(lane.tenant, decision.allowed, decision.reason)
         return decision
 
     def leased(self, tenant: str) -> Decision | None:
@@ -74,66 +132,30 @@ class RequestAdmission:
         self.stocked.clear()
         self.leases.drop()
 
-    async def rules_of(self, tenant: str) -> tuple[Snapshot, TenantRules]:
-        snapshot = self.configuration.snapshot
-        rules = snapshot.quotas_of(tenant)
-        if not rules.met:
-            await self.configuration.meet(tenant)
-            snapshot = self.configuration.snapshot
-            rules = snapshot.quotas_of(tenant)
-        return snapshot, rules
-
-    async def spend(self, snapshot: Snapshot, domain: LimitDomain, demand: Demand, tenant: str) -> Decision:
-        """Spend what ``demand`` asks for, in Redis or of this server's share."""
-        if not demand.refs:
-            return self.answers.allow(snapshot, tenant=tenant)
-        if (never := demand.never) is not None:
-            refusal = Refusal(reason_of(never, Reason.QUOTA), never.name)
-            return self._refuse(snapshot, demand, refusal, tenant)
-        if (denial := demand.denial) is not None:
-            if (left_s := denial.left_s(monotonic())) > 0:
-                return self._refuse(snapshot, demand, Refusal(denial.reason, denial.rule, left_s), tenant)
-            demand.denial = None
-        if demand.supply is None and demand.leasable:
-            demand.supply = self._supply(domain, demand, tenant)
-        if demand.supply is not None:
-            if (lease := self.leases.spend(demand.supply)) is not None:
-                return lease.decision
-            self.leases.note(demand.supply)
-        answer = await self.ask(domain, demand)
-        if answer is None:
-            return self._decide_locally(snapshot, demand, tenant)
-        if answer.decision is None:
-            answer.decision = self._decide(snapshot, domain, demand, tenant, answer)
-        return answer.decision
-
-    def _decide(
-        self, snapshot: Snapshot, domain: LimitDomain, demand: Demand, tenant: str, answer: Answer
-    ) -> Decision:
+    def _conclude(self, lane: RequestLane, answer: Answer) -> Decision:
         """What Redis's answer means to all who share it."""
+        demand = lane.demand
         limits = statuses(demand, answer.left)
         if answer.granted:
-            charge = Charge(domain.name, demand, answer.at_us, answer.token)
-            return self._allow(snapshot, limits, tenant, charge)
+            charge = Charge(lane.domain.name, demand, answer.at_us, answer.token)
+            return self.answers.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
         blocking = demand.refs[answer.blocked - 1].limit
         refusal = Refusal(reason_of(blocking, Reason.QUOTA), blocking.name, answer.wait_us / 1_000_000)
         # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
         if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
             demand.deny(refusal.reason, refusal.rule, monotonic() + refusal.wait_s)
-        return self.answers.refuse(snapshot, refusal, limits, tenant=tenant)
+        return self.answers.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
 
-    async def ask(self, domain: LimitDomain, demand: Demand) -> Answer | None:
-        """Redis's answer; ``None`` when it cannot be asked or does not answer, or the ramp says local."""
-        if self.health.mode is Mode.LOCAL:
-            return None
+    def _asks_in_a_ramp(self) -> bool:
+        """Not in local mode, and in a ramp the part of the calls that is Redis's."""
         part = self.health.shared_tenths
-        if part < 1.0 and random.random() >= part:
-            return None
-        return await ask_for(self.batcher, domain, demand)
+        return part > 0 and (part >= 1.0 or random.random() < part)
 
-    def _supply(self, domain: LimitDomain, demand: Demand, tenant: str) -> Supply:
+    def _supply(self, lane: RequestLane) -> Supply:
+        demand, tenant = lane.demand, lane.tenant
+
         def sign(answer: Answer) -> Decision:
-            charge = Charge(domain.name, demand, answer.at_us, "")
+            charge = Charge(lane.domain.name, demand, answer.at_us, "")
             limits = statuses(demand, answer.left)
             snapshot = self.configuration.snapshot
             return self.answers.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
@@ -141,7 +163,7 @@ class RequestAdmission:
         def count(calls: int) -> None:
             self.counters.requests_allowed(tenant or "-", calls)
 
-        supply = Supply(domain, demand, sign, count)
+        supply = demand.supply = Supply(lane.domain, demand, sign, count)
         if tenant and demand.plain:
             self.stocked[tenant] = supply
         return supply
@@ -153,7 +175,7 @@ class RequestAdmission:
         allowed = False
         try:
             for domain, demand in self.domains.of_subject(snapshot, costs, subject):
-                decision = await self.spend(snapshot, domain, demand, "")
+                decision = await self.decide(RequestLane(snapshot, domain, demand))
                 limits += decision.limits
                 if not decision.allowed:
                     return decision
@@ -172,19 +194,26 @@ class RequestAdmission:
         else:
             self.settlements.give_back(charge.domain, charge.demand, charge.at_us, charge.token)
 
-    def _decide_locally(self, snapshot: Snapshot, demand: Demand, tenant: str) -> Decision:
+    def _refuse_by_what_is_known(self, lane: RequestLane) -> Decision | None:
+        demand = lane.demand
+        if (never := demand.never) is not None:
+            return self._refuse(lane, Refusal(reason_of(never, Reason.QUOTA), never.name))
+        denial = demand.denial
+        if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
+            return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
+        demand.denial = None
+        return None
+
+    def _decide_locally(self, lane: RequestLane) -> Decision:
+        demand = lane.demand
         self.counters.decided_locally()
         blocked = self.local.take(demand, self.health.local_part)
         if blocked is None:
             charge = Charge("", demand, 0, "", local=True)
-            return self._allow(snapshot, statuses(demand), tenant, charge)
+            return self.answers.allow(lane.snapshot, statuses(demand), tenant=lane.tenant, charges=(charge,))
         reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else reason_of(blocked.limit, Reason.QUOTA)
-        return self._refuse(snapshot, demand, Refusal(reason, blocked.limit.name, blocked.wait_s), tenant)
+        return self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s))
 
-    def _allow(
-        self, snapshot: Snapshot, limits: tuple[LimitStatus, ...], tenant: str, charge: Charge
-    ) -> Decision:
-        return self.answers.allow(snapshot, limits, tenant=tenant, charges=(charge,))
-
-    def _refuse(self, snapshot: Snapshot, demand: Demand, refusal: Refusal, tenant: str) -> Decision:
-        return self.answers.refuse(snapshot, refusal, statuses(demand, spent=refusal.rule), tenant=tenant)
+    def _refuse(self, lane: RequestLane, refusal: Refusal) -> Decision:
+        limits = statuses(lane.demand, spent=refusal.rule)
+        return self.answers.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fuseboard.admission.batch import Batcher, ask_for
+from fuseboard.admission.batch import Batcher
 from fuseboard.admission.demand import Demand, LimitRef
 from fuseboard.admission.domains import RequestDomains
 from fuseboard.admission.gate import Gate
@@ -71,7 +71,7 @@ class Peeker:
         probe = Demand(
             (*demand.refs, LimitRef(_NEVER, unused_key)), (*demand.costs, 2), priority=demand.priority
         )
-        return await ask_for(self._batcher, domain, probe)
+        return await self._batcher.ask(domain, probe)
 
 
 @asynccontextmanager

@@ -71,37 +71,34 @@ class FuseboardMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._request(scope, receive, send)
+            decision = await self._decide(scope)
+            if decision is None:
+                await self._serve(scope, receive, send, [])
+            elif not decision.allowed:
+                await self._refuse(scope, send, decision)
+            else:
+                try:
+                    headers = limit_headers(decision, legacy=self._legacy)
+                    await self._serve(scope, receive, send, _encoded(headers))
+                finally:
+                    self._agent.finish(decision)
         elif scope["type"] == "lifespan":
             await _Lifespan(self._app, self._agent).run(scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        decision = await self._decide(scope)
-        if decision is None:
-            await self._serve(scope, receive, send, [])
-        elif not decision.allowed:
-            await self._refuse(scope, send, decision)
-        else:
-            try:
-                headers = limit_headers(decision, legacy=self._legacy)
-                await self._serve(scope, receive, send, _encoded(headers))
-            finally:
-                self._agent.finish(decision)
 
     async def _serve(
         self, scope: Scope, receive: Receive, send: Send, extra: list[tuple[bytes, bytes]]
     ) -> None:
         started = False
 
-        async def send_with_headers(message: Message) -> None:
+        def send_with_headers(message: Message) -> Awaitable[None]:
             nonlocal started
-            if message["type"] == "http.response.start":
+            if not started and message["type"] == "http.response.start":
                 started = True
                 if extra:
                     message = {**message, "headers": [*message.get("headers", ()), *extra]}
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, send_with_headers)

@@ -6,6 +6,7 @@ the two problem types it registers.
 
 import json
 import random
+from functools import lru_cache
 from math import ceil
 
 from fuseboard.contract.words import Algorithm, Reason
@@ -41,10 +42,11 @@ def limit_headers(decision: Decision, *, legacy: bool = False) -> Headers:
     limits = [limit for limit in decision.limits if not limit.shadow]
     if not limits:
         return []
-    headers = [("ratelimit-policy", ", ".join(_policy(limit) for limit in limits))]
+    policies = [_policy(limit.name, limit.limit, limit.window_ms, limit.algorithm) for limit in limits]
+    headers = [("ratelimit-policy", ", ".join(policies))]
     known = [limit for limit in limits if limit.remaining is not None]
     if known:
-        headers.append(("ratelimit", ", ".join(_state(limit, decision) for limit in known)))
+        headers.append(("ratelimit", ", ".join([_state(limit, decision) for limit in known])))
         if legacy:
             headers += _legacy(known, decision)
     return headers
@@ -88,12 +90,13 @@ def problem(decision: Decision) -> dict[str, object]:
     return details | ({"violated-policies": [decision.rule]} if decision.rule and decision.tenant else {})
 
 
-def _policy(limit: LimitStatus) -> str:
-    text = f'"{limit.name}";q={limit.limit}'
-    if limit.algorithm is Algorithm.CONCURRENCY:
+@lru_cache(maxsize=1024)
+def _policy(name: str, limit: int, window_ms: int, algorithm: Algorithm) -> str:
+    text = f'"{name}";q={limit}'
+    if algorithm is Algorithm.CONCURRENCY:
         return f'{text};qu="concurrent-requests"'
     # Only whole seconds can be said; a window of 1.5 s is left out rather than rounded.
-    return f"{text};w={limit.window_ms // 1000}" if limit.window_ms % 1000 == 0 else text
+    return f"{text};w={window_ms // 1000}" if window_ms % 1000 == 0 else text
 
 
 def _state(limit: LimitStatus, decision: Decision) -> str:

@@ -1,0 +1,45 @@
+"""What decides like calls and like requests, worked out once and kept until a rule changes."""
+
+from fuseboard.admission.demand import Demand
+from fuseboard.admission.domains import LimitDomain
+from fuseboard.admission.gate import Gate
+from fuseboard.configuration.snapshot import Snapshot
+
+#: Lanes kept of the usual calls, and of the usual requests; beyond that all are worked out again.
+MAX_LANES = 50_000
+
+
+class CallLane:
+    """Calls of one tenant, or of nobody, to one dependency."""
+
+    __slots__ = ("changes", "demand", "gate", "snapshot")
+
+    def __init__(self, snapshot: Snapshot, gate: Gate, demand: Demand, changes: int) -> None:
+        self.snapshot = snapshot
+        self.gate = gate
+        self.demand = demand
+        #: ``Configuration.changes`` when it was worked out: it holds while that is the same.
+        self.changes = changes
+
+
+class RequestLane:
+    """Requests of one tenant, or of one subject when ``tenant`` is empty."""
+
+    __slots__ = ("changes", "demand", "domain", "snapshot", "suspended", "tenant")
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        domain: LimitDomain,
+        demand: Demand,
+        tenant: str = "",
+        *,
+        suspended: bool = False,
+        changes: int = 0,
+    ) -> None:
+        self.snapshot = snapshot
+        self.domain = domain
+        self.demand = demand
+        self.tenant = tenant
+        self.suspended = suspended
+        self.changes = changes
