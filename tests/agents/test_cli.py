@@ -106,6 +106,7 @@ class TestExplainATenant:
         assert contents(limits) == before
         assert (code, said["allowed"], said["reason"], said["rule"]) == (0, False, "quota", "requests")
         assert 50_000 < said["retry_after_ms"] <= 66_001
+        assert " here" in said["limits"][0]["alone"] or "in its turn" in said["limits"][0]["alone"]
         assert not agent.check("acme").allowed
 
     def test_every_next_decision_is_the_one_foretold(self, agent, run):

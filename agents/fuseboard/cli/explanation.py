@@ -16,6 +16,8 @@ class ExplainedLimit(Struct, frozen=True, kw_only=True):
     cost: int = 0
     remaining: int | None = None
     shadow: bool = False
+    #: What this server allows of it while Redis cannot be asked.
+    alone: str = ""
 
 
 class ExplainedBreaker(Struct, frozen=True, kw_only=True):
@@ -80,6 +82,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
             shadow = " (shadow: counts, never refuses)" if limit.shadow else ""
             binds = f"costs {limit.cost}" if limit.binds else f"does not bind: {limit.why_not}"
             lines.append(f"  limit          {limit.limit}; {binds}{shadow}")
+            lines.append(f"    without Redis  {limit.alone}")
         if not self.limits:
             lines.append("  limit          none")
         lines.append(f"  next decision  {self.decision}")

@@ -22,6 +22,8 @@ class Known:
     #: Tells the time as the servers count it.
     clock: ServerClock
     notes: tuple[str, ...] = ()
+    #: The divisor of local shares, as the pods of this host were told last; 0 when none was.
+    live_servers: int = 0
 
 
 async def learn(settings: AgentSettings, *, tenant: str = "") -> Known:
@@ -40,7 +42,7 @@ async def learn(settings: AgentSettings, *, tenant: str = "") -> Known:
     snapshot = Snapshot(head=offer.head, policy=offer.policy, source=offer.source)
     for name, record in offer.tenants.items():
         snapshot.tenants.put(name, record)
-    return Known(settings.environment, snapshot, clock, notes)
+    return Known(settings.environment, snapshot, clock, notes, _servers(settings))
 
 
 async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) -> Offer | None:
@@ -64,6 +66,17 @@ async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) ->
         tenants=stored.tenants,
         source=ConfigSource.REDIS,
     )
+
+
+def _servers(settings: AgentSettings) -> int:
+    if settings.state_dir is None:
+        return 0
+    disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
+    try:
+        found = disk.read()
+    except (DiskError, OfferError):
+        return 0
+    return found[1] if found is not None else 0
 
 
 def _on_disk(settings: AgentSettings) -> Offer | None:

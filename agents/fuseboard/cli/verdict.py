@@ -7,7 +7,8 @@ from fuseboard.cli.explanation import ExplainedLimit, Explanation, conclude
 from fuseboard.cli.known import Known
 from fuseboard.cli.peek import Peeker
 from fuseboard.contract.policy import Limit
-from fuseboard.contract.words import Mode, Reason
+from fuseboard.contract.shares import allowed_alone, reserved_calls
+from fuseboard.contract.words import FailurePolicy, Mode, Reason
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.subject import Costs, Subject
 
@@ -70,6 +71,7 @@ def explanation(
                 cost=charged.get(limit.name, 0),
                 remaining=shown.remaining,
                 shadow=limit.shadow,
+                alone=_without_redis(limit, known),
             )
         )
     head, health = known.snapshot.head, peeker.health
@@ -94,6 +96,18 @@ def explanation(
 
 def _alone(limit: Limit) -> Demand:
     return Demand((LimitRef(limit, ""),), (1,))
+
+
+def _without_redis(limit: Limit, known: Known) -> str:
+    if limit.failure_policy is FailurePolicy.RESERVED:
+        whole = reserved_calls(limit)
+        return f"this server's piece of {whole:,} of {limit.limit:,}; its page on the dashboard says how much"
+    words = allowed_alone(limit, servers=max(1, known.live_servers), share=None).words
+    if limit.failure_policy is FailurePolicy.LOCAL_SHARE:
+        return words + (
+            f", one of {known.live_servers} servers" if known.live_servers else ", were it the only server"
+        )
+    return words
 
 
 def _why_not(limit: Limit, subject: Subject, costs: Costs, dependency: str) -> str:
