@@ -3,7 +3,18 @@
 A later feature adds its checkpoint to ``MORE``; ``make demo CHECK=all`` tells those too.
 """
 
-from controlplane.demo.story import imports, opening, operator, outage, quotas, redis, restart, survival
+from controlplane.demo.story import (
+    drills,
+    imports,
+    opening,
+    operator,
+    outage,
+    program,
+    quotas,
+    redis,
+    restart,
+    survival,
+)
 from controlplane.demo.story.telling import Checkpoint, Telling, Untrue
 
 #: Told by ``make demo CHECK=1``, in under a minute. ``up`` and ``clean-exit`` stand around them.
@@ -25,6 +36,9 @@ BASE = (
 MORE: tuple[Checkpoint, ...] = (
     Checkpoint("import-100k", imports.import_100k),
     Checkpoint("rollback", imports.rollback),
+    Checkpoint("api-idempotency", program.api_idempotency),
+    Checkpoint("expiring-override", program.expiring_override),
+    Checkpoint("drill", drills.drill),
     Checkpoint("redis-frozen", survival.redis_frozen),
     Checkpoint("redis-flushed", survival.redis_flushed),
     Checkpoint("postgres-down", survival.postgres_down),

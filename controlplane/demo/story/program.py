@@ -17,10 +17,10 @@ from controlplane.demo.story.telling import Telling, Untrue, slowest, until
 from controlplane.policies.models import Environment
 from fuseboard.contract.words import Reason
 
-_EDITS = 60
+_EDITS = 40
 _AT_ONCE = 4
 #: Edits that are made before the process is killed.
-_BEFORE = 20
+_BEFORE = 15
 
 DEPENDENCY = "fraud-score"
 HELD_S = 3
@@ -90,8 +90,8 @@ def api_idempotency(telling: Telling) -> str:
     if again.revisions != first or again.replayed != _EDITS:
         raise Untrue(f"sent again, only {again.replayed} of {_EDITS} were answered as the first time")
     return (
-        f"{_EDITS} edits, web killed after {_BEFORE}: {run.unanswered} had no answer and were sent again, "
-        f"{unsure} of them had been made; {made} revisions, {entries} audit entries, "
+        f"{_EDITS} edits, web killed after {_BEFORE}, {run.unanswered} attempts without an answer: "
+        f"{unsure} edits had been made although nobody was told; {made} revisions, {entries} audit entries, "
         f"and all {again.replayed} sent once more changed nothing"
     )
 
