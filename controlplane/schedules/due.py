@@ -42,27 +42,35 @@ def apply_due() -> int:
     return tried
 
 
+class _MadeAlready(Exception):
+    """Another process was faster, or somebody has cancelled it; the revision taken is given back."""
+
+
 def _apply(pk: int) -> bool:
     """Apply one; ``False`` when another process does. What is no fault of its own is tried again."""
+    row = Schedule.objects.filter(pk=pk, state=ScheduleState.WAITING).first()
+    if row is None:
+        return False
+
+    def made(revision: int) -> None:
+        # Written together with the revision, and only once: whoever is second finds it gone.
+        ended = {"revision": revision, "ended_at": timezone.now(), "ended_by": FUSEBOARD.name}
+        mine = Schedule.objects.filter(pk=pk, state=ScheduleState.WAITING)
+        if not mine.update(state=ScheduleState.APPLIED, **ended):
+            raise _MadeAlready
+
     try:
-        with transaction.atomic():
-            row = Schedule.objects.select_for_update(skip_locked=True).filter(pk=pk).first()
-            if row is None or row.state != ScheduleState.WAITING:
-                return False
-            revision = apply_plan(
-                environment=row.environment,
-                plan=plan_from_document(row.document),
-                expected_revision=None,
-                reason=row.reason,
-                actor=Actor(name=row.actor, role=row.role, origin="celery"),
-                action="schedule.applied",
-            )
-            Schedule.objects.filter(pk=pk).update(
-                state=ScheduleState.APPLIED,
-                revision=revision,
-                ended_at=timezone.now(),
-                ended_by=FUSEBOARD.name,
-            )
+        revision = apply_plan(
+            environment=row.environment,
+            plan=plan_from_document(row.document),
+            expected_revision=None,
+            reason=row.reason,
+            actor=Actor(name=row.actor, role=row.role, origin="celery"),
+            action="schedule.applied",
+            inside=made,
+        )
+    except _MadeAlready:
+        return False
     except (EditError, DataError, IntegrityError) as error:
         _fail(pk, str(error))
     else:

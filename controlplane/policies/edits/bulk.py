@@ -94,7 +94,9 @@ def bulk_edit(
         return found.revision
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
-        found = preview_bulk_edit(environment=environment, filter=filter, change=change)
+        if found.revision != revision.number - 1:
+            # Somebody was faster; nothing can change any more while this revision is being made.
+            found = preview_bulk_edit(environment=environment, filter=filter, change=change)
         revision.audit(
             "tenants.changed",
             target_kind="environment",

@@ -26,13 +26,15 @@ def rollback(
     problems.settle()
     head = environment_of(environment).revision
     _check_known(environment, to_revision, head)
-    if not changes_back(environment, to_revision):
+    changes = changes_back(environment, to_revision)
+    if not changes:
         check_revision(environment=environment, expected=expected_revision)
         return head
     with revise(environment=environment, actor=actor, reason=reason, restores=to_revision) as revision:
-        # Its lock is held: what is read now is still so when it is written.
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
-        changes = changes_back(environment, to_revision)
+        if head != revision.number - 1:
+            # Somebody was faster; nothing can change any more while this revision is being made.
+            changes = changes_back(environment, to_revision)
         write_changes(revision, changes)
         revision.audit(
             "configuration.rolled_back",

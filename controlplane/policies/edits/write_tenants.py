@@ -7,7 +7,7 @@ from django.db import connection
 
 from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.history import Changed, Progress, encode, in_parts
+from controlplane.policies.history import ROWS_PER_STATEMENT, Changed, Progress, encode, in_parts
 from controlplane.policies.limits import OPTIONAL
 from controlplane.publishing.revisions import Revision
 
@@ -70,6 +70,11 @@ def write_tenants(
     """Put, bury and bring back tenants; the tiers they name must be there."""
     done = 0
     with connection.cursor() as cursor:
+        if len(changes) > ROWS_PER_STATEMENT:
+            # References are checked with each statement, not all of them by the commit; and a busy
+            # machine may take its time over many rows.
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            cursor.execute("SET LOCAL statement_timeout = '60s'")
         for part in in_parts(changes):
             common: dict[str, Any] = {"environment": revision.environment, "number": revision.number}
             cleared = [change.name for change in part if _had_quotas(change)]

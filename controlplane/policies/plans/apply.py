@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from controlplane.audit.actor import Actor
 from controlplane.policies.conflicts import check_revision
 from controlplane.policies.edits.write_changes import write_changes
@@ -18,12 +20,14 @@ def apply_plan(
     prune: bool = False,
     action: str = "plan.applied",
     progress: Progress | None = None,
+    inside: Callable[[int], None] | None = None,
 ) -> int:
     """Make everything as the plan says, as one revision, or nothing; returns the revision.
 
     When there is nothing to change, nothing is written and the present revision returned. Raises
     ``PlanErrors``, and ``EditConflict`` when the configuration was changed after
-    ``expected_revision``.
+    ``expected_revision``. ``inside`` is called with the revision before it is committed, for what
+    must be written together with it. No transaction should be open: comparing takes seconds.
     """
     problems = Problems()
     problems.reason(reason)
@@ -31,6 +35,8 @@ def apply_plan(
     found = difference(environment, plan, prune=prune)
     check_revision(environment=environment, expected=expected_revision)
     if not found:
+        if inside is not None:
+            inside(found.revision)
         return found.revision
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
@@ -45,4 +51,6 @@ def apply_plan(
             after={"revision": revision.number, "prune": prune, **found.by_kind},
         )
         write_changes(revision, found.changes, progress=progress)
+        if inside is not None:
+            inside(revision.number)
     return revision.number

@@ -10,7 +10,7 @@ from typing import IO
 from uuid import UUID
 
 import structlog
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
@@ -135,19 +135,22 @@ def _apply(draft: Draft, report: _Report) -> None:
     _set(draft, state=DraftState.APPLYING, step="Reading again")
     plan = read_plan(zlib.decompress(draft.content))
     report("Comparing again", 0, 0)
-    with transaction.atomic():
-        revision = apply_plan(
-            environment=draft.environment,
-            plan=plan,
-            expected_revision=draft.compared_with,
-            reason=draft.reason,
-            actor=Actor(**draft.actor),
-            prune=draft.prune,
-            progress=report,
-        )
+
+    def applied(revision: int) -> None:
+        # In the transaction of the revision: a draft is applied exactly when its revision is made.
         report.settle()
-        # In the same transaction: a draft is applied exactly when its revision is made.
         Draft.objects.filter(pk=draft.pk).update(state=DraftState.APPLIED, step="", revision=revision)
+
+    revision = apply_plan(
+        environment=draft.environment,
+        plan=plan,
+        expected_revision=draft.compared_with,
+        reason=draft.reason,
+        actor=Actor(**draft.actor),
+        prune=draft.prune,
+        progress=report,
+        inside=applied,
+    )
     log.info("plan.applied", environment=draft.environment, revision=revision, file=draft.filename)
 
 
