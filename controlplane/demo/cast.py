@@ -21,6 +21,7 @@ TUNING = {
     "probe_interval_ms": 500,
     "ramp_ms": 3_000,
     "report_interval_ms": 50,
+    "share_rest_ms": 2_500,
 }
 
 #: How often pods sync, in milliseconds.
