@@ -124,7 +124,7 @@ def test_two_gateways_are_one_and_a_killed_one_loses_nothing(pair, postgres):
     eventually(lambda: everybody_counts(6))
     states = dict(rows(postgres, "SELECT name, gateway FROM fleet_server"))
     assert len(states) == 6
-    taken_over = f"SELECT 1 FROM fleet_server WHERE name = 'pod-3' AND gateway LIKE '%:{second.port}'"
+    taken_over = f"SELECT 1 FROM fleet_server WHERE name = 'pod-3' AND gateway LIKE '%:{second.port}'"  # noqa: S608
 
     def noticed():
         beat_once()

@@ -1,0 +1,193 @@
+"""A process killed at every step between a form and Redis, and what the sweep makes of it.
+
+The steps are named once, in ``STEPS``; a child process makes the edit and kills itself with SIGKILL
+right before, or right after, the step that is tried.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from itertools import cycle
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from controlplane.breakers.overrides import hold_breaker
+from controlplane.policies import edits
+from controlplane.policies.models import Environment, TenantQuota
+from controlplane.publishing import publish
+from controlplane.publishing.digests import reconcile_tenants
+from controlplane.publishing.models import OutboxEntry
+from controlplane.publishing.tasks import reconcile_environment, sweep_outbox
+from fuseboard.contract import keys
+from fuseboard.contract.policy import decode_tenant
+from fuseboard.contract.words import OverrideMode
+
+#: In the order in which an edit comes by.
+STEPS = (
+    "controlplane.publishing.revisions.take_revision",
+    "controlplane.publishing.revisions.record",
+    "controlplane.publishing.revisions.store_revision",
+    "controlplane.publishing.revisions.OutboxEntry.objects.create",
+    "controlplane.publishing.revisions.notify",
+    # The transaction is committed from here on.
+    "controlplane.publishing.revisions.publish_promptly",
+    "controlplane.publishing.publish.read_head",
+    "controlplane.publishing.publish.take_snapshot",
+    "controlplane.publishing.publish.PUBLISH_CONFIG.run",
+    "controlplane.publishing.publish.mark_published",
+)
+COMMITTED_FROM = STEPS.index("controlplane.publishing.revisions.publish_promptly")
+
+
+def find(step: str) -> tuple[Any, str]:
+    """The object and the attribute: the longest prefix that is a module is imported."""
+    parts = step.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        try:
+            found = import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[length:-1]:
+            found = getattr(found, name)
+        return found, parts[-1]
+    raise LookupError(step)
+
+
+def killed_at(step: str, *, before: bool, work: Callable[[], Any], nth: int = 1) -> None:
+    """Do ``work`` in a child that kills itself when it comes to the ``nth`` call of ``step``."""
+    connections.close_all()
+    child = os.fork()
+    if not child:
+        calls = 0
+        owner, name = find(step)
+        whole = getattr(owner, name)
+
+        def deadly(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == nth and before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            found = whole(*args, **kwargs)
+            if calls == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        try:
+            setattr(owner, name, deadly)
+            work()
+        finally:
+            os._exit(7)  # it never came by
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"{step} was not reached"
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def set_limit(alice: Any, limit: int, tenant: str = "acme") -> int:
+    return edits.set_tenant_quota(
+        environment="production",
+        tenant=tenant,
+        quota="requests",
+        limit=limit,
+        window_s=60,
+        burst=10,
+        expected_version=None,
+        reason="for a test",
+        actor=alice,
+    )
+
+
+def in_redis(store: Any, tenant: str = "acme") -> tuple[int, int]:
+    """The revision in Redis, and the limit it gives the tenant."""
+    text = store.hget(keys.own_bucket("production", keys.tenant_bucket_number(tenant)), tenant)
+    [limit] = decode_tenant(text.encode()).quotas
+    return int(store.hget(keys.config_head("production"), "revision")), limit.limit
+
+
+def redis_is_right(store: Any) -> None:
+    row = Environment.objects.get(pk="production")
+    assert in_redis(store) == (row.revision, TenantQuota.objects.get(tenant__key="acme").limit)
+    assert not OutboxEntry.objects.filter(published_at__isnull=True).exists()
+    revisions = list(OutboxEntry.objects.order_by("revision").values_list("revision", flat=True))
+    assert revisions == list(range(1, row.revision + 1)), "a revision was lost, or taken twice"
+    assert reconcile_tenants("production") == []
+
+
+def test_an_edit_killed_at_any_step_is_whole_or_not_at_all_and_the_sweep_publishes_it(
+    production: str, text_limits: Any, alice: Any
+) -> None:
+    limit = 100
+    for number, step in enumerate(STEPS):
+        committed = number >= COMMITTED_FROM
+        for before in (True, False):
+            limit += 10
+            revision = set_limit(alice, limit)
+            killed_at(step, before=before, work=partial(set_limit, alice, limit + 1))
+
+            tried = f"{'before' if before else 'after'} {step}"
+            row = Environment.objects.get(pk="production")
+            assert row.revision == revision + committed, tried
+            assert TenantQuota.objects.get().limit == limit + committed, tried
+            # What Redis has is an older revision whole, or the newer one whole.
+            assert in_redis(text_limits) in ((revision, limit), (revision + 1, limit + 1)), tried
+
+            sweep_outbox()
+            redis_is_right(text_limits)
+            # And whoever edits next is not held up by what the dead process left.
+            assert set_limit(alice, limit + 2) == row.revision + 1, tried
+            assert in_redis(text_limits) == (row.revision + 1, limit + 2), tried
+
+
+def test_a_publisher_killed_between_two_parts_of_a_large_configuration_leaves_the_old_head(
+    production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_limit(alice, 100)
+    names = [(f"tenant-{number}", "free", "") for number in range(150)]
+    edits.create_tenants(environment="production", tenants=names, reason="for a test", actor=alice)
+    monkeypatch.setattr(publish, "TENANTS_PER_CALL", 20)
+    for nth in (2, 100):
+        text_limits.flushall()
+        killed_at(
+            "controlplane.publishing.publish.PUBLISH_CONFIG.run",
+            before=False,
+            nth=nth,
+            work=partial(publish.publish_head, "production"),
+        )
+        assert text_limits.hget(keys.config_head("production"), "revision") is None
+        set_limit(alice, 100 + nth)
+        redis_is_right(text_limits)
+        assert "staged" not in text_limits.hgetall(keys.config_head("production"))
+
+
+def test_a_hold_killed_on_its_way_is_enforced_by_the_next_round(
+    production: str, text_limits: Any, alice: Any, hour: Any
+) -> None:
+    modes = cycle((OverrideMode.FORCED_OPEN, OverrideMode.METRICS_ONLY))
+    for step in (
+        "controlplane.publishing.revisions.publish_promptly",
+        "controlplane.publishing.publish.PUBLISH_CONFIG.run",
+        "controlplane.breakers.overrides.enforce_promptly",
+        "controlplane.breakers.enforce.enforce",
+    ):
+        for before, mode in zip((True, False), modes, strict=False):
+            killed_at(
+                step,
+                before=before,
+                work=partial(
+                    hold_breaker,
+                    environment="production",
+                    dependency="openai",
+                    mode=mode,
+                    expires_at=hour,
+                    reason="for a test",
+                    actor=alice,
+                ),
+            )
+            sweep_outbox()
+            reconcile_environment("production")
+            assert mode.value in text_limits.get(keys.override("production", "openai")), step
+            row = Environment.objects.get(pk="production")
+            assert int(text_limits.hget(keys.config_head("production"), "revision")) == row.revision
