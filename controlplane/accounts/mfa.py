@@ -18,6 +18,11 @@ class Adapter(DefaultMFAAdapter):  # type: ignore[misc]
         return _box().decrypt(encrypted_text.encode()).decode()
 
 
+def renewed(encrypted_text: str) -> str:
+    """The same secret, encrypted under the newest key."""
+    return _box().rotate(encrypted_text.encode()).decode()
+
+
 def _box() -> MultiFernet:
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     return MultiFernet([Fernet(_derived(key)) for key in keys])

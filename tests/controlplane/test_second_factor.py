@@ -4,12 +4,14 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
+from django.core.management import call_command
 from django.test import Client
 from oidc_provider import Provider, provider
 
@@ -99,6 +101,9 @@ def test_secrets_are_encrypted_also_under_a_key_that_was_replaced(ada: User, set
     settings.SECRET_KEY = "the key that came after it, which is as long as it should be"
     assert Adapter().decrypt(stored) == secret
     assert browser.get("/account").status_code == 200, "sessions last through the change as well"
+    call_command("renew_secrets", stdout=StringIO())
+    settings.SECRET_KEY_FALLBACKS = []
+    assert Adapter().decrypt(Authenticator.objects.get(type="totp").data["secret"]) == secret
 
 
 def test_a_role_may_have_to_have_one_first(ada: User, settings: Any) -> None:
