@@ -1,5 +1,4 @@
-from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -9,6 +8,8 @@ from pydantic import BeforeValidator, Field
 from controlplane.api.auth import needs
 from controlplane.api.happenings import EntryOut, EntryPage
 from controlplane.api.schemas import Environment, Moment, PageSize, RowId, Slug, Subject, digits
+from controlplane.audit.export import CONTENT_TYPES as _KINDS
+from controlplane.audit.export import export
 from controlplane.audit.models import Entry
 from controlplane.policies.document import environment_of
 
@@ -59,8 +60,10 @@ def list_entries(
     openapi_extra={
         "responses": {
             200: {
-                "description": "A line of JSON for each entry, oldest first",
-                "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+                "description": "Oldest first, with the hashes that chain them",
+                "content": {
+                    kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in _KINDS.values()
+                },
             }
         }
     },
@@ -71,19 +74,21 @@ def export_entries(
     after: Annotated[int, BeforeValidator(digits), Field(ge=0, le=2**62)] = 0,
     since: Moment | None = None,
     until: Moment | None = None,
+    format: Literal["csv", "jsonl"] = "jsonl",  # noqa: A002
 ) -> HttpResponse:
     """Up to 10,000 entries after the one with the id ``after``, oldest first.
 
     As long as there are more, ``Link`` with ``rel="next"`` says where.
     """
-    filters: Filters = {"id__gt": after, "at__gte": since, "at__lt": until}
-    rows = list(_entries(environment, filters).order_by("id")[: _EXPORTED + 1])
-    more, rows = len(rows) > _EXPORTED, rows[:_EXPORTED]
-    response = HttpResponse(_lines(rows), content_type="application/x-ndjson")
-    response["Content-Disposition"] = f'attachment; filename="audit-{environment}.ndjson"'
+    rows = _entries(environment, {"id__gt": after, "at__gte": since, "at__lt": until})
+    ids = list(rows.order_by("id").values_list("id", flat=True)[: _EXPORTED + 1])
+    more, ids = len(ids) > _EXPORTED, ids[:_EXPORTED]
+    text = "".join(export(rows.filter(id__lte=ids[-1] if ids else 0), format))
+    response = HttpResponse(text, content_type=_KINDS[format])
+    response["Content-Disposition"] = f'attachment; filename="audit-{environment}.{format}"'
     if more:
         query = request.GET.copy()
-        query["after"] = str(rows[-1].id)
+        query["after"] = str(ids[-1])
         response["Link"] = f'<{request.path}?{query.urlencode()}>; rel="next"'
     return response
 
@@ -91,8 +96,3 @@ def export_entries(
 def _entries(environment: str, filters: Filters) -> QuerySet[Entry]:
     rows = Entry.objects.filter(environment__in=(environment_of(environment).slug, ""))
     return rows.filter(**{field: value for field, value in filters.items() if value is not None})
-
-
-def _lines(rows: list[Entry]) -> Iterator[str]:
-    for row in rows:
-        yield EntryOut.from_orm(row).model_dump_json() + "\n"

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
 
 from django.db import transaction
 from django.utils import timezone
@@ -183,4 +182,5 @@ def _fields(override: Override | None) -> dict[str, str] | None:
 
 
 def _enforce_after_commit(environment: str, dependency: str, actor: Actor) -> None:
-    transaction.on_commit(partial(enforce_promptly, environment, dependency, actor.name), robust=True)
+    # No partial: Django names the function in its log when it fails, and a partial has no name.
+    transaction.on_commit(lambda: enforce_promptly(environment, dependency, actor.name), robust=True)

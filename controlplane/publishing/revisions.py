@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
@@ -96,7 +95,8 @@ def revise(
         )
         OutboxEntry.objects.create(environment=environment, epoch=epoch, revision=number, reset=reset)
         notify(CHANNEL, {"epoch": epoch, "revision": number})
-        transaction.on_commit(partial(publish_promptly, environment), robust=True)
+        # No partial: Django names the function in its log when it fails, and a partial has no name.
+        transaction.on_commit(lambda: publish_promptly(environment), robust=True)
 
 
 def take_revision(environment: str) -> tuple[int, int]:
