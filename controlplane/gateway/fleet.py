@@ -41,6 +41,8 @@ class Fleet:
         self.totals = Totals()
         self.preservation = SelfPreservation()
         self.stale_beats = 0
+        #: The newest configuration that any server has applied: epoch, revision, and which server.
+        self.newest: tuple[int, int, str] = (0, 0, "")
         #: When a server should come back: later as the fleet grows, so that beats per second stay bounded.
         self.next_ms = beat_ms
         #: Servers that may be spending, over all gateways: the most of the last ten minutes, at least 1.
@@ -73,6 +75,9 @@ class Fleet:
         self.dirty[name] = server
         if news:
             self.urgent[name] = server
+            applied = beat.applied
+            if (applied.epoch, applied.revision) > self.newest[:2]:
+                self.newest = applied.epoch, applied.revision, name
         return news
 
     def wait_s(self, name: str, now: float) -> float:

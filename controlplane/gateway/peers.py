@@ -13,6 +13,7 @@ from psycopg import AsyncConnection
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.fleet import Fleet
+from controlplane.publishing.publish import NOTE_AHEAD
 
 #: Two gateways' clocks, and the same beat written twice, differ by less than this.
 SAME_BEAT_S = 0.05
@@ -38,6 +39,8 @@ class Peers:
         self._fleets = fleets
         self._clock = clock
         self._gateway = gateway
+        #: Environment -> the newest that was compared with Postgres.
+        self._told: dict[str, tuple[int, int]] = {}
 
     async def look(self, connection: AsyncConnection) -> None:
         """Raises one of ``Unreachable``."""
@@ -45,6 +48,7 @@ class Peers:
         for environment, fleet in list(self._fleets.items()):
             await self._hand_over(connection, fleet)
             fleet.note_everywhere(counts.get(environment, 0))
+            await self._note_ahead(connection, fleet)
 
     async def _hand_over(self, connection: AsyncConnection, fleet: Fleet) -> None:
         silent = {server.beat.server: server.seen_wall for server in fleet.overdue(self._clock.monotonic())}
@@ -54,3 +58,11 @@ class Peers:
         for name, seen_wall in await cursor.fetchall():
             if seen_wall > silent[name] + SAME_BEAT_S:
                 fleet.hand_over(name)
+
+    async def _note_ahead(self, connection: AsyncConnection, fleet: Fleet) -> None:
+        """A server that applied what Postgres never made says that Postgres was restored."""
+        epoch, revision, server = fleet.newest
+        if self._told.get(fleet.environment, (0, 0)) < (epoch, revision):
+            known = [epoch, revision]
+            await connection.execute(NOTE_AHEAD, [*known, server, fleet.environment, *known])
+            self._told[fleet.environment] = epoch, revision

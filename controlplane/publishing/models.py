@@ -32,3 +32,24 @@ class OutboxEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment} {self.epoch}.{self.revision}"
+
+
+class Ahead(models.Model):
+    """A revision that Redis or a server knows, and this database does not: it was restored.
+
+    Once noted, nothing is published in that epoch any more: the database would otherwise come to
+    the same numbers again with other contents. ``manage.py republish --new-epoch`` ends it.
+    """
+
+    environment = models.CharField(max_length=64, primary_key=True)
+    epoch = models.BigIntegerField()
+    revision = models.BigIntegerField()
+    #: Who knows it: ``Redis``, or the name of a server.
+    who = models.CharField(max_length=100)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        verbose_name_plural = "ahead"
+
+    def __str__(self) -> str:
+        return f"{self.environment}: {self.who} knows {self.epoch}.{self.revision}"

@@ -15,14 +15,14 @@ from typing import Any
 
 import redis
 import structlog
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connection
 from django.db.models import Q
 from django.db.models.functions import Now
 from prometheus_client import Counter
 
-from controlplane.publishing.models import OutboxEntry
+from controlplane.publishing.models import Ahead, OutboxEntry
 from controlplane.publishing.snapshot import Snapshot, encode_tenants, take_snapshot
-from controlplane.publishing.store import PROMPT_S, Script, limits
+from controlplane.publishing.store import PATIENT_S, PROMPT_S, Script, limits
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead, hash_of
 from fuseboard.contract.sync import Nudge, encode
@@ -44,6 +44,16 @@ failures = Counter("fuseboard_publish_failures_total", "Publications that were l
 published = Counter("fuseboard_published_total", "Configurations written to Redis.")
 
 
+#: The condition is Postgres' own: whoever asks may have read an older moment.
+NOTE_AHEAD = """
+    INSERT INTO publishing_ahead (environment, epoch, revision, who)
+    SELECT slug, %s, %s, %s FROM policies_environment WHERE slug = %s AND (epoch, revision) < (%s, %s)
+    ON CONFLICT (environment) DO UPDATE
+    SET epoch = EXCLUDED.epoch, revision = EXCLUDED.revision, who = EXCLUDED.who, at = now()
+    WHERE (publishing_ahead.epoch, publishing_ahead.revision) < (EXCLUDED.epoch, EXCLUDED.revision)
+"""
+
+
 class PublishError(Exception):
     """The configuration in Redis is not the newest."""
 
@@ -59,14 +69,12 @@ def publish_head(environment: str, *, deadline_s: float = PROMPT_S) -> ConfigHea
         seen = read_head(store, environment)
         snapshot = take_snapshot(environment, since=seen)
         if seen is not None and seen == snapshot.head:
+            _refuse_after_restore(environment, snapshot.head)
             mark_published(environment, snapshot.head)
             return snapshot.head
         if seen is not None and _is_ahead(seen, snapshot.head):
-            raise PublishError(
-                f"Redis has {seen.epoch}.{seen.revision}, Postgres only"
-                f" {snapshot.head.epoch}.{snapshot.head.revision}: if Postgres was restored,"
-                " run `manage.py raise_epoch`."
-            )
+            _note(environment, seen)
+        _refuse_after_restore(environment, snapshot.head)
         if _write(store, environment, seen, snapshot):
             published.inc()
             log.info(
@@ -78,6 +86,20 @@ def publish_head(environment: str, *, deadline_s: float = PROMPT_S) -> ConfigHea
             )
             mark_published(environment, snapshot.head)
             return snapshot.head
+    raise PublishError(f"{ATTEMPTS} other publishers of {environment} were faster")
+
+
+def republish(environment: str) -> ConfigHead:
+    """Write everything once more, over whatever Redis has of this or an older revision.
+
+    Raises as ``publish_head`` does.
+    """
+    store = limits(deadline_s=PATIENT_S)
+    for _ in range(ATTEMPTS):
+        head = publish_head(environment, deadline_s=PATIENT_S)
+        snapshot = take_snapshot(environment, since=None)
+        if snapshot.head == head and _write(store, environment, head, snapshot):
+            return head
     raise PublishError(f"{ATTEMPTS} other publishers of {environment} were faster")
 
 
@@ -120,6 +142,22 @@ def write_buckets(store: redis.Redis, environment: str, snapshot: Snapshot, buck
         name: record for name, record in snapshot.tenants.items() if keys.tenant_bucket_number(name) in chosen
     }
     return _write(store, environment, snapshot.head, replace(snapshot, tenants=tenants), buckets)
+
+
+def _note(environment: str, seen: ConfigHead) -> None:
+    with connection.cursor() as cursor:
+        known = [seen.epoch, seen.revision]
+        cursor.execute(NOTE_AHEAD, [*known, "Redis", environment, *known])
+
+
+def _refuse_after_restore(environment: str, head: ConfigHead) -> None:
+    ahead = Ahead.objects.filter(environment=environment, epoch__gte=head.epoch).first()
+    if ahead is not None:
+        raise PublishError(
+            f"{ahead.who} knows {ahead.epoch}.{ahead.revision} of {environment}, which this database never"
+            f" made: it was restored, and is at {head.epoch}.{head.revision}. Nothing is published until you"
+            f" run `manage.py republish {environment} --new-epoch --reason ...`."
+        )
 
 
 def _is_ahead(seen: ConfigHead, head: ConfigHead) -> bool:

@@ -213,3 +213,16 @@ async def test_servers_long_gone_are_forgotten(gateway, database):
     gateway.start()
     await row_becomes(database, None, server="pod-0")
     assert await row(database, server="pod-1") == "gone"
+
+
+async def test_a_server_that_knows_more_than_postgres_says_that_it_was_restored(gateway, database):
+    head = gateway.configurations["production"].head
+    await post(gateway, beat(applied=Applied(epoch=head.epoch, revision=head.revision, hash=head.hash)))
+    await post(gateway, beat("pod-2", applied=Applied(epoch=head.epoch, revision=head.revision + 50)))
+    deadline = time.monotonic() + 10
+    while (
+        found := await (await database.execute("SELECT who, revision FROM publishing_ahead")).fetchone()
+    ) is None:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    assert found == ("pod-2", head.revision + 50)

@@ -192,17 +192,6 @@ def test_a_half_published_newer_one_keeps_an_older_one_out(
     assert publish._write(text_limits, "production", None, newer)
 
 
-def test_redis_ahead_of_a_restored_postgres_is_an_error_until_the_epoch_rises(
-    production: str, text_limits: Any
-) -> None:
-    text_limits.hset(keys.config_head("production"), "revision", 10_000)
-    with pytest.raises(PublishError, match="raise_epoch"):
-        publish_head("production")
-    Environment.objects.update(epoch=2)
-    assert publish_head("production").epoch == 2
-    assert head(text_limits)["epoch"] == "2"
-
-
 def test_a_crash_before_commit_leaves_nothing(production: str, text_limits: Any, alice: Any) -> None:
     from controlplane.audit.models import Entry
 

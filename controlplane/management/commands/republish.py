@@ -1,0 +1,41 @@
+from typing import Any
+
+import redis
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.audit.actor import Actor
+from controlplane.breakers.enforce import enforce
+from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.publishing.publish import PublishError, republish
+from controlplane.publishing.restores import raise_epoch
+from controlplane.publishing.store import PATIENT_S
+
+
+class Command(BaseCommand):
+    help = "Writes the whole configuration and every hold to Redis once more; --new-epoch after a restore."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("environment", nargs="?", default="production")
+        parser.add_argument(
+            "--new-epoch",
+            action="store_true",
+            help="Postgres was restored: let servers take up what it has, although they know newer revisions",
+        )
+        parser.add_argument("--reason", default="", help="needed with --new-epoch; stands in the audit log")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        environment = options["environment"]
+        if options["new_epoch"] and not options["reason"].strip():
+            raise CommandError("--new-epoch needs --reason: it stands in the audit log.")
+        try:
+            if options["new_epoch"]:
+                actor = Actor(name="command line", role="admin", origin="command")
+                raise_epoch(environment=environment, reason=options["reason"], actor=actor)
+            head = republish(environment)
+            held = enforce(environment, deadline_s=PATIENT_S)
+        except (redis.RedisError, PublishError, NotFound, InvalidEdit) as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(
+            f"{environment} is at epoch {head.epoch}, revision {head.revision} in Redis;"
+            f" {len(held)} breakers were put right."
+        )

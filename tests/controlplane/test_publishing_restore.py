@@ -1,0 +1,116 @@
+"""Postgres comes back from a backup, and others know what it has forgotten."""
+
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from controlplane.policies import edits
+from controlplane.policies.models import Environment
+from controlplane.publishing.models import Ahead
+from controlplane.publishing.publish import PublishError, publish_head
+from controlplane.publishing.restores import note_ahead, who_is_ahead
+from controlplane.publishing.tasks import sweep_outbox
+from fuseboard.contract import keys
+from fuseboard.contract.policy import decode_tenant
+
+
+def set_limit(alice: Any, limit: int) -> int:
+    return edits.set_tenant_quota(
+        environment="production",
+        tenant="acme",
+        quota="requests",
+        limit=limit,
+        window_s=60,
+        burst=10,
+        expected_version=None,
+        reason="for a test",
+        actor=alice,
+    )
+
+
+def in_redis(store: Any) -> tuple[int, int, int]:
+    epoch, revision = store.hmget(keys.config_head("production"), "epoch", "revision")
+    number = keys.tenant_bucket_number("acme")
+    [limit] = decode_tenant(store.hget(keys.own_bucket("production", number), "acme").encode()).quotas
+    return int(epoch), int(revision), limit.limit
+
+
+@pytest.fixture
+def restored(production: str, text_limits: Any, alice: Any) -> int:
+    """Redis has what three edits made; Postgres remembers the first. Returns its revision."""
+    first = set_limit(alice, 100)
+    set_limit(alice, 200)
+    set_limit(alice, 300)
+    from django.db import connection
+
+    # As a backup of then would have it.
+    with connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute("UPDATE policies_environment SET revision = %s", [first])
+        cursor.execute('UPDATE policies_tenantquota SET "limit" = 100')
+        cursor.execute("UPDATE policies_tenant SET changed_revision = %s WHERE key = 'acme'", [first])
+        cursor.execute("DELETE FROM publishing_outboxentry WHERE revision > %s", [first])
+        made_since = "SELECT id FROM policies_revision WHERE number > %s"
+        cursor.execute(f"DELETE FROM policies_change WHERE revision_id IN ({made_since})", [first])  # noqa: S608
+        cursor.execute("DELETE FROM policies_revision WHERE number > %s", [first])
+        cursor.execute("SET session_replication_role = origin")
+    return first
+
+
+def test_nothing_is_published_over_what_postgres_has_forgotten(
+    restored: int, text_limits: Any, alice: Any
+) -> None:
+    known = in_redis(text_limits)
+    with pytest.raises(PublishError, match="republish production --new-epoch"):
+        publish_head("production")
+    ahead = who_is_ahead("production")
+    assert ahead is not None
+    assert (ahead.who, ahead.epoch, ahead.revision) == ("Redis", *known[:2])
+    # Also when edits have brought Postgres to the same numbers, and beyond: they mean something else.
+    for limit in range(1, 6):
+        assert set_limit(alice, limit) == restored + limit
+        assert in_redis(text_limits) == known
+    sweep_outbox()
+    assert in_redis(text_limits) == known
+
+
+def test_a_new_epoch_goes_on_above_every_revision_that_is_known(
+    restored: int, text_limits: Any, alice: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, newest, _ = in_redis(text_limits)
+    set_limit(alice, 150)
+    note_ahead("production", epoch=1, revision=newest + 5, who="pod-7")
+    with pytest.raises(CommandError, match="--reason"):
+        call_command("republish", "production", "--new-epoch")
+    call_command("republish", "production", "--new-epoch", "--reason", "restored the backup of noon")
+    assert in_redis(text_limits) == (2, newest + 6, 150)
+    assert "epoch 2" in capsys.readouterr().out
+    assert who_is_ahead("production") is None
+    assert set_limit(alice, 160) == newest + 7
+    assert in_redis(text_limits) == (2, newest + 7, 160)
+
+
+def test_republish_writes_everything_once_more_and_takes_no_revision(
+    production: str, text_limits: Any, alice: Any
+) -> None:
+    set_limit(alice, 100)
+    before = in_redis(text_limits)
+    text_limits.delete(keys.own_bucket("production", keys.tenant_bucket_number("acme")))
+    call_command("republish")
+    assert in_redis(text_limits) == before
+
+
+def test_republish_in_the_old_epoch_is_refused_after_a_restore(restored: int, text_limits: Any) -> None:
+    with pytest.raises(CommandError, match="restored"):
+        call_command("republish")
+
+
+def test_a_server_is_ahead_only_of_what_postgres_really_lacks(production: str) -> None:
+    row = Environment.objects.get()
+    note_ahead("production", epoch=row.epoch, revision=row.revision, who="pod-1")
+    assert not Ahead.objects.exists()
+    note_ahead("production", epoch=row.epoch, revision=row.revision + 1, who="pod-1")
+    note_ahead("production", epoch=row.epoch, revision=row.revision + 9, who="pod-2")
+    note_ahead("production", epoch=row.epoch, revision=row.revision + 3, who="pod-3")
+    assert Ahead.objects.get().who == "pod-2"
