@@ -1,0 +1,105 @@
+"""How much of a body is read, and for how long."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from controlplane.api import bodies
+from controlplane.api.bodies import MOST, MOST_OF_PLAN, BodyLimit
+
+
+async def reader(scope: Any, receive: Any, send: Any) -> None:
+    """Reads all of it, as Django does, and says how much it was."""
+    size = 0
+    while True:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+async def ask(
+    parts: list[bytes],
+    *,
+    path: str = "/api/v1/production/tenants",
+    length: bytes | None = None,
+    stalls: bool = False,
+) -> tuple[int, bytes]:
+    headers = [(b"content-length", length)] if length is not None else []
+    left, sent = list(parts), []
+
+    async def receive() -> Any:
+        if stalls and not left:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left) or stalls}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await BodyLimit(reader)({"type": "http", "path": path, "headers": headers}, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+async def test_a_body_of_the_usual_size_is_read() -> None:
+    assert await ask([b"x" * MOST]) == (200, str(MOST).encode())
+    assert await ask([b"{}"], length=b"2") == (200, b"2")
+
+
+@pytest.mark.parametrize("length", [str(MOST + 1).encode(), b"9" * 40, b"-1", b"1e9", b"\xc2\xb2", b""])
+async def test_a_length_that_is_too_much_or_none_is_refused_unread(length: bytes) -> None:
+    status, body = await ask([], length=length)
+    assert status == 413
+    assert json.loads(body)["type"] == "urn:fuseboard:problem:content-too-large"
+
+
+async def test_a_body_without_a_length_is_cut_off() -> None:
+    status, _ = await ask([b"x" * 65_536] * 100)
+    assert status == 413
+
+
+@pytest.mark.parametrize("path", ["/api/v1/production/plan", "/api/v1/staging/apply"])
+async def test_plans_may_be_larger(path: str) -> None:
+    size = 3 * MOST
+    assert await ask([b"x" * MOST] * 3, path=path, length=str(size).encode()) == (200, str(size).encode())
+    assert (await ask([], path=path, length=str(MOST_OF_PLAN + 1).encode()))[0] == 413
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "WITHIN_S", 0.05)
+    status, body = await ask([b"{"], stalls=True)
+    assert (status, json.loads(body)["status"]) == (408, 408)
+
+
+async def test_waiting_for_the_caller_to_leave_takes_as_long_as_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "WITHIN_S", 0.05)
+    left = asyncio.Event()
+    messages = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        waiting = asyncio.ensure_future(receive())
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        left.set()
+        assert (await waiting)["type"] == "http.disconnect"
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await BodyLimit(app)({"type": "http", "path": "/", "headers": []}, receive, send)
+    assert sent[0]["status"] == 204
