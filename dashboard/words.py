@@ -27,6 +27,10 @@ _ACTIONS = {
     "drill.begun": ("Drill begun", "began a drill of"),
     "drill.ended": ("Drill ended", "ended the drill of"),
     "environment.created": ("Environment created", "created environment"),
+    "sql.inserted": ("Added with SQL", "added with SQL"),
+    "sql.updated": ("Changed with SQL", "changed with SQL"),
+    "sql.deleted": ("Removed with SQL", "removed with SQL"),
+    "sql.truncated": ("Emptied with SQL", "emptied with SQL"),
 }
 #: First parts of a field's name that go without saying.
 _GROUPS = {"override", "quotas", "vendor_limits", "breaker"}

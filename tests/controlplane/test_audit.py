@@ -194,6 +194,39 @@ def test_the_table_cannot_be_emptied() -> None:
     assert Entry.objects.count() == 1
 
 
+def test_a_role_that_owns_no_table_can_add_entries_and_nothing_else() -> None:
+    note("by the owner")
+    sql(
+        "DROP ROLE IF EXISTS product",
+        "CREATE ROLE product",
+        "GRANT SELECT, INSERT ON audit_entry TO product",
+        "GRANT USAGE ON SEQUENCE audit_entry_id_seq TO product",
+        "GRANT SELECT, UPDATE ON policies_tenant TO product",
+    )
+    try:
+        sql("SET LOCAL ROLE product", _ENTRY)
+        for statement in (
+            "UPDATE audit_entry SET reason = ''",
+            "TRUNCATE audit_entry",
+            "ALTER TABLE audit_entry DISABLE TRIGGER ALL",
+            "UPDATE audit_chainhead SET sequence = 0",
+            "DROP FUNCTION audit_seal() CASCADE",
+            "SET LOCAL session_replication_role = replica",
+        ):
+            with pytest.raises(Exception, match=r"permission denied|must be owner"):
+                sql("SET LOCAL ROLE product", statement)
+    finally:
+        sql("DROP OWNED BY product", "DROP ROLE product")
+    good, broken = verify()
+    assert ([head.sequence for head in good], broken) == ([2], [])
+
+
+_ENTRY = (
+    "INSERT INTO audit_entry (actor, role, origin, address, action, target_kind, target_name, reason,"
+    " environment) VALUES ('product', '', 'form', '', 'x', 'x', 'x', '', '')"
+)
+
+
 # What is written with SQL
 
 

@@ -1,0 +1,102 @@
+"""In a real browser, which reports whatever the content security policy stops."""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
+from people import PASSWORD
+
+from controlplane.accounts.models import User
+
+
+def picture(page: Any, name: str) -> None:
+    """For whoever wants to look: PICTURES_OF_TESTS names a folder."""
+    if folder := os.environ.get("PICTURES_OF_TESTS"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+
+
+def test_an_admin_invites_somebody_and_hands_out_tokens(page: Any, sign_in: Any, web: str) -> None:
+    picture_of_login(page)
+    sign_in("ada")
+    page.goto("/people")
+    page.fill("#f-username", "nina")
+    page.select_option("#f-role", "operator")
+    page.fill("#f-reason", "joins the people on call")
+    page.click("text=Make an invitation")
+    link = page.inner_text("code.secret")
+    picture(page, "people")
+    assert link.startswith(f"{web}/welcome/")
+    page.click("a:text-is('nina')")
+    page.wait_for_selector("#f-why")
+    picture(page, "person")
+    page.goto("/tokens")
+    page.fill("#f-name", "pods of the shop")
+    page.fill("#f-reason", "the shop moves in")
+    page.click("button:text-is('For pods')")
+    assert re.fullmatch(r"fb_[0-9a-f]{16}_[0-9a-f]{64}", page.inner_text("code.secret"))
+    page.click("summary:has-text('Change')")
+    picture(page, "tokens")
+    page.goto("/audit?by=people")
+    picture(page, "audit")
+    assert page.is_visible("a:text-is('CSV')")
+
+
+def picture_of_login(page: Any) -> None:
+    page.goto("/login")
+    picture(page, "login")
+
+
+def test_a_second_factor_is_set_up_and_asked_for(page: Any, sign_in: Any) -> None:
+    sign_in("olga")
+    page.goto("/account")
+    picture(page, "account")
+    page.click("text=Add one")
+    page.fill("#id_password", PASSWORD)
+    picture(page, "again")
+    page.click("button[type=submit]")
+    secret = page.inner_text("code.secret")
+    until(lambda: page.evaluate("document.querySelector('.qr').naturalWidth") > 0)
+    picture(page, "second-factor")
+    page.fill("#id_code", code_of(secret))
+    page.click("button[type=submit]")
+    page.wait_for_selector(".codes li")
+    picture(page, "recovery-codes")
+    assert page.locator(".codes li").count() == 10
+    page.goto("/")
+    page.click("summary.avatar")
+    page.click("text=Log out")
+    page.wait_for_url("**/login")
+    page.fill("#id_username", "olga")
+    page.fill("#id_password", PASSWORD)
+    page.click("button[type=submit]")
+    page.wait_for_url("**/login/code")
+    picture(page, "code")
+    page.fill("#id_code", code_of(secret))
+    page.click("button[type=submit]")
+    page.wait_for_selector("#nav")
+    assert User.objects.get(username="olga").logins.filter(ended_at__isnull=True).count() == 1
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def code_of(secret: str) -> str:
+    return format_hotp_value(hotp_value(secret, int(time.time()) // 30))
+
+
+def test_logging_out_in_one_tab_ends_the_other(page: Any, sign_in: Any) -> None:
+    sign_in("olga")
+    other = page.context.new_page()
+    other.goto("/servers")
+    until(lambda: other.inner_text("#live").startswith("Live"))
+    page.click("summary.avatar")
+    page.click("text=Log out")
+    # Its socket is closed, and it asks for a login by itself.
+    other.wait_for_url("**/login**")
