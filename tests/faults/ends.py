@@ -90,10 +90,14 @@ class Talker:
             raise AssertionError(f"it ended with {self.process.wait()}; {last_lines(self._log)}")
         return words
 
-    def stop(self, *, grace_s: float = 5.0) -> None:
+    def hang_up(self) -> None:
+        """It ends by itself once it has nobody to listen to."""
         if self.process.stdin is not None:
             with suppress(OSError):  # what was not read yet, by a process that is gone
                 self.process.stdin.close()
+
+    def stop(self, *, grace_s: float = 5.0) -> None:
+        self.hang_up()
         try:
             self.process.wait(grace_s)
         except subprocess.TimeoutExpired:

@@ -80,7 +80,7 @@ class Field:
         #: Of the user ``admin``.
         self.password = self.director.greeting["password"]
         self.troupe = Troupe(self.folder / "logs")
-        self.stack.callback(lambda: self.troupe.dismiss(*self.troupe.actors))
+        self.stack.callback(lambda: self.troupe.dismiss(*self.troupe.actors, grace_s=3.0))
         celery = ["-m", "celery", "-A", "controlplane"]
         worker = [
             *celery,
@@ -104,7 +104,6 @@ class Field:
         self.gateway_address = ("127.0.0.1", gateway.port)
         for number in (1, 2, 3):
             self.pods.append(self.pod(f"pod-{number}"))
-        self.stack.callback(lambda: [pod.stop() for pod in self.pods])
         self.settle()
         self.baseline = {pod.name: pod.state() for pod in self.pods}
 
@@ -355,8 +354,11 @@ def field(*, short: bool) -> Iterator[Field]:
                 yield world
             finally:
                 world.network.heal()
-                for pod in [*world.others, *world.pods]:
+                everybody = [*world.others, *world.pods]
+                for pod in everybody:
                     pod.go_on()
+                    pod.talker.hang_up()
+                for pod in everybody:
                     pod.stop()
                 world.stack.close()
                 for server in (world.valkey, getattr(world, "broker", None)):

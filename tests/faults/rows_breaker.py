@@ -58,7 +58,7 @@ def trip_races_probe(field: Field) -> str:
     """An operator holds it open again and again while it opens, probes and closes: the operator wins."""
     failing = True
     field.load(["d:fragile"], 50)
-    rounds = 3 if field.short else 8
+    rounds = 2 if field.short else 8
     slowest_s = 0.0
     for number in range(rounds):
         for pod in field.pods:

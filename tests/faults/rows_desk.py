@@ -64,7 +64,7 @@ def _decisions(field: Field) -> list[object]:
     ]
 
 
-@row("32", "killed-before-publish", short=True)
+@row("32", "killed-before-publish")
 def killed_before_publish(field: Field) -> str:
     """Committed, and the process that should publish is gone: the sweep does it."""
     return _dies(field, before="publish_head")

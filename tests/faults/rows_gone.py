@@ -38,7 +38,7 @@ def _modes(pod: Pod) -> list[str]:
 @row("2", "redis-frozen", short=True)
 def frozen(field: Field) -> str:
     """The long one: callers must not notice."""
-    lasts_s = 12 if field.short else 60
+    lasts_s = 8 if field.short else 60
     ledger = Ledger(field)
     field.load(WORK, 140)
     field.begin_anew()
@@ -71,7 +71,7 @@ def frozen(field: Field) -> str:
     )
 
 
-@row("3", "redis-bursts", short=True)
+@row("3", "redis-bursts")
 def bursts(field: Field) -> str:
     """Frozen for moments, as by a fork or a slow command: no server may change its mind about that."""
     ledger = Ledger(field)
@@ -113,7 +113,7 @@ def script_flush(field: Field) -> str:
     return f"5 times: {seen}, 0 mode changes"
 
 
-@row("17", "maxmemory", short=True)
+@row("17", "maxmemory")
 def maxmemory(field: Field) -> str:
     """Full: writes are refused, which is no answer; nothing is evicted."""
     field.load(WORK, 60)

@@ -44,7 +44,7 @@ def reserved(field: Field) -> str:
     return f"{seen}; {alone} spent alone; {bounded(field, since)}"
 
 
-@row("1b", "local-share", short=True)
+@row("1b", "local-share")
 def local_share(field: Field) -> str:
     """Twice the limit at most in the window of the switch, and the limit in every one after it."""
     field.load(["d:shares"], _GREED)
@@ -105,7 +105,7 @@ def store_clock(field: Field) -> str:
     return "; ".join(found)
 
 
-@row("22", "pod-clock", short=True)
+@row("22", "pod-clock")
 def pod_clock(field: Field) -> str:
     """A pod whose clock is wrong by an hour, then steps: limits and holds do not care."""
     pod = field.another_pod("wrong-clock", own_clock=True)

@@ -47,7 +47,7 @@ class _Fake:
         self._gateway.answer = lambda beat: Reply(body=encode(response(beat)))  # type: ignore[method-assign, arg-type]
 
 
-@row("28", "poisoned", short=True)
+@row("28", "poisoned")
 def poisoned(field: Field) -> str:
     """Absurd values, or not what the hash says: refused whole and reported, and the last good stays."""
     good = kept_by(field).partition(b"\n")[2]
@@ -81,7 +81,7 @@ def poisoned(field: Field) -> str:
     return f"{len(cases)} poisoned documents refused whole and reported, {figures['calls']} calls meanwhile"
 
 
-@row("48", "mixed-versions", short=True)
+@row("48", "mixed-versions")
 def mixed_versions(field: Field) -> str:
     """A newer control plane says more than a pod understands: unknown fields pass, unknown words do not."""
     good = kept_by(field).partition(b"\n")[2]
@@ -102,7 +102,7 @@ def mixed_versions(field: Field) -> str:
     return f"an unknown field was ignored, an unknown word refused whole: {state['error'][:70]!r}"
 
 
-@row("29", "gateway-nonsense", short=True)
+@row("29", "gateway-nonsense")
 def gateway_nonsense(field: Field) -> str:
     """A gateway that fails, hangs, redirects or is something else: the pod goes on with what it has."""
     with gateway_running() as gateway, gateway_running() as elsewhere:

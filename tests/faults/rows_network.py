@@ -9,7 +9,7 @@ from tests.faults.seen import WORK, Callers, Ledger
 from tests.faults.world import LIMIT
 
 
-@row("4", "latency", short=True)
+@row("4", "latency")
 def latency(field: Field) -> str:
     """Each pod at another distance: the near one goes on sharing, the others decide alone in time."""
     distances = {field.pods[0]: 0.003, field.pods[1]: 0.03, field.pods[2]: 0.5}
@@ -46,7 +46,7 @@ def _modes(pod: Pod) -> list[str]:
     return [mode for _, mode in pod.figures()["modes"]]
 
 
-@row("5", "drip", short=True)
+@row("5", "drip")
 def drip(field: Field) -> str:
     """One byte per 3 ms: every read succeeds, and the answer never comes."""
     field.load(WORK, 100)
@@ -60,7 +60,7 @@ def drip(field: Field) -> str:
     return f"{seen}; local after {took_s:.1f} s"
 
 
-@row("6", "replies-lost", short=True)
+@row("6", "replies-lost")
 def replies_lost(field: Field) -> str:
     """Scripts run and nobody hears: charged once per question, never twice."""
     return _one_way(field, "hold_down")
@@ -141,7 +141,7 @@ def partition(field: Field) -> str:
     return f"{seen}; {bounded(field, since)}"
 
 
-@row("10", "flapping", short=True)
+@row("10", "flapping")
 def flapping(field: Field) -> str:
     """Cut off for a second, back for a second: in no window more than the limit."""
     field.load(["d:reserved", "d:strict", "t:acme", "t:acme", "t:acme"], 170)

@@ -38,7 +38,7 @@ def loop_hog(field: Field) -> str:
     pod.load(EVERYTHING, 100)
     pod.figures(begin_anew=True)
     before = pod.state()
-    lasts_s = 3.0 if field.short else 8.0
+    lasts_s = 1.5 if field.short else 8.0
     for chunk_s in (0.02, 0.2):
         pod.do("hog", for_s=lasts_s, chunk_s=chunk_s)
     figures, after = pod.figures(), pod.state()

@@ -46,7 +46,7 @@ def _alone(field: Field, name: str, **more: str) -> Pod:
     return field.another_pod(name, environment=nowhere | more, wait=False)
 
 
-@row("27", "last-good-on-disk", short=True)
+@row("27", "last-good-on-disk")
 def last_good(field: Field) -> str:
     """Everything is down and a pod starts; a copy that is not as it was written is not used at all."""
     good = kept_by(field)
@@ -68,7 +68,7 @@ def last_good(field: Field) -> str:
     return ", ".join(found)
 
 
-@row("31", "everything-down", short=True)
+@row("31", "everything-down")
 def everything_down(field: Field) -> str:
     """An empty disk, and nobody answers: ready in two seconds, by the bootstrap file if there is one."""
     good = kept_by(field).partition(b"\n")[2]
@@ -93,7 +93,7 @@ def everything_down(field: Field) -> str:
     return "; ".join(found)
 
 
-@row("27b", "disk-full", short=True)
+@row("27b", "disk-full")
 def disk_full(field: Field) -> str:
     """Nothing can be written: counted and said once; decisions and edits go on; the old copy stays whole."""
     pod = field.pods[0]
@@ -108,7 +108,7 @@ def disk_full(field: Field) -> str:
         pod.do("inject", fault=what, on=False)
         if copy.read_bytes() != before:
             raise Broken(f"{what}: the copy on disk was touched")
-    leftover = [path.name for path in copy.parent.iterdir() if path.name != FILE]
+    leftover = [path.name for path in copy.parent.glob(f".{FILE}.*")]
     figures = pod.figures()
     _edit_applied(field, pod, 8)
     kept_s = field.until("the copy is written again", lambda: copy.read_bytes() != before, 10)
