@@ -100,5 +100,25 @@ class QuotaForm(forms.Form):
     burst = forms.IntegerField(
         min_value=1, max_value=MAX_LIMIT, required=False, error_messages={"invalid": "Enter a whole number."}
     )
+    #: Whether it only counts; nothing leaves it as it is.
+    shadow = forms.ChoiceField(choices=(("", ""), ("yes", "yes"), ("no", "no")), required=False)
+    #: When it begins and when it ends, in UTC; empty for at once and never.
+    starts = forms.CharField(required=False, max_length=40)
+    ends = forms.CharField(required=False, max_length=40)
     reason = ReasonField()
     version = forms.IntegerField(min_value=0)
+
+    def clean_starts(self) -> datetime | None:
+        return self._moment("starts")
+
+    def clean_ends(self) -> datetime | None:
+        return self._moment("ends")
+
+    def _moment(self, name: str) -> datetime | None:
+        text = self.cleaned_data[name].strip()
+        if not text:
+            return None
+        try:
+            return datetime.fromisoformat(text).replace(tzinfo=UTC)
+        except ValueError:
+            raise forms.ValidationError("Enter a date and a time, in UTC.") from None

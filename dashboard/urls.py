@@ -8,6 +8,7 @@ from dashboard.views import (
     imports,
     overview,
     people,
+    quotas,
     revisions,
     runbooks,
     schedules,
@@ -26,6 +27,8 @@ urlpatterns = [
     path("tenants", tenants.tenants, name="tenants"),
     # By query, not by path: an id may hold slashes and dots.
     path("tenant", tenants.tenant, name="tenant"),
+    path("tenant/effective", quotas.effective_values, name="effective"),
+    path("tenant/preview", quotas.quota_preview, name="quota_preview"),
     path("audit", audit.audit, name="audit"),
     path("audit/export", audit.audit_export, name="audit_export"),
     path("runbooks", runbooks.runbooks, name="runbooks"),

@@ -9,12 +9,14 @@ from typing import Any
 from django.apps import apps
 from django.db import connections
 
-#: Apps whose tables are configuration, and what of them is only history of it.
+#: Apps whose tables are configuration, and what of them is only history of it, or a file that may become it.
 _CONFIGURATION = ("policies",)
-_HISTORY = frozenset(("policies_revision", "policies_change"))
-#: Others: table -> columns whose values are secret, columns that say nothing about rights.
+_HISTORY = frozenset(("policies_revision", "policies_change", "policies_draft"))
+#: Others: table -> columns whose values are secret, columns that change nothing.
 _WATCHED = {
     "breakers_override": ("", ""),
+    "schedules_schedule": ("", "announced_at,seen"),
+    "drills_drill": ("", ""),
     "accounts_user": ("password", "last_login"),
     "accounts_agenttoken": ("digest", ""),
     "accounts_apitoken": ("digest", ""),

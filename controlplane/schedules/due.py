@@ -3,7 +3,7 @@
 Everything here may run in several processes at once, and twice.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
@@ -11,6 +11,7 @@ from django.db import DataError, IntegrityError, transaction
 from django.utils import timezone
 from prometheus_client import Counter
 
+from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import record
 from controlplane.policies.edits.expiry import expire_quotas
@@ -20,6 +21,9 @@ from controlplane.policies.plans import apply_plan, plan_from_document
 from controlplane.schedules.models import Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)
+
+#: Announced by one run.
+_AT_ONCE = 500
 
 failed = Counter("fuseboard_schedules_failed_total", "Scheduled changes that could not be applied.")
 applied = Counter("fuseboard_schedules_applied_total", "Scheduled changes that were applied.")
@@ -106,43 +110,30 @@ def announce() -> None:
     """Say once, ahead of it, what ends or begins soon: in the log, in the audit and on the board."""
     now = timezone.now()
     soon = now + timedelta(seconds=settings.ANNOUNCE_S)
-    for row in Schedule.objects.filter(state="waiting", announced_at__isnull=True, due_at__lte=soon)[:500]:
-        if Schedule.objects.filter(pk=row.pk, announced_at__isnull=True).update(announced_at=now):
-            log.warning(
-                "schedule.due_soon",
-                environment=row.environment,
-                schedule=row.pk,
-                due_at=row.due_at.isoformat(),
-            )
-            _say(
-                "schedule.due_soon",
-                "schedule",
-                f"{row.pk} {row.title}",
-                row.due_at.isoformat(),
-                row.environment,
-            )
+    rows = Schedule.objects.filter(state="waiting", announced_at__isnull=True, due_at__lte=soon)
+    for row in rows[:_AT_ONCE]:
+        with transaction.atomic():
+            if rows.filter(pk=row.pk).update(announced_at=now):
+                name = f"{row.pk} {row.title}"
+                _say("schedule.due_soon", "schedule", name, row.due_at, row.environment)
     ending = TenantQuota.objects.filter(expires_at__lte=soon, expires_at__gt=now, announced_at__isnull=True)
-    for quota in ending.select_related("tenant")[:500]:
-        if TenantQuota.objects.filter(pk=quota.pk, announced_at__isnull=True).update(announced_at=now):
-            at, tenant = quota.expires_at.isoformat() if quota.expires_at else "", quota.tenant
-            log.warning(
-                "tenant_quota.ends_soon",
-                environment=tenant.environment_id,
-                tenant=tenant.key,
-                quota=quota.name,
-                at=at,
-            )
-            _say("tenant_quota.ends_soon", "tenant", tenant.key, at, tenant.environment_id, quota=quota.name)
+    for quota in ending.select_related("tenant")[:_AT_ONCE]:
+        with transaction.atomic():
+            acting(FUSEBOARD)
+            if quota.expires_at and ending.filter(pk=quota.pk).update(announced_at=now):
+                environment, key = quota.tenant.environment_id, quota.tenant.key
+                _say("tenant_quota.ends_soon", "tenant", key, quota.expires_at, environment, quota=quota.name)
 
 
-def _say(action: str, kind: str, name: str, at: str, environment: str, **more: str) -> None:
+def _say(action: str, kind: str, name: str, at: datetime, environment: str, **more: str) -> None:
+    log.warning(action, environment=environment, name=name, at=at.isoformat(), **more)
     record(
         actor=FUSEBOARD,
         action=action,
         target_kind=kind,
         target_name=name[:200],
         before=None,
-        after={"at": at, **more},
+        after={"at": at.isoformat(timespec="seconds"), **more},
         reason="Announced ahead of its time.",
         environment=environment,
     )

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,14 +16,18 @@ from controlplane.fleet.live import TenantFigures
 from controlplane.policies import edits
 from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Environment, Tenant, Tier
+from controlplane.schedules.edits import schedule_change
+from controlplane.usage.what_if import what_if_shadow
 from dashboard.forms import QuotaForm
 from dashboard.hub import hub
 from dashboard.live.tenant import QuotaRow
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found
+from dashboard.views.quotas import quota_document
 
 _PER_PAGE = 50
 _ENVIRONMENT = "production"
+_SHADOW = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +110,8 @@ def _edit(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _page(request, form=form, status=422)
     try:
+        if form.cleaned_data["starts"] and not removes:
+            return _schedule(request, key, form)
         revision = _save(request, key, form, removes=removes)
     except InvalidEdit as error:
         for field, found in error.errors.items():
@@ -138,8 +145,40 @@ def _save(request: HttpRequest, key: str, form: QuotaForm, *, removes: bool) -> 
     if removes:
         return edits.remove_tenant_quota(**common)
     return edits.set_tenant_quota(
-        limit=data["limit"], window_s=data["window_s"], burst=data["burst"] or 1, **common
+        limit=data["limit"],
+        window_s=data["window_s"],
+        burst=data["burst"] or 1,
+        shadow=_SHADOW.get(data["shadow"]),
+        expires_at=data["ends"],
+        **common,
     )
+
+
+def _schedule(request: HttpRequest, key: str, form: QuotaForm) -> HttpResponse:
+    """The same edit, made later; checked now and then."""
+    data = form.cleaned_data
+    columns = {"limit": data["limit"], "window_s": data["window_s"], "burst": data["burst"] or 1}
+    if data["shadow"]:
+        columns["shadow"] = data["shadow"] == "yes"
+    if data["ends"]:
+        columns["expires_at"] = data["ends"].isoformat()
+    try:
+        schedule_change(
+            environment=_ENVIRONMENT,
+            due_at=data["starts"],
+            document=quota_document(key, data["quota"], columns),
+            reason=data["reason"],
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        found = {"starts" if field == "due_at" else field: texts for field, texts in error.errors.items()}
+        raise InvalidEdit(found) from error
+    hub.nudge()
+    said = f"{data['quota']} will be changed at {data['starts']:%-d %B %H:%M} UTC. See Schedules."
+    if request.htmx:  # type: ignore[attr-defined]
+        return _page(request, done=said)
+    messages.success(request, said)
+    return redirect("schedules")
 
 
 def _page(
@@ -166,12 +205,19 @@ def _page(
             "selected": current.name,
             "current": current,
             "fields": _fields(form, current),
+            "shadow": form.data.get("shadow") or ("yes" if current.shadow else "no"),
+            "ends_at": _ends_at(context["tenant"], current.name),
+            "promotion": what_if_shadow(_ENVIRONMENT, key, current.name) if current.shadow else None,
             # After a conflict the next save is against theirs, knowingly.
             "form_version": context["tenant"].version if status != 422 else form.data.get("version", ""),
         }
     context |= {"done": done, "conflict": _conflict(conflict, form, current) if conflict else None}
     template = "tenant.html#editor" if request.htmx and request.method == "POST" else "tenant.html"  # type: ignore[attr-defined]
     return render(request, f"dashboard/{template}", context, status=status)
+
+
+def _ends_at(tenant: Tenant, quota: str) -> datetime | None:
+    return next((own.expires_at for own in tenant.quotas.all() if own.name == quota), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,126 @@
+"""The quota form beyond three numbers: when it holds, whether it refuses, and what it would have done."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.audit.actor import Actor
+from controlplane.policies import edits
+from controlplane.policies.models import TenantQuota
+from controlplane.schedules.models import Schedule
+from controlplane.usage.models import Demand
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATH = "/tenant?key=acme-retail&quota=requests"
+ADA = Actor(name="ada", role="admin", origin="form")
+
+
+def form(**changed: str) -> dict[str, str]:
+    usual = {"quota": "requests", "limit": "600", "window_s": "60", "burst": "1", "version": "1"}
+    return usual | {"reason": "CHG-9 for the sale"} | changed
+
+
+def typed(delta: timedelta) -> str:
+    return (datetime.now(UTC) + delta).strftime("%Y-%m-%dT%H:%M")
+
+
+def page(answer: Any, status: int = 200) -> str:
+    assert answer.status_code == status, answer.content.decode()[:3000]
+    return answer.content.decode()
+
+
+def put_demand() -> None:
+    """1,500 requests a minute for ten minutes, and as many of others."""
+    start = timezone.now().replace(second=0, microsecond=0) - timedelta(hours=1)
+    for minute in range(10):
+        for tenant, asked in (("acme-retail", 1_500), ("", 3_000)):
+            at = start + timedelta(minutes=minute)
+            Demand.objects.create(
+                environment="production", tenant=tenant, grain_s=60, at=at, asked=asked, refused=0
+            )
+
+
+def set_shadow() -> None:
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=600,
+        window_s=60,
+        burst=1,
+        shadow=True,
+        expected_version=None,
+        reason="Try it first",
+        actor=ADA,
+    )
+
+
+def test_a_quota_that_ends_says_so_and_keeps_its_end_when_it_is_edited(log_in: Any) -> None:
+    client, ends = log_in("ada"), typed(timedelta(hours=5))
+    assert client.post(PATH, form(ends=ends)).status_code == 302
+    quota = TenantQuota.objects.get()
+    assert quota.expires_at.strftime("%Y-%m-%dT%H:%M") == ends
+    assert f'name="ends" value="{ends}"' in page(client.get(PATH))
+    assert "expiring override" in page(client.get("/tenant/effective?key=acme-retail"))
+
+
+def test_a_quota_that_begins_later_is_planned(log_in: Any) -> None:
+    client = log_in("ada")
+    answer = client.post(PATH, form(starts=typed(timedelta(hours=2)), ends=typed(timedelta(hours=5))))
+    assert answer["Location"] == "/schedules"
+    assert not TenantQuota.objects.exists()
+    planned = Schedule.objects.get()
+    assert planned.document["tenants"]["acme-retail"]["quotas"]["requests"]["limit"] == 600
+    assert "acme-retail" in page(client.get("/schedules"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"ends": "soon"}, "Enter a date and a time"),
+        ({"ends": "2020-01-01T00:00"}, "Choose a time in the next 400 days"),
+        ({"starts": "2020-01-01T00:00"}, "Choose a time in the future"),
+        ({"shadow": "perhaps"}, "Select a valid choice"),
+    ],
+)
+def test_times_that_make_no_sense_are_refused_beside_their_field(
+    log_in: Any, changed: dict[str, str], said: str
+) -> None:
+    assert said in page(log_in("ada").post(PATH, form(**changed)), 422)
+    assert not TenantQuota.objects.exists()
+    assert not Schedule.objects.exists()
+
+
+def test_the_form_tells_what_it_would_have_done_before_it_is_saved(log_in: Any) -> None:
+    put_demand()
+    client = log_in("ada")
+    shown = page(client.post("/tenant/preview?key=acme-retail", form(), HTTP_HX_REQUEST="true"))
+    # Tier pro lets 1,000 a minute through, and 100 at once; the form 600 and one.
+    assert "429s: 4,900 before, <b>8,999</b> after, of 15,000 requests" in shown
+    assert "others took 25/s" in shown
+    assert not TenantQuota.objects.exists()
+    assert "<b>" not in page(client.post("/tenant/preview?key=acme-retail", form(limit="")))
+    assert log_in("olga").post("/tenant/preview?key=acme-retail", form()).status_code == 403
+
+
+def test_a_shadow_is_compared_and_promoted(log_in: Any) -> None:
+    put_demand()
+    set_shadow()
+    client = log_in("ada")
+    shown = page(client.get(PATH))
+    assert "it would have refused <b>8,999</b> of 15,000 requests" in shown
+    # Saved without a word about it, it stays one.
+    assert client.post(PATH, form(limit="700", version="2")).status_code == 302
+    assert TenantQuota.objects.get().shadow
+    assert client.post(PATH, form(shadow="no", version="3")).status_code == 302
+    assert not TenantQuota.objects.get().shadow
+    assert "is a shadow" not in page(client.get(PATH))
+
+
+def test_everybody_may_see_what_holds_also_for_a_stranger(log_in: Any) -> None:
+    client = log_in("vera")
+    assert "tier default" in page(client.get("/tenant/effective?key=acme-retail"))
+    assert "default tier" in page(client.get("/tenant/effective?key=who%00ever"))
