@@ -32,8 +32,9 @@ from fuseboard.store.tls import tls_context
 
 Answer = TypeVar("Answer")
 
-#: Seconds one request may take; applying a large plan takes the longest.
+#: Seconds one request may take without a word; a plan of 200,000 rows takes longer.
 TIMEOUT_S = 60.0
+UPLOAD_TIMEOUT_S = 600.0
 #: More than any answer has.
 _MOST = 256 * 1_048_576
 #: Pauses before a request without an answer is sent again.
@@ -80,7 +81,10 @@ class Client:
     ) -> Answer:
         """Send a file as it is."""
         headers = {"Content-Type": content_type}
-        return _read(self.raw("POST", path, content=content, headers=headers, query=query), kind)
+        return _read(
+            self.raw("POST", path, content=content, headers=headers, query=query, timeout_s=UPLOAD_TIMEOUT_S),
+            kind,
+        )
 
     def raw(
         self,
@@ -90,6 +94,7 @@ class Client:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, Any] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> bytes:
         """``path`` is below the environment; every part of it quoted by the caller, see ``part``."""
         asked = {name: value for name, value in (query or {}).items() if value not in (None, "")}
@@ -105,16 +110,16 @@ class Client:
         request = Request(url, data=content, headers=sent, method=method)  # noqa: S310 - settings check the scheme
         for pause_s in (*_PAUSES_S, None):
             try:
-                return self._once(request)
+                return self._once(request, timeout_s)
             except _Again as failure:
                 if pause_s is None:
                     raise Failed(Exit.UNREACHABLE, str(failure)) from failure
                 time.sleep(max(pause_s, failure.after_s))
         raise AssertionError("the last pause is None")
 
-    def _once(self, request: Request) -> bytes:
+    def _once(self, request: Request, timeout_s: float) -> bytes:
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+            with self._opener.open(request, timeout=timeout_s) as answer:
                 found: bytes = answer.read(_MOST)
                 return found
         except HTTPError as error:
