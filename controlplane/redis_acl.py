@@ -57,9 +57,9 @@ AGENT = (
     *_SETS,
     *_SORTED,
     *_STREAMS,
-    *("subscribe", "unsubscribe"),
+    *("subscribe", "unsubscribe", "publish"),
 )
-CONTROL = (*AGENT, "publish", "hscan", "xrange", "xrevrange", "xdel")
+CONTROL = (*AGENT, "hscan", "xrange", "xrevrange", "xdel")
 
 
 def acl_file(passwords: dict[str, str], control_password: str) -> str:
@@ -99,7 +99,8 @@ def agent_user(environment: str, password: str) -> str:
         keys.own_bucket(environment, 0).removesuffix("0") + "*",
     ]
     patterns = [*(f"~{key}" for key in writable), *(f"%R~{key}" for key in readable)]
-    return _user(f"agent-{environment}", password, patterns, [f"&{keys.config_channel(environment)}"], AGENT)
+    channels = [f"&{keys.config_channel(environment)}", f"&{keys.breaker_channel(environment)}"]
+    return _user(f"agent-{environment}", password, patterns, channels, AGENT)
 
 
 def _domain(key: str) -> str:

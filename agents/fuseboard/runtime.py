@@ -67,7 +67,11 @@ class Runtime:
                 counts=self.admission.alone.limits.offline,
             )
         self._keeper = Keeper(self.configuration, self._disk)
-        self._watch = Watch(url=settings.redis_url, configuration=self.configuration)
+        self._watch = Watch(
+            url=settings.redis_url,
+            configuration=self.configuration,
+            breaker_opened=self.admission.heard,
+        )
         self._sync: SyncThread | None = None
         self._first_beat = asyncio.Event()
         self._left = asyncio.Event()

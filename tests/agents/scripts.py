@@ -160,6 +160,8 @@ class Store:
             policy.successes_to_close,
             jitter,
             cooldown_us,
+            "breakers",
+            "payments",
         ]
         for token, outcome in probes:
             arguments += [token, outcome]

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 import redis
 
+from fuseboard.configuration.watch import Watch
 from fuseboard.contract.breaker_state import parse_breaker
 from fuseboard.contract.policy import Limit, Policy
-from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy, Outcome
+from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy, Outcome, Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
-from tests.agents.servers import PATIENT, POLICY, Server, configured, give, running, until
+from tests.agents.servers import BREAKER, PATIENT, POLICY, Server, configured, give, running, until
 
 HOT = Limit(name="requests", limit=600_000, window_ms=60_000, burst=10_000, lease_above=100)
 #: Fails closed: a deadline this machine misses must not let calls through uncounted.
@@ -139,6 +140,53 @@ async def test_a_breaker_that_opens_ends_the_leases_on_its_calls(limits: redis.R
         stored = "fb1:production:{d:payments}:breaker"
         await until(lambda: parse_breaker(limits.get(stored).decode()).state is BreakerState.OPEN)
         await until(lambda: all(demand.supply.lease is None for demand in server_demands(server)))
+
+
+async def test_a_breaker_that_another_server_opened_ends_them_at_once(limits: redis.Redis, redis_url: str):
+    """By push: long before the lease would have ended, or anything been asked."""
+    many = msgspec.structs.replace(STRICT, limit=100_000)
+    ours = configured(with_vendor_limit(many))
+    other = running(redis_url, name="web-2", configuration=configured(with_vendor_limit(many)))
+    async with running(redis_url, configuration=ours) as server, other as failing:
+        watch = Watch(url=redis_url, configuration=ours, breaker_opened=server.admission.heard)
+        watch.start()
+        try:
+            await asyncio.wait_for(watch.looked.wait(), 30)
+            permit = await server.admission.admit_call("payments")
+            async with asyncio.timeout(60):
+                while not permit.decision.leased:
+                    permit = await server.admission.admit_call("payments")
+                    await asyncio.sleep(0.001)
+            asked = server.counters.store_answers
+            await fail_until_refused(failing, await failing.admission.admit_call("payments"))
+            await until(lambda: all(demand.supply.lease is None for demand in server_demands(server)))
+            with pytest.raises(Refused) as refused:
+                await server.admission.admit_call("payments")
+            assert refused.value.decision.reason is Reason.BREAKER_OPEN
+            assert server.counters.store_answers - asked <= 1  # a renewal that was under way
+        finally:
+            await watch.stop()
+
+
+async def test_news_of_a_breaker_that_cannot_be_read_or_are_old_change_nothing(
+    limits: redis.Redis, redis_url: str
+):
+    async with running(redis_url, configuration=configured(with_vendor_limit(STRICT))) as server:
+        generation = (await server.admission.admit_call("payments")).generation
+        for news in (
+            b"",
+            b"payments",
+            b"payments x y",
+            b"\xff 1 2",
+            b"payments 1 99",
+            b"nobody %d 9" % 2**62,
+        ):
+            server.admission.heard(news)
+        (gate,) = server.admission._calls.gates.values()
+        assert (gate.state, gate.generation) == (BreakerState.CLOSED, generation)
+        server.admission.heard(b"payments %d %d" % (generation + 1, 10**18))
+        assert gate.state is BreakerState.OPEN
+        assert gate.until - monotonic() < BREAKER.open_max_ms * 1.1 / 1000 + 1
 
 
 async def fail_until_refused(server: Server, permit: Permit) -> None:

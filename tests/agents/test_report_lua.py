@@ -40,6 +40,19 @@ def test_failures_of_all_servers_add_up(store: Store):
     assert store.report(generation, failure=1, server="a").change == "tripped"
 
 
+def test_whoever_listens_hears_that_it_opened_and_for_how_long(store: Store):
+    listener = store.client.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe("breakers")
+    listener.get_message(timeout=5)
+    generation = store.admit().generation
+    store.report(generation, failure=4)
+    assert store.report(generation, failure=1, server="b").change == "tripped"
+    heard = listener.get_message(timeout=5)
+    assert heard["data"] == b"payments %d 2000000" % store.breaker().generation
+    assert listener.get_message() is None
+    listener.close()
+
+
 def test_a_success_between_ends_the_row_of_failures(store: Store):
     generation = store.admit().generation
     store.report(generation, failure=4, server="a")

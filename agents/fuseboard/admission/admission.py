@@ -65,7 +65,7 @@ class Admission:
             store=store,
             health=self.health,
             meter=counters,
-            deadline_s=lambda: tuning().store_deadline_us / 1_000_000,
+            tuning=tuning,
             token_prefix=f"{token_hex(4)}-",
         )
         self._reports = Reports(store=store, health=self.health, tuning=tuning)
@@ -105,7 +105,7 @@ class Admission:
         )
         self._lanes: dict[tuple[str, str], CallLane] = {}
         #: One plain request of a tenant that is paid for already, decided at once; else ``None``: ask.
-        self.leased = self._requests.leased
+        self.leased = self._leases.spend_at_hand
         configuration.listen(self._requests.adopt)
         configuration.listen(self._calls.adopt)
 
@@ -247,6 +247,12 @@ class Admission:
         """The request was not served after all: it spent nothing."""
         for charge in decision.charges:
             self._requests.give_back(charge)
+
+    def heard(self, opened: bytes) -> None:
+        """A breaker opened, as its channel says; what cannot be read is no news."""
+        words = opened.split(b" ")
+        if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
+            self._calls.opened(words[0].decode("utf-8", "replace"), int(words[1][:20]), int(words[2][:20]))
 
     # What the next beat says
 

@@ -28,6 +28,7 @@ from fuseboard.admission.question import (
     Question,
     decode_reply,
 )
+from fuseboard.contract.policy import Tuning
 from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import ADMIT
@@ -55,13 +56,13 @@ class Batcher:
         store: Store,
         health: StoreHealth,
         meter: StoreMeter,
-        deadline_s: Callable[[], float],
+        tuning: Callable[[], Tuning],
         token_prefix: str,
     ) -> None:
         self._store = store
         self._health = health
         self._meter = meter
-        self._deadline_s = deadline_s
+        self._tuning = tuning
         self._token_prefix = token_prefix
         self._questions = 0
         self._ready: list[Domain] = []
@@ -108,7 +109,8 @@ class Batcher:
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         self._questions += 1
-        question = Question(domain, self._deadline_s(), f"{self._token_prefix}{self._questions}")
+        deadline_s = self._tuning().store_deadline_us / 1_000_000
+        question = Question(domain, deadline_s, f"{self._token_prefix}{self._questions}")
         if domain.gathering is not None:  # full: send it without waiting for the one in flight
             self._send(domain, domain.gathering)
         domain.gathering = question
@@ -147,14 +149,14 @@ class Batcher:
             question.tell_all(None)
             return
         domain.in_flight = question
-        domain.lonely = question.calls == 1
         question.sent_at = monotonic()
         if not question.held and question.sent_at - question.begun > LOOP_LAG_S:
             # The loop was busy between the first caller and this tick: Redis gets its full time.
-            question.deadline = question.sent_at + self._deadline_s()
+            question.deadline = question.sent_at + self._tuning().store_deadline_us / 1_000_000
             self._watch(question, asyncio.get_running_loop())
         now_us = self._health.store_time_us()
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
+        domain.lonely = len(question.groups) == 1 and question.calls == 1
         keys, text = question.write(not_after, self._health.shared_tenths, now_us)
         self._store.run(ADMIT, keys, (text,), lambda reply: self._answered(question, reply))
 

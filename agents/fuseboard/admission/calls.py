@@ -208,6 +208,11 @@ class CallAdmission:
         for gate in self.gates.values():
             gate.adopt(snapshot.dependency(gate.name) or Dependency(name=gate.name))
 
+    def opened(self, dependency: str, generation: int, remaining_us: int) -> None:
+        """The fleet's breaker opened; whoever never called the dependency learns it when it does."""
+        if (gate := self.gates.get(dependency)) is not None:
+            gate.opened(generation, remaining_us)
+
     def stand_alone(self) -> None:
         """Redis is gone."""
         for gate in self.gates.values():

@@ -232,7 +232,8 @@ class Gate:
         times = (policy.open_ms * 1000, policy.open_max_ms * 1000, policy.successes_to_close, jitter)
         cooldown_us = pending.cooldown_ms * 1000
         probes = tuple(part for probe in pending.probes for part in probe)
-        return (self._server, generation, *counted, *conditions, *times, cooldown_us, *probes)
+        where = (keys.breaker_channel(self._environment), self.name)
+        return (self._server, generation, *counted, *conditions, *times, cooldown_us, *where, *probes)
 
     def reported(self, reply: list[int]) -> None:
         """Take in what ``report.lua`` answered."""
@@ -245,6 +246,14 @@ class Gate:
         self._see(_STATES[state], generation, now + remaining_us / 1_000_000)
         if self.state is BreakerState.OPEN and remaining_us:
             self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
+
+    def opened(self, generation: int, remaining_us: int) -> None:
+        """Another server's report has opened it: end what is leased at once."""
+        if generation <= self.generation:
+            return
+        longest_us = self.dependency.breaker.open_max_ms * 1100
+        self._see(BreakerState.OPEN, generation, monotonic() + min(remaining_us, longest_us) / 1_000_000)
+        self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
 
     def _see(self, state: BreakerState, generation: int, until: float) -> None:
         changed = state is not self.state or generation != self.generation

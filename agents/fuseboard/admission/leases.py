@@ -41,12 +41,16 @@ MARGIN = 1.2
 class Lease:
     """Calls of one demand, paid for. Holds until ``until``, monotonic seconds."""
 
-    __slots__ = ("answer", "begun", "counted", "decision", "granted", "low", "tokens", "until")
+    __slots__ = ("answer", "begun", "counted", "decision", "granted", "low", "supply", "tokens", "until")
 
-    def __init__(self, answer: Answer, begun: float, length_s: float, decision: Decision) -> None:
+    def __init__(
+        self, supply: "Supply", answer: Answer, begun: float, length_s: float, decision: Decision
+    ) -> None:
+        self.supply = supply
         self.answer = answer
         self.granted = self.tokens = answer.calls
-        self.low = int(answer.calls * RENEW_BELOW)
+        #: Whoever spends this one asks for the next lease.
+        self.low = max(1, int(answer.calls * RENEW_BELOW))
         self.begun = begun
         self.until = begun + length_s
         #: The one decision of all its calls.
@@ -65,6 +69,7 @@ class Supply:
         "domain",
         "hot_at",
         "lease",
+        "name",
         "rate",
         "renewing",
         "sign",
@@ -87,6 +92,8 @@ class Supply:
         self.rate = 0.0
         self.hot_at = float("-inf")
         self.lease: Lease | None = None
+        #: Under which its lease is at hand; empty for one that is not.
+        self.name = ""
         self.renewing = False
         #: Rises when what was leased, or is being leased, must not be spent.
         self.terms = 0
@@ -110,16 +117,38 @@ class Leases:
         self._usable = usable
         self._tasks: set[asyncio.Task[None]] = set()
         self._supplies: set[Supply] = set()
+        self._at_hand: dict[str, Lease] = {}
+        self.spend_at_hand = self._spend_at_hand()
 
     def spend(self, supply: Supply) -> Lease | None:
         """One call of the lease, if there is one that has one."""
         lease = supply.lease
         if lease is None or lease.tokens <= 0 or monotonic() >= lease.until:
             return None
-        lease.tokens -= 1
         if lease.tokens == lease.low:
             self.renew(supply)
+        lease.tokens -= 1
         return lease
+
+    def _spend_at_hand(self) -> Callable[[str], Decision | None]:
+        """One call by name, if it is paid for, and the decision on it.
+
+        Its names stay bound, and it looks at little: it is the whole cost of a leased decision.
+        """
+        find, clock, spend = self._at_hand.get, monotonic, self.spend
+
+        def leased(name: str) -> Decision | None:
+            lease = find(name)
+            if lease is None:
+                return None
+            tokens = lease.tokens
+            if tokens > lease.low and clock() < lease.until:
+                lease.tokens = tokens - 1
+                return lease.decision
+            spent = spend(lease.supply)
+            return None if spent is None else spent.decision
+
+        return leased
 
     def note(self, supply: Supply) -> None:
         """One call was asked of Redis by itself."""
@@ -185,7 +214,9 @@ class Leases:
             return
         self._end(supply)
         self._supplies.add(supply)
-        supply.lease = Lease(answer, begun, length_s, supply.sign(answer))
+        supply.lease = Lease(supply, answer, begun, length_s, supply.sign(answer))
+        if supply.name:
+            self._at_hand[supply.name] = supply.lease
         loop = asyncio.get_running_loop()
         supply.timer = loop.call_later(length_s * RENEW_AFTER, self._look, supply, supply.lease)
 
@@ -232,6 +263,8 @@ class Leases:
             supply.timer = None
         if lease is None:
             return
+        if self._at_hand.get(supply.name) is lease:
+            del self._at_hand[supply.name]
         self._count(supply, lease)
         if lease.tokens > 0:
             lease.answer.calls, lease.tokens = lease.tokens, 0

@@ -37,8 +37,6 @@ class RequestAdmission:
     settlements: Settlements
     leases: Leases
     answers: Answers
-    #: By tenant, what supplies its plain requests.
-    stocked: dict[str, Supply] = field(default_factory=dict)
     #: By tenant, what decides its plain requests.
     lanes: dict[str, RequestLane] = field(default_factory=dict)
 
@@ -113,23 +111,8 @@ class RequestAdmission:
             self.counters.request(lane.tenant, decision.allowed, decision.reason)
         return decision
 
-    def leased(self, tenant: str) -> Decision | None:
-        """The decision on one plain request of ``tenant`` that is paid for already, if there is one."""
-        # As ``Leases.spend``, in one function: this is the whole cost of a leased decision.
-        supply = self.stocked.get(tenant)
-        if supply is None:
-            return None
-        lease = supply.lease
-        if lease is None or lease.tokens <= 0 or monotonic() >= lease.until:
-            return None
-        lease.tokens -= 1
-        if lease.tokens == lease.low:
-            self.leases.renew(supply)
-        return lease.decision
-
     def adopt(self, _: Snapshot) -> None:
         """Rules changed: what was leased under the old ones goes back."""
-        self.stocked.clear()
         self.leases.drop()
 
     def _conclude(self, lane: RequestLane, answer: Answer) -> Decision:
@@ -165,7 +148,7 @@ class RequestAdmission:
 
         supply = demand.supply = Supply(lane.domain, demand, sign, count)
         if tenant and demand.plain:
-            self.stocked[tenant] = supply
+            supply.name = tenant
         return supply
 
     async def _of_nobody(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Decision:

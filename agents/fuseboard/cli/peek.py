@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from msgspec.structs import replace
+
 from fuseboard.admission.batch import Batcher
 from fuseboard.admission.demand import Demand, LimitRef
 from fuseboard.admission.domains import RequestDomains
@@ -19,7 +21,7 @@ from fuseboard.store import Store
 from fuseboard.store.health import StoreHealth
 
 #: Redis may take its time: a person waits, not a call.
-DEADLINE_S = 1.0
+DEADLINE_US = 1_000_000
 CONNECT_S = 2.0
 
 #: Of this, two are asked for: whatever else there is, the answer is no, and a refusal changes nothing.
@@ -35,11 +37,12 @@ class Peeker:
             store=store, environment=environment, tuning=lambda: tuning, on_change=self.changed.set
         )
         self._environment = environment
+        patient = replace(tuning, store_deadline_us=DEADLINE_US)
         self._batcher = Batcher(
             store=store,
             health=self.health,
             meter=Counters(),
-            deadline_s=lambda: DEADLINE_S,
+            tuning=lambda: patient,
             token_prefix="peek-",  # noqa: S106 - a word, not a secret
         )
         self._settlements = Settlements(store=store, health=self.health)

@@ -8,6 +8,7 @@ looks recur, and the gateway says the same over HTTP.
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from time import monotonic
 
 import msgspec
@@ -45,8 +46,17 @@ _FAILURES = (RedisError, OSError, TimeoutError, OfferError)
 class Watch:
     """Follows the configuration in Redis until stopped. Never raises into the application."""
 
-    def __init__(self, *, url: str, configuration: Configuration, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        url: str,
+        configuration: Configuration,
+        breaker_opened: Callable[[bytes], None] = lambda _: None,
+        rng: random.Random | None = None,
+    ) -> None:
         self._configuration = configuration
+        self._breaker_opened = breaker_opened
+        self._breakers = keys.breaker_channel(configuration.environment).encode()
         self._rng = rng or random.Random()
         self._source = Source(url=url, environment=configuration.environment)
         self._turn = asyncio.Lock()
@@ -134,10 +144,11 @@ class Watch:
             await asyncio.sleep(self._rng.uniform(0, min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** min(attempt, 10))))
 
     async def _follow(self, pubsub: PubSub) -> None:
-        await pubsub.subscribe(keys.config_channel(self._configuration.environment))
-        # Wait for the confirmation, so that nothing falls between the look and the first nudge.
-        if await pubsub.get_message(timeout=IO_TIMEOUT_S) is None:
-            raise TimeoutError("the subscription was not confirmed")
+        await pubsub.subscribe(keys.config_channel(self._configuration.environment), self._breakers)
+        # Wait for the confirmations, so that nothing falls between the look and the first nudge.
+        for _ in range(2):
+            if await pubsub.get_message(timeout=IO_TIMEOUT_S) is None:
+                raise TimeoutError("the subscription was not confirmed")
         await self._look([])
         self.connected = True
         self.looked.set()
@@ -159,6 +170,9 @@ class Watch:
         while (
             message := await pubsub.get_message(ignore_subscribe_messages=True, timeout=timeout)
         ) is not None:
+            if message["channel"] == self._breakers:
+                self._breaker_opened(message["data"])
+                continue
             try:
                 nudges.append(decode_nudge(message["data"]))
             except (msgspec.DecodeError, UnicodeDecodeError):

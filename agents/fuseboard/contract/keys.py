@@ -49,6 +49,11 @@ def config_channel(environment: str) -> str:
     return f"fb1:{environment}:config"
 
 
+def breaker_channel(environment: str) -> str:
+    """Pub/sub channel of breakers that opened, as ``name generation remaining_us``: a hint for who leases."""
+    return f"fb1:{environment}:breakers"
+
+
 def emergency(environment: str) -> str:
     """STREAM: what people did to breakers while Postgres was down, to be adopted by it later."""
     return f"fb1:{environment}:{{cfg}}:emergency"

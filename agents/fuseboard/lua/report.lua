@@ -16,6 +16,7 @@
 --       successes                  probes that close it
 --       jitter                     0 to 100: open this many thousandths longer
 --       cooldown                   us for which the vendor asked to be left alone; 0 did not ask
+--       channel name               where to say that it opened, and what it is called there
 --       [token outcome]...         permits; outcome 0 neutral, 1 ok, 2 failed or slow
 -- Returns integers
 --   change       0 none  1 tripped  2 reopened  3 closed  4 stale  5 would have tripped
@@ -84,14 +85,17 @@ local function open(cause)
     if breaker.state == 'closed' and now - breaker.since > 10 * open_first then breaker.attempt = 0 end
     local length = math.min(open_max, open_first * 2 ^ math.min(breaker.attempt, 20))
     breaker.attempt = breaker.attempt + 1
-    change_state('open', cause, now + math.floor(length * (1000 + jitter) / 1000))
+    length = math.floor(length * (1000 + jitter) / 1000)
+    change_state('open', cause, now + length)
+    -- Who leases asks seldom. A hint: whoever misses it learns it with the next lease.
+    redis.pcall('PUBLISH', ARGV[18], ARGV[19] .. ' ' .. whole(breaker.generation) .. ' ' .. whole(length))
 end
 
 if breaker.state == 'open' then return answer(NONE) end
 
 if breaker.state == 'half_open' then
     local freed = false
-    for i = 18, #ARGV, 2 do
+    for i = 20, #ARGV, 2 do
         for at, permit in ipairs(breaker.permits) do
             if permit.token == ARGV[i] then
                 table.remove(breaker.permits, at)
