@@ -271,6 +271,28 @@ class TestOneNode:
             await until(lambda: server.admission.health.cause == "connected")
             assert (await server.admission.admit_request(hurt[1])).allowed
 
+    async def test_a_breaker_kept_there_goes_on_alone_and_the_others_do_not(self, cluster: Cluster):
+        victim, other = cluster.primaries()[:2]
+        hurt = tenants_of(cluster, victim)
+        homes = {name: cluster.primary_of(keys.breaker("production", name)) for name in DEPENDENCIES}
+        lost = next(name for name in DEPENDENCIES if homes[name] is victim)
+        kept = next(name for name in DEPENDENCIES if homes[name] is other)
+        async with fleet(cluster, 1, policy(deadline_us=50_000)) as (server,):
+            for name in (lost, kept):
+                for _ in range(BREAKER.consecutive_failures):
+                    server.admission.report(await server.admission.admit_call(name), Outcome.FAILURE)
+            gates = server.admission._calls.gates
+            await until(lambda: all(gates[name].state is BreakerState.OPEN for name in (lost, kept)))
+            victim.send(signal.SIGSTOP)
+            try:
+                while not server.admission.health.cause.startswith("1 of 3"):
+                    await asyncio.gather(*(server.admission.admit_request(tenant) for tenant in hurt))
+                assert gates[lost].local.state is BreakerState.OPEN
+                assert gates[kept].local.state is BreakerState.CLOSED
+            finally:
+                victim.send(signal.SIGCONT)
+            await until(lambda: server.admission.health.cause == "connected")
+
     async def test_a_primary_that_answers_with_errors_is_left_alone_until_it_recovers(self, cluster: Cluster):
         victim, other = cluster.primaries()[:2]
         hurt, fine = tenants_of(cluster, victim), tenants_of(cluster, other)

@@ -77,14 +77,13 @@ class Admission:
             usable=lambda: self.health.usable,
         )
         self.alone = stand_by(configuration=configuration, store=store, health=self.health)
-        local = self.alone.limits
         answers = Answers(server, self.health)
         self._requests = RequestAdmission(
             configuration=configuration,
             counters=counters,
             health=self.health,
             batcher=self._batcher,
-            local=local,
+            local=self.alone.limits,
             domains=RequestDomains(environment, self._settlements, together=store.together),
             settlements=self._settlements,
             leases=self._leases,
@@ -97,7 +96,7 @@ class Admission:
             health=self.health,
             batcher=self._batcher,
             reports=self._reports,
-            local=local,
+            local=self.alone.limits,
             settlements=self._settlements,
             leases=self._leases,
             answers=answers,
@@ -283,6 +282,8 @@ class Admission:
                 self.alone.drain.noted()
         elif self.health.mode is Mode.SHARED:
             self.alone.drain.begin(orphans=True)
+        if self.health.mode is not Mode.LOCAL:
+            self.alone.parts.look(self._calls.gates.values())
         self._on_change()
 
 

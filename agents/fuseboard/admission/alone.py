@@ -1,8 +1,10 @@
 """What a server decides by while Redis cannot be asked, and tells it afterwards."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fuseboard.admission.drain import Drain
+from fuseboard.admission.gate import Gate
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.reserved import ReservedShare
 from fuseboard.configuration.holder import Configuration
@@ -17,6 +19,23 @@ class Alone:
     limits: LocalLimits
     #: What was decided without Redis, on its way there.
     drain: Drain
+    parts: "Parts"
+
+
+class Parts:
+    """A Cluster without one of its nodes: breakers kept there go on alone, the others do not."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cut_off: set[str] = set()
+
+    def look(self, gates: Iterable[Gate]) -> None:
+        for gate in gates:
+            if self._store.serves(gate.guard_keys[0]):
+                self._cut_off.discard(gate.name)
+            elif gate.name not in self._cut_off:
+                self._cut_off.add(gate.name)
+                gate.stand_alone()
 
 
 def stand_by(*, configuration: Configuration, store: Store, health: StoreHealth) -> Alone:
@@ -30,4 +49,4 @@ def stand_by(*, configuration: Configuration, store: Store, health: StoreHealth)
     drain = Drain(store=store, health=health, local=limits)
     limits.offline.on_change = drain.noted
     health.before_ramp = drain.before_ramp
-    return Alone(share, limits, drain)
+    return Alone(share, limits, drain, Parts(store))

@@ -274,12 +274,11 @@ class Gate:
 
     def stand_alone(self) -> None:
         """Redis is gone: go on from the last shared state with this server's own breaker."""
-        if self.state is BreakerState.OPEN and self.local.state is BreakerState.CLOSED:
-            self.local.open_until(self.until)
-        elif self.state is BreakerState.HALF_OPEN and self.local.state is BreakerState.CLOSED:
-            self.local.open_until(monotonic())
+        if self.state is not BreakerState.CLOSED and self.local.state is BreakerState.CLOSED:
+            self.local.take_over(self.until, self.dependency.breaker)
         self.pending.clear()
-        self.denial = None
+        if self.denial is not None and self.denial.reason is not Reason.COOLING_DOWN:
+            self.denial = None
 
     def view(self, override: OverrideMode | None, *, local: bool) -> BreakerView:
         """What the next beat says of it."""

@@ -46,10 +46,14 @@ class LocalBreaker:
         self._totals = [0, 0, 0]
         self._unfolded = 0
 
-    def open_until(self, until: float) -> None:
-        """Take over an open state that was learned from the fleet. Monotonic seconds."""
+    def take_over(self, until: float, policy: BreakerPolicy) -> None:
+        """Go on from the fleet's: open until then (monotonic seconds), or to be probed now.
+
+        Every server learned the same moment; so that their probes do not come together, each
+        waits for up to a tenth of the open time more.
+        """
         self._move(BreakerState.OPEN)
-        self.until = until
+        self.until = max(until, monotonic()) + policy.open_ms / 1000 * random.uniform(0.0, 0.1)
 
     def wait(self, policy: BreakerPolicy) -> float:
         """Seconds until a call may be made; 0 when one may be made now.

@@ -64,6 +64,10 @@ class ClusterStore:
     def connected(self) -> bool:
         return self._connected
 
+    def serves(self, key: bytes) -> bool:
+        node = self._map.slots[slot_of(key)]
+        return node is not None and node.usable
+
     @property
     def trouble(self) -> str:
         return self._trouble

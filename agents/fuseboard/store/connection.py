@@ -59,6 +59,10 @@ class Store(Protocol):
         """Whether anything of it can be asked."""
         ...
 
+    def serves(self, key: bytes) -> bool:
+        """Whether the part of it that has this key can be asked."""
+        ...
+
     @property
     def trouble(self) -> str:
         """Which part is not asked now and why, so that its keys are decided locally; empty when none."""

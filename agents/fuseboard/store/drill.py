@@ -79,6 +79,9 @@ class DrillStore:
     def connected(self) -> bool:
         return self._store.connected and (self._drill is None or not self._gone)
 
+    def serves(self, key: bytes) -> bool:
+        return not self._gone and self._store.serves(key)
+
     @property
     def trouble(self) -> str:
         return self._store.trouble

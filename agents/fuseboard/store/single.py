@@ -32,6 +32,9 @@ class SingleStore:
     def connected(self) -> bool:
         return self._pipe is not None
 
+    def serves(self, key: bytes) -> bool:
+        return self._pipe is not None
+
     @property
     def trouble(self) -> str:
         return ""
