@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from django.db.models import Q
 from django.db.models.functions import Now
 
-from controlplane.fleet.models import Figures, Server, ServerState
+from controlplane.fleet.models import Event, Figures, Server, ServerState
 
 #: Figures older than this belong to a gateway that has stopped.
 FIGURES_FRESH_FOR = timedelta(seconds=10)
@@ -75,6 +76,18 @@ def servers(environment: str) -> list[Server]:
     recently = Now() - timedelta(minutes=10)
     rows = Server.objects.filter(environment=environment)
     return list(rows.exclude(state=ServerState.GONE, last_seen_at__lt=recently).order_by("name"))
+
+
+def events(environment: str, server: str, *, most: int = 100) -> list[Event]:
+    """What happened to a server, newest first."""
+    return list(Event.objects.filter(environment=environment, server=server).order_by("-at", "-id")[:most])
+
+
+def duplicated(environment: str) -> list[str]:
+    """Names that two processes report under."""
+    there = Server.objects.filter(environment=environment).exclude(state=ServerState.GONE)
+    rows = there.filter(Q(rivals__gt=0) | Q(alternations__gt=1)).order_by("name")
+    return [row.name for row in rows if row.duplicated]
 
 
 def figures(environment: str) -> FleetFigures:

@@ -4,10 +4,16 @@ Rows are a copy of the gateway's memory, at most about a second old: whether a s
 alive is decided there, on one clock, and never from ``last_seen_at``.
 """
 
+from datetime import timedelta
+
 from django.db import models
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
+
+#: As the trigger and the gateways have it.
+ALTERNATED_LATELY = timedelta(minutes=10)
 
 
 class ServerState(models.TextChoices):
@@ -79,23 +85,29 @@ class Server(models.Model):
     def __str__(self) -> str:
         return f"{self.environment}/{self.name}"
 
+    @property
+    def duplicated(self) -> bool:
+        """Whether two processes report under this name, to one gateway or to two."""
+        lately = self.alternated_at is not None and self.alternated_at > timezone.now() - ALTERNATED_LATELY
+        return self.rivals > 0 or (self.alternations > 1 and lately)
+
 
 class EventKind(models.TextChoices):
     """What happened to a server, as its row tells of it."""
 
-    JOINED = "joined"
+    JOINED = "joined", "Joined"
     #: It said goodbye, or was given up after a day.
-    LEFT = "left"
+    LEFT = "left", "Left"
     #: Its lease is over.
-    SILENT = "silent"
-    OFFLINE = "offline"
+    SILENT = "silent", "Fell silent"
+    OFFLINE = "offline", "Offline"
     #: It is heard again.
-    BACK = "back"
-    MODE = "mode"
-    CONFIG_REJECTED = "config_rejected"
-    CONFIG_ACCEPTED = "config_accepted"
+    BACK = "back", "Heard again"
+    MODE = "mode", "Mode changed"
+    CONFIG_REJECTED = "config_rejected", "Configuration refused"
+    CONFIG_ACCEPTED = "config_accepted", "Configuration taken"
     #: Two processes beat under its name.
-    DUPLICATE = "duplicate"
+    DUPLICATE = "duplicate", "Two of one name"
 
 
 class Event(models.Model):

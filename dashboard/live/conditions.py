@@ -36,6 +36,7 @@ def conditions(facts: Facts, breakers: tuple[Breaker, ...], fleet: FleetSummary)
     """Critical first. ``since`` is filled in by ``remember``."""
     found = [*_breaker_conditions(breakers), *_server_conditions(fleet), *_figure_conditions(facts)]
     found += _schedule_conditions(facts)
+    found += _fleet_conditions(facts)
     return sorted(found, key=lambda condition: (condition.severity != "critical", condition.key))
 
 
@@ -150,6 +151,44 @@ def _server_conditions(fleet: FleetSummary) -> list[Condition]:
                 detail="It may be stopped, or cut off from the control plane and still deciding.",
                 runbook="server-silent",
                 link="/servers",
+            )
+        )
+    return found
+
+
+def _fleet_conditions(facts: Facts) -> list[Condition]:
+    found = []
+    if facts.figures.frozen:
+        found.append(
+            Condition(
+                key="frozen",
+                severity="warning",
+                text="Many servers fell silent at once",
+                detail="More likely we lost sight of them: none is called offline, and what is shown of"
+                " them is what they last said.",
+                runbook="server-silent",
+                link="/servers",
+            )
+        )
+    if facts.duplicated:
+        found.append(
+            Condition(
+                key="duplicated",
+                severity="warning",
+                text=f"Two processes report as {_some(facts.duplicated)}",
+                detail="Each counts as a server that spends, but figures of one of them are missing.",
+                runbook="server-silent",
+                link=f"/servers/{facts.duplicated[0]}",
+            )
+        )
+    if facts.ahead:
+        found.append(
+            Condition(
+                key="ahead",
+                severity="critical",
+                text="Edits are not published: Postgres was restored",
+                detail=f"{facts.ahead}, which it never made. Begin a new epoch.",
+                runbook="postgres-restored",
             )
         )
     return found

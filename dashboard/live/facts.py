@@ -136,6 +136,10 @@ class Facts:
     schedules_failed: int = 0
     #: What ends or begins within the time it is announced: what, moment, path of its page.
     soon: tuple[tuple[str, float, str], ...] = ()
+    #: Names that two processes report under.
+    duplicated: tuple[str, ...] = ()
+    #: Who knows a revision that Postgres does not, which was restored then; empty for nobody.
+    ahead: str = ""
     #: When the rows were read; older than ``now`` while Postgres is away.
     as_of: float = 0.0
     #: Ended holds of the last day by dependency, newest first; their end is when they ended.

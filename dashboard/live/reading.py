@@ -13,6 +13,7 @@ from controlplane.fleet import live
 from controlplane.fleet.models import Server as ServerRow
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
+from controlplane.publishing.models import Ahead
 from dashboard.live import upcoming
 from dashboard.live.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
 from dashboard.words import action_verb, action_words, difference
@@ -42,10 +43,17 @@ def read_facts(environment: str = ENVIRONMENT) -> Facts:
         transitions=read_transitions(environment),
         past_overrides=_past_overrides(environment),
         changes=changes,
+        duplicated=tuple(live.duplicated(environment)),
+        ahead=_ahead(environment, head[0]),
         schedules_failed=upcoming.failed(environment),
         soon=upcoming.soon(environment),
         revisions=tuple((c.revision, c.at) for c in reversed(changes) if c.revision is not None),
     )
+
+
+def _ahead(environment: str, epoch: int) -> str:
+    row = Ahead.objects.filter(environment=environment, epoch__gte=epoch).first()
+    return f"{row.who} knows revision {row.epoch}.{row.revision}" if row else ""
 
 
 def _at(moment: datetime | None) -> float | None:

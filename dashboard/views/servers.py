@@ -5,6 +5,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.fleet import live
 from controlplane.fleet.models import Server
 from controlplane.shares.reading import piece_of, rules_alone
 from dashboard.views.page import context_of, not_found
@@ -24,5 +25,6 @@ def server(request: HttpRequest, name: str) -> HttpResponse:
         "rules": rules_alone(row, servers=facts.divisor),
         "piece": piece_of(row),
         "divisor": facts.divisor,
+        "events": live.events(SHOWN, row.name),
     }
     return render(request, "dashboard/server.html", context)

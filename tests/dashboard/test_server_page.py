@@ -1,0 +1,55 @@
+"""What a server's page tells of its past, and what the overview says of the fleet."""
+
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.fleet.models import Server
+from controlplane.publishing.models import Ahead
+from tests.dashboard.fleet_rows import put_figures
+
+
+def update(name: str, **columns: Any) -> None:
+    Server.objects.filter(name=name).update(**columns)
+
+
+def test_a_server_has_a_history(log_in: Any) -> None:
+    update("web-1", mode="local", mode_cause="connection refused")
+    update("web-1", config_status="rejected", config_error="tiers: none of that name")
+    update("web-1", state="unknown")
+    update("web-1", state="online", config_status="applied", revision=7)
+    update("web-1", state="gone")
+    page = log_in("vera").get("/servers/web-1").content.decode()
+    for said in (
+        "Joined",
+        "shared -&gt; local: connection refused",
+        "tiers: none of that name",
+        "Fell silent",
+        "Heard again",
+        "Configuration taken",
+        "it said goodbye",
+    ):
+        assert said in page, said
+
+
+def test_two_processes_of_one_name_are_shown(log_in: Any) -> None:
+    for boot in ("boot-aaaa", "boot-bbbb", "boot-aaaa", "boot-bbbb"):
+        update("web-2", boot=boot)
+    client = log_in("vera")
+    assert "Two processes report under this name" in client.get("/servers/web-2").content.decode()
+    assert "Two processes report as web-2" in client.get("/").content.decode()
+
+
+def test_a_restart_is_no_second_process(log_in: Any) -> None:
+    update("web-2", boot="boot-next")
+    page = log_in("vera").get("/servers/web-2").content.decode()
+    assert "started again" in page
+    assert "Two processes" not in page
+
+
+def test_a_loss_that_is_doubted_and_a_restored_database_are_said(log_in: Any) -> None:
+    put_figures(frozen=True)
+    Ahead.objects.create(environment="production", epoch=1, revision=999, who="Redis", at=timezone.now())
+    page = log_in("vera").get("/").content.decode()
+    assert "Many servers fell silent at once" in page
+    assert "Redis knows revision 1.999" in page
