@@ -10,6 +10,7 @@ from django.views.generic import RedirectView, TemplateView
 
 from dashboard.views import login
 
+_off = TemplateView.as_view(template_name="account/account_inactive.html")
 _closed = TemplateView.as_view(template_name="account/refused.html")
 
 urlpatterns = [
@@ -20,7 +21,7 @@ urlpatterns = [
     path("login/code", mfa.authenticate, name="mfa_authenticate"),
     # Nobody signs up: an admin invites.
     path("login/closed", _closed, name="account_signup"),
-    path("login/closed", _closed, name="account_inactive"),
+    path("login/off", _off, name="account_inactive"),
     path("login/closed", _closed, name="socialaccount_signup"),
     path("login/stopped", RedirectView.as_view(pattern_name="login"), name="socialaccount_login_cancelled"),
     path("login/oidc/<str:provider_id>", oidc.login, name="openid_connect_login"),

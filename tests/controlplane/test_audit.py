@@ -251,6 +251,16 @@ def test_an_edit_by_the_application_is_recorded_once(acme: Tenant) -> None:
     assert written_with_sql() == []
 
 
+def test_nothing_the_demo_sets_up_is_taken_for_sql(limits: Any) -> None:
+    from controlplane.demo.seed import seed
+
+    seed()
+    seed()
+    assert Entry.objects.filter(target_kind="dependency").exists()
+    assert written_with_sql() == []
+    assert verify()[1] == []
+
+
 def test_a_row_changed_with_sql_is_recorded_with_what_it_was(acme: Tenant) -> None:
     sql("UPDATE policies_tenant SET suspended = true WHERE key = 'acme'")
     [entry] = written_with_sql()
