@@ -22,6 +22,7 @@ from controlplane.api import (
     tenants,
     tiers,
     tokens,
+    usage,
 )
 from controlplane.api.auth import needs
 from controlplane.api.describing import describe
@@ -64,6 +65,8 @@ api.add_decorator(known_query, mode="operation")
 api.add_router("/runbooks", configuration.runbooks, tags=["runbooks"])
 for address, router, tag in (
     ("configuration", configuration.router, "configuration"),
+    # Before the tenants: a key may hold slashes, and the longer address must win.
+    ("tenants", usage.tenants, "tenants"),
     ("tenants", tenants.router, "tenants"),
     ("tiers", tiers.router, "tiers"),
     ("subject-limits", subjects.router, "subject limits"),
@@ -82,3 +85,4 @@ for address, router, tag in (
 ):
     api.add_router(f"/{{environment}}/{address}", router, tags=[tag])
 api.add_router("/{environment}", plans.router, tags=["configuration"])
+api.add_router("/{environment}", usage.router, tags=["configuration"])

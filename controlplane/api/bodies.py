@@ -13,7 +13,7 @@ MOST_OF_PLAN = 64 * MOST
 #: The whole body must have come within this many seconds.
 WITHIN_S = 60.0
 
-_PLANS = re.compile(r"/api/v1/[^/]+/(?:plan|apply)|/import")
+_PLANS = re.compile(r"/api/v1/[^/]+/(?:plan|apply|what-if)|/import")
 
 _TOO_LARGE = (413, "Content Too Large", "content-too-large", "The body is too large.")
 _TOO_SLOW = (408, "Request Timeout", "request-timeout", "The body did not come in time.")

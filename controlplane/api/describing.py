@@ -82,7 +82,9 @@ _IF_NONE_MATCH = {
     "schema": {"type": "string", "pattern": '^"[0-9a-f]{1,40}"$'},
 }
 #: What is posted for its length only.
-_ASKING = {"controlplane_api_plans_plan", "controlplane_api_plans_preview_many"}
+_ASKING = {"controlplane_api_plans_plan", "controlplane_api_plans_preview_many"} | {
+    "controlplane_api_usage_replay_plan"
+}
 _RATE_HEADERS = {
     "RateLimit": {"schema": {"type": "string"}, "description": "What is left to the caller."},
     "RateLimit-Policy": {"schema": {"type": "string"}, "description": "What a caller may ask."},

@@ -27,7 +27,7 @@ from controlplane.policies.plans import (
 router = Router()
 
 _EXAMPLE = "tenants:\n  acme:\n    tier: pro\n    quotas:\n      requests: {limit: 1000, window_s: 60}\n"
-_FILE: dict[str, Any] = {
+FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {kind: {"schema": {"type": "string"}} for kind in KINDS}
@@ -44,7 +44,7 @@ _EXPORTED: dict[str, Any] = {
 }
 
 
-@router.post("/plan", response=PlannedOut, openapi_extra=_FILE)
+@router.post("/plan", response=PlannedOut, openapi_extra=FILE)
 @changes_nothing
 def plan(request: HttpRequest, environment: Environment, prune: Flag = False) -> PlannedOut:
     """Say what applying this file would change. ``prune`` removes what the file's sections do not name."""
@@ -52,7 +52,7 @@ def plan(request: HttpRequest, environment: Environment, prune: Flag = False) ->
     return _planned(difference(environment, read_plan(stream), prune=prune))
 
 
-@router.post("/apply", response=RevisionOut, auth=needs("edit_quota"), openapi_extra=_FILE)
+@router.post("/apply", response=RevisionOut, auth=needs("edit_quota"), openapi_extra=FILE)
 @reads_file
 def apply(
     request: HttpRequest,

@@ -28,7 +28,7 @@ def token_of(role: str, *, environment: str = "") -> str:
 def send(token: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
     """``body`` becomes JSON unless it is text already."""
     content = body if isinstance(body, str | bytes) else json.dumps(body)
-    plan = isinstance(body, str) and path.partition("?")[0].endswith(("/plan", "/apply"))
+    plan = isinstance(body, str) and path.partition("?")[0].endswith(("/plan", "/apply", "/what-if"))
     kind = headers.pop("Content-Type", "application/yaml" if plan else "application/json")
     return Client().generic(
         method,

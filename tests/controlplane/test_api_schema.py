@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from controlplane.api import answers, drills, happenings, schemas, whole
+from controlplane.api import answers, drills, happenings, schemas, usage, whole
 from controlplane.api.api import api
 from controlplane.api.examples import EXAMPLES
 from tests.controlplane.calling import token_of
@@ -82,7 +82,7 @@ def test_every_document_has_an_example_that_is_one() -> None:
     described = api.get_openapi_schema()["components"]["schemas"]
     classes = {
         name: found
-        for module in (schemas, whole, answers, happenings, drills)
+        for module in (schemas, whole, answers, happenings, drills, usage)
         for name, found in inspect.getmembers(module, inspect.isclass)
         if issubclass(found, Schema) and found not in (Schema, schemas.Strict)
     }
@@ -101,7 +101,7 @@ def test_every_operation_says_what_it_does_and_what_can_go_wrong() -> None:
             assert operation["summary"], (method, path)
             assert {400, 401, 403, 404, 422, 429} <= operation["responses"].keys()
             named = {parameter["name"] for parameter in operation["parameters"]}
-            only_asks = method == "get" or path.endswith(("/plan", "/preview"))
+            only_asks = method == "get" or path.endswith(("/plan", "/preview", "/what-if"))
             assert ("Idempotency-Key" in named) != only_asks, (method, path)
 
 

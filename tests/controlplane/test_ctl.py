@@ -8,19 +8,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from controlplane.accounts import tokens
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.policies import edits
 from controlplane.policies.models import Environment, TenantQuota
+from controlplane.usage.models import Demand
 from fuseboard.cli import main
 from fuseboard.cli.ctl.failing import Exit
-from tests.controlplane.calling import token_of
+from tests.controlplane.calling import API, send, token_of
 from tests.controlplane.web_process import web_running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +108,30 @@ def test_the_commands_of_the_readme_do_what_it_says(ctl: Any, monkeypatch: pytes
     assert "acme-retail" in said[0][1]
     assert "Applied as revision" in said[1][1]
     assert "Nothing would change" in said[2][1]
+
+
+def test_a_plan_is_replayed_on_what_was_asked(ctl: Any, file: str) -> None:
+    assert "Nobody it changes was measured" in ctl("what-if", file)[1]
+    minute = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=5)
+    for number in range(3):
+        Demand.objects.create(
+            environment="production",
+            tenant="acme",
+            grain_s=60,
+            at=minute + timedelta(minutes=number),
+            asked=2000,
+            refused=900,
+        )
+    code, said, _ = ctl("what-if", file, "--days", "2", role="viewer")
+    assert (code, "6,000 requests" in said) == (Exit.DONE, True)
+    before, after = re.search(r"refused +([\d,]+) -> ([\d,]+)", said).groups()
+    assert int(before.replace(",", "")) > int(after.replace(",", "")) == 0
+    [first, *_] = usage_of("acme")
+    assert (first["asked"], first["refused"]) == (2000, 900)
+
+
+def usage_of(tenant: str) -> Any:
+    return send(token_of("viewer"), "GET", f"{API}/tenants/{tenant}/usage").json()
 
 
 def test_an_export_changes_nothing_and_a_rollback_brings_everything_back(

@@ -70,6 +70,9 @@ def _command(
 def _add_plans(wanted: Commands) -> None:
     plan = _command(wanted, "plan", plans.plan, "what would applying this file change?")
     plan.add_argument("--detailed-exit-code", action="store_true", help="10 when something would change")
+    replay = _command(wanted, "what-if", plans.what_if, "who would have been refused in the last days?")
+    replay.add_argument("file", help="YAML or CSV; - for standard input")
+    replay.add_argument("--days", type=int, default=7)
     applied = _command(wanted, "apply", plans.apply, "make it as the file says, as one revision", reason=True)
     applied.add_argument("--yes", action="store_true", help="do not ask")
     for parser in (plan, applied):

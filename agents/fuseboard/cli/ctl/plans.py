@@ -20,6 +20,19 @@ class Planned(Struct, frozen=True):
     text: str
 
 
+class Replayed(Struct, frozen=True):
+    """The last days without and with the file."""
+
+    days: int
+    coverage_percent: float
+    asked: int
+    refused_before: int
+    refused_after: int
+    peak_before: float
+    peak_after: float
+    unmeasured: int
+
+
 class RevisionRow(Struct, frozen=True):
     number: int
     at: str
@@ -42,6 +55,22 @@ def plan(client: Client, given: argparse.Namespace) -> Exit:
     else:
         _show(planned)
     return Exit.CHANGES if planned.changes and given.detailed_exit_code else Exit.DONE
+
+
+def what_if(client: Client, given: argparse.Namespace) -> None:
+    """Replay the last days with the file; nothing is changed."""
+    found = client.upload("what-if", Replayed, *_file(given.file), days=given.days)
+    if given.json:
+        say_json(found)
+        return
+    if not found.asked:
+        say(f"Nobody it changes was measured in the last {found.days} days.")
+        return
+    say(f"last {found.days} days, {found.coverage_percent:.0f} % of them measured; {found.asked:,} requests")
+    say(f"refused       {found.refused_before:,} -> {found.refused_after:,}")
+    say(f"busiest minute {found.peak_before:,.0f}/s -> {found.peak_after:,.0f}/s let through")
+    if found.unmeasured:
+        say(f"{found.unmeasured:,} tenants it changes are not known to have asked for anything")
 
 
 def apply(client: Client, given: argparse.Namespace) -> None:

@@ -1,0 +1,129 @@
+"""What tenants asked for, and what an edit would have done with it."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router, Schema
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from controlplane.api.idempotency import changes_nothing
+from controlplane.api.plans import FILE
+from controlplane.api.schemas import Environment, Moment, PageSize, Slug, Subject, digits
+from controlplane.api.uploads import upload_of
+from controlplane.policies.document import environment_of
+from controlplane.policies.plans import read_plan
+from controlplane.usage.models import Demand
+from controlplane.usage.what_if import what_if, what_if_shadow
+
+tenants = Router()
+router = Router()
+
+_GRAINS = {"10s": 10, "minute": 60, "hour": 3600}
+Days = Annotated[int, BeforeValidator(digits), Field(ge=1, le=31, description="Replayed so many days back.")]
+
+
+class DemandOut(Schema):
+    """Requests of a span of time, whatever was answered; ``refused`` of them with 429."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"at": "2026-05-04T13:12:00Z", "asked": 1890, "refused": 210}}
+    )
+
+    at: datetime
+    asked: int
+    refused: int
+
+
+class TenantOutcomeOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"tenant": "acme", "asked": 120000, "refused_before": 2100, "refused_after": 0}
+        }
+    )
+
+    tenant: str
+    asked: int
+    refused_before: int
+    refused_after: int
+
+
+class WhatIfOut(Schema):
+    """The last days, replayed without and with the change."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "days": 7,
+                "minutes_known": 9000,
+                "coverage_percent": 89.3,
+                "asked": 120000,
+                "refused_before": 2100,
+                "refused_after": 0,
+                "peak_before": 910.5,
+                "peak_after": 912.0,
+                "peak_at": 1777900320,
+                "others_at_peak": 880.0,
+                "unmeasured": 3,
+                "tenants": [],
+            }
+        }
+    )
+
+    days: int
+    #: Minutes of those days in which anybody was measured; the rest is not known.
+    minutes_known: int
+    coverage_percent: float
+    asked: int
+    refused_before: int
+    refused_after: int
+    #: Requests per second let through in the busiest minute of the whole cluster.
+    peak_before: float
+    peak_after: float
+    #: When that is, after the edit; unix seconds.
+    peak_at: int | None
+    #: What everybody who is not edited took of it, per second.
+    others_at_peak: float
+    #: Edited tenants that are not known to have asked for anything.
+    unmeasured: int
+    #: Tenants that are edited and were measured, the most different first.
+    tenants: list[TenantOutcomeOut]
+
+
+@tenants.get("/{path:tenant}/usage", response=list[DemandOut])
+def get_usage(
+    request: HttpRequest,
+    environment: Environment,
+    tenant: Subject,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    grain: Literal["10s", "minute", "hour"] = "minute",
+    limit: PageSize = 100,
+) -> Any:
+    """Oldest first, from ``since`` on: an hour ago unless it is given. What was not measured is left out."""
+    rows = Demand.objects.filter(
+        environment=environment_of(environment).slug,
+        tenant=tenant,
+        grain_s=_GRAINS[grain],
+        at__gte=since or timezone.now() - timedelta(hours=1),
+    )
+    if until:
+        rows = rows.filter(at__lt=until)
+    return list(rows.order_by("at")[:limit])
+
+
+@tenants.get("/{path:tenant}/quotas/{quota}/what-if", response=WhatIfOut)
+def replay_shadow(
+    request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, days: Days = 7
+) -> Any:
+    """What a shadow limit of the tenant would have refused, had it been in force."""
+    return what_if_shadow(environment_of(environment).slug, tenant, quota, days=days)
+
+
+@router.post("/what-if", response=WhatIfOut, openapi_extra=FILE)
+@changes_nothing
+def replay_plan(request: HttpRequest, environment: Environment, days: Days = 7) -> WhatIfOut:
+    """Replay the last days without and with a file; nothing is changed."""
+    stream, _ = upload_of(request)
+    return WhatIfOut.from_orm(what_if(environment_of(environment).slug, read_plan(stream), days=days))
