@@ -101,7 +101,10 @@ class Tenant(models.Model):
             models.UniqueConstraint(fields=["environment", "key"], name="tenant_once"),
             models.CheckConstraint(condition=~Q(key=""), name="tenant_key_not_empty"),
         )
-        indexes = (models.Index(fields=["environment", "changed_revision"], name="tenant_by_change"),)
+        indexes = (
+            models.Index(fields=["environment", "changed_revision"], name="tenant_by_change"),
+            models.Index(fields=["tier", "key"], condition=Q(deleted=False), name="tenant_of_tier"),
+        )
 
     def __str__(self) -> str:
         return self.key
