@@ -82,8 +82,8 @@ async def test_a_share_that_was_spent_is_charged_before_anybody_ramps(valkey: Va
 async def test_what_was_told_twice_counts_once(limits: redis.Redis, redis_url: str):
     policy = with_quota(FailurePolicy.LOCAL_SHARE, window_ms=3_600_000)
     async with running(redis_url, configuration=configured(policy)) as server:
-        _, rules = await server.admission._requests.rules_of("acme")
-        _, demand = server.admission._requests.domains.of_tenant("acme", rules, (("calls", 1),), None)
+        quota = server.admission._configuration.snapshot.quotas_of("acme").quotas[0]
+        demand = Demand((LimitRef(quota, QUOTA),), (1,))
         for _ in range(7):
             assert server.admission.alone.limits.take(demand, 1.0) is None
         segment = server.admission.alone.limits.offline.close()

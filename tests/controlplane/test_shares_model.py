@@ -198,7 +198,7 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestFleet.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 def calm(world, table, gateways, pods, seconds, *, step_s=1.0):
