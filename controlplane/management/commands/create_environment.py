@@ -1,9 +1,11 @@
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.audit.actor import Actor
 from controlplane.policies.edits import create_environment
+from controlplane.policies.errors import EditError
+from controlplane.policies.plans import copy_configuration
 
 
 class Command(BaseCommand):
@@ -11,11 +13,21 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("environment", nargs="?", default="production")
+        parser.add_argument("--like", help="copy tiers, dependencies, limits and timings of this environment")
+        parser.add_argument("--tenants", action="store_true", help="with --like: its tenants as well")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        revision = create_environment(
-            environment=options["environment"],
-            reason="Set up by the command line.",
-            actor=Actor(name="command line", role="admin", origin="command"),
-        )
+        common: dict[str, Any] = {
+            "environment": options["environment"],
+            "reason": "Set up by the command line.",
+            "actor": Actor(name="command line", role="admin", origin="command"),
+        }
+        try:
+            revision = create_environment(**common)
+            if options["like"]:
+                revision = copy_configuration(
+                    source=options["like"], with_tenants=options["tenants"], **common
+                )
+        except EditError as error:
+            raise CommandError(str(error)) from error
         self.stdout.write(f"{options['environment']} is at revision {revision}.")

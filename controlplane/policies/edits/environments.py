@@ -3,6 +3,7 @@ from collections.abc import Mapping
 import msgspec
 from django.db import transaction
 
+from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.policies.document import environment_of
 from controlplane.policies.errors import InvalidEdit
@@ -32,6 +33,7 @@ def create_environment(*, environment: str, reason: str, actor: Actor) -> int:
     if existing is not None:
         return existing.revision
     with transaction.atomic():
+        acting(actor)
         tiers = Tier.objects.bulk_create(
             # The environment follows: foreign keys are checked at commit.
             Tier(environment_id=environment, name=name, title=title, priority=priority)

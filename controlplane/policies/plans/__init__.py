@@ -4,6 +4,7 @@ What a file does not name stays as it is; ``prune`` removes what its sections do
 """
 
 from controlplane.policies.plans.apply import apply_plan
+from controlplane.policies.plans.copying import copy_configuration
 from controlplane.policies.plans.difference import Difference, difference
 from controlplane.policies.plans.export import export_csv, export_plan
 from controlplane.policies.plans.plan import MAX_BYTES, MAX_ROWS, LineError, Plan, PlanErrors
@@ -17,6 +18,7 @@ __all__ = [
     "Plan",
     "PlanErrors",
     "apply_plan",
+    "copy_configuration",
     "difference",
     "export_csv",
     "export_plan",

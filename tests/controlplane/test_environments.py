@@ -1,0 +1,63 @@
+"""A second environment: a revision line of its own, made like another one."""
+
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from controlplane.audit.models import Entry
+from controlplane.policies import edits
+from controlplane.policies.models import Environment
+from controlplane.policies.plans import copy_configuration
+from controlplane.policies.state import read_state
+from fuseboard.contract import keys
+from fuseboard.contract.policy import decode_policy
+
+WHY: dict[str, Any] = {"reason": "for a test of staging"}
+
+
+def plain(environment: str) -> dict[Any, Any]:
+    """Its configuration, whatever its name is."""
+    return {
+        (kind, "" if kind == "environment" else name): f
+        for (kind, name), f in read_state(environment).items()
+    }
+
+
+def test_it_begins_like_another_and_goes_its_own_way(production: str, alice: Any, text_limits: Any) -> None:
+    edits.set_tuning(environment="production", tuning={"ramp_ms": 9_000}, actor=alice, **WHY)
+    edits.create_tier(environment="production", tier="gold", title="", priority=70, actor=alice, **WHY)
+    edits.set_default_tier(environment="production", tier="gold", actor=alice, **WHY)
+    call_command("create_environment", "staging", "--like", "production", "--tenants", verbosity=0)
+    assert plain("staging") == plain("production")
+    head = text_limits.hgetall(keys.config_head("staging"))
+    assert head["revision"] == "2"
+    policy = decode_policy(head["policy"].encode())
+    assert (policy.environment, policy.default_tier) == ("staging", "gold")
+
+    before = Environment.objects.get(pk="production").revision
+    edits.suspend_tenant(environment="staging", tenant="acme", actor=alice, **WHY)
+    edits.rollback(environment="staging", to_revision=1, expected_revision=3, actor=alice, **WHY)
+    assert Environment.objects.get(pk="production").revision == before
+    assert ("tenant", "acme") not in read_state("staging")
+    assert ("tenant", "acme") in read_state("production")
+
+
+def test_its_tenants_stay_unless_they_are_copied(production: str, alice: Any) -> None:
+    edits.create_environment(environment="staging", actor=alice, **WHY)
+    edits.create_tenant(environment="staging", tenant="own", tier="free", actor=alice, **WHY)
+    copy: dict[str, Any] = {"source": "production", "environment": "staging", "actor": alice, **WHY}
+    revision = copy_configuration(**copy)
+    assert ("dependency", "openai") in read_state("staging")
+    assert ("tenant", "own") in read_state("staging")
+    assert copy_configuration(**copy) == revision, "twice changes nothing"
+
+
+def test_an_unknown_model_is_said(production: str) -> None:
+    with pytest.raises(CommandError, match="There is no environment 'nowhere'"):
+        call_command("create_environment", "staging", "--like", "nowhere")
+
+
+def test_what_sets_it_up_is_no_sql_of_somebody(production: str, alice: Any) -> None:
+    edits.create_environment(environment="staging", actor=alice, **WHY)
+    assert not Entry.objects.filter(origin="sql").exists()
