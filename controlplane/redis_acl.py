@@ -92,6 +92,7 @@ def agent_user(environment: str, password: str) -> str:
         _domain(keys.tenant_quota(environment, "", "")),
         _domain(keys.subject_limit(environment, "", "")),
         keys.ramp(environment),
+        keys.incarnation(environment),
     ]
     readable = [
         keys.config_head(environment),

@@ -82,6 +82,9 @@ class Store:
     batches: int = 0
     #: Text and generation of the breaker when it was last seen at rest, as a server remembers it.
     known: tuple[object, int] = (0, 0)
+    #: Ask whether it is the same store, as requests do; and what was seen last.
+    incarnation: bool = False
+    seen: object = 0
 
     GUARD = (
         "{d}:override",
@@ -109,6 +112,8 @@ class Store:
         limits = [self.limit_key(limit) for limit in self.limits]
         keys = [*self.GUARD[:3], *limits, *self.GUARD[3:]] if self.guarded else limits
         guard: tuple[object, ...] = (0,)
+        if self.incarnation:
+            keys, guard = ["{d}:incarnation", *limits], (2, self.seen)
         if self.guarded:
             policy = self.policy
             times = (policy.probe_lease_ms * 1000, policy.open_max_ms * 1100, policy.slow_start_ms * 1000)
@@ -125,7 +130,7 @@ class Store:
         question = (not_after, f"b{self.batches}", *guard, len(self.limits), *rules, *asked)
         reply = decode_reply(self._run(self.admit_script, keys, [msgspec.msgpack.encode(question)]))
         if reply.rest:
-            self.known = (reply.rest, reply.generation)
+            self.seen, self.known = reply.rest, (reply.rest, reply.generation)
         head = (VERDICTS[reply.verdict], reply.generation, reply.wait_us, reply.now_us)
         count, figures = len(self.limits), reply.figures
         if head[0] == "late":

@@ -16,6 +16,8 @@ KEYS = {
     keys.own_bucket("production", 7): "fb1:production:{cfg}:own:7",
     keys.config_channel("production"): "fb1:production:config",
     keys.ramp("production"): "fb1:production:ramp",
+    keys.incarnation("production"): "fb1:production:incarnation",
+    keys.breaker_channel("production"): "fb1:production:breakers",
     keys.emergency("production"): "fb1:production:{cfg}:emergency",
     keys.override("production", "openai"): "fb1:production:{d:openai}:override",
     keys.breaker("production", "openai"): "fb1:production:{d:openai}:breaker",

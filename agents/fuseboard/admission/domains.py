@@ -21,20 +21,25 @@ MAX_DEMANDS = 2_000
 class LimitDomain:
     """Limits that one script may decide together."""
 
-    __slots__ = ("_settlements", "gathering", "in_flight", "lonely", "name")
+    __slots__ = ("_head", "_incarnation", "_settlements", "gathering", "in_flight", "lonely", "name")
 
-    def __init__(self, name: str, settlements: Settlements) -> None:
+    def __init__(self, name: str, settlements: Settlements, incarnation: str = "") -> None:
+        """With the key of an ``incarnation``, a store that lost its data grants no strict limit twice."""
         self.name = name
+        self._incarnation = (incarnation.encode(),) if incarnation else ()
+        self._head = Piece(2, 0) if incarnation else UNGUARDED
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
         self._settlements = settlements
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
-        return keys, UNGUARDED
+        return self._incarnation + keys, self._head
 
     def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
-        """There is no breaker here: nothing to learn of the domain as a whole."""
+        """There is no breaker here; but the store may be another one."""
+        if rest:
+            self._head = Piece(2, rest)
 
     def unused(self, demand: Demand, answer: Answer) -> None:
         self._settlements.give_back(self.name, demand, answer.at_us, answer.token, answer.calls)
@@ -78,7 +83,9 @@ class RequestDomains:
     def __init__(self, environment: str, settlements: Settlements, *, together: bool) -> None:
         self._environment = environment
         self._settlements = settlements
-        self._everybody = LimitDomain("requests", settlements) if together else None
+        self._everybody: LimitDomain | None = None
+        if together:
+            self._everybody = LimitDomain("requests", settlements, keys.incarnation(environment))
         self._asked: OrderedDict[str, Asked] = OrderedDict()
 
     def of_tenant(

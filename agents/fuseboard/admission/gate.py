@@ -100,7 +100,7 @@ class Gate:
         open_max_us = policy.open_max_ms * 1100
         times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
         self._figures = (1, policy.probes, *times, self._server)
-        self._rests(0, 0)
+        self._rests(0, self.generation)
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         self.guard_keys = tuple(key(self._environment, self.name).encode() for key in named)
         self.end_leases()
@@ -153,13 +153,16 @@ class Gate:
         return self.guard_keys[:3] + keys + self.guard_keys[3:], self._guard
 
     def _rests(self, text: str | int, generation: int) -> None:
-        """The breaker is closed and at rest for as long as its key says exactly ``text``."""
+        """The breaker is closed and at rest for as long as its key says exactly ``text``.
+
+        Without a text, ``generation`` is what was seen last: if it is gone, data was lost.
+        """
         self._guard = Piece(*self._figures, text, generation)
 
     def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
-        if rest:
-            self._rests(rest, generation)
         if verdict == ADMITS and self.state is BreakerState.CLOSED and generation == self.generation:
+            if rest:
+                self._rests(rest, generation)
             return
         now = monotonic()
         seconds = wait_us / 1_000_000
@@ -261,6 +264,7 @@ class Gate:
             self.tally.count()
             self.tally = Tally(self, generation)
         if changed:
+            self._rests(0, generation)
             self.since = monotonic()
             self.end_leases()
             # The fleet has decided something newer than what this server alone concluded.

@@ -59,6 +59,11 @@ def emergency(environment: str) -> str:
     return f"fb1:{environment}:{{cfg}}:emergency"
 
 
+def incarnation(environment: str) -> str:
+    """STRING ``new us`` or ``lost us``: when the store began, and whether it had lost what was before."""
+    return f"fb1:{environment}:incarnation"
+
+
 def ramp(environment: str) -> str:
     """STRING: store time in microseconds at which the first server came back to Redis."""
     return f"fb1:{environment}:ramp"

@@ -6,11 +6,13 @@
 -- as it was. A batch that arrives after `not_after` charges nothing.
 --
 -- KEYS  guarded: 1 override  2 breaker  3 cooldown, then the limits, then outcomes, evidence and
---       transitions; not guarded: the limits alone. Each once, in the order the groups name them
+--       transitions; not guarded: 1 incarnation, if it is asked for, then the limits. Each once, in
+--       the order the groups name them
 -- ARGV  1 msgpack of one flat array (one word of many numbers costs a tenth of as many words):
 --       not_after    store time in us after which nothing may be charged; 0 for no such time
 --       token        prefix of permits and slots, unique to this batch; no spaces, no '='
---       guarded      1 when the domain is a dependency and has a breaker, else 0
+--       guarded      1 when the domain is a dependency and has a breaker; else 0, or 2: is this the
+--                    same store? Then follows the text of the incarnation last seen, 0 for never
 --       only when guarded:
 --         probes       half-open permits that may exist at once
 --         lease        us a permit lives
@@ -18,7 +20,7 @@
 --         slow_start   us in which a breaker that closed lets traffic grow back; 0 at once
 --         server       who asks, for the history
 --         known        text of the breaker when this server last saw it closed and at rest; 0 for never
---         generation   in that text
+--         generation   in that text, or else the last one seen; 0 for never
 --       rules        how many; then for each its number, of the asker's choice, and:
 --         algorithm    1 sliding window  2 token bucket  3 fixed window  4 concurrency
 --         limit        of calls (or of what they cost) per window, or at once; at least 1
@@ -36,7 +38,8 @@
 --   generation   of the breaker; 0 when not guarded
 --   wait         us until asking again can help, when the verdict refuses; else 0
 --   now          store time in us
---   rest         text of the breaker, when it was looked at and is closed and at rest; else ''
+--   rest         text of the breaker, when it was looked at and is closed and at rest, or of an
+--                incarnation that is not the one last seen; else ''
 --   figures      when there was enough for all: per limit, what is left. Otherwise:
 --     per group    granted, the limit that refused the rest (0 none, -1 the breaker), its wait in us
 --     per limit    left, calls a shadow limit would have refused, 1 if unreadable
@@ -46,7 +49,11 @@
 -- theoretical arrival time us + fraction/limit; spent calls survive a change of the limit.
 -- Sliding window: a ring of size + 1 sub-buckets, the oldest counted in full, so that any window
 -- is covered; doubles width, head, sum, counts.... Fixed window: the text `began spent`.
--- Concurrency: a ZSET of tokens by the end of their lease.
+-- Concurrency: a ZSET of tokens by the end of their lease. Incarnation: `new us` or `lost us`.
+--
+-- Lost data: whoever remembers a breaker or an incarnation that is not there any more, or that was
+-- made anew since, marks it `lost`. For one window from then, a sliding window without a key counts
+-- as spent: what it held before may have been anything up to its limit.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -57,9 +64,9 @@ if not_after > 0 and now > not_after then return cmsgpack.pack({ 6, 0, 0, now, '
 
 -- Read everything the decision needs in one command. MGET answers nil for a key of another type.
 local texts = redis.call('MGET', unpack(KEYS, 1, guarded and #KEYS - 3 or #KEYS))
-local before_limits = guarded and 3 or 0
+local before_limits = guarded and 3 or asked[3] / 2
 -- Where the rules begin, by their numbers, and the groups.
-local rules, groups_at = {}, guarded and 12 or 5
+local rules, groups_at = {}, guarded and 12 or 5 + before_limits
 for _ = 1, asked[groups_at - 1] do
     rules[asked[groups_at]] = groups_at + 1
     groups_at = groups_at + 7
@@ -72,8 +79,10 @@ local min, max = math.min, math.max
 -- 1. Override and breaker. `slots` is how many probes may go, `soonest` when one more may; `part`
 -- of the calls go while traffic grows back.
 local verdict, wait, generation, lease = ADMITS, 0, 0, asked[5]
-local rest, breaker, slots, soonest, part, write_guard = ''
-if guarded then
+local rest, lost_since, breaker, slots, soonest, part, write_guard = ''
+if before_limits == 1 and texts[1] ~= asked[4] then
+    -- insert incarnation
+elseif guarded then
     if texts[2] == asked[9] and not texts[1] and not texts[3] then
         generation = asked[10]
     else

@@ -10,8 +10,12 @@ breaker = read_breaker(texts[2])
 if not breaker then
     breaker = { generation = 0, attempt = 0 }
     before = 'missing'
-    move(breaker, 'closed', 'new', 0, now)
+    move(breaker, 'closed', asked[10] > 0 and 'lost' or 'new', 0, now)
+elseif breaker.cause == 'new' and asked[10] > 0 and breaker.generation ~= asked[10] then
+    -- Made by somebody who knew nothing of the one before.
+    before, breaker.cause = 'missing', 'lost'
 end
+if breaker.cause == 'lost' then lost_since = breaker.since end
 if mode and expires > now then
     if mode == 'forced_open' then
         verdict, wait = FORCED_OPEN, expires - now

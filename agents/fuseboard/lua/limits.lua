@@ -27,7 +27,7 @@ local function read_ring(limit, text)
     local size = limit.size
     local width = ceil(limit.window / size)
     local index = floor(now / width)
-    local ring, sum = nil, 0
+    local ring, sum, placed = nil, 0, index
     if text then
         local length = #text / 8
         if length == floor(length) and length > 3 and length < 1000 then
@@ -45,14 +45,17 @@ local function read_ring(limit, text)
         end
     elseif limit.poisoned then
         sum = unreadable(limit, limit.limit)
+    elseif limit.lost_since and now < limit.lost_since + limit.window and not limit.lenient then
+        -- It may have been full when the store lost it.
+        sum, placed, limit.repaired = limit.limit, math.min(index, floor(limit.lost_since / width)), true
     end
     if not ring then
         -- New, unreadable, of another window, or from a clock far ahead: what is known to be
         -- spent counts as spent now, which can only refuse too much, and for one window.
         limit.repaired = limit.repaired or text
-        ring = { width, index, sum }
+        ring = { width, placed, sum }
         for i = 0, size do ring[i + 4] = 0 end
-        ring[index % (size + 1) + 4] = sum
+        ring[placed % (size + 1) + 4] = sum
     end
     local passed = index - ring[2]
     for step = 1, math.min(passed, size + 1) do

@@ -1,6 +1,14 @@
 -- Inserted into admit.lua, for when there is not enough for everybody, or nobody may go: who gets
 -- what, and who is refused by what.
 
+-- Known when the breaker was looked at; else its text or the incarnation's says so.
+if before_limits == 1 then
+    lost_since = string.match(rest ~= '' and rest or texts[1], '^lost (%d+)$')
+elseif guarded and not lost_since then
+    lost_since = string.match(texts[2] or '', '^closed %d+ %d+ (%d+) %d+ %d+ lost')
+end
+lost_since = tonumber(lost_since)
+
 local limits, groups, at = {}, {}, groups_at
 while asked[at] do
     local count, last = asked[at + 1], at + 3 * asked[at + 2]
@@ -23,6 +31,7 @@ while asked[at] do
             limit = new_limit(KEYS[before_limits + place], asked, rules[asked[j + 1]])
             limits[place] = limit
             if admitting then
+                limit.lost_since = lost_since
                 read_limit(limit, texts[before_limits + place])
                 if limit.outside then return cmsgpack.pack({ LATE, 0, 0, now, '', {} }) end
             end
@@ -143,7 +152,7 @@ end
 for _, limit in ipairs(limits) do
     if limit.spent or limit.repaired then write_limit(limit) end
 end
-if granted_total > 0 and write_guard then
+if write_guard and (granted_total > 0 or lost_since) then
     if verdict == PROBES then
         for i = 1, granted_total do
             breaker.permits[#breaker.permits + 1] = { token = token .. '.' .. i, expires = now + lease }

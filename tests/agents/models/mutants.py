@@ -359,5 +359,42 @@ MUTANTS = [
         "if verdict == ADMITS and not texts[1] and not texts[3] and not before and not part then rest = texts[2] end",
         "if verdict == ADMITS and not texts[1] and not texts[3] and not before then rest = texts[2] end",
     ),
+    Mutant("a breaker that was lost is a new one", "admit", "asked[10] > 0 and 'lost' or 'new'", "'new'"),
+    Mutant(
+        "a store that was lost is a new one",
+        "admit",
+        "(asked[4] == 0 and 'new ' or 'lost ')",
+        "'new '",
+    ),
+    Mutant(
+        "nobody corrects who knew nothing of the breaker",
+        "admit",
+        "elseif breaker.cause == 'new' and asked[10] > 0 and breaker.generation ~= asked[10] then",
+        "elseif false then",
+    ),
+    Mutant(
+        "nobody corrects who knew nothing of the store",
+        "admit",
+        "elseif asked[4] ~= 0 and string.sub(rest, 1, 4) == 'new ' then",
+        "elseif false then",
+    ),
+    Mutant(
+        "what was lost counts as unspent",
+        "admit",
+        "elseif limit.lost_since and now < limit.lost_since + limit.window and not limit.lenient then",
+        "elseif false then",
+    ),
+    Mutant(
+        "the window of a loss begins with each question",
+        "admit",
+        "placed, limit.repaired = limit.limit, math.min(index, floor(limit.lost_since / width)), true",
+        "placed, limit.repaired = limit.limit, index, true",
+    ),
+    Mutant(
+        "a loss in which everybody is refused is forgotten",
+        "admit",
+        "if write_guard and (granted_total > 0 or lost_since) then",
+        "if write_guard and granted_total > 0 then",
+    ),
     Mutant("garbage that does not add up is believed", "admit", "if sum ~= stored[3] or not", "if not"),
 ]

@@ -15,6 +15,7 @@ from tests.agents import (
     scripts,
     test_admit_breaker,
     test_admit_limits,
+    test_admit_lost,
     test_admit_settling,
     test_admit_sharing,
     test_report_lua,
@@ -35,7 +36,14 @@ HUNT = settings(
 )
 
 
-EXAMPLES = (test_admit_limits, test_admit_settling, test_admit_sharing, test_admit_breaker, test_report_lua)
+EXAMPLES = (
+    test_admit_limits,
+    test_admit_lost,
+    test_admit_settling,
+    test_admit_sharing,
+    test_admit_breaker,
+    test_report_lua,
+)
 
 
 @contextmanager
