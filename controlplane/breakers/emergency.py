@@ -26,7 +26,7 @@ from controlplane.publishing.publish import read_head
 from controlplane.publishing.revisions import Revision, revise
 from controlplane.publishing.store import limits
 from fuseboard.contract import keys
-from fuseboard.contract.breaker_state import parse_override
+from fuseboard.contract.breaker_state import parse_breaker, parse_override
 from fuseboard.contract.words import OverrideMode
 
 log = structlog.get_logger(__name__)
@@ -88,7 +88,17 @@ def _act(
     # The note first: a hold without one would be ended as one that nobody ordered.
     store.xadd(keys.emergency(environment), {"note": json.dumps(note)})
     apply(store, environment, dependency, what, revision, expires_at_us, actor.name)
+    _have_servers_ask(store, environment, dependency)
     log.warning("breaker.acted_without_postgres", environment=environment, dependency=dependency, what=what)
+
+
+def _have_servers_ask(store: redis.Redis, environment: str, dependency: str) -> None:
+    """Servers believe what they know of a breaker until its time, and no document tells them better now."""
+    text: Any = store.get(keys.breaker(environment, dependency))
+    breaker = parse_breaker(text)
+    if breaker is not None:
+        # Open for no time at all: whoever hears it asks Redis with its next call.
+        store.publish(keys.breaker_channel(environment), f"{dependency} {breaker.generation} 0")
 
 
 def adopt(store: redis.Redis, environment: str) -> None:

@@ -148,3 +148,14 @@ def test_a_reset_after_a_hold_stays_a_reset_when_both_are_made_durable(
     assert Dependency.objects.get(name="openai").reset_revision > Override.objects.get().revision
     assert parse_override(text_limits.get(OVERRIDE)) is None
     assert parse_breaker(text_limits.get(BREAKER)).state == BreakerState.CLOSED
+
+
+def test_servers_are_told_to_ask_again(postgres_down: Any, text_limits: Any, alice: Any) -> None:
+    with text_limits.pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe(keys.breaker_channel("production"))
+        assert heard.get_message(timeout=5) is None  # the confirmation, which is ignored
+        trip(alice)
+        message = heard.get_message(timeout=5)
+    generation = parse_breaker(text_limits.get(BREAKER)).generation
+    assert message["data"] == f"openai {generation} 0"
+    postgres_down()
