@@ -14,6 +14,7 @@ from controlplane.api import (
     configuration,
     dependencies,
     drills,
+    people,
     plans,
     revisions,
     schedules,
@@ -61,7 +62,8 @@ api = Described(
 install(api)
 api.add_decorator(idempotent, mode="operation")
 api.add_decorator(known_query, mode="operation")
-# First: no environment can be of that name.
+# First: no environment can be of these names.
+api.add_router("/people", people.router, tags=["people"])
 api.add_router("/runbooks", configuration.runbooks, tags=["runbooks"])
 for address, router, tag in (
     ("configuration", configuration.router, "configuration"),

@@ -248,6 +248,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "TransitionOut": _TRANSITION,
     "TransitionPage": {"items": [_TRANSITION], "next": None},
     "ServerOut": _SERVER,
+    "EventOut": {"at": "2026-05-04T13:12:09Z", "kind": "mode", "detail": "local", "boot": "8f3a2c1d"},
     "FleetOut": {
         "revision": 42,
         "confirmed": 17,

@@ -82,6 +82,16 @@ class ServerOut(Schema):
     breakers: list[dict[str, Any]]
 
 
+class EventOut(Schema):
+    """One thing that happened to a server."""
+
+    at: datetime
+    kind: str
+    detail: str
+    #: Of the process it happened to.
+    boot: str
+
+
 class EntryOut(Schema):
     id: int
     at: datetime

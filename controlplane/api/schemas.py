@@ -14,7 +14,7 @@ from controlplane.policies.validation import LONGEST_REASON, SHORTEST_REASON, is
 from fuseboard.contract.words import MAX_LIMIT, SLUG_PATTERN, is_subject
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     if not is_printable(text):
         raise ValueError("Remove the control characters.")
     return text
@@ -68,13 +68,13 @@ Slug = Annotated[str, Field(pattern=SLUG_PATTERN, max_length=64)]
 Environment = Path[Slug]
 Subject = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_subject)]
 Reason = Annotated[
-    str, Field(min_length=SHORTEST_REASON, max_length=LONGEST_REASON), AfterValidator(_printable)
+    str, Field(min_length=SHORTEST_REASON, max_length=LONGEST_REASON), AfterValidator(printable)
 ]
-Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
-Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
-Note = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
+Text = Annotated[str, Field(max_length=200), AfterValidator(printable)]
+Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
+Note = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 BreakerColumns = dict[Slug, Annotated[int, Field(ge=0, le=MAX_MS)]]
-Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(_printable)]
+Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(printable)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
 PageSize = Annotated[int, BeforeValidator(digits), Field(ge=1, le=500, description="At most so many.")]
 ExpectedVersion = Annotated[
@@ -230,12 +230,12 @@ class VendorLimitIn(LimitIn):
 
 class RunbookIn(ReasonIn):
     title: Title
-    body: Annotated[str, Field(max_length=100_000, description="Markdown."), AfterValidator(_printable)]
+    body: Annotated[str, Field(max_length=100_000, description="Markdown."), AfterValidator(printable)]
 
 
 class TokenIn(ReasonIn):
     name: Annotated[
-        str, Field(min_length=1, max_length=200, description="What it is for."), AfterValidator(_printable)
+        str, Field(min_length=1, max_length=200, description="What it is for."), AfterValidator(printable)
     ]
     expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400)]
 

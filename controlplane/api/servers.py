@@ -3,10 +3,10 @@ from dataclasses import asdict
 from django.http import HttpRequest
 from ninja import Router
 
-from controlplane.api.happenings import FleetOut, ServerOut
-from controlplane.api.schemas import Environment, Slug
+from controlplane.api.happenings import EventOut, FleetOut, ServerOut
+from controlplane.api.schemas import Environment, PageSize, Slug
 from controlplane.fleet import live
-from controlplane.fleet.models import Server
+from controlplane.fleet.models import Event, Server
 from controlplane.policies.document import environment_of
 from controlplane.policies.errors import NotFound
 
@@ -26,6 +26,15 @@ def get_server(request: HttpRequest, environment: Environment, server: Slug) -> 
     if row is None:
         raise NotFound("server", server)
     return row
+
+
+@router.get("/{server}/events", response=list[EventOut])
+def list_events(
+    request: HttpRequest, environment: Environment, server: Slug, limit: PageSize = 100
+) -> list[Event]:
+    """What happened to it, newest first."""
+    rows = Event.objects.filter(environment=environment_of(environment).slug, server=server)
+    return list(rows.order_by("-at", "-id")[:limit])
 
 
 @fleet.get("", response=FleetOut)

@@ -200,6 +200,23 @@ def test_tokens_of_agents_are_of_their_environment(admin: Any) -> None:
     )
 
 
+def test_a_person_is_invited_given_roles_and_switched_off(admin: Any, call: Any) -> None:
+    body = {"username": "olga", "role": "operator", "environment_roles": {"production": "admin"}, **WHY}
+    key = {"Idempotency-Key": "invite-olga"}
+    link = admin("POST", "/api/v1/people", body, **key).json()["link"]
+    assert "/welcome/" in link
+    assert admin("POST", "/api/v1/people", body, **key).json()["link"] is None
+    admin("PUT", "/api/v1/people/olga/roles", {"role": "viewer", **WHY})
+    admin("PUT", "/api/v1/people/olga/active", {"active": False, **WHY})
+    [olga] = admin("GET", "/api/v1/people").json()
+    assert (olga["role"], olga["is_active"], olga["environment_roles"]) == ("viewer", False, {})
+    wrong = body | {"username": "ivan", "environment_roles": {"nowhere": "admin"}}
+    problem(call("admin", "POST", "/api/v1/people", wrong), 422)
+    # Who is admin of one environment only manages nobody.
+    scoped = token_of("admin", environment="production")
+    problem(send(scoped, "GET", "/api/v1/people"), 403)
+
+
 def test_what_the_caller_has_is_not_sent_again(admin: Any, call: Any) -> None:
     for path in ("tenants/acme", "tenants", "breakers", "configuration", "tiers/free", "fleet"):
         first = admin("GET", path)
