@@ -20,6 +20,8 @@ from dashboard.views.page import context_of, not_found
 from dashboard.views.revisions import Thing
 
 _LIST = 20
+#: Things of a difference: the button that applies it stands below them.
+_SHOWN = 20
 
 
 @require_http_methods(["GET", "POST"])
@@ -78,8 +80,8 @@ def _page(request: HttpRequest, row: Draft, *, status: int = 200, **extra: Any) 
         "draft": row,
         "summary": summary(counts) if any(counts.values()) else "",
         "kinds": [(name.replace(".", "s "), count) for name, count in document.get("by_kind", {}).items()],
-        "things": [_thing(change) for change in document.get("changes", ())],
-        "left_off": document.get("left_off", 0),
+        "things": [_thing(change) for change in document.get("changes", ())[:_SHOWN]],
+        "left_off": max(0, sum(counts.values()) - _SHOWN),
         "rows": document.get("rows", 0),
         "reason": request.POST.get("reason", ""),
         **extra,
