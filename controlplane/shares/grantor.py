@@ -53,9 +53,10 @@ class Grantor:
         """Whether the rows should be looked at before the next regular time."""
         if self._unsettled:
             return True
+        soon = now + lease_s / 2
         for holder, heard in self._heard.items():
             promise = self.promises.get(holder)
-            if promise is None or heard.leaving or self._due(promise, now, lease_s):
+            if promise is None or heard.leaving or promise.until < soon:
                 return True
         return False
 
@@ -171,10 +172,13 @@ class Grantor:
     ) -> None:
         """Give the waiting a piece; make room for them; let others grow when nobody comes any more."""
         owned = [row for row in step.rows if not row.resting]
+        wanted = min(MAX_LEVEL, level_for(len(owned) + len(waiting)))
+        quiet = not waiting and (step.begun - self._last_came) * 1000 >= rest_ms
+        if not waiting and not (quiet and any(row.level > wanted for row in owned)):
+            self._unsettled = any(row.offered > row.level for row in owned)
+            return
         free = FreeCells(row.cell for row in step.rows)
         served = self._serve(step, waiting, len(owned), free, held_ms(lease_ms, rest_ms), new_terms)
-        quiet = not waiting and (step.begun - self._last_came) * 1000 >= rest_ms
-        wanted = min(MAX_LEVEL, level_for(len(owned) + len(waiting)))
         if quiet:
             for row in owned:
                 if row.level == row.offered and row.level > wanted:

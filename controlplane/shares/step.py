@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from controlplane.shares.cells import Cell
 from fuseboard.contract.shares import HeldShare
 
@@ -35,8 +37,7 @@ class Row:
         return not self.boot
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Struct, frozen=True, gc=False):
     """What a server may be told; ``until`` on this gateway's monotonic clock."""
 
     level: int
@@ -45,8 +46,7 @@ class Promise:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Struct, frozen=True, gc=False):
     """The newest beat of a server."""
 
     at: float
