@@ -9,14 +9,16 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from tests.faults.lag import LagSampler
 
 #: Close by RST in place of FIN.
 _ABRUPTLY = struct.pack("ii", 1, 0)
 _LOOK_AGAIN_S = 0.005
+_CONNECT_S = 2.0
 
 
 class Proxy:
@@ -71,21 +73,22 @@ class Proxy:
         self._reset_all()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.refuse:
-            writer.transport.abort()
-            return
-        try:
-            upstream_reader, upstream = await asyncio.open_connection(*self.upstream)
-        except OSError:
-            writer.transport.abort()
-            return
-        self.accepted += 1
-        ends = {writer, upstream}
+        ends = {writer}
         self._open |= ends
         try:
-            await asyncio.gather(
+            if self.refuse:
+                return
+            # A frozen server takes connections until its queue is full, and then answers nothing.
+            async with asyncio.timeout(_CONNECT_S):
+                upstream_reader, upstream = await asyncio.open_connection(*self.upstream)
+            ends.add(upstream)
+            self._open.add(upstream)
+            self.accepted += 1
+            await _until_one_ends(
                 self._pump(reader, upstream, up=True), self._pump(upstream_reader, writer, up=False)
             )
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            return  # cancelled only when everything ends
         finally:
             self._open -= ends
             for end in ends:
@@ -106,8 +109,20 @@ class Proxy:
                     await sink.drain()
                     if self.gap_s:
                         await asyncio.sleep(self.gap_s)
-        # One end is gone: the other must hear of it, whatever is still held.
-        sink.close()
+            # The last words before a good-bye are heard.
+            sink.close()
+            await sink.wait_closed()
+
+
+async def _until_one_ends(*pumps: Coroutine[Any, Any, None]) -> None:
+    """One end is gone: the other must hear of it, whatever is still held."""
+    tasks = [asyncio.ensure_future(pump) for pump in pumps]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _pieces(data: bytes, size: int) -> Iterator[bytes]:

@@ -20,8 +20,9 @@ NOISE_KIB = 1024
 def test_memory_stays_flat_through_a_long_outage():
     with field(short=False) as world:
         slopes = _slopes(world)
-    for pod, slope in slopes.items():
-        sys.stdout.write(f"{pod}: RSS grew by {slope:+.1f} KiB per minute\n")
+        for pod, slope in slopes.items():
+            sys.stdout.write(f"{pod}: RSS grew by {slope:+.1f} KiB per minute\n")
+            sys.stdout.flush()
     assert max(slopes.values()) * OUTAGE_S / 60 < NOISE_KIB, slopes
 
 
