@@ -4,7 +4,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import require_role
+from controlplane.accounts.permissions import may, require_role
 from controlplane.policies.models import Tenant
 from dashboard.runbooks import every_runbook
 from dashboard.views.page import current_live, show
@@ -48,7 +48,7 @@ def palette(request: HttpRequest) -> JsonResponse:
         )
         for b in live.breakers
     ]
-    entries += [_entry(name, "Page", reverse(view), "ok") for view, name in _PAGES]
+    entries += [_entry(name, "Page", reverse(view), "ok") for view, name in _pages(request)]
     entries += [
         _entry(
             row.name,
@@ -68,6 +68,11 @@ def palette(request: HttpRequest) -> JsonResponse:
     for key in keys.values_list("key", flat=True)[:_PALETTE_TENANTS]:
         entries.append(_entry(key, "Tenant quotas", f"{tenant}?{urlencode({'key': key})}", "human"))
     return JsonResponse({"entries": entries})
+
+
+def _pages(request: HttpRequest) -> tuple[tuple[str, str], ...]:
+    admins = (("people", "People"), ("tokens", "Tokens")) if may(request.user, "manage_people") else ()
+    return (*_PAGES, ("account", "Your account"), *admins)
 
 
 _PAGES = (

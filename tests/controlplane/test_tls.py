@@ -95,6 +95,53 @@ async def test_the_agents_own_connection_believes_the_authority_it_is_given(
         await stranger.close()
 
 
+async def test_sentinels_and_the_primary_they_name_are_checked_alike(
+    papers: Papers, forged: Papers, redis_url: str, limits: redis.Redis
+) -> None:
+    plain = urlsplit(redis_url)
+    with relay(papers.server(), plain.port or 0) as primary:
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """As a Sentinel: the one thing it is asked, and a confirmation for the rest."""
+            while words := await _command(reader):
+                host, port = b"127.0.0.1", b"%d" % primary
+                named = b"*2\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(host), host, len(port), port)
+                subscribed = b"*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n"
+                replies = {b"SENTINEL": named, b"SUBSCRIBE": subscribed}
+                writer.write(replies.get(words[0].upper(), b"+OK\r\n"))
+            writer.close()
+
+        sentinel = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=papers.server())
+        port = sentinel.sockets[0].getsockname()[1]
+        url = f"rediss+sentinel://:{plain.password}@127.0.0.1:{port}/main"
+        store = open_store(with_ca(url, papers.ca))
+        source = Source(url=with_ca(url, papers.ca), environment="production")
+        stranger = open_store(with_ca(url, forged.ca))
+        try:
+            await store.connect(5.0)
+            assert await store.call("PING") == b"PONG"
+            assert await (await source.locate()).ping()
+            with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+                await stranger.connect(5.0)
+        finally:
+            for opened in (store, source, stranger):
+                await opened.close()
+            sentinel.close()
+
+
+async def _command(reader: asyncio.StreamReader) -> list[bytes]:
+    """The words of one command; none when the connection has ended."""
+    try:
+        count = int((await reader.readline())[1:] or b"0")
+        words = []
+        for _ in range(count):
+            length = int((await reader.readline())[1:])
+            words.append((await reader.readexactly(length + 2))[:-2])
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return []
+    return words
+
+
 async def test_the_agents_watch_and_discovery_do_so_too(secured: str, papers: Papers, forged: Papers) -> None:
     for ca, believed in ((papers.ca, True), (forged.ca, False)):
         source = Source(url=with_ca(secured, ca), environment="production")

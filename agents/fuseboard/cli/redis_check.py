@@ -168,7 +168,8 @@ async def _check_scripts(settings: AgentSettings, tuning: Tuning) -> list[Findin
 
 def _rights_to_give(environment: str) -> str:
     return (
-        f"give the agent's user what it needs: ACL SETUSER <user> ~fb1:{environment}:* "
+        "give the agent's user what it needs: the line that 'python manage.py redis_acl' prints for it, "
+        f"or ACL SETUSER <user> ~fb1:{environment}:* "
         f"&fb1:{environment}:* +@connection +@read +@write +@scripting +@pubsub +@transaction +time +info"
     )
 
