@@ -86,6 +86,7 @@ def _apply(pk: int) -> bool:
 def _fail(pk: int, error: str) -> None:
     """What made sense once makes none any more: somebody has to look."""
     with transaction.atomic():
+        acting(FUSEBOARD)
         row = Schedule.objects.select_for_update().get(pk=pk)
         if row.state != ScheduleState.WAITING:
             return
@@ -113,6 +114,7 @@ def announce() -> None:
     rows = Schedule.objects.filter(state="waiting", announced_at__isnull=True, due_at__lte=soon)
     for row in rows[:_AT_ONCE]:
         with transaction.atomic():
+            acting(FUSEBOARD)
             if rows.filter(pk=row.pk).update(announced_at=now):
                 name = f"{row.pk} {row.title}"
                 _say("schedule.due_soon", "schedule", name, row.due_at, row.environment)

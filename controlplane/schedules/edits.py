@@ -7,6 +7,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.policies.errors import InvalidEdit, NotFound
@@ -41,6 +42,7 @@ def schedule_change(
     if not found:
         raise InvalidEdit({"document": ["It would change nothing."]})
     with transaction.atomic():
+        acting(actor)
         row = Schedule.objects.create(
             environment=environment,
             due_at=due_at,
@@ -60,6 +62,7 @@ def cancel_schedule(*, environment: str, schedule: int, reason: str, actor: Acto
     problems.reason(reason)
     problems.settle()
     with transaction.atomic():
+        acting(actor)
         row = _locked(environment, schedule)
         if row.state != ScheduleState.WAITING:
             raise InvalidEdit({"schedule": [f"It is {row.get_state_display().lower()} already."]})
@@ -75,6 +78,7 @@ def acknowledge_failure(*, environment: str, schedule: int, reason: str, actor: 
     problems.reason(reason)
     problems.settle()
     with transaction.atomic():
+        acting(actor)
         row = _locked(environment, schedule)
         if row.state != ScheduleState.FAILED:
             raise InvalidEdit({"schedule": ["It has not failed."]})

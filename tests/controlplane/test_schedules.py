@@ -12,7 +12,7 @@ from controlplane.policies.effective import effective
 from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.policies.plans import apply_plan, export_plan, plan_from_document
-from controlplane.schedules.due import announce, applied, failed, run_due
+from controlplane.schedules.due import _fail, announce, applied, failed, run_due
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
 
@@ -214,6 +214,24 @@ def test_what_ends_or_begins_soon_is_announced_once(
     assert actions().count("tenant_quota.ends_soon") == 1
     assert actions().count("schedule.due_soon") == 1
     assert "tenant_quota.ends_soon" in caplog.text
+
+
+def test_what_the_clock_does_is_no_sql_of_somebody(
+    production: str, alice: Any, settings: Any, hour: datetime
+) -> None:
+    settings.ANNOUNCE_S = 7_200
+    made = [
+        schedule_change(
+            due_at=hour, document={"tenants": {name: {"tier": "gold"}}, **new}, actor=alice, **WHY
+        )
+        for name, new in (("a", {"tiers": {"gold": {}}}), ("acme", {"tiers": {"gold": {}}}))
+    ]
+    quota(alice, 300, expires_at=hour)
+    run_due()
+    cancel_schedule(schedule=made[0].pk, actor=alice, **WHY)
+    _fail(made[1].pk, "no tier gold")
+    acknowledge_failure(schedule=made[1].pk, actor=alice, **WHY)
+    assert not Entry.objects.filter(origin="sql").exists()
 
 
 def test_every_task_the_clock_calls_is_known_to_the_worker() -> None:
