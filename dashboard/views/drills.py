@@ -44,7 +44,8 @@ def _act(request: HttpRequest) -> HttpResponse:
                 chosen=_chosen(request),
                 **common,
             )
-            said = f"{drill.chosen}: {len(drill.servers)} server{'s' * (len(drill.servers) != 1)} take part."
+            count = len(drill.servers)
+            said = f"{count} servers take part." if count != 1 else f"{drill.servers[0]} takes part."
     except InvalidEdit as error:
         return _page(request, errors=error.errors, status=422)
     except NotFound as missing:

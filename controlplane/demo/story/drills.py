@@ -23,7 +23,7 @@ def drill(telling: Telling) -> str:
         servers=_CHOSEN,
         reason="To see what a pod does alone",
     )
-    if begun.status_code != 200 or "1 server take part" not in begun.text:
+    if begun.status_code != 200 or f"{_CHOSEN} takes part" not in begun.text:
         raise Untrue(f"the form answered {begun.status_code}: {_said(begun.text)}")
     pretends_ms = until(f"{_CHOSEN} in a drill", lambda: _mode(telling, _CHOSEN) == Mode.DRILL, within_s=10)
     until("the drill on the servers page", lambda: _listed(telling) == [_CHOSEN], within_s=5)
