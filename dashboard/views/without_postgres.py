@@ -32,7 +32,8 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             )
             return (
                 f"{name} is held open until {expires_at:%H:%M:%S} UTC, through Redis alone: "
-                "Postgres is away and will be told when it is back."
+                "Postgres is away and will be told when it is back. Servers heed it with their next call; "
+                "how many have confirmed it is counted again from then on."
             )
         if data["act"] != "reset":
             raise InvalidEdit({"act": ["Postgres is away: until it is back, only Open and Reset work."]})
