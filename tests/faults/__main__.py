@@ -38,4 +38,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     # However it ends, everything it started must be stopped.
     signal.signal(signal.SIGTERM, _stop)
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

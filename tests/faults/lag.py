@@ -19,6 +19,8 @@ class LagSampler:
         #: (due, ran), oldest first.
         self._late: deque[tuple[float, float]] = deque(maxlen=5000)
         self._due = _now()
+        #: Seconds of all there was.
+        self.total_s = 0.0
 
     async def run(self) -> None:
         while True:
@@ -27,6 +29,7 @@ class LagSampler:
             ran = _now()
             if ran - self._due > 0.0005:
                 self._late.append((self._due, ran))
+                self.total_s += ran - self._due
             self._look()
 
     def between(self, began: float, ended: float) -> float:

@@ -45,8 +45,9 @@ WAITED_S = 0.01
 class Figures:
     """What callers of this pod saw since the account began."""
 
-    def __init__(self) -> None:
+    def __init__(self, lag: LagSampler) -> None:
         self.began = _monotonic()
+        self._lag, self._lag_s = lag, lag.total_s
         self.calls = self.dropped = self.waited = self.over_50_ms = 0
         self.slowest_s = 0.0
         self.answers: Counter[str] = Counter()
@@ -54,9 +55,12 @@ class Figures:
         self.modes: list[tuple[float, str]] = []
 
     def as_dict(self) -> dict[str, Any]:
+        seen = {name: value for name, value in vars(self).items() if name[0] != "_" and name != "began"}
         return {
-            **{name: value for name, value in vars(self).items() if name != "began"},
+            **seen,
             "seconds": _monotonic() - self.began,
+            #: Of it, the loop did not run although something was due.
+            "lag_s": self._lag.total_s - self._lag_s,
         }
 
 
@@ -64,8 +68,8 @@ class Pod:
     def __init__(self, history: str) -> None:
         self.agent = fuseboard.from_env()
         self.history = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self.figures = Figures()
         self.lag = LagSampler(self._look)
+        self.figures = Figures(self.lag)
         self.mix: list[str] = []
         self.rate = 0.0
         #: Dependencies whose calls fail here.
@@ -175,7 +179,7 @@ class Pod:
         if what == "figures":
             figures = self.figures
             if command.get("begin_anew"):
-                self.figures = Figures()
+                self.figures = Figures(self.lag)
             return figures.as_dict()
         if what == "ask":
             return await self.ask(command["target"])

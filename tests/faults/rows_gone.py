@@ -58,8 +58,10 @@ def frozen(field: Field) -> str:
     allowed = 0.02 * seen.calls if not field.short else 3 * 130
     if seen.waited > allowed:
         raise Broken(f"{seen.waited} of {seen.calls} calls waited for Redis, at most {allowed:.0f} may")
-    if seen.per_s < 0.95 * normal:
-        raise Broken(f"{seen.per_s:.0f} calls/s while frozen, {normal:.0f} before")
+    if seen.per_s < 0.95 * normal * (1 - seen.lag):
+        raise Broken(
+            f"{seen.per_s:.0f} calls/s while frozen, {normal:.0f} before, lag {100 * seen.lag:.0f} %"
+        )
     lost = ledger.lost()
     # One question of each pod may have been on its way in the moment of the freeze.
     most = len(field.pods) * 5

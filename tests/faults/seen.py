@@ -20,6 +20,8 @@ class Callers:
         self.slowest_ms = 1000 * max(one["slowest_s"] for one in found)
         self.changes = [len(one["modes"]) for one in found]
         self.per_s = sum(one["calls"] / one["seconds"] for one in found)
+        #: The part of the time in which the busiest pod's loop had no turn.
+        self.lag = max(min(1.0, one["lag_s"] / one["seconds"]) for one in found)
         errors = {text: n for one in found for text, n in one["errors"].items()}
         if errors:
             raise Broken(f"callers saw exceptions: {errors}")
