@@ -1,7 +1,6 @@
 """Every decision, in order: what is known here, one question to Redis, else this server's share."""
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Mapping
 from secrets import token_hex
 from time import monotonic
@@ -16,13 +15,14 @@ from fuseboard.admission.calls import CallAdmission
 from fuseboard.admission.domains import RequestDomains
 from fuseboard.admission.lanes import MAX_LANES, CallLane
 from fuseboard.admission.leases import Leases
+from fuseboard.admission.patience import waited
 from fuseboard.admission.reports import Reports
 from fuseboard.admission.requests import RequestAdmission
 from fuseboard.admission.settlements import Settlements
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import BreakerView
-from fuseboard.contract.words import Mode, Outcome, Reason
+from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
@@ -30,9 +30,6 @@ from fuseboard.store.connection import Store
 from fuseboard.store.drill import DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
-
-#: A slot or a probe may be free long before its lease ends: whoever waits looks this often.
-LOOK_AGAIN_S = 0.02
 
 #: What a call costs unless somebody says more.
 ONE = 1
@@ -154,7 +151,7 @@ class Admission:
     async def _decide_patiently(self, tenant: str, costs: Costs, subject: Subject, wait_s: float) -> Decision:
         until = monotonic() + wait_s
         decision = await self._requests.admit(tenant, costs, subject)
-        while not decision.allowed and await _waited(decision, until):
+        while not decision.allowed and await waited(decision, until):
             decision = await self._requests.admit(tenant, costs, subject)
         return decision
 
@@ -198,7 +195,7 @@ class Admission:
             try:
                 return await self._admit_call(dependency, tenant, costs, spend_quota)
             except Refused as refused:
-                if wait_s <= 0 or not await _waited(refused.decision, until):
+                if wait_s <= 0 or not await waited(refused.decision, until):
                     raise
 
     async def _admit_call(self, dependency: str, tenant: str, costs: Costs, spend_quota: bool) -> Permit:
@@ -289,18 +286,3 @@ class Admission:
 
 async def _at_once(decision: Decision) -> Decision:
     return decision
-
-
-async def _waited(decision: Decision, until: float) -> bool:
-    """Sleep, holding nothing, until asking again can help; ``False`` when that is too late, or never."""
-    wait_s = decision.retry_after_ms / 1000
-    if wait_s <= 0:
-        return False
-    if decision.reason in (Reason.CONCURRENCY, Reason.PROBE_BUSY):
-        wait_s = min(wait_s, LOOK_AGAIN_S)
-    # A little late and apart from the others: all who wait for one window would come at once.
-    wait_s *= random.uniform(1.0, 1.1)
-    if monotonic() + wait_s > until:
-        return False
-    await asyncio.sleep(wait_s)
-    return True
