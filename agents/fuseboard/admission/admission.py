@@ -19,6 +19,7 @@ from fuseboard.admission.patience import waited
 from fuseboard.admission.reports import Reports
 from fuseboard.admission.requests import RequestAdmission
 from fuseboard.admission.settlements import Settlements
+from fuseboard.admission.views import view_of
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import BreakerView
@@ -269,7 +270,7 @@ class Admission:
         """Every breaker as this server sees it."""
         local = self.health.mode is Mode.LOCAL
         return tuple(
-            gate.view(self._calls.override(gate.name), local=local) for gate in self._calls.every_gate()
+            view_of(gate, self._calls.override(gate.name), local=local) for gate in self._calls.every_gate()
         )
 
     def _mode_changed(self) -> None:

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from math import ceil
 from time import monotonic
 
 from fuseboard.admission.demand import Demand, Denial, LimitRef
@@ -26,8 +25,7 @@ from fuseboard.admission.tallies import PendingReport, Tally
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency
-from fuseboard.contract.sync import BreakerView
-from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
+from fuseboard.contract.words import BreakerState, Outcome, Reason
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.connection import Word
 from fuseboard.subject import NOBODY, Costs
@@ -283,25 +281,3 @@ class Gate:
         self.pending.clear()
         if self.denial is not None and self.denial.reason is not Reason.COOLING_DOWN:
             self.denial = None
-
-    def view(self, override: OverrideMode | None, *, local: bool) -> BreakerView:
-        """What the next beat says of it."""
-        now = monotonic()
-        alone = local or (self.state is BreakerState.CLOSED and self.local.state is not BreakerState.CLOSED)
-        state, since, until = self.state, self.since, self.until
-        if alone:
-            state, since, until = self.local.state, self.local.since, self.local.until
-        remaining = max(0.0, until - now) if state is BreakerState.OPEN else 0.0
-        calls, failures, consecutive = self.window
-        return BreakerView(
-            dependency=self.name,
-            state=state,
-            generation=self.generation,
-            for_ms=int((now - since) * 1000),
-            remaining_ms=ceil(remaining * 1000),
-            override=override,
-            local=alone,
-            window_calls=calls,
-            window_failures=failures,
-            consecutive_failures=consecutive,
-        )
