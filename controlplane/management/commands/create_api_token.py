@@ -16,6 +16,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="what it is for")
         parser.add_argument("--role", choices=Role.values, default=Role.VIEWER.value)
+        parser.add_argument("--environment", default="", help="works in this one only (default: in all)")
         parser.add_argument("--days", type=int, default=90, help="valid for this long (default: 90)")
         parser.add_argument("--reason", default="Made by the command line.")
 
@@ -24,6 +25,7 @@ class Command(BaseCommand):
             token = create_api_token(
                 name=options["name"],
                 role=options["role"],
+                environment=options["environment"],
                 expires_at=timezone.now() + timedelta(days=options["days"]),
                 reason=options["reason"],
                 actor=Actor(name="command line", role="admin", origin="command"),
