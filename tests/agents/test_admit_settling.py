@@ -43,6 +43,12 @@ class TestConcurrency:
         store.settle(tokens=("b1.2",))
         assert store.admit((3, 1)).granted == 1
 
+    def test_slots_in_a_key_of_another_type_are_repaired_by_whoever_frees_one(self, limits: redis.Redis):
+        store = Store(limits, [slots(3)])
+        limits.set(store.limit_key(store.limits[0]), "text")
+        store.settle(tokens=("b1.1",))
+        assert store.admit((9, 1)).granted == 3
+
     def test_a_dead_server_frees_its_slots_with_their_leases(self, limits: redis.Redis):
         store = Store(limits, [slots(3)])
         store.admit((3, 1))

@@ -131,6 +131,32 @@ def test_the_open_time_has_a_maximum(store: Store):
     assert reopened.remaining_us == 8_000_000
 
 
+def test_after_ten_open_times_of_health_it_opens_for_as_long_as_at_first(store: Store):
+    for patience, open_us in ((10.0, 4_000_000), (20.1, 2_000_000)):
+        store.client.flushall()
+        generation = open_again(store)
+        store.report(generation, probes=((f"b{store.batches}.1", 1), (f"b{store.batches}.2", 1)))
+        store.advance(patience)
+        assert store.report(store.admit().generation, failure=5).remaining_us == open_us
+
+
+def test_servers_that_reported_nothing_for_a_window_are_no_evidence(store: Store, limits: redis.Redis):
+    generation = store.admit().generation
+    store.report(generation, ok=5, server="gone")
+    store.advance(POLICY.window_s - 1)
+    store.report(generation, ok=1, server="a")  # keeps the evidence alive
+    store.advance(1.1)
+    assert store.report(generation, failure=5, server="b").change == "none"
+    assert set(limits.hkeys("{d}:evidence")) == {b"a", b"b"}
+
+
+def test_outcomes_of_a_time_under_a_hold_that_ended_do_not_count(store: Store):
+    generation = store.admit().generation
+    store.hold("forced_closed", 1)
+    store.advance(1.1)
+    assert store.report(generation, failure=50).change == "stale"
+
+
 def test_a_lease_that_ran_out_counts_neither_way(store: Store):
     generation = open_again(store)
     store.advance(1.1)

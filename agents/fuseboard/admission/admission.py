@@ -103,6 +103,8 @@ class Admission:
         self._lanes: dict[tuple[str, str], CallLane] = {}
         #: One plain request of a tenant that is paid for already, decided at once; else ``None``: ask.
         self.leased = self._leases.spend_at_hand
+        #: Told what the channel of breakers says.
+        self.heard = self._calls.heard
         configuration.listen(self._requests.adopt)
         configuration.listen(self._calls.adopt)
 
@@ -245,12 +247,6 @@ class Admission:
         for charge in decision.charges:
             self._requests.give_back(charge)
 
-    def heard(self, opened: bytes) -> None:
-        """A breaker opened, as its channel says; what cannot be read is no news."""
-        words = opened.split(b" ")
-        if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
-            self._calls.opened(words[0].decode("utf-8", "replace"), int(words[1][:20]), int(words[2][:20]))
-
     # What the next beat says
 
     @property
@@ -276,12 +272,7 @@ class Admission:
     def _mode_changed(self) -> None:
         if self.health.mode is Mode.LOCAL:
             self._calls.stand_alone()
-            if self.alone.limits.offline.changed:
-                self.alone.drain.noted()
-        elif self.health.mode is Mode.SHARED:
-            self.alone.drain.begin(orphans=True)
-        if self.health.mode is not Mode.LOCAL:
-            self.alone.parts.look(self._calls.gates.values())
+        self.alone.mode_changed(self.health.mode, self._calls.gates.values())
         self._on_change()
 
 

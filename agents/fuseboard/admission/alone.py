@@ -8,6 +8,7 @@ from fuseboard.admission.gate import Gate
 from fuseboard.admission.local_limits import LocalLimits
 from fuseboard.admission.reserved import ReservedShare
 from fuseboard.configuration.holder import Configuration
+from fuseboard.contract.words import Mode
 from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
 
@@ -20,6 +21,14 @@ class Alone:
     #: What was decided without Redis, on its way there.
     drain: Drain
     parts: "Parts"
+
+    def mode_changed(self, mode: Mode, gates: Iterable[Gate]) -> None:
+        if mode is Mode.LOCAL and self.limits.offline.changed:
+            self.drain.noted()
+        elif mode is Mode.SHARED:
+            self.drain.begin(orphans=True)
+        if mode is not Mode.LOCAL:
+            self.parts.look(gates)
 
 
 class Parts:

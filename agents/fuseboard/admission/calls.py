@@ -208,10 +208,16 @@ class CallAdmission:
         for gate in self.gates.values():
             gate.adopt(snapshot.dependency(gate.name) or Dependency(name=gate.name))
 
-    def opened(self, dependency: str, generation: int, remaining_us: int) -> None:
-        """The fleet's breaker opened; whoever never called the dependency learns it when it does."""
-        if (gate := self.gates.get(dependency)) is not None:
-            gate.opened(generation, remaining_us)
+    def heard(self, opened: bytes) -> None:
+        """A breaker opened, as its channel says; what cannot be read is no news.
+
+        Whoever never called the dependency learns of it when it does.
+        """
+        words = opened.split(b" ")
+        if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
+            gate = self.gates.get(words[0].decode("utf-8", "replace"))
+            if gate is not None:
+                gate.opened(int(words[1][:20]), int(words[2][:20]))
 
     def stand_alone(self) -> None:
         """Redis is gone."""

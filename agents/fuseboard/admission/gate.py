@@ -27,7 +27,6 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.words import BreakerState, Outcome, Reason
 from fuseboard.reporting.counters import Counters
-from fuseboard.store.connection import Word
 from fuseboard.subject import NOBODY, Costs
 
 #: A refusal for busy probes is remembered this long at most: a slot may be free any moment.
@@ -68,8 +67,8 @@ class Gate:
         self.pending: dict[int, PendingReport] = {}
         #: Its outcomes are on their way already.
         self.scheduled = False
-        self._environment = environment
-        self._server = server
+        self.environment = environment
+        self.server = server
         self._counters = counters
         self._on_change = on_change
         self._report_soon = report_soon
@@ -97,10 +96,10 @@ class Gate:
         # Open times are lengthened by up to a tenth of jitter.
         open_max_us = policy.open_max_ms * 1100
         times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
-        self._figures = (1, policy.probes, *times, self._server)
+        self._figures = (1, policy.probes, *times, self.server)
         self._rests(0, self.generation)
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
-        self.guard_keys = tuple(key(self._environment, self.name).encode() for key in named)
+        self.guard_keys = tuple(key(self.environment, self.name).encode() for key in named)
         self.end_leases()
         self._demands.clear()
         self.denial = None
@@ -124,12 +123,12 @@ class Gate:
             return known[0]
         amounts = dict(costs)
         refs = [
-            LimitRef(limit, keys.vendor_limit(self._environment, self.name, limit.name))
+            LimitRef(limit, keys.vendor_limit(self.environment, self.name, limit.name))
             for limit in binding(self.dependency.vendor_limits, costs, NOBODY)
         ]
         if rules is not None:
             refs += [
-                LimitRef(limit, keys.dependency_quota(self._environment, self.name, tenant, limit.name))
+                LimitRef(limit, keys.dependency_quota(self.environment, self.name, tenant, limit.name))
                 for limit in binding(rules.quotas, costs, NOBODY, dependency=self.name)
             ]
         priority = rules.priority if rules is not None else 50
@@ -218,23 +217,6 @@ class Gate:
             self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
         pending = self.pending.setdefault(generation, PendingReport())
         pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
-
-    def report_arguments(self, generation: int, pending: PendingReport, jitter: int) -> tuple[Word, ...]:
-        policy = self.dependency.breaker
-        counted = (pending.ok, pending.failure, pending.slow, pending.tail)
-        conditions = (
-            policy.consecutive_failures,
-            policy.failure_percent,
-            policy.slow_percent,
-            policy.minimum_calls,
-            policy.window_s,
-            policy.minimum_servers,
-        )
-        times = (policy.open_ms * 1000, policy.open_max_ms * 1000, policy.successes_to_close, jitter)
-        cooldown_us = pending.cooldown_ms * 1000
-        probes = tuple(part for probe in pending.probes for part in probe)
-        where = (keys.breaker_channel(self._environment), self.name)
-        return (self._server, generation, *counted, *conditions, *times, cooldown_us, *where, *probes)
 
     def reported(self, reply: list[int]) -> None:
         """Take in what ``report.lua`` answered."""

@@ -5,9 +5,10 @@ import random
 from collections.abc import Callable
 
 from fuseboard.admission.gate import Gate
-from fuseboard.admission.tallies import Tally
+from fuseboard.admission.tallies import PendingReport, Tally
+from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
-from fuseboard.store.connection import ConnectionLostError, Reply, Store
+from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import REPORT
 
@@ -58,7 +59,7 @@ class Reports:
             if not self._health.usable:
                 continue
             for generation, outcomes in pending.items():
-                arguments = gate.report_arguments(generation, outcomes, random.randint(0, 100))
+                arguments = _arguments(gate, generation, outcomes)
                 self._store.run(REPORT, gate.guard_keys, arguments, self._answered(gate))
 
     def _answered(self, gate: Gate) -> Callable[[Reply], None]:
@@ -72,3 +73,27 @@ class Reports:
                 self._health.failed(f"report: {reply}")
 
         return answered
+
+
+def _arguments(gate: Gate, generation: int, pending: PendingReport) -> tuple[Word, ...]:
+    """What ``report.lua`` is told; see there."""
+    policy = gate.dependency.breaker
+    counted = (pending.ok, pending.failure, pending.slow, pending.tail)
+    conditions = (
+        policy.consecutive_failures,
+        policy.failure_percent,
+        policy.slow_percent,
+        policy.minimum_calls,
+        policy.window_s,
+        policy.minimum_servers,
+    )
+    times = (
+        policy.open_ms * 1000,
+        policy.open_max_ms * 1000,
+        policy.successes_to_close,
+        random.randint(0, 100),
+    )
+    cooldown_us = pending.cooldown_ms * 1000
+    probes = tuple(part for probe in pending.probes for part in probe)
+    where = (keys.breaker_channel(gate.environment), gate.name)
+    return (gate.server, generation, *counted, *conditions, *times, cooldown_us, *where, *probes)

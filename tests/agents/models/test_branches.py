@@ -1,0 +1,66 @@
+"""Every branch of every script is seen by an example or by a model."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+import redis
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from fuseboard.store.scripts import Script, read_script
+from tests.agents import scripts
+from tests.agents.models.machines import breaker_machine, limits_machine
+from tests.agents.models.test_mutants import HUNT, examples
+
+CHANNEL = "branches"
+BRANCH = re.compile(r"\b(then|else|do)\b")
+
+
+def marked(name: str, clock: str) -> tuple[Script, dict[str, str]]:
+    """The script, saying each branch it takes; and its branches with the line of each."""
+    branches: dict[str, str] = {}
+
+    def mark(word: re.Match[str]) -> str:
+        label = f"{name}:{len(branches) + 1}"
+        branches[label] = line
+        # Not a key: examples compare the whole contents of the store.
+        return f"{word[0]} redis.call('PUBLISH', '{CHANNEL}', '{label}') "
+
+    lines = []
+    for line in read_script(name, clock=clock).text.splitlines():
+        code, dashes, comment = line.partition("--")
+        lines.append(BRANCH.sub(mark, code) + dashes + comment)
+    return Script(name=name, text="\n".join(lines), sha="0" * 40), branches
+
+
+def test_every_branch_is_taken(limits: redis.Redis, monkeypatch: pytest.MonkeyPatch):
+    listener = limits.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(CHANNEL)
+    all_branches: dict[str, str] = {}
+    taken: set[str] = set()
+
+    def read(name: str, *, clock: str = scripts.VIRTUAL_CLOCK) -> Script:
+        script, branches = marked(name, clock)
+        all_branches.update(branches)
+        return script
+
+    def drain() -> None:
+        while (message := listener.get_message()) is not None:
+            taken.add(message["data"].decode())
+
+    monkeypatch.setattr(scripts, "read_script", read)
+    few = settings(HUNT, max_examples=30)
+    runs: list[Callable[[], object]] = [lambda example=example: example(limits) for example in examples()]
+    runs.append(lambda: run_state_machine_as_test(limits_machine(limits, read("admit")), settings=few))
+    machine = breaker_machine(limits, read("admit"), read("report"))
+    runs.append(lambda: run_state_machine_as_test(machine, settings=few))
+    for run in runs:
+        run()
+        drain()
+    listener.close()
+    # A part that several scripts share is seen when one of them takes it.
+    seen = {all_branches[label] for label in taken}
+    missed = {line.strip() for line in all_branches.values() if line not in seen}
+    assert len(all_branches) > 150
+    assert not missed, "\n".join(sorted(missed))
