@@ -54,13 +54,6 @@ def moved(production: str) -> int:
     )
 
 
-@pytest.mark.parametrize(
-    "path", ["/revisions", "/revisions?only=changes", "/revisions?before=3", "/revisions/1"]
-)
-def test_everybody_may_look(log_in: Any, path: str) -> None:
-    page(log_in("vera").get(path))
-
-
 def test_everybody_may_look(log_in: Any) -> None:
     client = log_in("vera")
     for path in ("", "?only=changes", "?before=3", "?before=x", "/1", "/1?page=9", "/1?page=x"):
