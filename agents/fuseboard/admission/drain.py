@@ -47,6 +47,7 @@ class Drain:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
+        self._stopped = False
         #: Segments told, and segments of servers that died before they could tell them.
         self.told = self.adopted = 0
 
@@ -54,12 +55,13 @@ class Drain:
         """Something was decided locally: tell it soon, or write it down when there is nobody to tell."""
         if self.journal is not None and not self._health.usable:
             self.journal.noted()
-        if self._timer is None:
+        if self._timer is None and not self._stopped:
             delay_s = SOON_S * random.uniform(0.5, 1.5)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._soon)
 
     def stop(self) -> None:
         """What was not told yet is written down, for whoever comes next."""
+        self._stopped = True
         if self.journal is not None:
             self.journal.finish()
         if self._timer is not None:
@@ -87,6 +89,8 @@ class Drain:
 
     async def _tell_all(self, orphans: bool) -> None:
         async with self._turn:
+            if self._stopped:
+                return
             if await self._tell_closed():
                 # Only now, so that a store that takes nothing makes no more and more segments.
                 if self.journal is not None:
