@@ -35,7 +35,7 @@ CALM_SHARE = 0.6
 _CHUNK = 50
 
 #: Rows in one statement, so that a fleet met all at once stays far below the statement timeout.
-_BATCH = 5_000
+_BATCH = 1_000
 
 _FIGURES = """
     INSERT INTO fleet_figures (gateway, environment, at, document) VALUES (%s, %s, now(), %s)
@@ -99,16 +99,18 @@ class Flusher:
             rows = await self._rows(batch)
             if not rows and not with_figures:
                 return
+            if self._connection is None:
+                self._connection = await connect("flush")
+            for start in range(0, len(rows), _BATCH):
+                async with asyncio.timeout(self._settings.flush_timeout_s):
+                    await self._upsert(self._connection, rows[start : start + _BATCH])
+                self._written(batch, rows[start : start + _BATCH])
             async with asyncio.timeout(self._settings.flush_timeout_s):
-                if self._connection is None:
-                    self._connection = await connect("flush")
-                await self._send(self._connection, rows, batch, with_figures=with_figures)
+                await self._tell(self._connection, batch, with_figures=with_figures)
         except BaseException:
             for dirty in batch:
                 dirty.put_back()
             raise
-        for dirty in batch:
-            dirty.written(self._clock.monotonic())
         self._counts.flushes += 1
         self._counts.rows_flushed += len(rows)
 
@@ -128,11 +130,13 @@ class Flusher:
         # Always in the same order, so that two gateways never wait for each other's rows.
         return sorted(rows, key=attrgetter("environment", "name"))
 
-    async def _send(
-        self, connection: AsyncConnection, rows: list[Row], batch: list["_Dirty"], *, with_figures: bool
-    ) -> None:
-        for start in range(0, len(rows), _BATCH):
-            await self._upsert(connection, rows[start : start + _BATCH])
+    def _written(self, batch: list["_Dirty"], rows: list[Row]) -> None:
+        """Keep what was achieved: a fleet met all at once is written in steps, however slow Postgres is."""
+        now, by_fleet = self._clock.monotonic(), {dirty.fleet.environment: dirty for dirty in batch}
+        for row in rows:
+            by_fleet[row.environment].written(row.name, now)
+
+    async def _tell(self, connection: AsyncConnection, batch: list["_Dirty"], *, with_figures: bool) -> None:
         if with_figures:
             for fleet in self._fleets.values():
                 document = Jsonb(figures_of(fleet))
@@ -206,9 +210,8 @@ class _Dirty:
         else:
             fleet.dirty = {name: held for name, held in fleet.dirty.items() if name not in self._dirty}
 
-    def written(self, now: float) -> None:
-        for server in self.servers:
-            server.written = now
+    def written(self, name: str, now: float) -> None:
+        self._dirty.pop(name).written = now
 
     def put_back(self) -> None:
         """Make it dirty again; what has become dirty meanwhile is newer."""

@@ -49,15 +49,23 @@ def enforced_ms(bars, keys):
     make_token()
     environment = os.environ | {"FUSEBOARD_BEAT_MS": str(BEAT_MS)}
     with ExitStack() as stack:
-        gateway, port = start(stack, ["manage.py", "gateway", "--port", "0"], environment)
+        _, port = start(stack, ["manage.py", "gateway", "--port", "0"], environment)
         wait_until_ready(port)
         url = f"http://127.0.0.1:{port}"
-        for way, redis_url in (("push", os.environ["FUSEBOARD_REDIS_URL"]), ("poll", "redis://127.0.0.1:1/0")):
+        for way, redis_url in (
+            ("push", os.environ["FUSEBOARD_REDIS_URL"]),
+            ("poll", "redis://127.0.0.1:1/0"),
+        ):
             found = environment | {"PYTHONPATH": str(Path(__file__).parents[1])}
             command = [sys.executable, str(Path(__file__)), url, redis_url]
             pods = stack.enter_context(
                 subprocess.Popen(
-                    command, cwd=PROJECT, env=found, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                    command,
+                    cwd=PROJECT,
+                    env=found,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
                 )
             )
             stack.callback(pods.kill)
@@ -66,7 +74,9 @@ def enforced_ms(bars, keys):
             p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
             say(f"edit to enforced on {PODS} pods with {way}: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
             # An agent comes back after its pace and a fifth, and the edit itself takes a moment.
-            bars.at_most(f"edit_to_enforced_{way}_p99", p99, 500 if way == "push" else BEAT_MS * 1.2 + 100, "ms")
+            bars.at_most(
+                f"edit_to_enforced_{way}_p99", p99, 500 if way == "push" else BEAT_MS * 1.2 + 100, "ms"
+            )
 
 
 def _edits(lines, keys, count):
@@ -77,9 +87,16 @@ def _edits(lines, keys, count):
     for n in range(count):
         begun = time.monotonic()
         revision = edits.set_tenant_quota(
-            environment="production", tenant=keys[n], quota="requests", limit=5_000 + n, window_s=60, burst=10,
-            expected_version=None, reason="a benchmark", actor=bench(),
-        )  # fmt: skip
+            environment="production",
+            tenant=keys[n],
+            quota="requests",
+            limit=5_000 + n,
+            window_s=60,
+            burst=10,
+            expected_version=None,
+            reason="a benchmark",
+            actor=bench(),
+        )
         took += [(at - begun) * 1000 for at in _wait_for(lines, lambda seen, r=revision: seen >= r)]
     return sorted(took)
 

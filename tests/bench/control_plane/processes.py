@@ -9,6 +9,7 @@ from hashlib import sha256
 
 import msgspec
 import psutil
+
 from control_plane.stand import PROJECT
 
 SECRET = "only-for-this-benchmark"

@@ -1,4 +1,4 @@
-"""What the benchmarks of the control plane stand on: real servers of their own, a real schema, printed bars."""
+"""What the benchmarks of the control plane stand on: real servers, a real schema, printed bars."""
 
 import os
 import sys
@@ -82,8 +82,8 @@ def add_tenants(count, *, own_every=20):
             """
             INSERT INTO policies_tenant (environment_id, key, title, tier_id, suspended, deleted,
                                          changed_revision, version)
-            SELECT 'production', left(md5(n::text), 12), 'Customer ' || n, tiers.ids[1 + n %% cardinality(tiers.ids)],
-                   false, false, %s, 1
+            SELECT 'production', left(md5(n::text), 12), 'Customer ' || n,
+                   tiers.ids[1 + n %% cardinality(tiers.ids)], false, false, %s, 1
             FROM generate_series(1, %s) n,
                  (SELECT array_agg(id ORDER BY id) AS ids FROM policies_tier) tiers
             """,

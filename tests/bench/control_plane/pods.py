@@ -1,0 +1,178 @@
+"""Pods as sockets: beats written as bytes and answers counted, so that little of the CPU is theirs."""
+
+import asyncio
+import itertools
+import random
+import re
+import time
+
+import msgspec
+
+from control_plane.processes import TOKEN
+
+CONNECTIONS = 32
+SERVERS = 2_000
+
+#: Stand for a server's number and its beat's, as wide as they get.
+SERVER_MARK, SEQUENCE_MARK = b"pod-00000", b"1000000000000000"
+
+
+def beat_template(head, path=None):
+    """One beat as bytes on the wire: about 1.8 KB, twelve dependencies, ten tenants."""
+    from fuseboard.contract.sync import (
+        LATENCY_EDGES_US,
+        SYNC_PATH,
+        Applied,
+        BreakerView,
+        Counters,
+        DependencyCounters,
+        StoreCounters,
+        SyncRequest,
+        TenantCounters,
+    )
+
+    beat = SyncRequest(
+        environment="production",
+        service="bench",
+        server=SERVER_MARK.decode(),
+        boot="boot-0001",
+        sequence=int(SEQUENCE_MARK),
+        agent_version="0.1.0",
+        up_ms=3_600_000,
+        applied=Applied(epoch=head.epoch, revision=head.revision, hash=head.hash),
+        breakers=tuple(
+            BreakerView(dependency=f"vendor-{n}", for_ms=90_000, window_calls=n) for n in range(4)
+        ),
+        counters=Counters(
+            requests=int(SEQUENCE_MARK),
+            store=StoreCounters(asked=10**6, latency=tuple(range(len(LATENCY_EDGES_US) + 1))),
+            dependencies=tuple(
+                DependencyCounters(dependency=f"vendor-{n}", ok=int(SEQUENCE_MARK), failure=n)
+                for n in range(12)
+            ),
+            tenants=tuple(
+                TenantCounters(tenant=f"tenant-{n}", allowed=int(SEQUENCE_MARK), refused=n) for n in range(10)
+            ),
+        ),
+    )
+    body = msgspec.json.encode(beat)
+    lines = (
+        f"POST {path or SYNC_PATH} HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Authorization: Bearer {TOKEN}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def parts_of(template):
+    return re.split(b"(%b|%b)" % (SERVER_MARK, SEQUENCE_MARK), template)
+
+
+def filled(parts, server, number):
+    marks = {SERVER_MARK: b"pod-%05d" % server, SEQUENCE_MARK: b"%d" % (int(SEQUENCE_MARK) + number)}
+    return b"".join([marks.get(part, part) for part in parts])
+
+
+class Closed(asyncio.Protocol):
+    """One connection that sends the next request as soon as the last one is answered."""
+
+    numbers = itertools.count()
+
+    def __init__(self, template, ending, statuses):
+        self.parts = parts_of(template)
+        self.ending, self.statuses = ending, statuses
+        self.answers = 0
+        self.running = True
+        self.waiting = b""
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.send()
+
+    def send(self):
+        number = next(Closed.numbers)
+        self.transport.write(filled(self.parts, number % SERVERS, number))
+
+    def data_received(self, data):
+        self.waiting += data
+        if self.waiting.endswith(self.ending):
+            if not self.waiting.startswith(self.statuses):
+                raise SystemExit(self.waiting[:500].decode(errors="replace"))
+            self.waiting = b""
+            self.answers += 1
+            if self.running:
+                self.send()
+
+
+async def drive(port, template, seconds, *, ending=b"}", statuses=b"HTTP/1.1 200"):
+    """Answers received in ``seconds`` over ``CONNECTIONS`` connections."""
+    loop = asyncio.get_running_loop()
+    pods = [
+        (await loop.create_connection(lambda: Closed(template, ending, statuses), "127.0.0.1", port))[1]
+        for _ in range(CONNECTIONS)
+    ]
+    await asyncio.sleep(seconds)
+    for pod in pods:
+        pod.running = False
+    await asyncio.sleep(0.05)
+    for pod in pods:
+        pod.transport.close()
+    return sum(pod.answers for pod in pods)
+
+
+class Paced(asyncio.Protocol):
+    """One pod that beats every few seconds over one connection, for as long as it is answered."""
+
+    def __init__(self, number, parts, pace_s, took, refused):
+        self.number, self.parts, self.pace_s = number, parts, pace_s
+        self.took, self.refused = took, refused
+        self.beats = 0
+        self.waiting = b""
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.loop = asyncio.get_running_loop()
+        self.send()
+
+    def send(self):
+        self.beats += 1
+        self.sent = time.perf_counter()
+        self.transport.write(filled(self.parts, self.number, self.beats))
+
+    def data_received(self, data):
+        self.waiting += data
+        if self.waiting.endswith(b"}"):
+            (self.took if self.waiting.startswith(b"HTTP/1.1 200") else self.refused).append(
+                time.perf_counter() - self.sent
+            )
+            self.waiting = b""
+            self.timer = self.loop.call_later(self.pace_s * random.uniform(0.8, 1.2), self.send)
+
+    def connection_lost(self, error):
+        self.refused.append(0.0)
+
+
+async def fleet(port, template, *, pods, pace_s, seconds, measured):
+    """Seconds that beats of a whole fleet took, and those refused or cut off, after everybody is there.
+
+    ``measured`` is called when everybody is connected, and again at the end.
+    """
+    loop, parts = asyncio.get_running_loop(), parts_of(template)
+    took, refused, made = [], [], []
+    for number in range(pods):
+        protocol = Paced(number, parts, pace_s, took, refused)
+        await loop.create_connection(lambda p=protocol: p, "127.0.0.1", port)
+        made.append(protocol)
+        if number % 20 == 0:
+            await asyncio.sleep(pace_s * 20 / pods)
+    await asyncio.sleep(pace_s)
+    took.clear()
+    measured()
+    await asyncio.sleep(seconds)
+    measured()
+    found = list(took), list(refused)
+    for protocol in made:
+        protocol.transport.abort()
+    return found
