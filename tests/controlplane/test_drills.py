@@ -11,6 +11,7 @@ from controlplane.drills.models import Drill
 from controlplane.fleet.models import Server
 from controlplane.policies.errors import InvalidEdit, NotFound
 from fuseboard.contract.words import DrillKind
+from tests.controlplane.calling import API, send, token_of
 from tests.controlplane.test_gateway_agreed import answered, gateways, token  # noqa: F401 - fixtures
 
 
@@ -115,3 +116,16 @@ async def test_a_server_in_a_drill_is_stored_and_shown_as_that(gateways, fleet):
     await gateway._flusher.write(with_figures=False)
     row = await Server.objects.aget(name="web-9")
     assert msgspec.convert(row.mode, Mode) is Mode.DRILL
+
+
+def test_a_program_begins_and_ends_one_if_its_token_is_an_admins(fleet):
+    wanted = {"kind": "slow", "minutes": 2, "service": "web", "reason": "to see it once"}
+    assert send(token_of("operator"), "POST", f"{API}/drills", wanted).status_code == 403
+    admin = token_of("admin")
+    begun = send(admin, "POST", f"{API}/drills", wanted)
+    assert (begun.status_code, begun.json()["servers"]) == (201, ["web-1", "web-2"])
+    path = f"{API}/drills/{begun.json()['id']}/end"
+    assert send(admin, "POST", path, {"reason": "seen enough of it"}).json()["ended_by"]
+    assert send(admin, "POST", path, {"reason": "seen enough of it"}).status_code == 404
+    assert send(admin, "POST", f"{API}/drills", wanted | {"minutes": 61}).status_code == 422
+    assert [drill["kind"] for drill in send(token_of("viewer"), "GET", f"{API}/drills").json()] == ["slow"]
