@@ -78,6 +78,8 @@ class Drain:
         self._timer = None
         if self._health.usable:
             self.begin()
+        else:
+            self.noted()  # a connection that comes back without an outage is no event
 
     def begin(self, *, orphans: bool = False) -> asyncio.Task[None]:
         """Tell what there is in the background; with ``orphans`` also what dead servers left on this disk."""
