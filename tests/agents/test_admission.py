@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import redis
 
+from controlplane.embedded.valkey import Valkey
 from fuseboard.contract.policy import Override
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.errors import Misconfigured, Refused
@@ -232,6 +233,20 @@ class TestOverrides:
             far = server.configuration.clock.now_us() + 60_000_000
             limits.set("fb1:production:{d:payments}:override", f"forced_open {far} 8")
             assert await refusal(server) is Reason.FORCED_OPEN
+
+    async def test_a_hold_that_was_ended_is_not_gone_on_with_when_redis_is_lost(self, valkey: Valkey):
+        async with running(valkey.url) as server:
+            now = server.configuration.clock.now_us()
+            with redis.Redis.from_url(valkey.url) as client:
+                held = f"open {now} {now + 60_000_000} {now} 0 0 forced"
+                client.set("fb1:production:{d:payments}:breaker", held)
+            assert await refusal(server) is Reason.BREAKER_OPEN
+            self.hold(server, OverrideMode.FORCED_OPEN, revision=8)
+            self.hold(server, None, revision=9)
+            valkey.stop()
+            await until(lambda: server.admission.mode is Mode.LOCAL)
+            # It is this server's turn to probe soon, and not when the hold would have ended.
+            await server.admission.admit_call("payments", wait_s=10)
 
     async def test_a_reset_makes_servers_forget_what_they_held(self, limits: redis.Redis, redis_url: str):
         async with running(redis_url) as server:

@@ -109,6 +109,7 @@ class Gate:
         elif dependency.override != before.override:
             # Whoever held it has changed their mind: what was learned before says nothing now.
             self.local.reset()
+            self.until = min(self.until, monotonic())
             self._on_change()
 
     def not_sent(self) -> None:
