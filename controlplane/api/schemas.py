@@ -1,7 +1,6 @@
 """What comes in is strict: no unknown fields, no numbers in quotes, no fractions, no control characters."""
 
 import re
-import unicodedata
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,13 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict,
 
 from controlplane.policies.limits import MAX_ENDPOINT, MAX_ENDPOINTS, MAX_WINDOW_S
 from controlplane.policies.models import MAX_MS
-from controlplane.policies.validation import LONGEST_REASON, SHORTEST_REASON, is_printable
+from controlplane.policies.validation import (
+    LONGEST_REASON,
+    PLAIN_KEY,
+    SHORTEST_REASON,
+    is_plain_key,
+    is_printable,
+)
 from fuseboard.contract.words import MAX_LIMIT, SLUG_PATTERN, is_subject
 
 
@@ -56,10 +61,8 @@ _RFC3339 = re.compile(
 
 def _new_key(text: str) -> str:
     """Two keys that look alike must not be two tenants."""
-    if not unicodedata.is_normalized("NFC", text):
-        raise ValueError("Use composed characters (Unicode NFC).")
-    if any(unicodedata.category(character) == "Cf" for character in text) or text != text.strip():
-        raise ValueError("Remove invisible characters, and blanks at the ends.")
+    if is_subject(text) and not is_plain_key(text):
+        raise ValueError(PLAIN_KEY)
     return _subject(text)
 
 

@@ -1,6 +1,7 @@
 """Collects what is wrong with an edit, so that a form can say everything at once."""
 
 import re
+import unicodedata
 from datetime import datetime
 from enum import StrEnum
 
@@ -14,6 +15,17 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 def is_printable(text: str) -> bool:
     return _UNPRINTABLE.search(text) is None
 
+
+def is_plain_key(key: str) -> bool:
+    """Whether a new tenant may be called so: no other key looks the same, but for other characters."""
+    if key.isascii():
+        return key == key.strip()
+    invisible = any(unicodedata.category(character) == "Cf" for character in key)
+    return unicodedata.is_normalized("NFC", key) and not invisible and key == key.strip()
+
+
+#: What to do about a key that is not.
+PLAIN_KEY = "Use composed characters (Unicode NFC), none that is invisible, and no blanks at the ends."
 
 SHORTEST_REASON = 8
 LONGEST_REASON = 500
@@ -58,6 +70,12 @@ class Problems:
     def subject(self, field: str, value: object) -> None:
         if not isinstance(value, str) or not is_subject(value):
             self.add(field, "Use 1 to 200 characters without control characters.")
+
+    def new_key(self, field: str, value: object) -> None:
+        """Of a tenant that is not there yet; ``subject`` is for those that are."""
+        if isinstance(value, str) and is_subject(value) and not is_plain_key(value):
+            self.add(field, PLAIN_KEY)
+        self.subject(field, value)
 
     def text(self, field: str, value: object, longest: int) -> None:
         if not isinstance(value, str):

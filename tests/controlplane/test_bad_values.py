@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.audit.models import Entry
 from controlplane.policies.models import Environment, Tenant, Tier
-from controlplane.policies.plans import PlanErrors, read_plan
+from controlplane.policies.plans import PlanErrors, difference, read_plan
 from tests.controlplane.calling import API, problem, send, token_of
 from tests.controlplane.gateway import beat, post, ready_gateway
 
@@ -285,3 +285,14 @@ def test_no_number_of_a_plan_takes_what_is_none(field: str) -> None:
         with pytest.raises(PlanErrors) as failure:
             read_plan(io.BytesIO(text.encode()))
         assert failure.value.found[0].line, value
+
+
+def test_no_name_of_a_plan_takes_what_is_none(production: str) -> None:
+    before = untouched()
+    for kind, names in (("tiers", NAMES), ("tenants", KEYS)):
+        fields = "{tier: free}" if kind == "tenants" else "{priority: 5}"
+        for name in names:
+            text = f"{kind}:\n  {json.dumps(name)}: {fields}\n"
+            with pytest.raises(PlanErrors):
+                difference("production", read_plan(io.BytesIO(text.encode("utf-8", "surrogatepass"))))
+    assert untouched() == before

@@ -97,7 +97,7 @@ def test_what_is_exported_changes_nothing_and_rebuilds_everything(
             {
                 "tenants": {
                     "null": {"tier": "pro", "title": "yes"},
-                    "- a: {b} \u2028": {"tier": "free", "title": strange, "suspended": True},
+                    "- a: \u2028 {b}": {"tier": "free", "title": strange, "suspended": True},
                     "=1+1": {
                         "tier": "free",
                         "title": "'@already",

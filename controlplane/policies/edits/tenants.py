@@ -25,7 +25,7 @@ def create_tenants(
     problems = Problems()
     problems.reason(reason)
     for key, _, title in tenants:
-        problems.subject("tenant", key)
+        problems.new_key("tenant", key)
         problems.text("title", title, 200)
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:

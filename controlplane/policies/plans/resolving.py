@@ -16,7 +16,7 @@ from controlplane.policies.models import BREAKER_RANGES, Dependency, Kind, Runbo
 from controlplane.policies.plans.plan import Errors, Plan
 from controlplane.policies.presets import PRESETS
 from controlplane.policies.state import State, Thing, names_of
-from controlplane.policies.validation import Problems
+from controlplane.policies.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.words import Algorithm
 
 #: Thing -> its fields; ``None`` when it goes.
@@ -99,6 +99,8 @@ class _Resolving:
         return self._with_limits("environment", name, given, base, lambda limit: {})
 
     def _tenant(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        if now is None and not is_plain_key(name):
+            self._error("tenant", name, "", PLAIN_KEY)
         base = now or {"title": "", "suspended": False}
         tier = given.get("tier", base.get("tier"))
         if tier not in self.tiers:
