@@ -1,7 +1,7 @@
 """What 100,000 tenants cost: published, compared, found on a page; and how soon an edit is in force.
 
 Beside our publisher stands what one would write first: a loop over the tenants, one ``SET`` each with
-everything a pod must know of that tenant. It runs over an eighth of them, times eight. Run it as
+everything a pod must know of that tenant. It runs over a twentieth of them, times twenty. Run it as
 ``python tests/bench/publishing.py``; ``docs/benchmarks.md`` says what each line means.
 """
 
@@ -17,11 +17,13 @@ from control_plane.stand import Bars, add_tenants, bench, control_plane, say, ti
 
 TENANTS = 100_000
 RULES = 8
-SHARE = 8
+#: The other way takes a while: each turn has this part of the tenants.
+SHARE = 20
+ROUNDS = 5
 EDITS = 150
 
 
-def publish_naively(store):
+def publish_naively(store, turn):
     """One tenant after the other; a pod reads one key and knows everything of it."""
     from controlplane.policies.document import limit_of
     from controlplane.policies.models import Tenant, TierQuota
@@ -29,9 +31,8 @@ def publish_naively(store):
     tiers = defaultdict(dict)
     for quota in TierQuota.objects.all():
         tiers[quota.tier_id][quota.name] = limit_of(quota)
-    for row in (
-        Tenant.objects.select_related("tier").prefetch_related("quotas").order_by("id")[: TENANTS // SHARE]
-    ):
+    rows = Tenant.objects.select_related("tier").prefetch_related("quotas").order_by("id")
+    for row in rows[turn * TENANTS // SHARE : (turn + 1) * TENANTS // SHARE]:
         quotas = tiers[row.tier_id] | {quota.name: limit_of(quota) for quota in row.quotas.all()}
         document = {"tier": row.tier.name, "suspended": row.suspended, "quotas": list(quotas.values())}
         store.set(f"tenant:{row.key}", msgspec.json.encode(document))
@@ -57,21 +58,21 @@ def measure_publishing(bars):
 
     store = limits(deadline_s=PATIENT_S)
     ours, naive = [], []
-    for _ in range(3):
+    for turn in range(ROUNDS):
+        store.flushall()
+        naive.append(timed(publish_naively, store, turn)[0] * SHARE)
+        naive_size = size_of(store) * SHARE
         store.flushall()
         ours.append(timed(publish_head, "production")[0])
     our_size = size_of(store)
     settled = [timed(reconcile_tenants, "production") for _ in range(3)]
     assert not any(found for _, found in settled), "nothing was damaged, yet something was repaired"
-    store.flushall()
-    naive = timed(publish_naively, store)[0] * SHARE
-    naive_size = size_of(store) * SHARE
-    store.flushall()
-    publish_head("production")
     took = statistics.median(ours)
     say(f"{TENANTS:,} tenants, {RULES} quotas per tier, one in twenty with a quota of its own:")
-    say(f"ours {took:.2f} s, {our_size / 1e6:.1f} MB; a SET each {naive:.1f} s, {naive_size / 1e6:.1f} MB")
-    bars.ratio("publish_vs_naive", naive / took, 25)
+    theirs = statistics.median(naive)
+    say(f"ours {took:.2f} s, {our_size / 1e6:.1f} MB; a SET each {theirs:.1f} s, {naive_size / 1e6:.1f} MB")
+    ratios = [other / mine for other, mine in zip(naive, ours, strict=True)]
+    bars.ratio("publish_vs_naive", statistics.median(ratios), 25)
     bars.ratio("publish_size_vs_naive", naive_size / our_size, 20)
     bars.at_most("digest_reconcile", statistics.median(s for s, _ in settled) * 1000, 1_000, "ms")
 
