@@ -59,6 +59,8 @@ class Field:
         self.broker = self._valkey("broker")
         (self.folder / "postgres").mkdir(mode=0o700)
         self.postgres = Postgres(self.folder / "postgres", durable=False)
+        # It is killed, and must not forget what it has answered; a power cut is not played.
+        self.postgres.settings = self.postgres.settings | {"synchronous_commit": "on"}
         self.postgres.start()
         self.stack.callback(self.postgres.stop)
         #: Between the control plane and Redis.
