@@ -10,7 +10,7 @@ from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Environment, Tenant, TenantQuota
 from controlplane.publishing import publish
 from controlplane.publishing.models import OutboxEntry
-from controlplane.publishing.publish import PublishError, publish_head
+from controlplane.publishing.publish import publish_head
 from controlplane.publishing.snapshot import take_snapshot
 from controlplane.publishing.tasks import reconcile_environment, sweep_outbox
 from fuseboard.contract import keys
