@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from threading import get_ident
 from types import TracebackType
 from typing import Self
 
@@ -101,18 +102,20 @@ class Lifetime:
     def _check_loop(self) -> None:
         if not self._started:
             raise Misconfigured(_NOT_STARTED)
-        if self._runtime.loop is not asyncio.get_running_loop():
+        if not self._here():
             raise Misconfigured("an agent belongs to the event loop it was started on: make one for each")
+
+    def _here(self) -> bool:
+        """Whether the agent's loop is the one that runs in this thread."""
+        # Not by get_running_loop, which is a system call in Python 3.11: with each decision that counts.
+        runtime = self._runtime
+        return runtime.loop is not None and get_ident() == runtime.thread and runtime.loop.is_running()
 
     def _tell(self, what: Callable[[], None]) -> None:
         """Do ``what`` on the agent's loop: now, or soon when called from another thread."""
-        if self._stopped or (loop := self._runtime.loop) is None:
+        if self._stopped:
             return
-        try:
-            here = asyncio.get_running_loop() is loop
-        except RuntimeError:
-            here = False
-        if here:
+        if self._here():
             self._safely(what)
         else:
             self.soon(what)

@@ -9,6 +9,7 @@
 
 import asyncio
 import logging
+from threading import get_ident
 from time import monotonic
 
 from fuseboard.admission import Admission
@@ -57,6 +58,8 @@ class Runtime:
             on_change=self._changed,
         )
         self.loop: asyncio.AbstractEventLoop | None = None
+        #: In which the loop runs.
+        self.thread = 0
         self._disk: Disk | None = None
         if settings.state_dir is not None:
             self._disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
@@ -82,7 +85,7 @@ class Runtime:
     async def start(self) -> None:
         """Ready within 2 s with every server down; at once when they answer."""
         settings, began = self._settings, monotonic()
-        self.loop = asyncio.get_running_loop()
+        self.loop, self.thread = asyncio.get_running_loop(), get_ident()
         if self._disk is not None:
             await apply_from_disk(self.configuration, self._disk, timeout_s=settings.boot_file_s)
         self.admission.start()

@@ -69,7 +69,8 @@ class Batcher:
         self._scheduled = False
         self._deadlines: deque[tuple[float, Question]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        # Kept from the first question on: asking for it is a system call in Python 3.11.
+        self._loop: asyncio.AbstractEventLoop
 
     def ask(self, domain: Domain, demand: Demand) -> Caller:
         """Join the question about ``domain`` that gathers now."""
@@ -105,33 +106,32 @@ class Batcher:
                 question.tell_all(None)
 
     def _begin(self, domain: Domain) -> Question:
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
+        if not self._questions:
+            self._loop = asyncio.get_running_loop()
         self._questions += 1
         deadline_s = self._tuning().store_deadline_us / 1_000_000
         question = Question(domain, deadline_s, f"{self._token_prefix}{self._questions}")
         if domain.gathering is not None:  # full: send it without waiting for the one in flight
             self._send(domain, domain.gathering)
         domain.gathering = question
-        self._watch(question, loop)
+        self._watch(question)
         question.held = domain.in_flight is not None
         # Whoever came alone last time comes alone: it need not wait for the end of the tick.
         question.eager = domain.lonely and not question.held
         if not question.held and not question.eager:
-            self._schedule(domain, loop)
+            self._schedule(domain)
         return question
 
-    def _watch(self, question: Question, loop: asyncio.AbstractEventLoop) -> None:
+    def _watch(self, question: Question) -> None:
         self._deadlines.append((question.deadline, question))
         if self._timer is None:
-            self._timer = loop.call_later(max(0.0, question.deadline - monotonic()), self._timer_fired)
+            self._timer = self._loop.call_later(max(0.0, question.deadline - monotonic()), self._timer_fired)
 
-    def _schedule(self, domain: Domain, loop: asyncio.AbstractEventLoop) -> None:
+    def _schedule(self, domain: Domain) -> None:
         self._ready.append(domain)
         if not self._scheduled:
             self._scheduled = True
-            loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -153,7 +153,7 @@ class Batcher:
         if not question.held and question.sent_at - question.begun > LOOP_LAG_S:
             # The loop was busy between the first caller and this tick: Redis gets its full time.
             question.deadline = question.sent_at + self._tuning().store_deadline_us / 1_000_000
-            self._watch(question, asyncio.get_running_loop())
+            self._watch(question)
         now_us = self._health.store_time_us()
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
         domain.lonely = len(question.groups) == 1 and question.calls == 1
@@ -177,7 +177,7 @@ class Batcher:
                 domain.in_flight = None
                 if domain.gathering is not None:
                     # The callers just woken may ask again in this tick: let them join.
-                    self._schedule(domain, asyncio.get_running_loop())
+                    self._schedule(domain)
 
     def _complain(self, error: Exception) -> None:
         self._meter.store_error()
@@ -214,11 +214,10 @@ class Batcher:
         self._drop_finished()
         if not self._deadlines:
             return
-        loop = asyncio.get_running_loop()
         lag = monotonic() - self._deadlines[0][0]
         if lag > LOOP_LAG_S:
             # The answers may lie in the socket already: read first, and blame nobody.
-            loop.call_soon(self._expire, False)
+            self._loop.call_soon(self._expire, False)
         else:
             self._expire(True)
 
@@ -228,19 +227,18 @@ class Batcher:
 
     def _expire(self, blame_store: bool) -> None:
         now = monotonic()
-        loop = asyncio.get_running_loop()
         self._drop_finished()
         while self._deadlines and self._deadlines[0][0] <= now:
             _, question = self._deadlines.popleft()
             if not question.over and question.deadline <= now:
-                self._give_up(question, loop)
+                self._give_up(question)
                 if blame_store:
                     self._health.missed(question.calls)
         self._drop_finished()
         if self._deadlines and self._timer is None:
-            self._timer = loop.call_later(max(0.0, self._deadlines[0][0] - now), self._timer_fired)
+            self._timer = self._loop.call_later(max(0.0, self._deadlines[0][0] - now), self._timer_fired)
 
-    def _give_up(self, question: Question, loop: asyncio.AbstractEventLoop) -> None:
+    def _give_up(self, question: Question) -> None:
         """Its callers decide locally; the next question need not wait for its answer."""
         question.tell_all(None)
         self._meter.store_timeout()
@@ -248,6 +246,6 @@ class Batcher:
         if domain.in_flight is question:
             domain.in_flight = None
             if domain.gathering is not None:
-                self._schedule(domain, loop)
+                self._schedule(domain)
         elif domain.gathering is question:
             domain.gathering = None
