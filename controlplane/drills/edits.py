@@ -13,7 +13,8 @@ from django.utils import timezone
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.drills.models import Drill
-from controlplane.fleet.models import Server, ServerState
+from controlplane.fleet.live import LIVE_STATES
+from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
 from controlplane.policies.errors import NotFound
 from controlplane.policies.validation import Problems
@@ -45,9 +46,7 @@ def begin_drill(
     with transaction.atomic():
         live = {
             server.name: server.service
-            for server in Server.objects.filter(
-                environment=slug, state__in=(ServerState.ONLINE, ServerState.LATE)
-            )
+            for server in Server.objects.filter(environment=slug, state__in=LIVE_STATES)
         }
         servers, words = _choose(chosen, live, problems)
         busy = {name for drill in under_way(slug) for name in drill.servers} & set(servers)

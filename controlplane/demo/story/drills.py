@@ -14,6 +14,11 @@ _LASTS_S = 1.5
 def drill(telling: Telling) -> str:
     """Begun and ended on the page of drills."""
     admin = telling.browser("admin")
+    until(
+        f"{_CHOSEN} on the servers page",
+        lambda: _listed(telling, Mode.SHARED).count(_CHOSEN) == 1,
+        within_s=15,
+    )
     telling.stage.figures(begin_anew=True)
     begun = admin.send(
         admin.form("/drills", "kind", "minutes"),
@@ -26,7 +31,7 @@ def drill(telling: Telling) -> str:
     if begun.status_code != 200 or f"{_CHOSEN} takes part" not in begun.text:
         raise Untrue(f"the form answered {begun.status_code}: {_said(begun.text)}")
     pretends_ms = until(f"{_CHOSEN} in a drill", lambda: _mode(telling, _CHOSEN) == Mode.DRILL, within_s=10)
-    until("the drill on the servers page", lambda: _listed(telling) == [_CHOSEN], within_s=5)
+    until("the drill on the servers page", lambda: _listed(telling, Mode.DRILL) == [_CHOSEN], within_s=5)
     until(
         "the drill's page to count it",
         lambda: "1 of 1</b> server pretends" in admin.read("/drills"),
@@ -56,9 +61,9 @@ def _mode(telling: Telling, pod: str) -> str:
     return telling.ask(pod, "search", STORYTELLER).mode
 
 
-def _listed(telling: Telling) -> list[str]:
+def _listed(telling: Telling, mode: Mode) -> list[str]:
     page = telling.browser("viewer").read("/servers")
-    return sorted(re.findall(r'id="srv-([^"]+)"[^>]*data-kind="drill"', page))
+    return sorted(re.findall(rf'id="srv-([^"]+)"[^>]*data-kind="{mode}"', page))
 
 
 def _said(page: str) -> str:
