@@ -72,8 +72,6 @@ class Agent(Lifetime, Blocks):
             decision = await runtime.admission.admit_request(
                 tenant or "", cost, costs=costs, subject=subject, wait_s=wait_s
             )
-            if tenant is not None and not runtime.configuration.snapshot.quotas_of(tenant).known:
-                runtime.counters.unknown_tenant()
         except Misconfigured:
             raise
         except Exception:

@@ -25,7 +25,7 @@ class CallLane:
 class RequestLane:
     """Requests of one tenant, or of one subject when ``tenant`` is empty."""
 
-    __slots__ = ("changes", "demand", "domain", "snapshot", "suspended", "tenant")
+    __slots__ = ("changes", "demand", "domain", "known", "snapshot", "suspended", "tenant")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class RequestLane:
         demand: Demand,
         tenant: str = "",
         *,
+        known: bool = True,
         suspended: bool = False,
         changes: int = 0,
     ) -> None:
@@ -41,5 +42,7 @@ class RequestLane:
         self.domain = domain
         self.demand = demand
         self.tenant = tenant
+        #: Somebody registered this tenant.
+        self.known = known
         self.suspended = suspended
         self.changes = changes

@@ -70,6 +70,7 @@ class RequestAdmission:
             domain,
             demand,
             tenant,
+            known=rules.known,
             suspended=rules.suspended,
             changes=self.configuration.changes,
         )
@@ -109,6 +110,8 @@ class RequestAdmission:
                 decision = answer.decision
         if lane.tenant:
             self.counters.request(lane.tenant, decision.allowed, decision.reason)
+            if not lane.known:
+                self.counters.unknown_tenant()
         return decision
 
     def adopt(self, _: Snapshot) -> None:
@@ -145,6 +148,8 @@ class RequestAdmission:
 
         def count(calls: int) -> None:
             self.counters.requests_allowed(tenant or "-", calls)
+            if not lane.known:
+                self.counters.unknown_tenant(calls)
 
         supply = demand.supply = Supply(lane.domain, demand, sign, count)
         if tenant and demand.plain:

@@ -16,7 +16,7 @@ from typing import Any
 from fuseboard.agent import Agent
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
-from fuseboard.integrations.problem import limit_headers, refusal
+from fuseboard.integrations.problem import encoded, header_pairs, refusal
 from fuseboard.subject import NOBODY, Subject
 
 Scope = MutableMapping[str, Any]
@@ -78,8 +78,8 @@ class FuseboardMiddleware:
                 await self._refuse(scope, send, decision)
             else:
                 try:
-                    headers = limit_headers(decision, legacy=self._legacy)
-                    await self._serve(scope, receive, send, _encoded(headers))
+                    extra = header_pairs(decision, legacy=self._legacy)
+                    await self._serve(scope, receive, send, extra)
                 finally:
                     self._agent.finish(decision)
         elif scope["type"] == "lifespan":
@@ -125,12 +125,8 @@ class FuseboardMiddleware:
 
     async def _refuse(self, scope: Scope, send: Send, decision: Decision) -> None:
         status, headers, body = refusal(decision, legacy=self._legacy)
-        await send({"type": "http.response.start", "status": status, "headers": _encoded(headers)})
+        await send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-
-def _encoded(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in headers]
 
 
 class _Lifespan:

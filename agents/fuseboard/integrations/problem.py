@@ -52,6 +52,25 @@ def limit_headers(decision: Decision, *, legacy: bool = False) -> Headers:
     return headers
 
 
+def header_pairs(decision: Decision, *, legacy: bool = False) -> list[tuple[bytes, bytes]]:
+    """``limit_headers`` as ASGI wants them."""
+    limits = decision.limits
+    if len(limits) == 1 and decision.allowed and not legacy:
+        # Nearly every request: nothing here but the number of calls left has not been said before.
+        limit = limits[0]
+        if limit.shadow:
+            return []
+        policy, left = _pairs_of_one(limit.name, limit.limit, limit.window_ms, limit.algorithm)
+        if limit.remaining is None:
+            return [policy]
+        return [policy, (b"ratelimit", b"%b%d" % (left, max(0, limit.remaining)))]
+    return encoded(limit_headers(decision, legacy=legacy))
+
+
+def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers]
+
+
 def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the answer to a refused request."""
     status = status_of(decision)
@@ -97,6 +116,15 @@ def _policy(name: str, limit: int, window_ms: int, algorithm: Algorithm) -> str:
         return f'{text};qu="concurrent-requests"'
     # Only whole seconds can be said; a window of 1.5 s is left out rather than rounded.
     return f"{text};w={window_ms // 1000}" if window_ms % 1000 == 0 else text
+
+
+@lru_cache(maxsize=1024)
+def _pairs_of_one(
+    name: str, limit: int, window_ms: int, algorithm: Algorithm
+) -> tuple[tuple[bytes, bytes], bytes]:
+    """The header of the policy, and how that of its state begins."""
+    policy = _policy(name, limit, window_ms, algorithm).encode()
+    return (b"ratelimit-policy", policy), f'"{name}";r='.encode()
 
 
 def _state(limit: LimitStatus, decision: Decision) -> str:

@@ -99,9 +99,9 @@ class Counters:
     def store_error(self) -> None:
         self.store_errors += 1
 
-    def unknown_tenant(self) -> None:
-        """A request came from a tenant nobody registered."""
-        self.unknown_tenants += 1
+    def unknown_tenant(self, times: int = 1) -> None:
+        """Requests came from a tenant nobody registered."""
+        self.unknown_tenants += times
 
     def decided_locally(self) -> None:
         self.local_decisions += 1
