@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant(
         "a refused call is charged",
         "admit",
-        "if limit.spent or limit.repaired then write_limit(limit) end\nend\nif granted_total",
-        "write_limit(limit)\nend\nif granted_total",
+        "if limit.spent or limit.repaired then write_limit(limit) end\nend\nif write_guard",
+        "write_limit(limit)\nend\nif write_guard",
     ),
     Mutant(
         "the fraction of a microsecond is lost",
@@ -74,8 +74,8 @@ MUTANTS = [
     Mutant(
         "an unreadable limit never heals",
         "admit",
-        "if limit.spent or limit.repaired then write_limit(limit) end\nend\nif granted_total",
-        "if limit.spent then write_limit(limit) end\nend\nif granted_total",
+        "if limit.spent or limit.repaired then write_limit(limit) end\nend\nif write_guard",
+        "if limit.spent then write_limit(limit) end\nend\nif write_guard",
     ),
     Mutant(
         "a limit never expires",
