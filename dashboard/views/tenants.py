@@ -4,8 +4,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.db.models import Q, QuerySet, Value
-from django.db.models.functions import Lower, StrIndex
+from django.db.models import QuerySet, Value
+from django.db.models.functions import Concat, Lower, StrIndex
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
@@ -78,9 +78,9 @@ def tenants(request: HttpRequest) -> HttpResponse:
 
 def _searched(rows: QuerySet[Tenant], query: str) -> QuerySet[Tenant]:
     """Whose id or name contains it. Read in the order of ids, so that the first page ends early."""
-    wanted = Value(query.lower())
-    found = rows.annotate(in_key=StrIndex(Lower("key"), wanted), in_title=StrIndex(Lower("title"), wanted))
-    return found.filter(Q(in_key__gt=0) | Q(in_title__gt=0))
+    # Made small and searched once, not twice: that, row by row, is what a search takes.
+    text = Lower(Concat("key", Value("\n"), "title"))
+    return rows.annotate(found_at=StrIndex(text, Value(query.lower()))).filter(found_at__gt=0)
 
 
 def _part(rows: QuerySet[Tenant], after: str, before: str) -> tuple[list[Tenant], bool, bool]:
@@ -88,12 +88,18 @@ def _part(rows: QuerySet[Tenant], after: str, before: str) -> tuple[list[Tenant]
 
     By id, not by number: the last page of 100,000 tenants costs what the first does.
     """
-    rows = rows.select_related("tier").prefetch_related("quotas")
     if before:
-        found = list(rows.filter(key__lt=before).order_by("-key")[: _PER_PAGE + 1])
+        found = _first(rows.filter(key__lt=before), "-key")
         return found[:_PER_PAGE][::-1], len(found) > _PER_PAGE, True
-    found = list((rows.filter(key__gt=after) if after else rows).order_by("key")[: _PER_PAGE + 1])
+    found = _first(rows.filter(key__gt=after) if after else rows, "key")
     return found[:_PER_PAGE], bool(after), len(found) > _PER_PAGE
+
+
+def _first(rows: QuerySet[Tenant], order: str) -> list[Tenant]:
+    """As many as a page has and one more. Found in an index alone; only what is shown is read whole."""
+    ids = list(rows.order_by(order).values_list("pk", flat=True)[: _PER_PAGE + 1])
+    whole = Tenant.objects.filter(pk__in=ids).select_related("tier").prefetch_related("quotas")
+    return list(whole.order_by(order))
 
 
 def _line(row: Tenant, traffic: dict[str, TenantFigures]) -> TenantLine:

@@ -89,8 +89,9 @@ def measure_pages(bars, keys):
         client.force_login(user, backend=settings.AUTHENTICATION_BACKENDS[0])
         pages = {
             "tenants_page": "/tenants",
-            "tenants_last_page": "/tenants?page=2000",
+            "tenants_last_page": f"/tenants?after={sorted(keys)[-51]}",
             "tenant_search": f"/tenants?q={keys[500][:12]}",
+            "tenant_search_of_nobody": "/tenants?q=nobody+is+called+that",
             "tenant_search_broad": "/tenants?q=customer+99",
         }
         for name, path in pages.items():

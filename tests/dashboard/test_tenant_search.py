@@ -1,0 +1,42 @@
+"""Search on the tenants' page: what it finds, and that it can do so without visiting rows."""
+
+import pytest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_search_finds_ids_and_names_however_they_are_written(log_in):
+    from controlplane.audit.actor import Actor
+    from controlplane.policies import edits
+
+    client = log_in("vera")
+    many = [("Shop-9", "free", "Blumen Müller"), ("shop-10", "free", "50%_off"), ("shop-11", "free", "")]
+    who = Actor(name="seed", role="admin", origin="command")
+    edits.create_tenants(environment="production", tenants=many, reason="for a test", actor=who)
+    keys = ("Shop-9", "shop-10", "shop-11")
+    for query, wanted in (
+        ("SHOP-", keys),
+        ("blumen mü", ("Shop-9",)),
+        ("%25_", ("shop-10",)),
+        ("%25", ("shop-10",)),
+        ("shop-1150", ()),
+        ("9blumen", ()),
+    ):
+        found = client.get(f"/tenants?q={query}").content.decode()
+        assert tuple(key for key in keys if f"key={key}" in found) == wanted, query
+
+
+def test_a_search_reads_nothing_but_an_index(log_in, django_assert_max_num_queries):
+    from django.db import connection, transaction
+
+    client = log_in("vera")
+    with django_assert_max_num_queries(40) as queries:
+        client.get("/tenants?q=retail")
+    [search] = [found["sql"] for found in queries.captured_queries if "STRPOS" in found["sql"]]
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Of a handful of rows Postgres would rather read all: asked is whether it can do without them.
+        for other in ("seqscan", "indexscan", "bitmapscan"):
+            cursor.execute(f"SET LOCAL enable_{other} = off")
+        cursor.execute("EXPLAIN " + search.replace("%", "%%"), [])
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Index Only Scan using tenant_searched" in plan
