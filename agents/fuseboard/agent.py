@@ -186,7 +186,7 @@ class Agent(Lifetime, Blocks):
 
     def permit_unasked(self, dependency: str) -> Permit:
         decision = self.allow_unasked(dependency=dependency)
-        return Permit(decision=decision, dependency=dependency, generation=0, reported=True)
+        return Permit(made=decision, dependency=dependency, generation=0, reported=True)
 
     def _known(self, tenant: str) -> str:
         if not isinstance(tenant, str):

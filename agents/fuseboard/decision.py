@@ -89,7 +89,8 @@ class Decision(Struct, frozen=True, kw_only=True):
 class Permit(Struct, kw_only=True, gc=False):
     """Leave to make one call to a dependency. Report its outcome exactly once."""
 
-    decision: Decision
+    #: The decision, or what makes it when somebody looks: nearly nobody does.
+    made: Any
     dependency: str
     #: The breaker's generation at admission: outcomes of an older one change nothing.
     generation: int
@@ -97,12 +98,20 @@ class Permit(Struct, kw_only=True, gc=False):
     token: str = ""
     state: BreakerState = BreakerState.CLOSED
     reported: bool = False
-    #: Where the agent counts it if it goes well.
+    #: Where the agent counts it if it goes well and holds no slots.
     tally: Any = None
     #: Who corrects what the call was charged; the agent that gave the permit.
     settler: Callable[[Decision, str, int], None] | None = None
     #: Measures that were corrected already.
     settled: set[str] | None = None
+
+    @property
+    def decision(self) -> Decision:
+        """Why it may be made, by which limits, and what it was charged."""
+        if not isinstance(self.made, Decision):
+            self.made = self.made.decide()
+        decision: Decision = self.made
+        return decision
 
     def settle(self, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``, whatever was estimated. Once per measure.

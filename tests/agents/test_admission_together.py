@@ -6,7 +6,7 @@ import msgspec
 import redis
 
 from fuseboard.contract.policy import Dependency, Limit
-from fuseboard.contract.words import Algorithm, Dimension
+from fuseboard.contract.words import Algorithm, Dimension, Outcome
 from fuseboard.errors import Refused
 from fuseboard.subject import Subject
 from tests.agents.servers import BREAKER, POLICY, REQUESTS, configured, running
@@ -40,6 +40,44 @@ async def test_tenants_share_the_vendors_limit(limits: redis.Redis, redis_url: s
         permits = await asyncio.gather(*calls, return_exceptions=True)
     refused = [permit for permit in permits if isinstance(permit, Refused)]
     assert len(permits) - len(refused) == TEN.limit
+
+
+async def test_requests_of_many_tenants_in_one_tick_are_one_question(limits: redis.Redis, redis_url: str):
+    async with running(redis_url) as server:
+        calls = [server.admission.admit_request(tenant) for tenant in ("acme", "big", "acme", "late-payer")]
+        before = server.counters.store_answers
+        decisions = await asyncio.gather(*calls)
+        assert [decision.allowed for decision in decisions] == [True, True, True, False]
+        more = [server.admission.admit_request(f"nobody-{number}") for number in range(40)]
+        assert all(decision.allowed for decision in await asyncio.gather(*more))
+        assert server.counters.store_answers == before + 2
+    assert len(limits.keys("fb1:production:{t:*")) == 41  # "big" has no quota, "late-payer" is suspended
+
+
+async def test_a_scarce_limit_is_shared_by_those_who_want_it_not_by_the_whole_tick(
+    limits: redis.Redis, redis_url: str
+):
+    async with running(redis_url) as server:
+        greedy = [server.admission.admit_request("acme") for _ in range(60)]
+        others = [server.admission.admit_request(f"nobody-{number}") for number in range(20)]
+        decisions = await asyncio.gather(*greedy, *others)
+    assert sum(decision.allowed for decision in decisions[:60]) == REQUESTS.burst
+    assert all(decision.allowed for decision in decisions[60:])
+
+
+async def test_a_call_that_spent_the_tenants_quotas_frees_their_slots(limits: redis.Redis, redis_url: str):
+    one = Limit(name="at-once", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
+    tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(one,))
+    rules = msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]))
+    async with running(redis_url, configuration=configured(rules)) as server, asyncio.timeout(30):
+        for _ in range(3):
+            permit = None
+            while permit is None:
+                try:
+                    permit = await server.admission.admit_call("payments", tenant="acme", spend_quota=True)
+                except Refused:
+                    await asyncio.sleep(0.01)  # the slot is on its way back
+            server.admission.report(permit, Outcome.OK)
 
 
 async def test_a_caller_cancelled_between_two_domains_spent_in_neither(limits: redis.Redis, redis_url: str):

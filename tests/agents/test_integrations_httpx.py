@@ -32,7 +32,7 @@ class FakeAgent:
         if self.refusal is not None:
             raise Refused(self.refusal)
         decision = Decision(allowed=True, dependency=dependency)
-        return Permit(decision=decision, dependency=dependency, generation=1)
+        return Permit(made=decision, dependency=dependency, generation=1)
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0

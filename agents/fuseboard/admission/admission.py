@@ -219,7 +219,8 @@ class Admission:
             self.give_back(decision)
             raise
         charges = decision.charges + permit.decision.charges
-        permit.decision = msgspec.structs.replace(permit.decision, charges=charges)
+        permit.made = msgspec.structs.replace(permit.decision, charges=charges)
+        permit.tally = None  # its quotas may hold slots
         return permit
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int = 0) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from fuseboard.admission.demand import Demand
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.policy import Limit
-from fuseboard.contract.words import Algorithm, Reason
+from fuseboard.contract.words import Algorithm, Mode, Reason
 from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.store.health import StoreHealth
 
@@ -32,6 +32,7 @@ class Answers:
         self,
         snapshot: Snapshot,
         limits: tuple[LimitStatus, ...] = (),
+        mode: Mode | None = None,
         *,
         tenant: str = "",
         dependency: str = "",
@@ -43,7 +44,7 @@ class Answers:
             tenant=tenant,
             dependency=dependency,
             revision=snapshot.head.revision,
-            mode=self.health.mode,
+            mode=mode or self.health.mode,
             server=self.server,
             limits=limits,
             charges=charges,

@@ -58,6 +58,7 @@ class CallAdmission:
         """``rules`` are those of ``tenant``, when its quotas on the dependency bind too."""
         gate = self.gates.get(dependency) or self.gate(dependency)
         return CallLane(
+            self.answers,
             self.configuration.snapshot,
             gate,
             gate.demand(costs, tenant, rules),
@@ -90,17 +91,12 @@ class CallAdmission:
             return self._decide_locally(lane)
         if not answer.granted:
             self._refuse_by_answer(lane, answer)
-        decision = answer.decision
-        if decision is None:
-            charge = Charge(gate.domain, demand, answer.at_us, answer.token)
-            limits = statuses(demand, answer.left)
-            decision = answer.decision = self.answers.allow(
-                lane.snapshot, limits, dependency=gate.name, charges=(charge,)
-            )
+        if answer.signer is None:
+            answer.signer, answer.mode = lane, self.health.mode
         if answer.token:
             half_open = answer.verdict == PROBES
             return Permit(
-                decision=decision,
+                made=answer,
                 dependency=gate.name,
                 generation=answer.generation,
                 token=answer.token,
@@ -108,7 +104,7 @@ class CallAdmission:
             )
         generation, tally = answer.generation, gate.tally
         return Permit(
-            decision=decision,
+            made=answer,
             dependency=gate.name,
             generation=generation,
             tally=tally if tally.generation == generation else None,
@@ -133,16 +129,13 @@ class CallAdmission:
         if lease is None:
             self.leases.note(demand.supply)
             return None
-        return Permit(decision=lease.decision, dependency=gate.name, generation=lease.answer.generation)
+        return Permit(made=lease.decision, dependency=gate.name, generation=lease.answer.generation)
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
         if permit.reported:
             return
         permit.reported = True
         gate = self.gates.get(permit.dependency) or self.gate(permit.dependency)
-        for charge in permit.decision.charges:
-            if charge.local or charge.demand.holds_slots:
-                self.finish(charge)
         tally = permit.tally
         if (
             tally is not None
@@ -155,6 +148,9 @@ class CallAdmission:
             if not tally.scheduled:
                 self.reports.tally(tally)
             return
+        for charge in permit.decision.charges:
+            if charge.local or charge.demand.holds_slots:
+                self.finish(charge)
         gate.tally.count()
         self.counters.call(permit.dependency, outcome)
         before = gate.local.state
@@ -280,7 +276,7 @@ class CallAdmission:
         decision = self.answers.allow(
             lane.snapshot, statuses(demand), dependency=gate.name, charges=(charge,)
         )
-        return Permit(decision=decision, dependency=gate.name, generation=0)
+        return Permit(made=decision, dependency=gate.name, generation=0)
 
     def _refuse(self, lane: CallLane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
         name = lane.gate.name

@@ -1,9 +1,13 @@
 """What decides like calls and like requests, worked out once and kept until a rule changes."""
 
+from fuseboard.admission.answers import Answers, statuses
 from fuseboard.admission.demand import Demand
 from fuseboard.admission.domains import LimitDomain
 from fuseboard.admission.gate import Gate
+from fuseboard.admission.question import Answer
 from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract.words import Mode
+from fuseboard.decision import Charge, Decision
 
 #: Lanes kept of the usual calls, and of the usual requests; beyond that all are worked out again.
 MAX_LANES = 50_000
@@ -12,14 +16,28 @@ MAX_LANES = 50_000
 class CallLane:
     """Calls of one tenant, or of nobody, to one dependency."""
 
-    __slots__ = ("changes", "demand", "gate", "snapshot")
+    __slots__ = ("answers", "changes", "demand", "gate", "snapshot")
 
-    def __init__(self, snapshot: Snapshot, gate: Gate, demand: Demand, changes: int) -> None:
+    def __init__(
+        self, answers: Answers, snapshot: Snapshot, gate: Gate, demand: Demand, changes: int
+    ) -> None:
+        self.answers = answers
         self.snapshot = snapshot
         self.gate = gate
         self.demand = demand
         #: ``Configuration.changes`` when it was worked out: it holds while that is the same.
         self.changes = changes
+
+    def sign(self, answer: Answer, mode: Mode) -> Decision:
+        """The decision of all who share ``answer``, given in this mode."""
+        charge = Charge(self.gate.domain, self.demand, answer.at_us, answer.token)
+        return self.answers.allow(
+            self.snapshot,
+            statuses(self.demand, answer.left),
+            mode,
+            dependency=self.gate.name,
+            charges=(charge,),
+        )
 
 
 class RequestLane:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from fuseboard.admission.demand import Demand
 from fuseboard.admission.encoding import GroupText, Piece, join_question
+from fuseboard.contract.words import Mode
 from fuseboard.decision import Decision
 
 # Verdicts of ``admit.lua``.
@@ -31,6 +32,12 @@ class Reply(Struct, array_like=True, frozen=True, gc=False):
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
+class Signer(Protocol):
+    """Makes the decision of an answer: a ``CallLane``."""
+
+    def sign(self, answer: "Answer", mode: Mode) -> Decision: ...
+
+
 class Answer:
     """What one group of like calls is told. Shared by all callers it applies to, unless it has a token."""
 
@@ -42,6 +49,8 @@ class Answer:
         "generation",
         "granted",
         "left",
+        "mode",
+        "signer",
         "token",
         "verdict",
         "wait_us",
@@ -66,6 +75,15 @@ class Answer:
         self.calls = 1
         #: What the first caller made of it; all who share the answer share that too.
         self.decision: Decision | None = None
+        #: Who makes that, once somebody asks, and the mode it was given in.
+        self.signer: Signer | None = None
+        self.mode = Mode.SHARED
+
+    def decide(self) -> Decision:
+        if self.decision is None:
+            assert self.signer is not None  # noqa: S101 - whoever hands it on has set it
+            self.decision = self.signer.sign(self, self.mode)
+        return self.decision
 
     def with_token(self, token: str) -> "Answer":
         """The same, for the one caller who holds this token."""
