@@ -157,7 +157,7 @@ def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeSt
             body += _server_mark(kind, x, y, f"<title>{escape(name)}, {escape(word.lower())}</title>")
             x += pitch
         label.append(f"{zone}: " + ", ".join(_tally(members)))
-        x = max(x, start + 5.0 * len(zone)) + 10
+        x = max(x, start + 6.0 * len(zone)) + 10
     text = "Servers by zone. " + ". ".join(label)
     return svg("fleet", f"-1 0 {pitch * across:.0f} {short(y + 28)}", text, body, stretch=False)
 

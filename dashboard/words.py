@@ -131,3 +131,13 @@ def cause_words(cause: str) -> str:
         "expired": "the override ended by itself",
         "override_ended": "the override was ended",
     }.get(cause, cause.replace("_", " "))
+
+
+def policy_words(policy: str) -> str:
+    """What a limit does without Redis."""
+    return {
+        "fail_open": "allows",
+        "fail_closed": "refuses",
+        "local_share": "limits by share",
+        "reserved": "spends its reserve",
+    }.get(policy, policy)

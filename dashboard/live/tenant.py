@@ -10,13 +10,8 @@ from controlplane.policies.models import Tenant
 from dashboard.live.facts import Change
 from dashboard.live.overview import Live
 from dashboard.live.reading import change_of
+from dashboard.words import policy_words
 
-_POLICIES = {
-    "fail_open": "allows",
-    "fail_closed": "refuses",
-    "local_share": "limits by share",
-    "reserved": "spends its reserve",
-}
 _ALGORITHMS = {
     "token_bucket": "token bucket",
     "sliding_window": "sliding window",
@@ -106,7 +101,7 @@ def quota_rows(tenant: Tenant, requests_per_s: float) -> list[QuotaRow]:
             limit=quota.limit,
             window_s=quota.window_s,
             burst=quota.burst,
-            failure_policy=_POLICIES.get(quota.failure_policy, quota.failure_policy),
+            failure_policy=policy_words(quota.failure_policy),
             shadow=quota.shadow,
             own=name in own,
             use=requests_per_s * quota.window_s if name == "requests" else None,

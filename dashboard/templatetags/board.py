@@ -11,7 +11,7 @@ from dashboard.live.breakers import Breaker
 from dashboard.live.faces import FACES, Face
 from dashboard.live.servers import ServerRow
 from dashboard.live.tiles import number
-from dashboard.words import cause_words
+from dashboard.words import cause_words, policy_words
 
 register = template.Library()
 
@@ -158,6 +158,7 @@ def lower_first(text: str) -> str:
 
 
 register.filter("cause", cause_words)
+register.filter("policy", policy_words)
 
 
 @register.filter

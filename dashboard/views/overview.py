@@ -53,7 +53,7 @@ def palette(request: HttpRequest) -> JsonResponse:
         _entry(
             row.name,
             f"Server, {row.word.lower()}",
-            reverse("servers"),
+            reverse("server", args=[row.name]),
             "warn" if row.troubled else "ok",
             row.css,
         )
@@ -71,8 +71,8 @@ def palette(request: HttpRequest) -> JsonResponse:
 
 
 def _pages(request: HttpRequest) -> tuple[tuple[str, str], ...]:
-    admins = (("people", "People"), ("tokens", "Tokens")) if may(request.user, "manage_people") else ()
-    return (*_PAGES, ("account", "Your account"), *admins)
+    asked = (page for page, permission in _PAGES_ON_REQUEST if may(request.user, permission))
+    return (*_PAGES, ("account", "Your account"), *asked)
 
 
 _PAGES = (
@@ -80,8 +80,17 @@ _PAGES = (
     ("breakers", "Breakers"),
     ("servers", "Servers"),
     ("tenants", "Tenants"),
+    ("revisions", "Revisions"),
+    ("schedules", "Schedules"),
     ("audit", "Audit"),
     ("runbooks", "Runbooks"),
+)
+_PAGES_ON_REQUEST = (
+    (("bulk", "Change many tenants"), "edit_quota"),
+    (("import", "Import a file"), "edit_quota"),
+    (("drills", "Drills"), "run_drills"),
+    (("people", "People"), "manage_people"),
+    (("tokens", "Tokens"), "manage_tokens"),
 )
 
 

@@ -249,10 +249,25 @@
     if (e.key === "/" && $("[data-filter]")) { e.preventDefault(); $("[data-filter]").focus(); }
   });
 
+  // ---- what scrolls sideways can be scrolled by key, and the navigation shows where one is
+  const reachable = () => {
+    for (const box of $$(".scroll:not(#timeline)")) {
+      const scrolls = box.scrollWidth > box.clientWidth && !$("a[href], button, input, select, textarea, summary", box);
+      if (scrolls === box.hasAttribute("tabindex")) continue;
+      for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", "Table, scrolls sideways"]]) {
+        if (scrolls) box.setAttribute(name, value); else box.removeAttribute(name);
+      }
+    }
+  };
+  addEventListener("resize", reachable);
+  const nav = $("#nav"), here = nav && $("[aria-current]", nav);
+  if (here && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = here.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
+
   if (new URLSearchParams(location.search).has("wall")) root.classList.add("wall");
-  document.addEventListener("htmx:after:swap", () => { paint(); filter(); });
+  document.addEventListener("htmx:after:swap", () => { paint(); filter(); reachable(); });
   setInterval(() => { if (!document.hidden) { paint(); speak(); } }, 1000);
   setInterval(() => { if (!document.hidden) { showConnection(); watchdog(); } }, 500);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) heard = Date.now(); });
   paint();
+  reachable();
 })();
