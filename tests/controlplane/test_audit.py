@@ -171,6 +171,39 @@ def test_a_transaction_that_is_rolled_back_leaves_no_gap() -> None:
     assert verify() == ([Head("", 2, ChainHead.objects.get().hash)], [])
 
 
+def test_a_head_moves_once_however_much_a_transaction_writes() -> None:
+    note("before")
+    sql(
+        "INSERT INTO audit_entry (actor, role, origin, address, action, target_kind, target_name, reason,"
+        " environment) SELECT 'n ' || n, '', 'form', '', 'x', 'x', 'x', '', ''"
+        " FROM generate_series(1, 2000) n",
+        "SAVEPOINT here",
+        _ENTRY,
+        "ROLLBACK TO here",
+        _ENTRY,
+    )
+    note("after")
+    assert verify() == ([Head("", 2003, ChainHead.objects.get().hash)], [])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_relation_size('audit_chainhead')")
+        # One page: each version of the row that moved would still be there.
+        assert cursor.fetchone()[0] <= 8192
+
+
+def test_a_chain_is_whole_also_for_whoever_wants_constraints_checked_at_once() -> None:
+    sql("SET CONSTRAINTS ALL IMMEDIATE", _ENTRY, _ENTRY, "SET CONSTRAINTS ALL DEFERRED", _ENTRY)
+    assert verify() == ([Head("", 3, ChainHead.objects.get().hash)], [])
+
+
+def test_an_end_that_was_removed_is_missed_also_when_the_chain_goes_on() -> None:
+    for number in range(3):
+        note(f"thing {number}")
+    tamper("DELETE FROM audit_entry WHERE sequence = 3")
+    note("goes on")
+    [broken] = verify()[1]
+    assert (broken.sequence, broken.why) == (3, "is missing")
+
+
 # Append-only
 
 
