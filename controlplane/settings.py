@@ -50,7 +50,8 @@ SECRET_KEY_FALLBACKS = env.words("FUSEBOARD_SECRET_KEY_FALLBACKS", [])
 
 DATABASE_URL = env.url("DATABASE_URL", ("postgres", "postgresql"))
 #: Counters, breakers and the copy of the configuration.
-REDIS_URL = with_ca(env.url("FUSEBOARD_REDIS_URL", SCHEMES), env.text("FUSEBOARD_CA_FILE"))
+CA_FILE = env.text("FUSEBOARD_CA_FILE")
+REDIS_URL = with_ca(env.url("FUSEBOARD_REDIS_URL", SCHEMES), CA_FILE)
 #: Celery's queue, a server of its own: a full queue must not hurt a limit.
 BROKER_URL = env.url("FUSEBOARD_BROKER_URL", ("redis", "rediss", "redis+socket", "unix"))
 
@@ -102,6 +103,9 @@ INSTALLED_APPS = [
     # Last, so that our templates come before theirs.
     *accounts.APPS,
 ]
+
+#: Where a breaker is held open when neither Postgres nor Redis answers.
+GATEWAY_URLS = env.origins("FUSEBOARD_GATEWAY_URL")
 
 #: Opens /metrics, to whoever has no API token.
 METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")

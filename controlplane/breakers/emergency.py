@@ -7,19 +7,24 @@ others. Only those who read pages by their claims get here: tokens are checked i
 """
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
 import structlog
-from django.db.models import Q
+from django.db import Error as DatabaseError
+from django.db.models import Q, QuerySet
 from django.utils import timezone
+from msgspec.structs import asdict
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
+from controlplane.breakers.handed import HandedHold
 from controlplane.breakers.models import Override
 from controlplane.breakers.script import apply
+from controlplane.policies.errors import NotFound
 from controlplane.policies.models import Dependency
 from controlplane.policies.validation import Problems
 from controlplane.publishing.publish import read_head
@@ -117,6 +122,23 @@ def adopt(store: redis.Redis, environment: str) -> None:
         store.xdel(keys.emergency(environment), entry_id)
 
 
+def adopt_handed(holds: Sequence[HandedHold]) -> list[str]:
+    """Make durable what gateways hold in memory, each once for all of them; the ids of those settled."""
+    settled = []
+    for hold in holds:
+        note = {"what": OverrideMode.FORCED_OPEN.value, "without": "postgres and redis", **asdict(hold)}
+        try:
+            _adopt(hold.environment, hold.id, note)
+        except (NotFound, Dependency.DoesNotExist) as error:
+            log.error("emergency.unreadable", environment=hold.environment, entry=hold.id, error=str(error))
+        except DatabaseError as error:
+            # It stays in memory, and is tried again with the next reading.
+            log.warning("emergency.adoption_waits", environment=hold.environment, error=str(error))
+            break
+        settled.append(hold.id)
+    return settled
+
+
 class _AdoptedBefore(Exception):
     """The process died between commit and removal."""
 
@@ -134,7 +156,10 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
             raise _AdoptedBefore
         dependency = Dependency.objects.get(environment_id=environment, name=note["dependency"])
         overrides = Override.objects.filter(dependency=dependency)
-        superseded = overrides.filter(Q(created_at__gt=made_at) | Q(ended_at__gt=made_at)).exists()
+        superseded = (
+            overrides.filter(Q(created_at__gt=made_at) | Q(ended_at__gt=made_at)).exists()
+            or _resets_since(environment, dependency.name, made_at).exists()
+        )
         if not superseded:
             # As of then, not of now: what was noted next is newer than this.
             overrides.filter(ended_at__isnull=True).update(ended_at=made_at, ended_by=actor.name)
@@ -147,12 +172,20 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
             after={
                 "override.mode": note["what"],
                 "made_at": made_at.isoformat(timespec="seconds"),
-                "made_without": "postgres",
+                "made_without": note.get("without", "postgres"),
                 "superseded": superseded,
                 "journal": entry_id,
             },
         )
     log.info("emergency.adopted", environment=environment, entry=entry_id)
+
+
+def _resets_since(environment: str, dependency: str, made_at: datetime) -> QuerySet[Entry]:
+    """Those Postgres knew from the start; the time of an adopted one's entry says nothing."""
+    resets = Entry.objects.filter(
+        environment=environment, action="breaker.reset", target_name=dependency, at__gt=made_at
+    )
+    return resets.exclude(after__has_key="journal")
 
 
 def _store(revision: Revision, dependency: Dependency, note: dict[str, Any], made_at: datetime) -> None:

@@ -89,6 +89,8 @@ class Stage:
             said = {"FUSEBOARD_BEAT_MS": str(BEAT_MS), "FUSEBOARD_LOG_LEVEL": level}
             actor.environment = dict(os.environ) | said
             self.troupe.add(actor)
+        web = actors[0]
+        web.environment = {**web.environment, "FUSEBOARD_GATEWAY_URL": self.url("gateway")}
         vendor = _served("-m", "controlplane.demo.vendor")
         self.troupe.add(Actor("vendor", vendor, _outside(), health="/control"))
 

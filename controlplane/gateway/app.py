@@ -11,8 +11,11 @@ from typing import Any
 
 import msgspec
 
+from controlplane.breakers.handed import MAX_BODY_BYTES as HOLD_BYTES
+from controlplane.breakers.handed import PATH
 from controlplane.gateway import problems
 from controlplane.gateway.fleet import FleetFull
+from controlplane.gateway.holds import read_hold
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.problems import Problem
 from controlplane.gateway.process import Gateway
@@ -51,6 +54,8 @@ class GatewayApp:
         try:
             if scope["path"] == SYNC_PATH:
                 await self._sync(scope, receive, send)
+            elif scope["path"] == PATH:
+                await self._hold(scope, receive, send)
             else:
                 await self._respond(send, *self._other(scope))
         except Problem as problem:
@@ -102,18 +107,41 @@ class GatewayApp:
             raise problems.wrong_media_type()
         return token
 
-    async def _read_on(self, first: bytes, receive: Receive) -> bytes:
+    async def _hold(self, scope: Message, receive: Receive, send: Send) -> None:
+        """A web process hands over what neither store could take."""
+        gateway = self.gateway
+        if scope["method"] != "POST":
+            raise problems.wrong_method(b"POST")
+        if not gateway.ready:
+            raise problems.not_ready("The configuration has not been read yet.")
+        fields = dict(scope["headers"])
+        if not _is_json(fields.get(b"content-type", b"")):
+            raise problems.wrong_media_type()
+        task = gateway.readers.begin(gateway.clock.monotonic())
+        try:
+            body = await self._read_on(b"", receive, most=HOLD_BYTES)
+        except asyncio.CancelledError:
+            gateway.readers.cancelled(task)
+            raise
+        finally:
+            gateway.readers.end(task)
+        gateway.hold(read_hold(body, fields.get(b"authorization", b"")))
+        await self._respond(send, 200, b'{"held":"in memory"}', _JSON_HEADERS)
+
+    async def _read_on(self, first: bytes, receive: Receive, *, most: int = MAX_BODY_BYTES) -> bytes:
         """The rest of a body that did not come in one piece."""
         parts, size = [first], len(first)
-        while size <= MAX_BODY_BYTES:
+        while size <= most:
             message = await receive()
             if message["type"] != "http.request":
                 raise ClientLeft
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if not message.get("more_body", False):
+                if size > most:
+                    break
                 return b"".join(parts)
-        raise problems.too_large()
+        raise problems.too_large(most)
 
     def _answer(self, token: Token, body: bytes) -> bytes:
         gateway = self.gateway

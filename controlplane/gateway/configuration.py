@@ -5,12 +5,19 @@ by an older one, by one that does not parse, or by an empty one.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from fuseboard.contract.policy import ConfigHead, Tuning, decode_policy
+from fuseboard.contract.policy import (
+    ConfigHead,
+    Override,
+    Tuning,
+    decode_policy,
+    encode_policy,
+    hash_of,
+)
 from fuseboard.contract.sync import Applied, SyncRequest
 
 #: More changed tenants than this are not listed: the server asks again for those it holds.
@@ -77,6 +84,9 @@ class Configuration:
         self.tenants: dict[str, bytes] = {}
         self.changes = Changes(floor=0)
         self.policies_sent = 0
+        #: What was read, while more than that is served.
+        self._read = self.head, self.policy
+        self._held: dict[str, Override] = {}
         self._head_part = b""
         #: Applied revision -> the changes since, ready to send.
         self._changes_parts: dict[int, bytes] = {}
@@ -101,6 +111,19 @@ class Configuration:
             self.tuning = decode_policy(loaded.policy).tuning
         self._replace(loaded)
         return True
+
+    def knows(self, dependency: str) -> bool:
+        return any(known.name == dependency for known in decode_policy(self._read[1]).dependencies)
+
+    def hold(self, held: Mapping[str, Override]) -> None:
+        """Serve these breakers as held, whatever was read of them.
+
+        The revision stays, for Postgres alone makes new ones; its document differs, and a server
+        takes what it is told over HTTP for the truth about a revision.
+        """
+        if held != self._held:
+            self._held = dict(held)
+            self._serve()
 
     def answer(
         self, beat: SyncRequest, *, server_time_us: int, next_ms: int, live_servers: int, also: bytes = b""
@@ -163,8 +186,21 @@ class Configuration:
                 self.tenants.pop(tenant, None)
             else:
                 self.tenants[tenant] = record
-        self.policy, self.head = loaded.policy, loaded.head
-        self._head_part = b'"head":%b' % _encode(loaded.head)
+        self._read = loaded.head, loaded.policy
+        self._serve()
+
+    def _serve(self) -> None:
+        head, document = self._read
+        if self._held:
+            policy = decode_policy(document)
+            dependencies = tuple(
+                msgspec.structs.replace(known, override=self._held.get(known.name, known.override))
+                for known in policy.dependencies
+            )
+            document = encode_policy(msgspec.structs.replace(policy, dependencies=dependencies))
+            head = msgspec.structs.replace(head, hash=hash_of(document))
+        self.policy, self.head = document, head
+        self._head_part = b'"head":%b' % _encode(head)
         self._changes_parts = {}
 
 

@@ -1,5 +1,6 @@
 """Reading Postgres for the gateway: Django's ORM, in a thread of its own, never in a request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db import close_old_connections
@@ -8,6 +9,8 @@ from django.db.models.functions import Now
 from msgspec import ValidationError
 
 from controlplane.accounts.models import AgentToken
+from controlplane.breakers.emergency import adopt_handed
+from controlplane.breakers.handed import HandedHold
 from controlplane.fleet.live import GATEWAY_STOPPED_AFTER
 from controlplane.fleet.models import Figures, Server, ServerState
 from controlplane.gateway.configuration import Loaded
@@ -31,14 +34,20 @@ class Reading:
     servers: list[Server]
     #: Environment -> why its configuration could not be read.
     unreadable: dict[str, str]
+    #: Ids of the holds in memory that Postgres has by now.
+    adopted: tuple[str, ...] = ()
 
 
-def read(known: dict[str, ConfigHead], *, with_servers: bool, gateway: str) -> Reading:
+def read(
+    known: dict[str, ConfigHead], *, with_servers: bool, gateway: str, holds: Sequence[HandedHold] = ()
+) -> Reading:
     """Everything that is newer than ``known``, and the servers nobody looks after.
 
-    ``with_servers`` also those that ``gateway`` itself looked after. Raises ``django.db.Error``.
+    ``with_servers`` also those that ``gateway`` itself looked after. ``holds`` become durable first.
+    Raises ``django.db.Error``.
     """
     close_old_connections()
+    adopted = tuple(adopt_handed(holds))
     loaded: dict[str, Loaded] = {}
     unreadable: dict[str, str] = {}
     for slug, epoch, revision in Environment.objects.values_list("slug", "epoch", "revision"):
@@ -50,7 +59,7 @@ def read(known: dict[str, ConfigHead], *, with_servers: bool, gateway: str) -> R
         except (PolicyError, NotFound, ValidationError) as error:
             unreadable[slug] = str(error)
     servers = list(_servers(gateway) if with_servers else _orphans(gateway)[:_ORPHANS_AT_ONCE])
-    return Reading(tokens=_tokens(), loaded=loaded, servers=servers, unreadable=unreadable)
+    return Reading(tokens=_tokens(), loaded=loaded, servers=servers, unreadable=unreadable, adopted=adopted)
 
 
 def _orphans(gateway: str) -> QuerySet[Server]:

@@ -36,6 +36,10 @@ def unauthorized() -> Problem:
     )
 
 
+def unsigned() -> Problem:
+    return Problem(401, "Unauthorized", "The body must be signed by a web process with the same secret key.")
+
+
 def wrong_environment(environment: str) -> Problem:
     detail = f"This token does not belong to environment {environment!r}."
     return Problem(403, "Forbidden", detail, field="environment")
@@ -56,9 +60,9 @@ def too_slow() -> Problem:
     )
 
 
-def too_large() -> Problem:
+def too_large(most: int = MAX_BODY_BYTES) -> Problem:
     # The rest of the body is never read, so the connection cannot be used again.
-    detail = f"A body has at most {MAX_BODY_BYTES} bytes."
+    detail = f"A body has at most {most} bytes."
     return Problem(413, "Content Too Large", detail, headers=((b"connection", b"close"),))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 from msgspec import DecodeError
 
+from controlplane.breakers.handed import HandedHold
+from controlplane.gateway import problems
 from controlplane.gateway.adoption import known_server_of
 from controlplane.gateway.agreed import Agreed
 from controlplane.gateway.beats import Names
@@ -14,6 +16,7 @@ from controlplane.gateway.clock import Clock
 from controlplane.gateway.configuration import Configuration, Loaded, Refused
 from controlplane.gateway.fleet import Fleet
 from controlplane.gateway.flush import Flusher
+from controlplane.gateway.holds import Holds
 from controlplane.gateway.loading import Reading
 from controlplane.gateway.metrics import Counts
 from controlplane.gateway.peers import Peers
@@ -49,6 +52,7 @@ class Gateway:
         self.tokens = TokenBook(rate_per_s=settings.token_rate_per_s, burst=settings.token_burst)
         self.counts = Counts()
         self.names = Names()
+        self.holds = Holds(self.clock)
         self.readers = Readers(self.clock, timeout_s=settings.body_timeout_s)
         #: Whether a configuration was ever read; once true, it stays so.
         self.ready = False
@@ -79,6 +83,17 @@ class Gateway:
         if self._flusher is not None:
             self._flusher.hurry()
 
+    def hold(self, hold: HandedHold) -> None:
+        """Hold a breaker open from now on, and tell Postgres when it can be told. Raises ``Problem``."""
+        configuration = self.configurations.get(hold.environment)
+        if configuration is None:
+            raise problems.not_ready(f"Nothing is published for environment {hold.environment!r} yet.")
+        self.holds.take(hold, configuration)
+        self.holds.serve([configuration])
+        log.warning("gateway.holds", environment=hold.environment, dependency=hold.dependency, id=hold.id)
+        if self._refresher is not None:
+            self._refresher.hurry()
+
     def start(self) -> None:
         """Start the work in the background; does nothing the second time."""
         if self._tasks:
@@ -88,6 +103,7 @@ class Gateway:
             heads=lambda: {name: held.head for name, held in self.configurations.items()},
             take=self.take,
             failed=self._reload_failed,
+            holds=lambda: self.holds.waiting,
             every_s=self.settings.reload_s,
             gateway=self.settings.gateway,
         )
@@ -124,6 +140,10 @@ class Gateway:
             log.error("gateway.configuration_unreadable", environment=environment, error=why)
         for environment, loaded in reading.loaded.items():
             self._take_configuration(environment, loaded)
+        if not reading.unreadable:
+            # Only now: until the revision that has them is served, nothing else holds them.
+            self.holds.settle(reading.adopted)
+        self.holds.serve(self.configurations.values())
         for server in reading.servers:
             self.fleet(server.environment).adopt(
                 known_server_of(server, now=self.clock.monotonic(), wall=self.clock.wall())
@@ -157,6 +177,7 @@ class Gateway:
         while True:
             await asyncio.sleep(SWEEP_S)
             self.readers.sweep()
+            self.holds.serve(self.configurations.values())
             for fleet in self.fleets.values():
                 if fleet.sweep():
                     self.hurry()

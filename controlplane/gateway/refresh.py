@@ -8,6 +8,7 @@ import structlog
 from django.db import Error as DatabaseError
 from django.db import connections
 
+from controlplane.breakers.handed import HandedHold
 from controlplane.gateway.loading import Reading, read
 from controlplane.gateway.postgres import Backoff, Unreachable, close, connect
 from fuseboard.contract.policy import ConfigHead
@@ -26,10 +27,11 @@ class Refresher:
         heads: Callable[[], dict[str, ConfigHead]],
         take: Callable[[Reading], None],
         failed: Callable[[], None],
+        holds: Callable[[], list[HandedHold]],
         every_s: float,
         gateway: str,
     ) -> None:
-        self._heads, self._take, self._failed = heads, take, failed
+        self._heads, self._take, self._failed, self._holds = heads, take, failed, holds
         self._every_s = every_s
         self._gateway = gateway
         self._wanted = asyncio.Event()
@@ -52,12 +54,16 @@ class Refresher:
             except TimeoutError:
                 pass
 
+    def hurry(self) -> None:
+        """Read soon."""
+        self._wanted.set()
+
     async def refresh(self) -> bool:
         """Read once; whether it worked. What could not be read leaves in force what there was."""
         loop = asyncio.get_running_loop()
         try:
             reading = await loop.run_in_executor(
-                self._thread, _read, self._heads(), self._with_servers, self._gateway
+                self._thread, _read, self._heads(), self._with_servers, self._gateway, self._holds()
             )
         except DatabaseError as error:
             self._failed()
@@ -97,9 +103,9 @@ class Refresher:
         self._thread.shutdown(wait=False)
 
 
-def _read(known: dict[str, ConfigHead], with_servers: bool, gateway: str) -> Reading:
+def _read(known: dict[str, ConfigHead], with_servers: bool, gateway: str, holds: list[HandedHold]) -> Reading:
     try:
-        return read(known, with_servers=with_servers, gateway=gateway)
+        return read(known, with_servers=with_servers, gateway=gateway, holds=holds)
     except DatabaseError:
         # A connection that failed once is not tried again.
         connections["default"].close()

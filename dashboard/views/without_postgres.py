@@ -1,12 +1,16 @@
-"""What an operator may do to a breaker while Postgres is away: through Redis, told to Postgres later."""
+"""What an operator may do to a breaker while Postgres is away: through Redis, told to Postgres later.
 
-from datetime import timedelta
+Without Redis, too, a hold open goes to the gateways, which keep it in memory.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
 
 import redis
 from django.http import HttpRequest
 from django.utils import timezone
 
-from controlplane.breakers import emergency
+from controlplane.breakers import emergency, handed
 from controlplane.policies.errors import InvalidEdit
 from dashboard.forms import OverrideForm
 from dashboard.reader import actor_of
@@ -21,15 +25,17 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
     data = form.cleaned_data
     try:
         if data["act"] == "forced_open":
-            # A longer wish is not refused in an outage: it ends earlier, and says so.
-            expires_at = min(data["expires_at"], timezone.now() + emergency.LONGEST - timedelta(seconds=1))
-            emergency.hold_open_without_postgres(
-                environment="production",
-                dependency=name,
-                reason=data["reason"],
-                expires_at=expires_at,
-                actor=actor_of(request),
-            )
+            expires_at = _earlier(data["expires_at"], emergency.LONGEST)
+            try:
+                emergency.hold_open_without_postgres(
+                    environment="production",
+                    dependency=name,
+                    reason=data["reason"],
+                    expires_at=expires_at,
+                    actor=actor_of(request),
+                )
+            except redis.RedisError as error:
+                return _hand_over(request, name, data, error)
             return (
                 f"{name} is held open until {expires_at:%H:%M:%S} UTC, through Redis alone: "
                 "Postgres is away and will be told when it is back. Servers heed it with their next call; "
@@ -44,6 +50,34 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
         )
     except redis.RedisError as error:
         raise InvalidEdit(
-            {"act": [f"Neither Postgres nor Redis answers, so nothing was done ({error})."]}
+            {"act": [f"Neither Postgres nor Redis answers, so nothing was done ({error}). Open still works."]}
         ) from error
     return f"{name} is reset, through Redis alone: Postgres is away and will be told when it is back."
+
+
+def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: redis.RedisError) -> str:
+    """Hold it open through the gateways alone."""
+    expires_at = _earlier(data["expires_at"], handed.LONGEST)
+    try:
+        took, there = handed.hand_over(
+            environment="production",
+            dependency=name,
+            reason=data["reason"],
+            expires_at=expires_at,
+            actor=actor_of(request),
+        )
+    except handed.NotHanded as refusal:
+        raise InvalidEdit(
+            {"act": [f"Neither Postgres nor Redis answers, so nothing was done ({error}; {refusal})."]}
+        ) from refusal
+    return (
+        f"{name} is held open until {expires_at:%H:%M:%S} UTC in memory only: Postgres and Redis are away. "
+        f"{took} of {there} gateways took it; a gateway that restarts forgets it. Servers hear of it with "
+        "their next beat, and keep it until its time. Postgres is told when it is back, by a gateway that "
+        "still has it."
+    )
+
+
+def _earlier(wished: datetime, longest: timedelta) -> datetime:
+    """A longer wish is not refused in an outage: it ends earlier, and says so."""
+    return min(wished, timezone.now() + longest - timedelta(seconds=1))

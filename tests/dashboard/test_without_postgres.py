@@ -1,11 +1,14 @@
 """The override form while Postgres is away: what protects is done, the rest waits and says so."""
 
+import time
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from django.db import OperationalError, connection
 
+from controlplane.breakers import handed
 from dashboard.hub import hub
 from dashboard.live.reading import read_facts
 from fuseboard.contract import keys
@@ -90,3 +93,36 @@ def test_with_both_stores_away_it_says_that_nothing_was_done(
     answer = operator.post(PAGE, REASON | {"act": "forced_open", "lasts": "15"})
     assert answer.status_code == 422
     assert "nothing was done" in answer.content.decode()
+    assert "FUSEBOARD_GATEWAY_URL names no gateway" in answer.content.decode()
+
+
+def test_with_both_stores_away_gateways_hold_it_in_memory_and_nothing_else_works(
+    operator: Any, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    def gone(**_: Any) -> None:
+        raise redis.ConnectionError("refused")
+
+    monkeypatch.setattr("controlplane.breakers.emergency.hold_open_without_postgres", gone)
+    monkeypatch.setattr("controlplane.breakers.emergency.reset_without_postgres", gone)
+    settings.GATEWAY_URLS = ["http://one:1", "http://two:2"]
+    sent: list[bytes] = []
+
+    def post(url: str, body: bytes) -> str:
+        sent.append(body)
+        return "" if url == "http://one:1" else f"{url} does not answer"
+
+    monkeypatch.setattr(handed, "_post", post)
+    answer = operator.post(
+        PAGE, REASON | {"act": "forced_open", "lasts": "240"}, headers={"HX-Request": "true"}
+    )
+    assert answer.status_code == 200
+    page = answer.content.decode()
+    assert "in memory only" in page
+    assert "1 of 2 gateways took it" in page
+    hold = msgspec.json.decode(sent[0], type=handed.HandedHold)
+    assert (hold.dependency, hold.actor, hold.role) == ("payments-api", "olga", "operator")
+    assert 14 * 60 < hold.expires_at_us / 1_000_000 - time.time() <= 15 * 60
+    for act in ("reset", "forced_closed", "automatic"):
+        refused = operator.post(PAGE, REASON | {"act": act, "lasts": "5", "confirm": "payments-api"})
+        assert refused.status_code == 422
+    assert len(sent) == 2

@@ -104,6 +104,8 @@ class Field:
         self.troupe.await_answers(CONTROL_PLANE)
         gateway = self.troupe.actors["gateway"]
         self.gateway_address = ("127.0.0.1", gateway.port)
+        web = self.troupe.actors["web"]
+        web.environment = {**self.variables, "FUSEBOARD_GATEWAY_URL": gateway.url}
         for number in (1, 2, 3):
             self.pods.append(self.pod(f"pod-{number}"))
         self.settle()

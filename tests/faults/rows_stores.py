@@ -36,17 +36,17 @@ def desk(field: Field) -> Iterator[Browser]:
         field.postgres_up()
 
 
-def _act(browser: Browser, act: str, **more: str) -> str:
+def _act(browser: Browser, act: str, *, page: str = PAGE, **more: str) -> str:
     """Send the form of the breaker; the page that follows. Raises ``Broken``."""
-    form = browser.form(PAGE, "act", "reason", "lasts")
+    form = browser.form(page, "act", "reason", "lasts")
     answer = browser.send(form, act=act, reason=REASON, lasts="15", **more)
     if answer.status_code != 200:
         raise Broken(f"{act} was answered by {answer.status_code}: {answer.text[:200]}")
     return answer.text
 
 
-def _refuse(field: Field) -> bool:
-    return all(pod.ask("d:held")["reason"] in REFUSES for pod in field.pods)
+def _refuse(field: Field, dependency: str = "held") -> bool:
+    return all(pod.ask(f"d:{dependency}")["reason"] in REFUSES for pod in field.pods)
 
 
 def _admit(field: Field) -> bool:
@@ -92,8 +92,8 @@ def _seconds_until_admitted(field: Field) -> float:
         return inf
 
 
-def _audited(browser: Browser) -> int:
-    answer = browser.client.get("/audit")
+def _audited(browser: Browser, dependency: str = "held") -> int:
+    answer = browser.client.get("/audit", params={"q": dependency})
     return answer.text.count(REASON) if answer.status_code == 200 else 0
 
 
@@ -128,7 +128,7 @@ def _quota(field: Field, limit: int) -> bool:
 
 @row("38c", "both-stopped")
 def both_stopped(field: Field) -> str:
-    """Neither store: whoever trips is told that nothing was done; what was held stays held on every pod."""
+    """Neither store: gateways hold a trip in memory, a reset waits; the trip is in the audit afterwards."""
     field.load(EVERYTHING, 40)
     with desk(field) as browser:
         _act(browser, "forced_open")
@@ -142,13 +142,25 @@ def both_stopped(field: Field) -> str:
             "the board says so", lambda: "Postgres is away" in browser.client.get("/breakers").text, 20
         )
         answer = browser.send(other, act="forced_open", reason=REASON, lasts="15")
+        trip_s = field.until("every pod refuses it", lambda: _refuse(field, "open-road"), 10)
+        reset = browser.send(other, act="reset", reason=REASON, confirm="open-road").status_code
         time.sleep(2)
-        held, seen = _refuse(field), Callers(field)
+        held, seen = _refuse(field) and _refuse(field, "open-road"), Callers(field)
         field.postgres_up()
+        adopted_s = field.until("it is in the audit", lambda: _audited(browser, "open-road") >= 1, 30)
+        if not _refuse(field, "open-road"):
+            raise Broken("a hold ended because Postgres took it over")
         field.valkey.start()
         field.until("the board is well", lambda: browser.client.get("/breakers").status_code == 200, 20)
         _act(browser, "reset")
+        _act(browser, "reset", page="/breakers/open-road")
+        field.until("every pod calls it again", lambda: not _refuse(field, "open-road"), 20)
     seen.none_over_50_ms()
     if not held:
         raise Broken("a hold ended because both stores were gone")
-    return f"{seen}; what was held stays held; another trip was answered by {answer.status_code}"
+    if answer.status_code != 200 or "in memory only" not in answer.text or reset != 422:
+        raise Broken(f"the trip was answered by {answer.status_code}, the reset by {reset}")
+    return (
+        f"{seen}; what was held stays held; another trip everywhere {trip_s:.1f} s, from memory, "
+        f"in the audit {adopted_s:.1f} s after Postgres was back; a reset is refused"
+    )

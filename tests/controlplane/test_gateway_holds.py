@@ -1,0 +1,302 @@
+"""Breakers held open while neither Postgres nor Redis answers: handed over, served, and told later."""
+
+import asyncio
+import time
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import msgspec
+import pytest
+from django.utils import timezone
+
+from controlplane.audit.models import Entry
+from controlplane.breakers import handed
+from controlplane.breakers.emergency import adopt_handed
+from controlplane.breakers.handed import PATH, HandedHold, hand_over, signature
+from controlplane.breakers.models import Override
+from controlplane.breakers.overrides import end_override, hold_breaker, reset_breaker
+from controlplane.gateway.clock import Clock
+from controlplane.gateway.loading import Reading
+from controlplane.policies.errors import InvalidEdit
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.offer import read_offer
+from fuseboard.contract.policy import decode_policy
+from fuseboard.contract.sync import NO_POLICY, Applied, decode_response
+from fuseboard.contract.words import ConfigSource, OverrideMode
+from tests.controlplane.gateway import NOON, TurnedClock, beat, client, loaded, policy, post, ready_gateway
+
+REASON = "vendor is down, and so is everything"
+
+
+def hold(now: float, *, seconds: float = 600, **fields: Any) -> HandedHold:
+    usual = {
+        "id": f"{int(now * 1000):013d}-0123456789abcdef",
+        "environment": "production",
+        "dependency": "llm",
+        "reason": REASON,
+        "expires_at_us": int((now + seconds) * 1_000_000),
+        "actor": "olga",
+        "role": "operator",
+        "origin": "form",
+    }
+    return HandedHold(**{**usual, **fields})
+
+
+async def send(gateway: Any, body: bytes, *, authorization: str | None = None) -> Any:
+    async with client(gateway) as http:
+        said = signature(body) if authorization is None else authorization
+        return await http.post(PATH, content=body, headers={"authorization": said})
+
+
+async def synced(gateway: Any, applied: Applied | None = None) -> Any:
+    return decode_response((await post(gateway, beat(applied=applied or Applied()))).content)
+
+
+def override_in(answer: Any) -> Any:
+    (dependency,) = decode_policy(answer.policy).dependencies
+    return dependency.override
+
+
+async def test_a_handed_hold_is_served_under_the_same_revision_until_its_time() -> None:
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    before = await synced(gateway)
+    assert override_in(before) is None
+    known = Applied(epoch=before.head.epoch, revision=before.head.revision, hash=before.head.hash)
+
+    answer = await send(gateway, msgspec.json.encode(hold(clock.wall())))
+    assert answer.status_code == 200, answer.text
+
+    held = await synced(gateway, known)
+    assert (held.head.epoch, held.head.revision) == (before.head.epoch, before.head.revision)
+    assert held.head.hash != before.head.hash
+    override = override_in(held)
+    assert (override.mode, override.actor, override.reason) == (OverrideMode.FORCED_OPEN, "olga", REASON)
+    assert override.expires_at_us == int((clock.wall() + 600) * 1_000_000)
+    again = msgspec.structs.replace(known, hash=held.head.hash)
+    assert (await synced(gateway, again)).policy == NO_POLICY
+
+    clock.turn(601)
+    gateway.holds.serve(gateway.configurations.values())
+    assert bytes((await synced(gateway, again)).policy) == policy()
+
+
+async def test_a_pod_takes_it_over_and_gives_it_back() -> None:
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    pod = Configuration(environment="production")
+
+    async def beats() -> None:
+        answer = await synced(gateway, pod.applied)
+        document, source = bytes(answer.policy), ConfigSource.HTTP
+        pod.apply(
+            read_offer(
+                environment="production", head=answer.head, document=document, tenants={}, source=source
+            )
+        )
+
+    await beats()
+    assert pod.snapshot.dependency("llm").override is None
+    await send(gateway, msgspec.json.encode(hold(clock.wall())))
+    await beats()
+    assert pod.snapshot.dependency("llm").override.mode is OverrideMode.FORCED_OPEN
+    clock.turn(601)
+    gateway.holds.serve(gateway.configurations.values())
+    await beats()
+    assert pod.snapshot.dependency("llm").override is None
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer x", "Fuseboard-HMAC " + "0" * 64])
+async def test_an_unsigned_body_is_401_and_changes_nothing(authorization: str) -> None:
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    body = msgspec.json.encode(hold(clock.wall()))
+    assert (await send(gateway, body, authorization=authorization)).status_code == 401
+    other = signature(body, secret="the key of another control plane")
+    assert (await send(gateway, body, authorization=other)).status_code == 401
+    changed = body.replace(b'"llm"', b'"gpt"')
+    assert (await send(gateway, changed, authorization=signature(body))).status_code == 401
+    assert gateway.holds.waiting == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"dependency": "unknown"}, "dependency"),
+        ({"dependency": "No Slug"}, "dependency"),
+        ({"reason": ""}, "reason"),
+        ({"id": "1"}, "id"),
+        ({"origin": "nowhere"}, "origin"),
+        ({"mode": "forced_closed"}, ""),
+        ({"expires_at_us": int(NOON * 1_000_000)}, "expires_at_us"),
+        ({"expires_at_us": True}, "expires_at_us"),
+    ],
+)
+async def test_a_body_that_says_anything_else_is_422(fields: dict[str, Any], where: str) -> None:
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    body = msgspec.json.encode({**msgspec.to_builtins(hold(clock.wall())), **fields})
+    answer = await send(gateway, body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json().get("field", "") == where
+    assert gateway.holds.waiting == []
+
+
+async def test_large_bodies_other_methods_and_broken_json_are_refused() -> None:
+    gateway = ready_gateway()
+    assert (await send(gateway, b" " * 8_193)).status_code == 413
+    assert (await send(gateway, b"{")).status_code == 400
+    async with client(gateway) as http:
+        assert (await http.get(PATH)).status_code == 405
+        assert (await http.post(PATH, headers={"content-type": "text/plain"})).status_code == 415
+
+
+async def test_a_hold_for_longer_ends_after_fifteen_minutes() -> None:
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    await send(gateway, msgspec.json.encode(hold(clock.wall(), seconds=3600)))
+    assert override_in(await synced(gateway)).expires_at_us == int((clock.wall() + 900) * 1_000_000)
+
+
+async def test_what_was_adopted_is_not_taken_again() -> None:
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    body = msgspec.json.encode(hold(clock.wall()))
+    await send(gateway, body)
+    (waiting,) = gateway.holds.waiting
+    newer = {"production": loaded(revision=43, whole=False, tenants={})}
+    gateway.take(Reading(tokens={}, loaded=newer, servers=[], unreadable={}, adopted=(waiting.id,)))
+    assert gateway.configurations["production"].policy == policy()
+    assert (await send(gateway, body)).status_code == 200
+    assert gateway.holds.waiting == []
+    assert gateway.configurations["production"].policy == policy()
+
+
+async def test_a_newer_configuration_without_it_does_not_end_it() -> None:
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    await send(gateway, msgspec.json.encode(hold(clock.wall())))
+    newer = {"production": loaded(revision=43, whole=False, tenants={})}
+    gateway.take(Reading(tokens={}, loaded=newer, servers=[], unreadable={}))
+    (dependency,) = decode_policy(gateway.configurations["production"].policy).dependencies
+    assert dependency.override.mode is OverrideMode.FORCED_OPEN
+    assert gateway.configurations["production"].head.revision == 43
+
+
+# Told to Postgres
+
+
+def test_it_is_adopted_once_as_of_then(production: str, alice: Any) -> None:
+    held = hold(time.time() - 60, dependency="openai")
+    assert adopt_handed([held]) == [held.id]
+    assert adopt_handed([held]) == [held.id]
+    override = Override.objects.get()
+    assert (override.mode, override.actor, override.reason) == ("forced_open", "olga", REASON)
+    assert override.expires_at_us == held.expires_at_us
+    entry = Entry.objects.get(action="breaker.held")
+    assert (entry.after["made_without"], entry.actor) == ("postgres and redis", "olga")
+    assert entry.after["made_at"] < timezone.now().isoformat()
+    end_override(environment="production", dependency="openai", reason="all is well again", actor=alice)
+    assert adopt_handed([held]) == [held.id]
+    assert Override.objects.get().ended_at is not None
+
+
+def test_one_whose_time_is_over_is_in_the_audit_and_holds_nothing(production: str) -> None:
+    held = hold(time.time() - 600, seconds=60, dependency="openai")
+    assert adopt_handed([held]) == [held.id]
+    assert not Override.objects.exists()
+    assert Entry.objects.filter(action="breaker.held").count() == 1
+
+
+def test_a_newer_hold_in_postgres_stays(production: str, alice: Any) -> None:
+    hold_breaker(
+        environment="production",
+        dependency="openai",
+        mode=OverrideMode.METRICS_ONLY,
+        reason="made after the other one",
+        expires_at=timezone.now() + timedelta(minutes=5),
+        actor=alice,
+    )
+    adopt_handed([hold(time.time() - 60, dependency="openai")])
+    assert Override.objects.get(ended_at__isnull=True).mode == OverrideMode.METRICS_ONLY
+    assert Entry.objects.latest("id").after["superseded"] is True
+
+
+def test_a_reset_made_before_anybody_told_postgres_stays(production: str, alice: Any) -> None:
+    reset_breaker(environment=production, dependency="openai", reason="all is well again", actor=alice)
+    adopt_handed([hold(time.time() - 60, dependency="openai")])
+    assert not Override.objects.exists()
+    assert Entry.objects.latest("id").after["superseded"] is True
+
+
+def test_one_of_a_dependency_that_is_gone_blocks_nothing(production: str) -> None:
+    known = hold(time.time() - 60, dependency="openai")
+    gone = hold(time.time() - 61, dependency="gone")
+    assert adopt_handed([gone, known]) == [gone.id, known.id]
+    assert Override.objects.count() == 1
+
+
+# Handed over
+
+
+class _Gateway(BaseHTTPRequestHandler):
+    gateway: Any
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = asyncio.run(send(self.gateway, body, authorization=self.headers["Authorization"]))
+        self.send_response(answer.status_code)
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def gateway_url() -> Any:
+    gateway = ready_gateway(Clock())
+    handler = type("Handler", (_Gateway,), {"gateway": gateway})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", gateway
+        server.shutdown()
+        thread.join()
+
+
+def give(alice: Any, *, minutes: float = 10) -> tuple[int, int]:
+    return hand_over(
+        environment="production",
+        dependency="llm",
+        reason=REASON,
+        expires_at=timezone.now() + timedelta(minutes=minutes),
+        actor=alice,
+    )
+
+
+def test_it_is_handed_to_every_gateway_that_answers(gateway_url: Any, alice: Any, settings: Any) -> None:
+    url, gateway = gateway_url
+    settings.GATEWAY_URLS = [url, "http://127.0.0.1:1"]
+    assert give(alice) == (1, 2)
+    (waiting,) = gateway.holds.waiting
+    assert (waiting.dependency, waiting.actor, waiting.reason) == ("llm", "alice", REASON)
+
+
+def test_it_says_why_nobody_took_it(gateway_url: Any, alice: Any, settings: Any) -> None:
+    url, gateway = gateway_url
+    gateway.ready = False
+    settings.GATEWAY_URLS = [url, "http://127.0.0.1:1"]
+    with pytest.raises(handed.NotHanded, match=r"answers 503.*; http://127.0.0.1:1 does not answer"):
+        give(alice)
+    settings.GATEWAY_URLS = []
+    with pytest.raises(handed.NotHanded, match="FUSEBOARD_GATEWAY_URL"):
+        give(alice)
+
+
+def test_more_than_fifteen_minutes_are_refused(alice: Any) -> None:
+    with pytest.raises(InvalidEdit) as refused:
+        give(alice, minutes=16)
+    assert "expires_at" in refused.value.errors
