@@ -25,11 +25,12 @@ class ReasonField(forms.CharField):
 
 
 class OverrideForm(forms.Form):
-    """Hold a breaker open or closed, end the hold, or reset it."""
+    """Hold a breaker open or closed, prolong or end the hold, or reset it."""
 
     ACTS = (
         ("forced_open", "Open"),
         ("forced_closed", "Closed"),
+        ("extend", "Extend"),
         ("automatic", "Automatic"),
         ("reset", "Reset"),
     )
@@ -50,7 +51,7 @@ class OverrideForm(forms.Form):
 
     @property
     def holds(self) -> bool:
-        return self.cleaned_data.get("act") in ("forced_open", "forced_closed")
+        return self.cleaned_data.get("act") in ("forced_open", "forced_closed", "extend")
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}

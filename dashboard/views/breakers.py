@@ -30,6 +30,8 @@ _STATES = (
     ("near", "Near"),
     ("closed", "Closed"),
 )
+#: What can be done only to a hold there is.
+_OF_A_HOLD = ("extend", "automatic")
 #: For dependencies that have none of their own.
 GENERAL_RUNBOOK = "payment-provider-timeouts"
 
@@ -47,7 +49,8 @@ def breaker(request: HttpRequest, name: str) -> HttpResponseBase:
     """The page, and the override form it holds."""
     if request.method == "POST":
         return require_role("operator")(_override)(request, name)
-    return _page(request, name, form=_form(name))
+    # A list of holds links here with what is wanted: the form is filled in, and nothing is done yet.
+    return _page(request, name, form=_form(name, wanted=request.GET.get("act", "")))
 
 
 @require_POST
@@ -96,6 +99,9 @@ def _apply(request: HttpRequest, name: str, form: OverrideForm) -> str:
         "reason": data["reason"],
         "actor": actor_of(request),
     }
+    if data["act"] == "extend":
+        overrides.extend_override(expires_at=data["expires_at"], **common)
+        return f"{name} stays held until {data['expires_at']:%H:%M:%S} UTC."
     if form.holds:
         mode = OverrideMode(data["act"])
         overrides.hold_breaker(mode=mode, expires_at=data["expires_at"], **common)
@@ -108,8 +114,9 @@ def _apply(request: HttpRequest, name: str, form: OverrideForm) -> str:
     return f"{name} is reset: closed, and everything counted is forgotten."
 
 
-def _form(name: str, data: Any = None) -> OverrideForm:
-    return OverrideForm(data, dependency=name, now=datetime.now(UTC), initial={"lasts": "60"})
+def _form(name: str, data: Any = None, *, wanted: str = "") -> OverrideForm:
+    initial = {"lasts": "60", "act": wanted if wanted in _OF_A_HOLD else None}
+    return OverrideForm(data, dependency=name, now=datetime.now(UTC), initial=initial)
 
 
 def _changed_meanwhile(found: Breaker, form: OverrideForm) -> bool:
@@ -150,9 +157,9 @@ def _page(
     context |= {
         "form": form,
         "done": done,
-        "acts": [act for act in OverrideForm.ACTS if act[0] != "automatic" or found.override is not None],
+        "acts": [act for act in OverrideForm.ACTS if found.override is not None or act[0] not in _OF_A_HOLD],
         "lasts": OverrideForm.LASTS,
-        "preview": preview(found, form.data) if form.is_bound else None,
+        "preview": preview(found, form.data if form.is_bound else form.initial),
         "ranges": [(key, range_name(key)) for key in RANGES],
         "range_name": range_name(span),
     }
@@ -182,6 +189,8 @@ class Preview:
 def preview(found: Breaker, data: Any) -> Preview | None:
     """Whom the change would hit, before it is made; nothing until there is something to say."""
     act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
+    if act in _OF_A_HOLD and found.override is None:
+        return None
     span = (
         f" until {data.get('until', '').replace('T', ' ')}" if lasts.startswith("Until") else f" for {lasts}"
     )
@@ -200,6 +209,11 @@ def preview(found: Breaker, data: Any) -> Preview | None:
     if act == "forced_closed":
         lines = (f"{servers} send every call to {found.name}, {load}.", "It cannot trip, whatever fails.")
         return Preview(lines, f"Hold closed{span if lasts else ''}", "risk")
+    if act == "extend":
+        held = "Nothing else changes: it is held as before, for the new reason."
+        return Preview(
+            (f"The hold on {found.name} ends later, on {servers}.", held), f"Extend{span if lasts else ''}"
+        )
     if act == "automatic":
         after = "It probes first." if found.face.kind == "forced" else "It may trip again."
         return Preview((f"The hold on {found.name} ends now, on {servers}.", after), "Make it automatic")

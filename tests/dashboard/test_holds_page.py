@@ -1,0 +1,60 @@
+"""What a hold there is can be done to: prolonged and ended, from the list of holds too."""
+
+import pytest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATH = "/breakers/payments-api"
+TRIP = {"act": "forced_open", "reason": "CHG-4821 vendor maintenance", "lasts": "15"}
+LONGER = {"act": "extend", "reason": "The vendor needs longer", "lasts": "240"}
+
+
+def holds():
+    from controlplane.breakers.models import Override
+
+    return list(Override.objects.filter(ended_at__isnull=True))
+
+
+def test_a_hold_is_prolonged_in_the_mode_it_has(log_in):
+    client = log_in("olga")
+    client.post(PATH, TRIP)
+    [before] = holds()
+    answer = client.post(PATH, LONGER | {"seen": str(before.revision)}, follow=True)
+    assert "payments-api stays held until" in answer.content.decode()
+    [after] = holds()
+    assert (after.mode, after.reason) == ("forced_open", "The vendor needs longer")
+    assert (after.expires_at - before.expires_at).total_seconds() > 3 * 3600
+
+
+def test_what_nobody_holds_cannot_be_prolonged(log_in):
+    answer = log_in("olga").post(PATH, LONGER)
+    assert answer.status_code == 422
+    assert "Nothing holds this breaker any more." in answer.content.decode()
+    assert holds() == []
+
+
+def test_a_breaker_held_closed_is_prolonged_by_minutes_only(log_in):
+    client = log_in("olga")
+    client.post(PATH, TRIP | {"act": "forced_closed", "confirm": "payments-api"})
+    answer = client.post(PATH, LONGER)
+    assert answer.status_code == 422
+    assert "At most 15 minutes." in answer.content.decode()
+
+
+def test_the_list_of_holds_leads_to_the_form_filled_in(log_in):
+    client = log_in("olga")
+    client.post(PATH, TRIP)
+    overview = client.get("/").content.decode()
+    for act, button in (("extend", "Extend for 1 h"), ("automatic", "Make it automatic")):
+        assert f'href="{PATH}?act={act}#override"' in overview
+        page = client.get(f"{PATH}?act={act}").content.decode()
+        assert f'value="{act}" checked' in page
+        assert button in page
+    assert len(holds()) == 1
+    assert "?act=extend" not in log_in("vera").get("/").content.decode()
+
+
+def test_without_a_hold_the_form_offers_no_more_than_to_begin_one(log_in):
+    page = log_in("olga").get(f"{PATH}?act=extend").content.decode()
+    assert 'value="extend"' not in page
+    assert "Extend for" not in page
