@@ -5,18 +5,24 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "dashboard" / "static" / "vendor"
-FILES = tomllib.loads((FOLDER / "VENDORED.toml").read_text())["file"]
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (ROOT / "dashboard" / "static" / "vendor", ROOT / "tests" / "dashboard" / "axe")
+FILES = [
+    (folder, file)
+    for folder in FOLDERS
+    for file in tomllib.loads((folder / "VENDORED.toml").read_text())["file"]
+]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file["path"])
-def test_a_vendored_file_is_the_one_its_package_published(file):
-    digest = hashlib.sha384((FOLDER / file["path"]).read_bytes()).digest()
+@pytest.mark.parametrize(("folder", "file"), FILES, ids=[file["path"] for _, file in FILES])
+def test_a_vendored_file_is_the_one_its_package_published(folder, file):
+    digest = hashlib.sha384((folder / file["path"]).read_bytes()).digest()
     assert base64.b64encode(digest).decode() == file["sha384"]
     assert file["version"]
     assert file["licence"]
 
 
-def test_nothing_lies_beside_the_listed_files():
-    found = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()}
-    assert found == {file["path"] for file in FILES} | {"VENDORED.toml"}
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_nothing_lies_beside_the_listed_files(folder):
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert found == {file["path"] for of, file in FILES if of == folder} | {"VENDORED.toml"}

@@ -1,0 +1,106 @@
+"""Every page on a phone: nothing complains, sticks out, or lacks a name; axe-core is the judge."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from people import PASSWORD
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
+PAGES = {
+    "overview": "/",
+    "breakers": "/breakers",
+    "breaker": "/breakers/payments-api",
+    "servers": "/servers",
+    "server": "/servers/web-1",
+    "tenants": "/tenants",
+    "tenant": "/tenant?key=acme-retail&quota=requests",
+    "effective": "/tenant/effective?key=acme-retail",
+    "bulk": "/tenants/bulk",
+    "revisions": "/revisions",
+    "revision": "/revisions/2",
+    "import": "/import",
+    "schedules": "/schedules",
+    "audit": "/audit",
+    "runbooks": "/runbooks",
+    "runbook": "/runbooks/payment-provider-timeouts",
+    "drills": "/drills",
+    "people": "/people",
+    "person": "/people/olga",
+    "tokens": "/tokens",
+    "account": "/account",
+    "account_change_password": "/account/password",
+    "mfa_activate_totp": "/account/second-factor",
+}
+#: What is no page, or a page that only some step leads to: those are looked at where the step is tried.
+NO_PAGES = {
+    *("breaker_preview", "quota_preview", "audit_export", "export", "palette", "totp_picture"),
+    *("draft", "welcome", "login", "logout", "account_inactive", "account_signup"),
+    *("openid_connect_login", "openid_connect_callback", "socialaccount_signup"),
+    *("socialaccount_login_cancelled", "account_set_password", "account_reauthenticate"),
+    *("mfa_authenticate", "mfa_reauthenticate", "mfa_deactivate_totp"),
+    *("mfa_view_recovery_codes", "mfa_generate_recovery_codes"),
+    *("account_login", "account_logout", "mfa_index", "socialaccount_connections"),
+}
+FAULTS = """(rules) =>
+  axe.run(document, {resultTypes: ["violations"], iframes: false, preload: false, ...rules}).then(found =>
+    found.violations.flatMap(v => v.nodes.map(n => `${v.id}: ${n.target.join(" ")}: ${n.html}`)))"""
+CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+
+
+@pytest.fixture
+def something_everywhere(production: Any) -> None:
+    """A hold, so that the list of holds and its buttons are on the page."""
+    from datetime import UTC, datetime, timedelta
+
+    from controlplane.audit.actor import Actor
+    from controlplane.breakers.overrides import hold_breaker
+    from fuseboard.contract.words import OverrideMode
+
+    hold_breaker(
+        environment="production",
+        dependency="payments-api",
+        mode=OverrideMode.FORCED_OPEN,
+        reason="CHG-4821 vendor maintenance",
+        expires_at=datetime.now(UTC) + timedelta(hours=1),
+        actor=Actor(name="olga", role="operator", origin="page"),
+    )
+
+
+def test_every_page_is_listed_here():
+    from dashboard.urls import urlpatterns
+
+    named = {str(p.name) for entry in urlpatterns for p in getattr(entry, "url_patterns", [entry])}
+    assert named == PAGES.keys() | NO_PAGES
+
+
+def test_every_page_fits_a_phone_and_whoever_hears_or_types_it(page, sign_in, something_everywhere):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/login")
+    faults = looked_at(page, "login")
+    sign_in("ada")
+    for name, path in PAGES.items():
+        answer = page.goto(path, wait_until="domcontentloaded")
+        if "/account/again" in page.url:
+            page.fill("#id_password", PASSWORD)
+            page.click("button[type=submit]")
+        assert answer.status == 200, path
+        faults += looked_at(page, name)
+        if name == "overview":
+            assert page.is_visible("#held a:has-text('Extend')")
+    assert faults == []
+
+
+def looked_at(page: Any, name: str) -> list[str]:
+    """What is wrong with a page, in both themes; what the console says is looked at by the fixture."""
+    faults = []
+    beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    if beyond > 0:
+        faults.append(f"{name} sticks out by {beyond} px")
+    page.evaluate(AXE)
+    faults += [f"{name}, dark: {fault}" for fault in page.evaluate(FAULTS, {})]
+    page.evaluate("document.documentElement.dataset.theme = 'light'")
+    faults += [f"{name}, light: {fault}" for fault in page.evaluate(FAULTS, CONTRAST)]
+    return faults
