@@ -101,6 +101,13 @@ class QuotaForm(forms.Form):
     burst = forms.IntegerField(
         min_value=1, max_value=MAX_LIMIT, required=False, error_messages={"invalid": "Enter a whole number."}
     )
+    #: Of a reserved quota, what servers spend without Redis; nothing typed is the fleet's usual.
+    reserved_percent = forms.IntegerField(
+        min_value=0,
+        max_value=100,
+        required=False,
+        error_messages={"invalid": "Enter a whole percentage, or nothing."},
+    )
     #: Whether it only counts; nothing leaves it as it is.
     shadow = forms.ChoiceField(choices=(("", ""), ("yes", "yes"), ("no", "no")), required=False)
     #: When it begins and when it ends, in UTC; empty for at once and never.
@@ -108,6 +115,13 @@ class QuotaForm(forms.Form):
     ends = forms.CharField(required=False, max_length=40)
     reason = ReasonField()
     version = forms.IntegerField(min_value=0)
+
+    def clean_reserved_percent(self) -> int | None:
+        """-1 for the fleet's usual; ``None`` when the form has no such field, and leaves it as it is."""
+        if "reserved_percent" not in self.data:
+            return None
+        typed: int | None = self.cleaned_data["reserved_percent"]
+        return -1 if typed is None else typed
 
     def clean_starts(self) -> datetime | None:
         return self._moment("starts")

@@ -22,6 +22,8 @@ class LimitOut(Schema):
     endpoints: list[str]
     warn_percent: int
     lease_above: int
+    #: -1 for the fleet's usual.
+    reserved_percent: int
 
 
 class QuotaOut(LimitOut):

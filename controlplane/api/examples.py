@@ -18,6 +18,7 @@ _LIMIT: dict[str, Any] = {
     "endpoints": [],
     "warn_percent": 80,
     "lease_above": 0,
+    "reserved_percent": -1,
 }
 _CONTRACT = _LIMIT | {
     "name": "contract",

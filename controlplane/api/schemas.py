@@ -142,6 +142,10 @@ class LimitIn(ReasonIn):
 class QuotaIn(LimitIn):
     #: The version this edit was made on; or send it as If-Match.
     expected_version: Version | None = None
+    reserved_percent: Annotated[
+        int | None,
+        Field(ge=-1, le=100, description="Of reserved ones: spent without Redis; -1 for the fleet's usual."),
+    ] = None
     dependency: Annotated[
         Slug | Literal[""] | None,
         Field(description="Counts calls of this dependency; empty for requests to the service itself."),

@@ -43,6 +43,7 @@ def limit_of(row: LimitColumns) -> contract.Limit:
         dependency=row.dependency if isinstance(row, QuotaColumns) else "",
         lease_above=row.lease_above,
         warn_percent=row.warn_percent,
+        reserved_percent=row.reserved_percent,
     )
 
 

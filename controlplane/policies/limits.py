@@ -49,6 +49,8 @@ class LimitColumns(models.Model):
     endpoints = ArrayField(models.CharField(max_length=MAX_ENDPOINT), default=list, blank=True)
     warn_percent = models.IntegerField(default=0)
     lease_above = models.IntegerField(default=0)
+    #: Of ``reserved`` ones: the part that servers spend without Redis; -1 for the fleet's usual.
+    reserved_percent = models.IntegerField(default=-1, db_default=-1)
 
     class Meta:
         abstract = True
@@ -105,6 +107,9 @@ class LimitColumns(models.Model):
             models.CheckConstraint(
                 condition=Q(lease_above__range=(0, MAX_LIMIT)), name="%(class)s_lease_above_range"
             ),
+            models.CheckConstraint(
+                condition=Q(reserved_percent__range=(-1, 100)), name="%(class)s_reserved_percent_range"
+            ),
         )
 
 
@@ -131,6 +136,7 @@ OPTIONAL: dict[str, Any] = {
     "dependency": "",
     "warn_percent": 0,
     "lease_above": 0,
+    "reserved_percent": -1,
 }
 
 

@@ -11,6 +11,7 @@ from dashboard.live.facts import Change
 from dashboard.live.overview import Live
 from dashboard.live.reading import change_of
 from dashboard.words import policy_words
+from fuseboard.contract.words import FailurePolicy
 
 _ALGORITHMS = {
     "token_bucket": "token bucket",
@@ -29,6 +30,9 @@ class QuotaRow:
     burst: int
     failure_policy: str
     shadow: bool
+    #: Whether servers spend a part of it without Redis, and how much; -1 for the fleet's usual.
+    reserved: bool
+    reserved_percent: int
     #: Whether the tenant has it of its own, instead of its tier.
     own: bool
     #: Requests of the last seconds, per window; ``None`` where servers do not count them by quota.
@@ -103,6 +107,8 @@ def quota_rows(tenant: Tenant, requests_per_s: float) -> list[QuotaRow]:
             burst=quota.burst,
             failure_policy=policy_words(quota.failure_policy),
             shadow=quota.shadow,
+            reserved=quota.failure_policy == FailurePolicy.RESERVED,
+            reserved_percent=quota.reserved_percent,
             own=name in own,
             use=requests_per_s * quota.window_s if name == "requests" else None,
         )

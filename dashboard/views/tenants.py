@@ -24,6 +24,7 @@ from dashboard.hub import hub
 from dashboard.live.tenant import QuotaRow
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found
+from dashboard.views.quota_fields import conflict_of, quota_fields
 from dashboard.views.quotas import quota_document
 
 _PER_PAGE = 50
@@ -174,6 +175,7 @@ def _save(request: HttpRequest, key: str, form: QuotaForm, *, removes: bool) -> 
         window_s=data["window_s"],
         burst=data["burst"] or 1,
         shadow=_SHADOW.get(data["shadow"]),
+        reserved_percent=data["reserved_percent"],
         expires_at=data["ends"],
         **common,
     )
@@ -185,6 +187,8 @@ def _schedule(request: HttpRequest, key: str, form: QuotaForm) -> HttpResponse:
     columns = {"limit": data["limit"], "window_s": data["window_s"], "burst": data["burst"] or 1}
     if data["shadow"]:
         columns["shadow"] = data["shadow"] == "yes"
+    if data["reserved_percent"] is not None:
+        columns["reserved_percent"] = data["reserved_percent"]
     if data["ends"]:
         columns["expires_at"] = data["ends"].isoformat()
     try:
@@ -229,62 +233,17 @@ def _page(
             "form": form,
             "selected": current.name,
             "current": current,
-            "fields": _fields(form, current),
+            "fields": quota_fields(form, current),
             "shadow": form.data.get("shadow") or ("yes" if current.shadow else "no"),
             "ends_at": _ends_at(context["tenant"], current.name),
             "promotion": what_if_shadow(_ENVIRONMENT, key, current.name) if current.shadow else None,
             # After a conflict the next save is against theirs, knowingly.
             "form_version": context["tenant"].version if status != 422 else form.data.get("version", ""),
         }
-    context |= {"done": done, "conflict": _conflict(conflict, form, current) if conflict else None}
+    context |= {"done": done, "conflict": conflict_of(conflict, form, current) if conflict else None}
     template = "tenant.html#editor" if request.htmx and request.method == "POST" else "tenant.html"  # type: ignore[attr-defined]
     return render(request, f"dashboard/{template}", context, status=status)
 
 
 def _ends_at(tenant: Tenant, quota: str) -> datetime | None:
     return next((own.expires_at for own in tenant.quotas.all() if own.name == quota), None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Field:
-    name: str
-    label: str
-    unit: str
-    now: str
-    value: str
-    errors: list[str]
-
-
-def _fields(form: QuotaForm, current: QuotaRow) -> list[Field]:
-    shown = [
-        ("limit", "Limit", f" per {current.window}", current.limit),
-        ("window_s", "Window, seconds", "", current.window_s),
-        ("burst", "Burst", " at once", current.burst),
-    ]
-    return [
-        Field(
-            name=name,
-            label=label,
-            unit=unit,
-            now=f"{now:,}",
-            value=str(form.data.get(name, "")) if form.is_bound else str(now),
-            errors=[str(error) for error in form.errors.get(name, ())],
-        )
-        for name, label, unit, now in shown
-        if name != "burst" or current.buckets
-    ]
-
-
-def _conflict(conflict: EditConflict, form: QuotaForm | None, current: QuotaRow | None) -> dict[str, Any]:
-    """Theirs beside what was typed, for the quota in the form."""
-    rows = []
-    if form is not None and current is not None:
-        for name, label, now in (
-            ("limit", "Limit", current.limit),
-            ("window_s", "Window, seconds", current.window_s),
-            ("burst", "Burst", current.burst),
-        ):
-            typed = form.cleaned_data.get(name)
-            if typed is not None and typed != now:
-                rows.append((label, f"{now:,}", f"{typed:,}"))
-    return {"by": conflict.by, "rows": rows}

@@ -37,6 +37,7 @@ def test_a_quota_is_set_and_read_back(call: Any) -> None:
             "endpoints": [],
             "warn_percent": 0,
             "lease_above": 0,
+            "reserved_percent": -1,
             "dependency": "",
             "expires_at": None,
         }
@@ -79,6 +80,8 @@ BAD = [
     ("dependency", '"nobody"'),
     ("warn_percent", "101"),
     ("lease_above", "-1"),
+    ("reserved_percent", "-2"),
+    ("reserved_percent", "101"),
     ("expected_version", '"1"'),
     ("is_staff", "true"),
 ]

@@ -25,6 +25,7 @@ DAILY: dict[str, Any] = {
     "endpoints": ["POST /v1/*"],
     "dependency": "openai",
     "warn_percent": 80,
+    "reserved_percent": 25,
 }
 
 
@@ -49,6 +50,7 @@ def test_a_budget_of_tokens_reaches_the_pods_with_every_field(common: Any) -> No
     assert (found.algorithm, found.period, found.time_zone) == ("fixed_window", "day", "Europe/Berlin")
     assert (found.measure, found.per, found.endpoints) == ("tokens", ("user", "api_key"), ("POST /v1/*",))
     assert (found.dependency, found.warn_percent, found.limit) == ("openai", 80, 2_000_000)
+    assert found.reserved_percent == 25
 
 
 def test_a_tenants_own_quota_is_like_its_tiers_where_nothing_is_said(common: Any) -> None:
@@ -139,6 +141,9 @@ BAD = [
     ({"warn_percent": 101}, "warn_percent"),
     ({"warn_percent": True}, "warn_percent"),
     ({"lease_above": -1}, "lease_above"),
+    ({"reserved_percent": 101}, "reserved_percent"),
+    ({"reserved_percent": -2}, "reserved_percent"),
+    ({"reserved_percent": True}, "reserved_percent"),
 ]
 
 
@@ -172,6 +177,8 @@ ROWS = [
     {"time_zone": ""},
     {"warn_percent": 101},
     {"lease_above": -1},
+    {"reserved_percent": -2},
+    {"reserved_percent": 101},
 ]
 
 

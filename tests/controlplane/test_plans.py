@@ -111,7 +111,10 @@ def test_what_is_exported_changes_nothing_and_rebuilds_everything(
                 "tuning": {"ramp_ms": 4_000},
                 "subject_limits": {"by-ip": {"limit": 5, "window_s": 60, "burst": 5, "per": ["ip"]}},
                 "dependencies": {
-                    "mail": {"kind": "external", "vendor_limits": {"c": {"limit": 3, "window_s": 1}}}
+                    "mail": {
+                        "kind": "external",
+                        "vendor_limits": {"c": {"limit": 3, "window_s": 1, "reserved_percent": 40}},
+                    }
                 },
                 "tiers": {"gold": {"priority": 80}},
                 "default_tier": "gold",
@@ -151,11 +154,13 @@ def test_a_spreadsheet_runs_nothing_of_what_is_exported(production: str, alice: 
 def test_csv_has_a_row_for_each_quota(production: str, alice: Any) -> None:
     apply(
         alice,
-        "\ufefftenant,tier,suspended,quota,limit,window_s,burst,per\r\n"
-        "acme,,,requests,50,60,5,\r\nacme,,,uploads,7,3600,1,user ip\r\nnew,free,true,,,,,\r\n",
+        "\ufefftenant,tier,suspended,quota,limit,window_s,burst,per,reserved_percent\r\n"
+        "acme,,,requests,50,60,5,,0\r\nacme,,,uploads,7,3600,1,user ip,\r\nnew,free,true,,,,,,\r\n",
     )
     state = read_state("production")
     assert state["tenant", "acme"]["quotas.uploads.per"] == ["user", "ip"]
+    assert state["tenant", "acme"]["quotas.requests.reserved_percent"] == 0
+    assert "quotas.uploads.reserved_percent" not in state["tenant", "acme"]
     assert (state["tenant", "acme"]["tier"], state["tenant", "new"]["suspended"]) == ("pro", True)
 
 

@@ -11,6 +11,7 @@ from controlplane.policies import edits
 from controlplane.policies.models import TenantQuota
 from controlplane.schedules.models import Schedule
 from controlplane.usage.models import Demand
+from fuseboard.contract.words import FailurePolicy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -124,3 +125,41 @@ def test_everybody_may_see_what_holds_also_for_a_stranger(log_in: Any) -> None:
     client = log_in("vera")
     assert "tier default" in page(client.get("/tenant/effective?key=acme-retail"))
     assert "default tier" in page(client.get("/tenant/effective?key=who%00ever"))
+
+
+def reserve(percent: int) -> None:
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=600,
+        window_s=60,
+        burst=1,
+        failure_policy=FailurePolicy.RESERVED,
+        reserved_percent=percent,
+        expected_version=None,
+        reason="Half of it is theirs whatever happens",
+        actor=ADA,
+    )
+
+
+def test_the_part_spent_without_redis_is_edited_where_a_quota_has_one(log_in: Any) -> None:
+    client = log_in("ada")
+    assert "reserved_percent" not in page(client.get(PATH))
+    reserve(50)
+    shown = page(client.get(PATH))
+    assert 'name="reserved_percent" value="50"' in shown
+    assert client.post(PATH, form(reserved_percent="0", version="2")).status_code == 302
+    assert TenantQuota.objects.get().reserved_percent == 0
+    # A form without the field leaves it; an empty one goes back to the fleet's usual.
+    assert client.post(PATH, form(version="3")).status_code == 302
+    assert TenantQuota.objects.get().reserved_percent == 0
+    values = page(client.get("/tenant/effective?key=acme-retail"))
+    assert "reserved_percent" in values
+    assert client.post(PATH, form(reserved_percent="", version="4")).status_code == 302
+    assert TenantQuota.objects.get().reserved_percent == -1
+    assert "the fleet\u2019s usual" in page(client.get(PATH))
+    for wrong in ("101", "-1", "half"):
+        shown = page(client.post(PATH, form(reserved_percent=wrong, version="5")), 422)
+        assert 'id="reserved_percent-err"' in shown
+        assert f'value="{wrong}"' in shown

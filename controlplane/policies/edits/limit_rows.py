@@ -35,6 +35,8 @@ class LimitOptions(TypedDict, total=False):
     endpoints: Sequence[str] | None
     warn_percent: int | None
     lease_above: int | None
+    #: -1 for the fleet's usual.
+    reserved_percent: int | None
 
 
 class QuotaOptions(LimitOptions, total=False):
@@ -99,6 +101,7 @@ def _check_options(problems: Problems, given: dict[str, Any]) -> None:
     _check_endpoints(problems, given.get("endpoints", ()))
     problems.whole("warn_percent", given.get("warn_percent", 0), 0, 100)
     problems.whole("lease_above", given.get("lease_above", 0), 0, MAX_LIMIT)
+    problems.whole("reserved_percent", given.get("reserved_percent", -1), -1, 100)
 
 
 def _check_endpoints(problems: Problems, patterns: Sequence[str]) -> None:

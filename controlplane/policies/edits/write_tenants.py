@@ -51,6 +51,7 @@ _COLUMNS = {
     "dependency": "text",
     "warn_percent": "integer",
     "lease_above": "integer",
+    "reserved_percent": "integer",
     "expires_at": "timestamptz",
     "returns_to": "jsonb",
 }

@@ -27,10 +27,11 @@ QUOTA_COLUMNS = (
     "dependency",
     "warn_percent",
     "lease_above",
+    "reserved_percent",
     "expires_at",
 )
 COLUMNS = TENANT_COLUMNS + QUOTA_COLUMNS
-_WHOLE = ("limit", "window_s", "burst", "warn_percent", "lease_above")
+_WHOLE = ("limit", "window_s", "burst", "warn_percent", "lease_above", "reserved_percent")
 _FLAGS = {"suspended": {"true": True, "false": False}, "shadow": {"true": True, "false": False}}
 
 #: What a spreadsheet would take for a formula, guarded or not.
