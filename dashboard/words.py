@@ -1,7 +1,9 @@
 """What changed, in the words of the pages."""
 
+import re
 from typing import Any
 
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
 #: Action -> as a heading, and as what somebody did to the target.
 _ACTIONS = {
     "breaker.held": ("Held", "held"),
@@ -105,6 +107,8 @@ def _said(field: str, value: Any) -> str:
         return str(value).replace("_", " ")
     if field == "expires_at":
         return f"until {str(value)[11:16]}"
+    if field.endswith("_at") and _MOMENT.match(str(value)):
+        return f"{field.removesuffix('_at').replace('_', ' ')} {str(value)[:16].replace('T', ' ')} UTC"
     if isinstance(value, bool):
         return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
     if isinstance(value, int):

@@ -187,7 +187,7 @@ def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
         return tuple(top), None
     refused = sum(row.refused for row in rest)
     requests = sum(row.requests for row in rest)
-    name = f"{len(rest)} others"
+    name = f"{len(rest)} other{'' if len(rest) == 1 else 's'}"
     return tuple(top), TenantRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
 
 

@@ -1,9 +1,10 @@
 """What templates draw with: glyphs and plots, and moments the browser counts from."""
 
+import re
 from datetime import UTC, datetime
 
 from django import template
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dashboard import plots
@@ -66,6 +67,12 @@ def said(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {said(found)}" for name, found in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value) or "empty"
+
+
+@register.filter
+def breakable(name: str) -> SafeString:
+    """A dotted name, which on a narrow screen breaks after a dot and not within a word."""
+    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in re.findall(r"[^.]+\.?", name)))
 
 
 def _moment(at: float) -> datetime:

@@ -233,3 +233,13 @@ def test_every_fragment_of_every_page_carries_the_id_it_is_sent_to():
 
 def test_the_503_page_does_not_need_what_is_away():
     assert "Postgres" in get_template("503.html").render({})
+
+
+def test_moments_and_dotted_names_are_written_for_readers():
+    from dashboard.templatetags.board import breakable
+    from dashboard.words import difference
+
+    due = {"due_at": "2026-11-21T10:00:00+00:00"}
+    assert difference(None, due) == ("", "due 2026-11-21 10:00 UTC")
+    assert breakable("quotas.requests.limit") == "quotas.<wbr>requests.<wbr>limit"
+    assert breakable("a.<b>") == "a.<wbr>&lt;b&gt;"
