@@ -9,12 +9,13 @@ from controlplane.api.answers import RevisionOut
 from controlplane.api.auth import actor_of, needs
 from controlplane.api.happenings import PlannedOut
 from controlplane.api.idempotency import changes_nothing, reads_file
-from controlplane.api.schemas import Environment, ExpectedRevision, Flag, Reason
+from controlplane.api.schemas import Environment, ExpectedRevision, Flag, Gateways, HeaderName, Reason
 from controlplane.api.uploads import KINDS, upload_of
 from controlplane.api.versions import revision_read
 from controlplane.api.whole import BulkIn, RollbackIn
 from controlplane.policies.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit
 from controlplane.policies.edits.rollback import rollback
+from controlplane.policies.nginx import export_nginx
 from controlplane.policies.plans import (
     Difference,
     apply_plan,
@@ -38,7 +39,11 @@ _EXPORTED: dict[str, Any] = {
     "responses": {
         200: {
             "description": "The file",
-            "content": {KINDS[0]: {"schema": {"type": "object"}}, KINDS[-1]: {"schema": {"type": "string"}}},
+            "content": {
+                KINDS[0]: {"schema": {"type": "object"}},
+                KINDS[-1]: {"schema": {"type": "string"}},
+                "text/plain": {"schema": {"type": "string"}},
+            },
         }
     }
 }
@@ -81,13 +86,26 @@ def apply(
 def export(
     request: HttpRequest,
     environment: Environment,
-    format: Literal["yaml", "csv"] = "yaml",  # noqa: A002
+    format: Literal["yaml", "csv", "nginx"] = "yaml",  # noqa: A002
+    header: HeaderName = "X-Tenant",
+    gateways: Gateways = 1,
 ) -> HttpResponse:
-    """The whole configuration as YAML; or tenants and their quotas as CSV."""
-    parts = export_plan(environment) if format == "yaml" else export_csv(environment)
-    kind = KINDS[0] if format == "yaml" else KINDS[-1]
+    """The whole configuration as YAML; tenants and their quotas as CSV; or request limits for nginx.
+
+    For nginx, ``header`` names what carries the tenant, and limits are divided by ``gateways``.
+    """
+    if format == "nginx":
+        parts, kind, ending = (
+            export_nginx(environment, header=header, gateways=gateways),
+            "text/plain",
+            "conf",
+        )
+    elif format == "yaml":
+        parts, kind, ending = export_plan(environment), KINDS[0], "yaml"
+    else:
+        parts, kind, ending = export_csv(environment), KINDS[-1], "csv"
     response = HttpResponse("".join(parts), content_type=kind)
-    response["Content-Disposition"] = f'attachment; filename="{environment}.{format}"'
+    response["Content-Disposition"] = f'attachment; filename="{environment}.{ending}"'
     return response
 
 

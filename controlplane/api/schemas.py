@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict,
 
 from controlplane.policies.limits import MAX_ENDPOINT, MAX_ENDPOINTS, MAX_WINDOW_S
 from controlplane.policies.models import MAX_MS
+from controlplane.policies.nginx import MAX_GATEWAYS
 from controlplane.policies.validation import (
     LONGEST_REASON,
     PLAIN_KEY,
@@ -80,6 +81,10 @@ BreakerColumns = dict[Slug, Annotated[int, Field(ge=0, le=MAX_MS)]]
 Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(printable)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
 PageSize = Annotated[int, BeforeValidator(digits), Field(ge=1, le=500, description="At most so many.")]
+HeaderName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9-]*$", max_length=64)]
+Gateways = Annotated[
+    int, BeforeValidator(digits), Field(ge=1, le=MAX_GATEWAYS, description="How many share the limits.")
+]
 ExpectedVersion = Annotated[
     int,
     BeforeValidator(digits),
@@ -137,15 +142,15 @@ class LimitIn(ReasonIn):
         int | None,
         Field(ge=0, le=MAX_LIMIT, description="Lease in advance above this many per second; 0 as usual."),
     ] = None
+    reserved_percent: Annotated[
+        int | None,
+        Field(ge=-1, le=100, description="Of reserved ones: spent without Redis; -1 for the fleet's usual."),
+    ] = None
 
 
 class QuotaIn(LimitIn):
     #: The version this edit was made on; or send it as If-Match.
     expected_version: Version | None = None
-    reserved_percent: Annotated[
-        int | None,
-        Field(ge=-1, le=100, description="Of reserved ones: spent without Redis; -1 for the fleet's usual."),
-    ] = None
     dependency: Annotated[
         Slug | Literal[""] | None,
         Field(description="Counts calls of this dependency; empty for requests to the service itself."),

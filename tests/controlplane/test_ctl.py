@@ -134,6 +134,14 @@ def usage_of(tenant: str) -> Any:
     return send(token_of("viewer"), "GET", f"{API}/tenants/{tenant}/usage").json()
 
 
+def test_the_request_limits_are_exported_for_nginx(ctl: Any) -> None:
+    code, said, _ = ctl("export", "--nginx", "--header", "X-Org", "--gateways", "2", role="viewer")
+    assert code == Exit.DONE
+    assert "map $http_x_org $fuseboard_class {" in said
+    assert re.search(r"^limit_req_zone \S+ zone=\w+:10m rate=500r/m;$", said, re.MULTILINE)
+    assert ctl("export", "--nginx", "--header", "X{")[0] == Exit.REFUSED
+
+
 def test_an_export_changes_nothing_and_a_rollback_brings_everything_back(
     ctl: Any, file: str, tmp_path: Path
 ) -> None:

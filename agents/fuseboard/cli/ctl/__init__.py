@@ -78,7 +78,10 @@ def _add_plans(wanted: Commands) -> None:
     for parser in (plan, applied):
         parser.add_argument("file", help="YAML or CSV; - for standard input")
         parser.add_argument("--prune", action="store_true", help="remove what the file does not mention")
-    _command(wanted, "export", plans.export, "print the configuration as such a file")
+    exported = _command(wanted, "export", plans.export, "print the configuration as such a file")
+    exported.add_argument("--nginx", action="store_true", help="the request limits, for a gateway in front")
+    exported.add_argument("--header", default="X-Tenant", metavar="NAME", help="what names the tenant there")
+    exported.add_argument("--gateways", type=int, default=1, metavar="N", help="how many share the limits")
     listed = _command(wanted, "revisions", plans.revisions, "the newest revisions")
     listed.add_argument("--limit", type=int, default=20)
     back = _command(

@@ -99,7 +99,8 @@ def apply(client: Client, given: argparse.Namespace) -> None:
 
 
 def export(client: Client, given: argparse.Namespace) -> None:
-    sys.stdout.buffer.write(client.raw("GET", "export"))
+    query = {"format": "nginx", "header": given.header, "gateways": given.gateways} if given.nginx else {}
+    sys.stdout.buffer.write(client.raw("GET", "export", query=query))
 
 
 def revisions(client: Client, given: argparse.Namespace) -> None:

@@ -1,0 +1,235 @@
+"""The request limits as a file for nginx: read again as nginx reads it, and asked who gets which limits."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from controlplane.policies import edits
+from controlplane.policies.nginx import MAX_OWN, export_nginx
+from tests.controlplane.calling import API
+
+#: As nginx splits a file: comments, quoted and bare words, and what ends them.
+_TOKEN = re.compile(r'\s+|#[^\n]*|"((?:[^"\\]|\\.)*)"|([^\s;{}"#]+)|([;{}])', re.DOTALL)
+_TAKES = {"limit_req_zone": 3, "limit_req_status": 1, "map_hash_max_size": 1, "map_hash_bucket_size": 1}
+
+
+@dataclass
+class Nginx:
+    """What nginx would make of it, as far as these directives go."""
+
+    maps: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
+    #: Zone -> variable of its key, rate.
+    zones: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: Zone -> burst.
+    used: dict[str, int] = field(default_factory=dict)
+
+    def value(self, name: str, request: dict[str, str]) -> str:
+        if name in request or name not in self.maps:
+            return request.get(name, "")
+        source, entries = self.maps[name]
+        asked = self.value(source, request)
+        found = next(
+            (to for key, to in entries.items() if key.lower() == asked.lower() and key != "default"), None
+        )
+        if found is None:
+            # Bytes, as without (*UTF8).
+            patterns = ((key[1:].encode(), to) for key, to in entries.items() if key.startswith("~"))
+            found = next((to for key, to in patterns if re.search(key, asked.encode())), entries["default"])
+        return self.value(found, request) if found.startswith("$") else found
+
+    def limits(self, tenant: str) -> set[tuple[str, int, str]]:
+        """Rate, burst and key of every zone that counts a request of this tenant."""
+        request = {"$http_x_tenant": tenant, "$binary_remote_addr": "an address"}
+        counted = {zone: self.value(key, request) for zone, (key, _) in self.zones.items()}
+        return {(self.zones[zone][1], self.used[zone], key) for zone, key in counted.items() if key}
+
+    def refused(self, tenant: str) -> str:
+        return self.value("$fuseboard_refused", {"$http_x_tenant": tenant})
+
+
+def read(text: str) -> Nginx:
+    found, words, at = Nginx(), [], 0
+    block: dict[str, str] | None = None
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        assert token, f"nginx would stop at {text[at : at + 40]!r}"
+        at = token.end()
+        quoted, bare, mark = token.groups()
+        if quoted is not None or bare is not None:
+            words.append(bare if quoted is None else re.sub(r'\\(["\'\\])', r"\1", quoted))
+        elif mark == "{":
+            assert block is None
+            directive, source, target = words
+            assert (directive, target in found.maps) == ("map", False)
+            block, words = {}, []
+            found.maps[target] = (source, block)
+        elif mark == "}":
+            assert (words, block is None) == ([], False)
+            assert "default" in (block or {})
+            block = None
+        elif mark == ";" and block is not None:
+            key, to = words
+            assert key.lower() not in {known.lower() for known in block if not known.startswith("~")}
+            block[key], words = to, []
+        elif mark == ";":
+            _directive(found, *words)
+            words = []
+    assert (words, block) == ([], None)
+    assert found.used.keys() == found.zones.keys()
+    return found
+
+
+def _directive(found: Nginx, name: str, *values: str) -> None:
+    if name == "limit_req":
+        zone, *rest = values
+        assert rest in ([], [f"burst={rest[0][6:]}", "nodelay"] if rest else [])
+        found.used[zone.removeprefix("zone=")] = int(rest[0].removeprefix("burst=")) if rest else 0
+        return
+    assert len(values) == _TAKES[name]
+    if name == "limit_req_zone":
+        shaped = re.fullmatch(r"zone=(\w+):\d+m rate=([1-9]\d*r/[sm])", " ".join(values[1:]))
+        assert shaped
+        found.zones[shaped[1]] = (values[0], shaped[2])
+
+
+@pytest.fixture
+def edit(production: str, alice: Any) -> Any:
+    def edit(name: str, /, **values: Any) -> None:
+        usual = (
+            {"limit": 60, "window_s": 60, "burst": 1} if "limit" not in values and "quota" in values else {}
+        )
+        if name.startswith("set_t"):
+            usual |= {"expected_version": None}
+        getattr(edits, name)(environment=production, reason="for a test", actor=alice, **usual, **values)
+
+    return edit
+
+
+def made(**options: Any) -> Nginx:
+    return read("".join(export_nginx("production", **options)))
+
+
+def test_each_tenant_gets_the_limits_of_its_tier(edit: Any) -> None:
+    edit("create_tenant", tenant="big", tier="enterprise")
+    nginx = made()
+    assert nginx.limits("acme") == {("1000r/m", 99, "acme")}
+    assert nginx.limits("big") == {("10000r/m", 999, "big")}
+    assert nginx.limits("a stranger") == nginx_default(nginx)
+    assert nginx.limits("") == set()
+    assert [nginx.refused(tenant) for tenant in ("acme", "", "a stranger")] == ["0", "0", "0"]
+
+
+def nginx_default(nginx: Nginx) -> set[tuple[str, int, str]]:
+    from controlplane.policies.models import Environment
+
+    [quota] = Environment.objects.get(pk="production").default_tier.quotas.all()
+    assert quota.window_s == 60
+    return {(f"{quota.limit}r/m", quota.burst - 1, "a stranger")}
+
+
+def test_limits_of_a_tenants_own_stand_in_their_tiers_place(edit: Any) -> None:
+    edit("create_tenant", tenant="other", tier="pro")
+    for tenant in ("acme", "other"):
+        edit("set_tenant_quota", tenant=tenant, quota="requests", limit=1200, window_s=60, burst=50)
+    edit(
+        "set_tenant_quota",
+        tenant="acme",
+        quota="hourly",
+        limit=100,
+        window_s=3600,
+        algorithm="sliding_window",
+        burst=1,
+    )
+    nginx = made()
+    assert nginx.limits("other") == {("20r/s", 49, "other")}
+    assert nginx.limits("acme") == {("20r/s", 49, "acme"), ("1r/m", 99, "acme")}
+
+
+def test_callers_without_a_tenant_are_counted_by_their_address(edit: Any) -> None:
+    edit("set_subject_limit", name="addresses", limit=30, window_s=1, burst=30, per=["ip"])
+    edit("set_subject_limit", name="keys", limit=10, window_s=1, burst=1, per=["api_key"])
+    nginx = made()
+    assert nginx.limits("") == {("30r/s", 29, "an address")}
+    assert nginx.limits("acme") == {("1000r/m", 99, "acme")}
+
+
+def test_gateways_share_the_limits(edit: Any) -> None:
+    assert made(gateways=4, header="X-Tenant").limits("acme") == {("250r/m", 24, "acme")}
+    assert made(gateways=1000).limits("acme") == {("1r/m", 0, "acme")}
+
+
+def test_whoever_may_do_nothing_is_refused(edit: Any) -> None:
+    edit("create_tenant", tenant="blocked", tier="pro")
+    edit("suspend_tenant", tenant="acme", expected_version=None)
+    edit("set_tenant_quota", tenant="blocked", quota="requests", limit=0, window_s=60, burst=1)
+    nginx = made()
+    assert [nginx.refused(tenant) for tenant in ("acme", "blocked", "nobody")] == ["403", "429", "0"]
+    assert nginx.limits("acme") == nginx.limits("blocked") == set()
+
+
+def test_what_nginx_cannot_count_is_named_and_left_out(edit: Any) -> None:
+    before = made().limits("acme")
+    for quota, columns in {
+        "slots": {"algorithm": "concurrency"},
+        "tokens": {"measure": "tokens"},
+        "llm": {"dependency": "openai"},
+        "users": {"per": ["user"]},
+        "trial": {"shadow": True},
+    }.items():
+        edit("set_tier_quota", tier="pro", quota=quota, **columns)
+    text = "".join(export_nginx("production"))
+    for quota in ("slots", "tokens", "llm", "users", "trial"):
+        assert f"# Left out: tier pro, {quota}: " in text
+    assert read(text).limits("acme") == before
+
+
+def test_tenants_may_be_called_anything(edit: Any) -> None:
+    odd = (
+        "a/b",
+        "default",
+        "~^.*$",
+        "a b",
+        'x"; return 200; #',
+        "\\d",
+        "ü",
+        "$host",
+        "a.c",
+        "*.x",
+        "Acme2",
+        "acme2",
+    )
+    for tenant in odd:
+        edit("create_tenant", tenant=tenant, tier="enterprise")
+    nginx = made()
+    for tenant in odd:
+        assert nginx.limits(tenant) == {("10000r/m", 999, tenant)}, tenant
+    assert nginx.limits("abc") == {(rate, burst, "abc") for rate, burst, _ in nginx_default(nginx)}
+    assert nginx.limits("ACME2") == {(rate, burst, "ACME2") for rate, burst, _ in nginx_default(nginx)}
+
+
+def test_a_great_many_limits_of_their_own_fall_back_to_the_tiers(
+    edit: Any, production: str, alice: Any
+) -> None:
+    from controlplane.policies.plans import apply_plan, plan_from_document
+
+    quotas = {
+        f"t{n}": {"tier": "pro", "quotas": {"requests": {"limit": 5000 + n, "window_s": 60}}}
+        for n in range(MAX_OWN + 5)
+    }
+    plan = plan_from_document({"tenants": quotas})
+    apply_plan(environment=production, plan=plan, expected_revision=None, reason="for a test", actor=alice)
+    text = "".join(export_nginx("production"))
+    nginx = read(text)
+    assert "different limits of tenants' own" in text
+    assert sum(nginx.limits(key) == {("1000r/m", 99, key)} for key in quotas) == 5
+
+
+def test_the_api_answers_with_it(call: Any) -> None:
+    answer = call("viewer", "GET", f"{API}/export?format=nginx&header=X-Org-Id&gateways=2")
+    assert (answer.status_code, answer["Content-Type"]) == (200, "text/plain")
+    assert 'filename="production.conf"' in answer["Content-Disposition"]
+    assert read(answer.content.decode()).maps["$fuseboard_class"][0] == "$http_x_org_id"
+    for odd in ("header=a%20b", "header=x%0a", "header=%7b", "gateways=0", "gateways=1001", "gateways=x"):
+        assert call("viewer", "GET", f"{API}/export?format=nginx&{odd}").status_code == 422, odd
