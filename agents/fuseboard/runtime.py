@@ -69,6 +69,7 @@ class Runtime:
                 service=settings.service,
                 counts=self.admission.alone.limits.offline,
             )
+        self.configuration.listen(self._size_journal)
         self._keeper = Keeper(self.configuration, self._disk)
         self._watch = Watch(
             url=settings.redis_url,
@@ -153,6 +154,13 @@ class Runtime:
         self._mode_changed.set()
         if self._sync is not None:
             self._sync.beat_soon()
+
+    def _size_journal(self, snapshot: Snapshot) -> None:
+        """What is decided without Redis takes as much room as the fleet's tuning says."""
+        self.admission.alone.limits.offline.most_keys = snapshot.tuning.journal_keys
+        journal = self.admission.alone.drain.journal
+        if journal is not None:
+            journal.most_bytes = snapshot.tuning.journal_bytes
 
     def _acknowledge(self, _: Snapshot) -> None:
         if self._sync is not None:

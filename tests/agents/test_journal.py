@@ -15,9 +15,11 @@ from fuseboard.admission.demand import Demand, LimitRef
 from fuseboard.admission.journal import Journal
 from fuseboard.admission.offline import OfflineCounts
 from fuseboard.contract import keys
-from fuseboard.contract.policy import Policy
+from fuseboard.contract.policy import Policy, Tuning
 from fuseboard.contract.words import FailurePolicy, Mode
-from tests.agents.servers import POLICY, REQUESTS, Server, configured, running, until
+from fuseboard.runtime import Runtime
+from fuseboard.settings import AgentSettings
+from tests.agents.servers import POLICY, REQUESTS, Server, configured, give, running, until
 
 QUOTA = keys.tenant_quota("production", "acme", "requests")
 TOTALS, TOLD = keys.offline_totals(QUOTA), keys.offline_told(QUOTA)
@@ -191,11 +193,9 @@ def test_nobody_adopts_what_a_living_server_still_writes(tmp_path: Path):
     assert adopted_from(tmp_path) == {QUOTA: 5}
 
 
-def test_a_file_is_never_larger_than_its_bound_and_loses_nothing_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("fuseboard.admission.journal.MAX_FILE_BYTES", 2_000)
+def test_a_file_is_never_larger_than_its_bound_and_loses_nothing_for_it(tmp_path: Path):
     written = Written(tmp_path)
+    written.journal.most_bytes = 2_000
     for _ in range(100):
         path = written.write({QUOTA: 1})
         assert path.stat().st_size <= 2_000
@@ -221,10 +221,28 @@ def test_a_file_older_than_redis_remembers_is_deleted_and_not_counted(tmp_path: 
     assert not path.exists()
 
 
-def test_totals_are_bounded_and_what_does_not_fit_is_counted_as_that(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fuseboard.admission.offline.MAX_KEYS", 3)
+def test_totals_are_bounded_and_what_does_not_fit_is_counted_as_that():
     counts = OfflineCounts()
+    counts.most_keys = 3
     for n in range(5):
         counts.note(Demand((LimitRef(REQUESTS, f"fb1:production:{{t:{n}}}:quota:requests"),), (2,)))
     assert (len(counts.segment.totals), counts.uncounted) == (3, 4)
     assert json.dumps(sorted(counts.segment.totals.values())) == "[2, 2, 2]"
+
+
+async def test_the_fleets_tuning_says_how_much_is_kept(tmp_path: Path):
+    runtime = Runtime(
+        AgentSettings(
+            environment="production",
+            service="shop",
+            server="pod-1",
+            redis_url="redis://127.0.0.1:1/0",
+            state_dir=tmp_path,
+        )
+    )
+    journal, counts = runtime.admission.alone.drain.journal, runtime.admission.alone.limits.offline
+    assert journal is not None
+    assert (journal.most_bytes, counts.most_keys) == (8 * 1024 * 1024, 50_000)
+    tuned = msgspec.structs.replace(POLICY, tuning=Tuning(journal_bytes=65_536, journal_keys=1_000))
+    give(runtime.configuration, tuned, revision=8)
+    assert (journal.most_bytes, counts.most_keys) == (65_536, 1_000)

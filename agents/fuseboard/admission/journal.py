@@ -27,7 +27,7 @@ except ImportError:  # no orphans are adopted where there are no such locks
 logger = logging.getLogger("fuseboard.journal")
 
 FORMAT = "fuseboard-journal-1"
-#: A segment's file is never larger.
+#: A segment's file is never larger, however the fleet is tuned: whoever adopts it reads no more.
 MAX_FILE_BYTES = 8 * 1024 * 1024
 #: Files that nobody told by then are deleted: Redis remembers names for twice as long.
 KEPT_S = 6 * 86_400
@@ -53,6 +53,8 @@ class Journal:
         self._writing = threading.Lock()
         self._forgotten: deque[str] = deque(maxlen=100)
         self._writer: threading.Thread | None = None
+        #: Of one file, by the fleet's tuning.
+        self.most_bytes = MAX_FILE_BYTES
         self.failures = 0
 
     # On the loop
@@ -117,7 +119,7 @@ class Journal:
                 path = self._path(name)
                 line = _line(changed)
                 size = path.stat().st_size if path.exists() else 0
-                if size + len(line) > MAX_FILE_BYTES:
+                if size + len(line) > self.most_bytes:
                     self._write_anew(path, name, totals)
                     return
                 with path.open("ab") as file:
@@ -127,7 +129,7 @@ class Journal:
 
     def _write_anew(self, path: Path, name: str, totals: dict[bytes, int]) -> None:
         content = _line(name) + _line(totals)
-        if len(content) > MAX_FILE_BYTES:
+        if len(content) > self.most_bytes:
             return
         temporary = path.with_suffix(".anew")
         temporary.write_bytes(content)

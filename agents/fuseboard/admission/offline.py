@@ -8,7 +8,8 @@ from secrets import token_hex
 from fuseboard.admission.demand import Demand, LimitRef
 from fuseboard.contract.words import FailurePolicy
 
-#: Limits counted at most; calls of further ones are lost to the totals, and counted as that.
+#: Limits counted at most, however the fleet is tuned; calls of further ones are lost to the totals,
+#: and counted as that.
 MAX_KEYS = 50_000
 
 
@@ -32,6 +33,8 @@ class OfflineCounts:
         #: Left to be told, oldest first.
         self.closed: list[Segment] = []
         self.changed: dict[bytes, int] = {}
+        #: By the fleet's tuning.
+        self.most_keys = MAX_KEYS
         #: Calls of limits there was no room for.
         self.uncounted = 0
         #: Called with the first change since the last was written, or told.
@@ -45,7 +48,7 @@ class OfflineCounts:
                 continue
             if ref.limit.failure_policy is FailurePolicy.LOCAL_SHARE:
                 self.segment.spent[ref.key] = ref
-            if ref.key not in totals and len(totals) >= MAX_KEYS:
+            if ref.key not in totals and len(totals) >= self.most_keys:
                 self.uncounted += cost
                 continue
             totals[ref.key] = totals.get(ref.key, 0) + cost

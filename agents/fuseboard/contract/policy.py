@@ -170,6 +170,10 @@ class Tuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: How long a piece rests before another server gets it. ``reserved`` limits that remember for
     #: longer have no such part.
     share_rest_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
+    #: What was decided without Redis and not told yet: limits counted by one server, and the size
+    #: of a file of its journal.
+    journal_keys: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
+    journal_bytes: Annotated[int, Meta(ge=4_096, le=8 * 1024 * 1024)] = 8 * 1024 * 1024
 
 
 class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
