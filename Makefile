@@ -23,12 +23,12 @@ help: ## list the targets
 demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 runs the story by itself, CHECK=all every checkpoint
 	@exec $(PY) manage.py demo $(if $(CHECK),$(if $(filter all,$(CHECK)),--check-all,--check))
 
-# Whole formations of servers need nothing of Django and take their time: the second run has them.
+# What takes its time runs once: whole formations of servers in the second run, models and mutants in the first.
 ONCE = $(foreach file,cluster sentinel hammer,--ignore=tests/agents/test_$(file).py)
 
 test: environment agent-environment chromium ## all tests but the slow ones: agent without Django first, then everything
 	@$(AGENT_PY) -m pytest $(ONCE) tests/agents tests/contract
-	@$(PY) -m pytest
+	@$(PY) -m pytest --ignore=tests/agents/models
 
 test-full: environment agent-environment chromium ## every test however long, the fault matrix, every checkpoint of the demo
 	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract
