@@ -92,5 +92,5 @@ def test_reading_the_configuration_takes_few_queries(
         )
     with django_assert_max_num_queries(7):
         assert len(policy_of(environment_of("production")).dependencies) == more + 1
-    with django_assert_max_num_queries(2):
+    with django_assert_max_num_queries(3):
         assert len(tenant_records("production")) == more + 1
