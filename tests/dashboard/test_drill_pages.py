@@ -115,5 +115,5 @@ def test_a_server_says_what_it_allows_alone_of_every_rule(log_in, pods, producti
     )
     page = text_of(viewer.get("/servers/pod-1"))
     assert "50 of 1,000 here" in page
-    assert re.search(r"requests tier pro 1,000 / 60 s local_share \d+ of 1,000 here", page)
+    assert re.search(r"requests tier pro 1,000 / 60 s limits by share \d+ of 1,000 here", page)
     assert viewer.get("/servers/nobody").status_code == 404
