@@ -57,9 +57,11 @@ AGENT = (
     *_SETS,
     *_SORTED,
     *_STREAMS,
-    *("subscribe", "unsubscribe", "publish"),
+    *("subscribe", "unsubscribe"),
 )
-CONTROL = (*AGENT, "hscan", "xrange", "xrevrange", "xdel")
+#: What agents may do on the channel of breakers, and nowhere else.
+SPEAK = ("publish",)
+CONTROL = (*AGENT, *SPEAK, "hscan", "xrange", "xrevrange", "xdel")
 
 
 def acl_file(passwords: dict[str, str], control_password: str) -> str:
@@ -100,8 +102,12 @@ def agent_user(environment: str, password: str) -> str:
         keys.own_bucket(environment, 0).removesuffix("0") + "*",
     ]
     patterns = [*(f"~{key}" for key in writable), *(f"%R~{key}" for key in readable)]
-    channels = [f"&{keys.config_channel(environment)}", f"&{keys.breaker_channel(environment)}"]
-    return _user(f"agent-{environment}", password, patterns, channels, AGENT)
+    opened = f"&{keys.breaker_channel(environment)}"
+    user = _user(
+        f"agent-{environment}", password, patterns, [f"&{keys.config_channel(environment)}", opened], AGENT
+    )
+    # Agents listen to both channels and speak on one: a selector of its own.
+    return f"{user} ({' '.join(f'+{command}' for command in SPEAK)} {opened})"
 
 
 def _domain(key: str) -> str:

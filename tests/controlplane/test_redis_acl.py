@@ -244,7 +244,11 @@ def test_nor_may_the_control_plane(control_url: str, command: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize(
-    ("folder", "granted"), [("agents/fuseboard/lua", redis_acl.AGENT), ("controlplane", redis_acl.CONTROL)]
+    ("folder", "granted"),
+    [
+        ("agents/fuseboard/lua", (*redis_acl.AGENT, *redis_acl.SPEAK)),
+        ("controlplane", redis_acl.CONTROL),
+    ],
 )
 def test_every_command_of_a_script_is_granted_to_whoever_runs_it(
     folder: str, granted: tuple[str, ...]
