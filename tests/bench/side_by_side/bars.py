@@ -17,7 +17,7 @@ class Bar:
     value: float
 
 
-#: Issue 3's, in the order they are printed; docs/benchmarks.md says what they compare.
+#: In the order they are printed; docs/benchmarks.md says what they compare, docs/adr/0016 which were moved and why.
 BARS = (
     Bar("decisions_vs_limits_200", ">=", 20),
     Bar("decisions_vs_limits_50", ">=", 10),
@@ -29,12 +29,12 @@ BARS = (
     Bar("redis_cpu_vs_limits_200", "<=", 0.05),
     Bar("redis_cpu_vs_stack_200", "<=", 0.0167),
     Bar("redis_cpu_200_tenants_vs_limits", "<=", 0.25),
-    Bar("redis_cpu_200_tenants_vs_stack", "<=", 0.067),
+    Bar("redis_cpu_200_tenants_vs_stack", "<=", 0.08),
     Bar("p50_vs_limits_1", "<=", 0.9),
     Bar("p50_vs_stack_1", "<=", 0.3),
-    Bar("p50_vs_evalsha_1", "<=", 1.5),
-    Bar("redis_cpu_vs_limits_1", "<=", 1.3),
-    Bar("redis_cpu_vs_stack_1", "<=", 0.45),
+    Bar("p50_vs_evalsha_1", "<=", 1.75),
+    Bar("redis_cpu_vs_limits_1", "<=", 1.55),
+    Bar("redis_cpu_vs_stack_1", "<=", 0.53),
     Bar("one_redis_core_vs_limits", ">=", 12),
     Bar("deadline_cost", "<=", 0.05),
     Bar("false_timeouts", "<=", 0.01),

@@ -28,7 +28,7 @@ async def _cost(url: str, redis_pid: int, results: Results) -> None:
         ours.running(url, "watched", tuning) as watched,
         ours.running(url, "unwatched", tuning) as unwatched,
     ):
-        unwatched.admission._batcher._watch = lambda question, loop: None
+        unwatched.admission._batcher._watch = lambda question: None
         cpu: dict[str, list[float]] = {"watched": [], "unwatched": []}
         contenders = [("watched", watched.call(20)), ("unwatched", unwatched.call(20))]
         for number in range(-1, ROUNDS):
