@@ -17,7 +17,7 @@ class Bar:
     value: float
 
 
-#: In the order they are printed; docs/benchmarks.md says what they compare, docs/adr/0016 which were moved and why.
+#: In the order they are printed; docs/benchmarks.md says what they compare, docs/adr/0016 which were moved.
 BARS = (
     Bar("decisions_vs_limits_200", ">=", 20),
     Bar("decisions_vs_limits_50", ">=", 10),
