@@ -188,6 +188,7 @@ class Runtime:
         if response.share is not None:
             self.admission.alone.share.take(response.share, asked=exchange.asked_s)
         changed = offer is not None and configuration.apply(offer)
+        configuration.hold(response.held)
         if not configuration.complete and configuration.fetch is not None:
             configuration.fetch()
         # A refetch is more than one beat's worth of tenants; go on while it gets somewhere.

@@ -110,6 +110,13 @@ class AgentSettings:
             f"state_dir={self.state_dir!r}, bootstrap_file={self.bootstrap_file!r})"
         )
 
+    def __str__(self) -> str:
+        """For people; no secret."""
+        server = f"server {self.server}" + (f" in {self.zone}" if self.zone else "")
+        gateway = f"gateway {_without_password(self.url)}" if self.url else "no gateway"
+        redis = f"Redis {_without_password(self.redis_url)}"
+        return f"service {self.service}, {server}, environment {self.environment}; {gateway}, {redis}"
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read ``FUSEBOARD_*``. Raises ``Misconfigured``, naming the variable, never its value."""

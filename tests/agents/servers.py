@@ -1,7 +1,7 @@
 """Servers of the agent, put together without HTTP: a configuration, a real Redis, a name."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from fuseboard.admission import Admission
@@ -54,19 +54,31 @@ TENANTS = {
 }
 
 
-def configured(policy: Policy = POLICY, *, revision: int = 7, live_servers: int = 1) -> Configuration:
+def configured(
+    policy: Policy = POLICY,
+    *,
+    revision: int = 7,
+    live_servers: int = 1,
+    tenants: Mapping[str, TenantRecord] = TENANTS,
+) -> Configuration:
     configuration = Configuration(environment="production")
-    give(configuration, policy, revision=revision)
+    give(configuration, policy, revision=revision, tenants=tenants)
     configuration.live_servers = live_servers
     return configuration
 
 
-def give(configuration: Configuration, policy: Policy, *, revision: int) -> None:
+def give(
+    configuration: Configuration,
+    policy: Policy,
+    *,
+    revision: int,
+    tenants: Mapping[str, TenantRecord] = TENANTS,
+) -> None:
     """Publish ``policy`` to one server."""
     document = encode_policy(policy)
     head = ConfigHead(epoch=1, revision=revision, hash=hash_of(document))
     configuration.apply(
-        Offer(head=head, source=ConfigSource.DISK, policy=policy, document=document, tenants=TENANTS)
+        Offer(head=head, source=ConfigSource.DISK, policy=policy, document=document, tenants=tenants)
     )
 
 

@@ -65,6 +65,26 @@ async def test_a_scarce_limit_is_shared_by_those_who_want_it_not_by_the_whole_ti
     assert all(decision.allowed for decision in decisions[60:])
 
 
+async def test_what_each_rule_bound_refused_and_would_have_refused_is_counted(
+    limits: redis.Redis, redis_url: str
+):
+    trial = msgspec.structs.replace(REQUESTS, name="trial", limit=1, burst=3, shadow=True)
+    some = msgspec.structs.replace(REQUESTS, name="some", limit=1_000, burst=1_000, endpoints=("GET /1*",))
+    tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(REQUESTS, some, trial))
+    rules = msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]))
+    async with running(redis_url, configuration=configured(rules)) as server:
+        asked = [Subject(endpoint=f"GET /{number}") for number in range(20)]
+        calls = [server.admission.admit_request("acme", subject=subject) for subject in asked]
+        allowed = sum(decision.allowed for decision in await asyncio.gather(*calls))
+        [acme] = server.counters.wire().tenants
+    counted = {rule.rule: rule for rule in acme.rules}
+    assert (counted["requests"].asked, counted["requests"].refused) == (20, 20 - allowed)
+    assert (counted["some"].asked, counted["some"].refused) == (11, 0)
+    assert (counted["trial"].asked, counted["trial"].refused) == (20, 0)
+    assert counted["trial"].shadow == allowed - 3
+    assert {rule.rule: rule.shadow for rule in server.counters.wire().rules}["trial"] == allowed - 3
+
+
 async def test_a_call_that_spent_the_tenants_quotas_frees_their_slots(limits: redis.Redis, redis_url: str):
     one = Limit(name="at-once", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
     tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(one,))
@@ -77,6 +97,7 @@ async def test_a_call_that_spent_the_tenants_quotas_frees_their_slots(limits: re
                     permit = await server.admission.admit_call("payments", tenant="acme", spend_quota=True)
                 except Refused:
                     await asyncio.sleep(0.01)  # the slot is on its way back
+            assert len(permit.decision.charges) == 2
             server.admission.report(permit, Outcome.OK)
 
 

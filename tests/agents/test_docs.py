@@ -70,7 +70,8 @@ async def page(
     names: dict[str, Any] = {}
     for code in blocks(request.param, "python"):
         exec(compile(code, f"docs/{request.param}", "exec"), names)  # noqa: S102 - our own page
-    async with names["agent"]:
+    async with names["agent"] as agent:
+        await until(lambda: agent.configuration.snapshot.head.revision == 1)
         yield names
 
 
@@ -180,7 +181,7 @@ def is_open(page: dict[str, Any]) -> bool:
 
 
 async def eventually(ask: Any, expected: Any) -> None:
-    deadline = asyncio.get_running_loop().time() + 5
+    deadline = asyncio.get_running_loop().time() + 30
     while (answer := await ask()) != expected:
         assert asyncio.get_running_loop().time() < deadline, answer
         await asyncio.sleep(0.005)

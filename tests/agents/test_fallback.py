@@ -265,3 +265,25 @@ async def test_connections_that_keep_breaking_are_not_made_in_a_storm(limits: re
             limits.client_kill_filter(_type="normal", skipme=True)
             await asyncio.sleep(0.02)
         assert limits.info("stats")["total_connections_received"] - before <= 6
+
+
+async def test_a_busy_loop_does_not_hide_a_redis_that_is_gone(valkey: Valkey):
+    tuning = msgspec.structs.replace(POLICY.tuning, store_deadline_us=5_000, store_timeouts=5)
+    policy = msgspec.structs.replace(POLICY, tuning=tuning)
+    async with running(valkey.url, configuration=configured(policy)) as server:
+        assert valkey.process is not None
+        valkey.process.send_signal(signal.SIGSTOP)
+        try:
+            loop = asyncio.get_running_loop()
+            for _ in range(1_000):
+                asking = asyncio.ensure_future(server.admission.admit_request("big enough"))
+                await asyncio.sleep(0)
+                until_when = loop.time() + 0.02
+                while loop.time() < until_when:
+                    os.times()
+                await asking
+                if server.admission.mode is Mode.LOCAL:
+                    break
+            assert server.admission.mode is Mode.LOCAL
+        finally:
+            valkey.process.send_signal(signal.SIGCONT)

@@ -62,13 +62,13 @@ async def test_a_hot_tenant_costs_redis_next_to_nothing(limits: redis.Redis, red
         limits.config_resetstat()
         decisions = 0
         began = monotonic()
-        while monotonic() - began < 1.0:
+        while monotonic() - began < 1.0 or decisions < 400:
             assert (await server.admission.admit_request("acme")).allowed
             decisions += 1
             await asyncio.sleep(0.0005)
         asked = limits.info("commandstats")["cmdstat_evalsha"]["calls"]
-        assert decisions > 200
-        assert asked * 20 < decisions
+        # As often as leases end, however many calls there are.
+        assert asked < 10 + 10 * (monotonic() - began)
 
 
 async def test_a_leased_decision_is_there_without_waiting(limits: redis.Redis, redis_url: str):

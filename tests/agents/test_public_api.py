@@ -334,7 +334,7 @@ def outcomes(agent: Agent) -> dict[Outcome, int]:
 
 
 async def eventually(true: Callable[[], Any]) -> None:
-    deadline = asyncio.get_running_loop().time() + 5
+    deadline = asyncio.get_running_loop().time() + 20
     while not await true():
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.005)

@@ -43,11 +43,11 @@ def test_failures_of_all_servers_add_up(store: Store):
 def test_whoever_listens_hears_that_it_opened_and_for_how_long(store: Store):
     listener = store.client.pubsub(ignore_subscribe_messages=True)
     listener.subscribe("breakers")
-    listener.get_message(timeout=5)
+    listener.get_message(timeout=20)
     generation = store.admit().generation
     store.report(generation, failure=4)
     assert store.report(generation, failure=1, server="b").change == "tripped"
-    heard = listener.get_message(timeout=5)
+    heard = listener.get_message(timeout=20)
     assert heard["data"] == b"payments %d 2000000" % store.breaker().generation
     assert listener.get_message() is None
     listener.close()

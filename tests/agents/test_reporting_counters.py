@@ -3,9 +3,15 @@
 import sys
 import threading
 
-from fuseboard.contract.sync import LATENCY_EDGES_US
+from fuseboard.contract.sync import LATENCY_EDGES_US, RuleCounters, encode
 from fuseboard.contract.words import Outcome, Reason
-from fuseboard.reporting.counters import BUSIEST_TENANTS, MAX_DEPENDENCIES, MAX_TENANTS, Counters
+from fuseboard.reporting.counters import (
+    BUSIEST_BY_RULE,
+    BUSIEST_TENANTS,
+    MAX_DEPENDENCIES,
+    Counters,
+)
+from fuseboard.reporting.request_tallies import MAX_TENANTS, MAX_WAYS, MOST_OF_ALL, MOST_OF_TENANT
 
 
 def test_requests_are_counted_by_tenant_and_refusals_by_reason():
@@ -106,3 +112,41 @@ def test_a_beat_may_be_made_while_the_loop_counts():
         sys.setswitchinterval(interval)
     assert errors == []
     assert counters.wire().requests == 20_000
+
+
+def test_what_rules_bound_is_told_of_the_busiest_tenants_and_of_all_together():
+    counters = Counters()
+    for number in range(BUSIEST_BY_RULE + 5):
+        for _ in range(100 - number):
+            counters.request(f"t{number:02}", True, None, ("requests",))
+    counters.request("t00", False, Reason.QUOTA, ("requests",), "requests")
+    counters.request("t01", True, None, ("exports", "requests"))
+    counters.tally("t01", ("requests",)).allowed += 7
+    counters.request("t02", False, Reason.SUSPENDED, ("requests",), "suspended")
+    counters.tally("t01", ("exports", "requests")).would_refuse("exports", 3)
+    wire = counters.wire()
+    told = {counted.tenant: counted.rules for counted in wire.tenants if counted.rules}
+    assert set(told) == {f"t{number:02}" for number in range(BUSIEST_BY_RULE)}
+    # Nearly always every rule bound every request, and need not say how many.
+    assert told["t00"] == (RuleCounters(rule="requests", refused=1),)
+    assert told["t01"] == (
+        RuleCounters(rule="exports", asked=1, shadow=3),
+        RuleCounters(rule="requests", asked=107),
+    )
+    assert told["t02"] == (RuleCounters(rule="requests"),)
+    asked = sum(100 - number for number in range(BUSIEST_BY_RULE + 5)) + 10
+    assert wire.rules == (
+        RuleCounters(rule="exports", asked=1, shadow=3),
+        RuleCounters(rule="requests", asked=asked, refused=1),
+    )
+
+
+def test_a_million_rules_cost_a_bounded_table_too():
+    counters = Counters()
+    for number in range(10 * (MAX_WAYS + 5)):
+        counters.request(f"t{number % 10}", False, Reason.QUOTA, (f"r{number}",), f"r{number}")
+    wire = counters.wire()
+    assert wire.requests == wire.refused[Reason.QUOTA] == 10 * (MAX_WAYS + 5)
+    assert len(wire.rules) == MOST_OF_ALL
+    assert len(wire.tenants[0].rules) == MOST_OF_TENANT
+    assert len(encode(wire)) < 8_000

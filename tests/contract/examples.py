@@ -27,6 +27,7 @@ from fuseboard.contract.sync import (
     DependencyCounters,
     Drill,
     Nudge,
+    RuleCounters,
     StoreCounters,
     SyncRequest,
     SyncResponse,
@@ -201,6 +202,42 @@ SHARED_RESPONSE = msgspec.structs.replace(
     drill=Drill(id=3, kind=DrillKind.SLOW, remaining_ms=120_000),
 )
 
+# Breakers held beside the document.
+HOLDING_RESPONSE = msgspec.structs.replace(
+    SMALLEST_RESPONSE,
+    held={
+        "openai": Override(
+            mode=OverrideMode.FORCED_OPEN,
+            revision=1_000_042,
+            expires_at_us=1_800_000_000_000_000,
+            reason="both stores are away",
+            actor="alice",
+        )
+    },
+)
+
+BY_RULE_REQUEST = msgspec.structs.replace(
+    REQUEST,
+    counters=msgspec.structs.replace(
+        REQUEST.counters,
+        tenants=(
+            TenantCounters(
+                tenant="acme ünd sons",
+                allowed=800,
+                refused=120,
+                rules=(RuleCounters(rule="requests", refused=120), RuleCounters(rule="new", shadow=31)),
+            ),
+            TenantCounters(
+                tenant="globex", allowed=70, rules=(RuleCounters(rule="exports", asked=7, refused=0),)
+            ),
+        ),
+        rules=(
+            RuleCounters(rule="exports", asked=9),
+            RuleCounters(rule="requests", asked=9_000, refused=120),
+        ),
+    ),
+)
+
 #: File in ``golden/`` -> the object.
 EXAMPLES: dict[str, Any] = {
     "policy.1.json": POLICY,
@@ -214,6 +251,8 @@ EXAMPLES: dict[str, Any] = {
     "policy.2.json": SHARED_POLICY,
     "sync_request.2.json": SHARED_REQUEST,
     "sync_response.2.json": SHARED_RESPONSE,
+    "sync_request.3.json": BY_RULE_REQUEST,
+    "sync_response.3.json": HOLDING_RESPONSE,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),
     "nudge.1.too_many.json": Nudge(epoch=1, revision=900, since=1, tenants=None),

@@ -37,6 +37,9 @@ KEYS = {
     keys.tenant_quota(
         "production", "acme", "requests"
     ): "fb1:production:{t:8c3723ac2be0a966c541}:quota:requests",
+    keys.member_quota(
+        "production", "acme", "ann", "requests"
+    ): "fb1:production:{t:8c3723ac2be0a966c541}:of:b7945eee83b3a02cb28c:quota:requests",
 }
 
 

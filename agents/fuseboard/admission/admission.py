@@ -16,6 +16,7 @@ from fuseboard.admission.domains import RequestDomains
 from fuseboard.admission.lanes import MAX_LANES, CallLane
 from fuseboard.admission.leases import Leases
 from fuseboard.admission.patience import waited
+from fuseboard.admission.released import Released
 from fuseboard.admission.reports import Reports
 from fuseboard.admission.requests import RequestAdmission
 from fuseboard.admission.settlements import Settlements
@@ -103,14 +104,16 @@ class Admission:
         self._lanes: dict[tuple[str, str], CallLane] = {}
         #: One plain request of a tenant that is paid for already, decided at once; else ``None``: ask.
         self.leased = self._leases.spend_at_hand
-        #: Told what the channel of breakers says.
-        self.heard = self._calls.heard
+        self._released = Released(
+            configuration=configuration, store=store, health=self.health, on_release=self._calls.released
+        )
         configuration.listen(self._requests.adopt)
         configuration.listen(self._calls.adopt)
 
     def start(self) -> None:
         """Connect in the background; until then this server decides alone."""
         self.health.start()
+        self._released.start()
 
     async def stop(self) -> None:
         """Send what is unreported, and disconnect. Callers who still wait decide locally."""
@@ -119,8 +122,14 @@ class Admission:
         self._settlements.flush()
         self._batcher.close()
         self.alone.drain.stop()
+        await self._released.stop()
         await asyncio.sleep(0)
         await self.health.stop()
+
+    def heard(self, breaker: bytes) -> None:
+        """Take in what the channel of breakers says."""
+        self._calls.heard(breaker)
+        self._released.look()
 
     # Requests that enter a service
 

@@ -1,10 +1,10 @@
 """All callers of one event-loop tick share one question to Redis per domain.
 
-A domain is what one script can decide atomically: a tenant, or a dependency. One question
-per domain is in flight; the next gathers meanwhile. A question has its deadline from the
-moment its first caller arrived, sent or not, and one timer serves them all. Nothing is ever
-cancelled: a caller whose deadline passed decides locally, and the late answer is still read,
-because it says what was consumed.
+A domain is what one script call decides atomically: a dependency, or the requests of all
+tenants (on a Cluster, of one). One question per domain is in flight; the next gathers
+meanwhile. A question has its deadline from the moment its first caller arrived, sent or not,
+and one timer serves them all. Nothing is ever cancelled: a caller whose deadline passed
+decides locally, and the late answer is still read, because it says what was consumed.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from typing import Protocol
 import msgspec
 
 from fuseboard.admission.demand import Demand
-from fuseboard.admission.handing_out import hand_out_all, hand_out_shares
+from fuseboard.admission.doubts import Doubts
+from fuseboard.admission.handing_out import hand_out_all, hand_out_shares, tally_shadows
 from fuseboard.admission.question import (
     ADMITS,
     BYPASS,
@@ -68,6 +69,7 @@ class Batcher:
         self._ready: list[Domain] = []
         self._scheduled = False
         self._deadlines: deque[tuple[float, Question]] = deque()
+        self._doubts = Doubts()
         self._timer: asyncio.TimerHandle | None = None
         # Kept from the first question on: asking for it is a system call in Python 3.11.
         self._loop: asyncio.AbstractEventLoop
@@ -162,7 +164,7 @@ class Batcher:
 
     def _answered(self, question: Question, reply: Reply) -> None:
         domain = question.domain
-        late = question.over
+        late, question.answered = question.over, True
         try:
             if isinstance(reply, Exception):
                 self._complain(reply)
@@ -207,6 +209,7 @@ class Batcher:
             hand_out_all(question, told)
         else:
             hand_out_shares(question, told)
+            tally_shadows(question, told)
         return True
 
     def _timer_fired(self) -> None:
@@ -234,6 +237,10 @@ class Batcher:
                 self._give_up(question)
                 if blame_store:
                     self._health.missed(question.calls)
+                else:
+                    self._doubts.note(question)
+        if silent := self._doubts.settle():
+            self._health.missed(silent)
         self._drop_finished()
         if self._deadlines and self._timer is None:
             self._timer = self._loop.call_later(max(0.0, self._deadlines[0][0] - now), self._timer_fired)

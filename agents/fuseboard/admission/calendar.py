@@ -9,15 +9,15 @@ from fuseboard.contract.words import Period
 def period_around(now_us: int, period: Period, time_zone: str) -> tuple[int, int]:
     """The period that holds ``now_us``: its first microsecond, and that of the next.
 
-    Days of 23 and 25 hours come out as they are, where clocks change.
+    Days of 23 and 25 hours come out as they are, where clocks change. So do hours of one and a half,
+    where they change by half an hour.
     """
     zone = ZoneInfo(time_zone)
-    here = datetime.fromtimestamp(now_us / 1_000_000, UTC).astimezone(zone)
-    first = here.replace(minute=0, second=0, microsecond=0, fold=here.fold)
+    now = datetime.fromtimestamp(now_us / 1_000_000, UTC)
     if period is Period.HOUR:
-        began = first.astimezone(UTC)
-        return _us(began), _us(began + timedelta(hours=1))
-    first = first.replace(hour=0, fold=0)
+        return _hour_around(now, zone)
+    here = now.astimezone(zone)
+    first = here.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     if period is Period.DAY:
         last = first + timedelta(days=1)
     elif period is Period.WEEK:
@@ -27,6 +27,14 @@ def period_around(now_us: int, period: Period, time_zone: str) -> tuple[int, int
         first = first.replace(day=1)
         last = (first + timedelta(days=32)).replace(day=1)
     return _us(first), _us(last)
+
+
+def _hour_around(now: datetime, zone: ZoneInfo) -> tuple[int, int]:
+    # Every offset in use is a multiple of a quarter of an hour; no hour is longer than two.
+    quarter = timedelta(minutes=15)
+    before = now.replace(minute=now.minute // 15 * 15, second=0, microsecond=0)
+    strikes = [at for steps in range(-8, 9) if (at := before + steps * quarter).astimezone(zone).minute == 0]
+    return _us(max(at for at in strikes if at <= now)), _us(min(at for at in strikes if at > now))
 
 
 def _us(moment: datetime) -> int:

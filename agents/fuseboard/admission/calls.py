@@ -113,7 +113,7 @@ class CallAdmission:
     def _from_stock(self, lane: CallLane) -> Permit | None:
         """A call that was leased before, while the fleet's breaker is closed."""
         gate, demand = lane.gate, lane.demand
-        if gate.state is not BreakerState.CLOSED or gate.dependency.override is not None:
+        if gate.state is not CLOSED or gate.held:
             return None
         if demand.supply is None:
 
@@ -154,7 +154,7 @@ class CallAdmission:
         gate.tally.count()
         self.counters.call(permit.dependency, outcome)
         before = gate.local.state
-        if gate.dependency.override is None or self.override(permit.dependency) is None:
+        if not gate.held or self.override(permit.dependency) is None:
             gate.local.record(outcome, gate.dependency.breaker)
         probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
         if permit.generation and self.health.mode is not Mode.LOCAL:
@@ -214,6 +214,12 @@ class CallAdmission:
             gate = self.gates.get(words[0].decode("utf-8", "replace"))
             if gate is not None:
                 gate.opened(int(words[1][:20]), int(words[2][:20]))
+
+    def released(self, dependency: str) -> None:
+        """A hold of the document is over: decide as if it had never been there."""
+        gate = self.gates.get(dependency)
+        if gate is not None:
+            gate.released()
 
     def stand_alone(self) -> None:
         """Redis is gone."""

@@ -10,6 +10,7 @@ from fuseboard.admission.encoding import GroupText
 from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.shares import reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
+from fuseboard.reporting.request_tallies import UNCOUNTED, RequestTally
 
 if TYPE_CHECKING:
     from fuseboard.admission.leases import Supply
@@ -96,18 +97,22 @@ class Demand:
         "_new",
         "_places",
         "_texts",
+        "above",
         "bulk",
         "costs",
         "denial",
         "holds_slots",
+        "inherited",
         "keys",
         "leasable",
         "never",
         "plain",
         "priority",
         "refs",
+        "rules",
         "statuses",
         "supply",
+        "tally",
         "warns",
     )
 
@@ -133,6 +138,12 @@ class Demand:
         self.warns = any(ref.limit.warn_percent for ref in refs)
         #: One call of a tenant's and of nobody in particular: nearly every request there is.
         self.plain = False
+        #: The names of what binds it, and where its requests are counted.
+        self.tally = UNCOUNTED
+        self.above: tuple[RequestTally, ...] = ()
+        #: Tenant it belongs to -> the names there of what binds it.
+        self.inherited: dict[str, tuple[str, ...]] = {}
+        self.rules = tuple([ref.limit.name for ref in refs])
         # As the first of a question, which it nearly always is.
         self._new = (0,) * len(refs)
         self._places = tuple(range(1, len(refs) + 1))

@@ -1,14 +1,14 @@
 """The domains of requests: a tenant, or an address or key that belongs to none."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from fuseboard.admission.demand import Demand, LimitRef
 from fuseboard.admission.encoding import UNGUARDED, Piece
 from fuseboard.admission.question import Answer, Question
 from fuseboard.admission.settlements import Settlements
-from fuseboard.configuration.snapshot import Snapshot, TenantRules
+from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
@@ -94,17 +94,23 @@ class RequestDomains:
         asked = self._get(f"t:{tenant}", rules)
 
         def make() -> Demand:
-            chosen = binding(rules.quotas, costs, subject)
-            return _demand(
-                chosen,
-                costs,
-                lambda limit: keys.tenant_quota(
-                    self._environment, tenant, limit.name, *_values(limit, subject)
-                ),
-                rules.priority,
-            )
+            bound = [quota for quota in rules.of(tenant) if binds(quota.limit, costs, subject)]
+            root = rules.root or tenant
+            refs = [LimitRef(quota.limit, self._key(quota, root, subject)) for quota in bound]
+            demand = demand_of(refs, costs, rules.priority)
+            names: dict[str, tuple[str, ...]] = {}
+            for quota in bound:
+                names[quota.tenant] = (*names.get(quota.tenant, ()), quota.name)
+            demand.rules, demand.inherited = names.pop(tenant, ()), names
+            return demand
 
         return asked.domain, asked.demand(costs, subject, make)
+
+    def _key(self, quota: Quota, root: str, subject: Subject) -> str:
+        values = tuple(subject.value(dimension) for dimension in quota.limit.per)
+        if quota.tenant == root:
+            return keys.tenant_quota(self._environment, root, quota.name, *values)
+        return keys.member_quota(self._environment, root, quota.tenant, quota.name, *values)
 
     def of_subject(
         self, snapshot: Snapshot, costs: Costs, subject: Subject
@@ -112,7 +118,9 @@ class RequestDomains:
         """One domain per combination of values that some limit counts by."""
         found = []
         by_values: dict[tuple[str, ...], list[Limit]] = {}
-        for limit in binding(snapshot.policy.subject_limits, costs, subject):
+        for limit in snapshot.policy.subject_limits:
+            if not binds(limit, costs, subject):
+                continue
             values = tuple(f"{dimension}={subject.value(dimension)}" for dimension in limit.per)
             by_values.setdefault(values, []).append(limit)
         for values, limits in by_values.items():
@@ -120,8 +128,9 @@ class RequestDomains:
             asked = self._get(f"i:{name}", snapshot.policy)
 
             def make(limits: list[Limit] = limits, name: str = name) -> Demand:
-                return _demand(
-                    limits, costs, lambda limit: keys.subject_limit(self._environment, name, limit.name)
+                key = keys.subject_limit
+                return demand_of(
+                    [LimitRef(limit, key(self._environment, name, limit.name)) for limit in limits], costs
                 )
 
             found.append((asked.domain, asked.demand(costs, subject, make)))
@@ -139,29 +148,19 @@ class RequestDomains:
         return asked
 
 
-def binding(limits: Iterable[Limit], costs: Costs, subject: Subject, *, dependency: str = "") -> list[Limit]:
-    """Those of this dependency (or of none) whose cost is stated, values known and endpoint matched."""
-    stated = {measure for measure, amount in costs if amount > 0}
-    return [
-        limit
-        for limit in limits
-        if limit.dependency == dependency
-        and limit.measure in stated
+def binds(limit: Limit, costs: Costs, subject: Subject, *, dependency: str = "") -> bool:
+    """Whether it is of this dependency (or of none), its cost stated, its values known, its endpoint met."""
+    return (
+        limit.dependency == dependency
+        and any(measure == limit.measure and amount > 0 for measure, amount in costs)
         and all(subject.value(dimension) for dimension in limit.per)
         and (
             not limit.endpoints or any(fnmatchcase(subject.endpoint, pattern) for pattern in limit.endpoints)
         )
-    ]
-
-
-def _values(limit: Limit, subject: Subject) -> tuple[str, ...]:
-    return tuple(subject.value(dimension) for dimension in limit.per)
-
-
-def _demand(limits: list[Limit], costs: Costs, key: Callable[[Limit], str], priority: int = 50) -> Demand:
-    amounts = dict(costs)
-    return Demand(
-        tuple(LimitRef(limit, key(limit)) for limit in limits),
-        tuple(amounts[limit.measure] for limit in limits),
-        priority,
     )
+
+
+def demand_of(refs: list[LimitRef], costs: Costs, priority: int = 50) -> Demand:
+    """What a call with these costs asks of each counter."""
+    amounts = dict(costs)
+    return Demand(tuple(refs), tuple(amounts[ref.limit.measure] for ref in refs), priority)

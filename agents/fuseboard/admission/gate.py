@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from fuseboard.admission.demand import Demand, Denial, LimitRef
-from fuseboard.admission.domains import MAX_DEMANDS, binding
+from fuseboard.admission.domains import MAX_DEMANDS, binds, demand_of
 from fuseboard.admission.encoding import Piece
 from fuseboard.admission.leases import Leases
 from fuseboard.admission.local_breaker import LocalBreaker
@@ -36,6 +36,8 @@ _STATE_OF_VERDICT = {
     ADMITS: BreakerState.CLOSED,
     PROBES: BreakerState.HALF_OPEN,
     OPEN: BreakerState.OPEN,
+    # As long as the hold: it is one here, too, when Redis is gone before it ends.
+    FORCED_OPEN: BreakerState.OPEN,
     PROBE_BUSY: BreakerState.HALF_OPEN,
     SLOW_START: BreakerState.CLOSED,
 }
@@ -107,10 +109,13 @@ class Gate:
             self.local.reset()
             self._see(BreakerState.CLOSED, self.generation, 0.0)
         elif dependency.override != before.override:
-            # Whoever held it has changed their mind: what was learned before says nothing now.
-            self.local.reset()
-            self.until = min(self.until, monotonic())
-            self._on_change()
+            self.released()
+
+    def released(self) -> None:
+        """Whoever held it has changed their mind: what was learned before says nothing now."""
+        self.local.reset()
+        self.until = min(self.until, monotonic())
+        self._on_change()
 
     def not_sent(self) -> None:
         """If the call was to be the local probe, let another be it."""
@@ -122,18 +127,16 @@ class Gate:
         known = self._demands.get(key)
         if known is not None and known[1] is rules:
             return known[0]
-        amounts = dict(costs)
         refs = [
             LimitRef(limit, keys.vendor_limit(self.environment, self.name, limit.name))
-            for limit in binding(self.dependency.vendor_limits, costs, NOBODY)
+            for limit in self.dependency.vendor_limits
+            if binds(limit, costs, NOBODY)
         ]
-        if rules is not None:
-            refs += [
-                LimitRef(limit, keys.dependency_quota(self.environment, self.name, tenant, limit.name))
-                for limit in binding(rules.quotas, costs, NOBODY, dependency=self.name)
-            ]
-        priority = rules.priority if rules is not None else 50
-        demand = Demand(tuple(refs), tuple(amounts[ref.limit.measure] for ref in refs), priority)
+        for quota in rules.of(tenant) if rules is not None else ():
+            if binds(quota.limit, costs, NOBODY, dependency=self.name):
+                counter = keys.dependency_quota(self.environment, self.name, quota.tenant, quota.name)
+                refs.append(LimitRef(quota.limit, counter))
+        demand = demand_of(refs, costs, rules.priority if rules is not None else 50)
         self._demands[key] = (demand, rules)
         if len(self._demands) > MAX_DEMANDS:
             self._demands.popitem(last=False)

@@ -14,6 +14,18 @@ def hand_out_all(question: Question, reply: Reply) -> None:
         number = _grant(question, demand, callers, yes, demand.bulk or len(callers), number)
 
 
+def tally_shadows(question: Question, reply: Reply) -> None:
+    """Count the calls that shadow rules let through and would have refused."""
+    over = reply.figures[3 * len(question.groups) + 1 :: 3]
+    if not any(over):
+        return
+    for demand, places in zip(question.groups, question.places, strict=True):
+        for ref, place in zip(demand.refs, places, strict=True):
+            calls, over[place - 1] = over[place - 1], 0
+            if calls and ref.limit.shadow:
+                demand.tally.would_refuse(ref.limit.name, calls)
+
+
 def hand_out_shares(question: Question, reply: Reply) -> None:
     """Something was scarce: first come, first served."""
     number, figures = 0, reply.figures

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from fuseboard.admission.calendar import period_around
 from fuseboard.contract.policy import Limit
-from fuseboard.contract.words import Algorithm
+from fuseboard.contract.words import Algorithm, Period
 
 
 class Turn(NamedTuple):
@@ -133,11 +133,13 @@ class Turns:
 class CalendarPeriod:
     """The calendar is the one thing a pod's wall clock must say; Redis checks it when it is there."""
 
-    __slots__ = ("amount", "began")
+    __slots__ = ("amount", "began", "calendar", "ends")
 
     def __init__(self) -> None:
-        self.began = 0
+        self.began = self.ends = 0
         self.amount = 0
+        #: Whose period this is: looked up once for each, for that costs more than the rest of a decision.
+        self.calendar: tuple[Period | None, str] = (None, "")
 
     def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
         wall_us = int(time() * 1_000_000)
@@ -152,11 +154,15 @@ class CalendarPeriod:
         return self.amount
 
     def _enter(self, limit: Limit, wall_us: int) -> int:
+        calendar = limit.period, limit.time_zone
+        if calendar == self.calendar and self.began <= wall_us < self.ends:
+            return self.ends
         assert limit.period is not None  # noqa: S101 - decode_policy saw to it
-        began, ends = period_around(wall_us, limit.period, limit.time_zone)
+        began, self.ends = period_around(wall_us, limit.period, limit.time_zone)
         if began != self.began:
             self.began, self.amount = began, 0
-        return ends
+        self.calendar = calendar
+        return self.ends
 
 
 class Slots:

@@ -124,6 +124,7 @@ class Question:
     """One batch: callers grouped by what they ask for, in order of arrival."""
 
     __slots__ = (
+        "answered",
         "begun",
         "counters",
         "deadline",
@@ -154,6 +155,8 @@ class Question:
         self.eager = False
         #: Every caller has been told something.
         self.over = False
+        #: Redis said something, or the connection broke; maybe too late.
+        self.answered = False
 
     @property
     def calls(self) -> int:

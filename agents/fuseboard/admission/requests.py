@@ -19,6 +19,7 @@ from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.request_tallies import UNCOUNTED
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 
@@ -65,6 +66,9 @@ class RequestAdmission:
         snapshot = self.configuration.snapshot
         rules = snapshot.quotas_of(tenant)
         domain, demand = self.domains.of_tenant(tenant, rules, costs, subject)
+        if demand.tally is UNCOUNTED:
+            demand.tally = self.counters.tally(tenant, demand.rules)
+            demand.above = tuple(self.counters.tally_above(*owned) for owned in demand.inherited.items())
         return RequestLane(
             snapshot,
             domain,
@@ -109,7 +113,14 @@ class RequestAdmission:
                     answer.decision = self._conclude(lane, answer)
                 decision = answer.decision
         if lane.tenant:
-            self.counters.request(lane.tenant, decision.allowed, decision.reason)
+            if decision.allowed:
+                demand.tally.allowed += 1
+                for tally in demand.above:
+                    tally.allowed += 1
+            else:
+                self.counters.request_refused(demand.tally, decision.reason, decision.rule)
+                for tally in demand.above:
+                    tally.refuse_inherited(decision.rule)
             if not lane.known:
                 self.counters.unknown_tenant()
         return decision
@@ -139,6 +150,8 @@ class RequestAdmission:
 
     def _supply(self, lane: RequestLane) -> Supply:
         demand, tenant = lane.demand, lane.tenant
+        if demand.tally is UNCOUNTED:
+            demand.tally = self.counters.tally("-", ())
 
         def sign(answer: Answer) -> Decision:
             charge = Charge(lane.domain.name, demand, answer.at_us, "")
@@ -147,7 +160,8 @@ class RequestAdmission:
             return self.answers.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
 
         def count(calls: int) -> None:
-            self.counters.requests_allowed(tenant or "-", calls)
+            for tally in (demand.tally, *demand.above):
+                tally.allowed += calls
             if not lane.known:
                 self.counters.unknown_tenant(calls)
 

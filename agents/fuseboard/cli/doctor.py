@@ -27,7 +27,7 @@ async def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
             fail("settings", str(error), "set the environment of the pod, then ask again"),
             skip("everything else", "it needs the settings"),
         ]
-    findings = [ok("settings", repr(settings)), _check_state_dir(settings), *_check_bootstrap(settings)]
+    findings = [ok("settings", str(settings)), _check_state_dir(settings), *_check_bootstrap(settings)]
     findings += await check_redis(settings)
     findings += await check_gateway(settings)
     return findings

@@ -42,17 +42,21 @@ async def _of_tenant(
         refusal = Refusal(Reason.SUSPENDED, "suspended")
         decision = answers.refuse(known.snapshot, refusal, tenant=tenant)
     else:
-        unused = keys.tenant_quota(known.environment, tenant, UNUSED)
+        unused = keys.tenant_quota(known.environment, rules.root or tenant, UNUSED)
         answer = await peeker.peek(domain, demand, unused)
         decision = decide(known, answers, demand, answer)
         decision = replace(decision, tenant=tenant)
-    facts = (f"tenant         {_standing(rules)}",)
+    facts = [f"tenant         {_standing(rules)}"]
+    if parents := dict.fromkeys(quota.tenant for quota in rules.inherited):
+        facts.append(
+            f"belongs to     {', '.join(repr(parent) for parent in parents)}, whose quotas bind it too"
+        )
     return explanation(
         known,
         peeker,
         f"a request of tenant {tenant!r}",
-        facts,
-        rules.quotas,
+        tuple(facts),
+        tuple(quota.limit for quota in rules.of(tenant)),
         demand,
         decision,
         subject,

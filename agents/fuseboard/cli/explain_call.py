@@ -48,7 +48,7 @@ async def explain_call(
     decision = _decide(known, answers, gate, tenant, costs, answer, override)
     limits: tuple[Limit, ...] = found.vendor_limits
     if rules is not None:
-        limits += tuple(quota for quota in rules.quotas if quota.dependency == dependency)
+        limits += tuple(quota.limit for quota in rules.of(tenant) if quota.limit.dependency == dependency)
     facts = [
         f"dependency     {'registered' if registered else 'not registered: the default breaker guards it'}"
     ]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fuseboard.configuration.clock import ServerClock
@@ -9,7 +10,7 @@ from fuseboard.configuration.disk import Disk, DiskError
 from fuseboard.configuration.offer import Offer, OfferError, read_offer
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.configuration.source import Source
-from fuseboard.configuration.stored import read_configuration
+from fuseboard.configuration.stored import Stored, read_configuration
 from fuseboard.contract.words import ConfigSource
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
@@ -48,13 +49,11 @@ async def learn(settings: AgentSettings, *, tenant: str = "") -> Known:
 async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) -> Offer | None:
     source = Source(url=settings.redis_url, environment=settings.environment)
     try:
-        stored = await read_configuration(
-            await source.locate(),
-            settings.environment,
-            tenants=(tenant,) if tenant else (),
-            with_policy=True,
-            clock=clock,
-        )
+        redis = await source.locate()
+        stored = await _read(redis, settings, (tenant,) if tenant else (), clock)
+        record = stored.tenants.get(tenant) if stored is not None else None
+        if record is not None and record.parents:
+            stored = await _read(redis, settings, (tenant, *record.parents), clock)
     finally:
         await source.close()
     if stored is None:
@@ -65,6 +64,14 @@ async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) ->
         document=stored.document,
         tenants=stored.tenants,
         source=ConfigSource.REDIS,
+    )
+
+
+async def _read(
+    redis: Redis, settings: AgentSettings, tenants: tuple[str, ...], clock: ServerClock
+) -> Stored | None:
+    return await read_configuration(
+        redis, settings.environment, tenants=tenants, with_policy=True, clock=clock
     )
 
 

@@ -7,13 +7,16 @@ step between two decisions, without a lock on their path.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain, islice
+from time import monotonic
+
+import msgspec
 
 from fuseboard.configuration.clock import ServerClock
 from fuseboard.configuration.offer import Offer, OfferError
 from fuseboard.configuration.snapshot import Snapshot, TenantRules, TenantTable, built_in
-from fuseboard.contract.policy import ConfigHead, Override
+from fuseboard.contract.policy import ConfigHead, Override, Policy
 from fuseboard.contract.sync import Applied
 from fuseboard.contract.words import ConfigSource, ConfigStatus
 
@@ -54,7 +57,12 @@ class Configuration:
         self._complete = self.snapshot.head
         self._behind: dict[str, None] = {}
         self._wanted: dict[str, None] = {}
+        #: The policy of that head as it was offered, and what gateways hold beside it.
+        self._policy = self.snapshot.policy
+        self._held: Mapping[str, Override] = {}
         self._listeners: list[Callable[[Snapshot], None]] = []
+        #: Dependency -> the revision up to which holds on it were ended without a new document.
+        self._released: dict[str, int] = {}
 
     # What is in force
 
@@ -76,14 +84,25 @@ class Configuration:
         return not self._behind
 
     def override_in_force(self, dependency: str) -> Override | None:
-        """The override of a dependency, unless it has expired by server time."""
+        """The override of a dependency, unless it has expired by server time, or was ended."""
         found = self.snapshot.dependency(dependency)
         if found is None or found.override is None:
             return None
-        return found.override if found.override.expires_at_us > self.clock.now_us() else None
+        held = found.override
+        if held.expires_at_us <= self.clock.now_us() or held.revision <= self._released.get(dependency, -1):
+            return None
+        return held
+
+    def release(self, dependency: str, made_in: int, ended_in: int) -> bool:
+        """The hold of revision ``made_in`` was ended in ``ended_in``; ``False`` when that is older."""
+        if ended_in <= made_in:
+            return False
+        self._released[dependency] = made_in
+        logger.warning("override.ended dependency=%s, as Redis says, without a new document", dependency)
+        return True
 
     def listen(self, listener: Callable[[Snapshot], None]) -> None:
-        """Call ``listener`` on the loop after each change of head. It must not raise."""
+        """Call ``listener`` on the loop after each change of head or holds. It must not raise."""
         self._listeners.append(listener)
 
     # Tenants met for the first time
@@ -94,24 +113,28 @@ class Configuration:
         Without a usable store, or when the answer is late, the default tier decides this time;
         the record is taken up as soon as it comes, from Redis or with the next beat.
         """
-        rules = self.snapshot.quotas_of(tenant)
-        if rules.met:
-            return rules
-        self.want(tenant)
-        batch = self.fetch() if self.fetch is not None else None
-        if batch is None:
-            return rules
-        # Not wait_for: a caller that gives up must not cancel what others wait for.
-        await asyncio.wait({batch}, timeout=self.snapshot.tuning.store_deadline_us / 1e6)
+        until = monotonic() + self.snapshot.tuning.store_deadline_us / 1e6
+        for _ in range(2):  # its record, and then its parents' at once
+            if self.snapshot.quotas_of(tenant).met:
+                break
+            self.want(tenant)
+            batch = self.fetch() if self.fetch is not None else None
+            if batch is None:
+                break
+            # Not wait_for: a caller that gives up must not cancel what others wait for.
+            await asyncio.wait({batch}, timeout=max(0.0, until - monotonic()))
         return self.snapshot.quotas_of(tenant)
 
     def want(self, tenant: str) -> None:
-        """Remember a tenant without a record; the longest wanted is forgotten first."""
-        if tenant in self.snapshot.tenants or tenant in self._wanted:
-            return
-        if len(self._wanted) >= WANTED_TENANTS:
-            self._wanted.pop(next(iter(self._wanted)))
-        self._wanted[tenant] = None
+        """Remember a tenant without a record, or its parents; the longest wanted is forgotten first."""
+        for name in self.snapshot.missing(tenant):
+            self._want(name)
+
+    def _want(self, tenant: str) -> None:
+        if tenant not in self._wanted:
+            if len(self._wanted) >= WANTED_TENANTS:
+                self._wanted.pop(next(iter(self._wanted)))
+            self._wanted[tenant] = None
 
     def wanted(self, limit: int = WANTED_TENANTS) -> tuple[str, ...]:
         """Tenants to ask for: those just met, then those whose records may be out of date."""
@@ -157,12 +180,28 @@ class Configuration:
         if not offer.complete:
             self._behind = dict.fromkeys(tenants)
         self._take(tenants, offer)
-        policy = offer.policy or self.snapshot.policy
+        self._policy = offer.policy or self._policy
         self.document = offer.document or self.document
-        self.snapshot = Snapshot(head=offer.head, policy=policy, source=offer.source, tenants=tenants)
         self._rejected_from = offer.source
-        self.changes += 1
+        self._stand(head=offer.head, source=offer.source, tenants=tenants)
         self._settle(offer)
+        self._tell()
+
+    def hold(self, held: Mapping[str, Override]) -> None:
+        """Lay upon the policy what gateways hold beside it; whatever they said before is over."""
+        if held == self._held:
+            return
+        self._held = held
+        now = self.snapshot
+        self._stand(head=now.head, source=now.source, tenants=now.tenants)
+        self._tell()
+
+    def _stand(self, *, head: ConfigHead, source: ConfigSource, tenants: TenantTable) -> None:
+        policy = _with_overrides(self._policy, self._held)
+        self.snapshot = Snapshot(head=head, policy=policy, source=source, tenants=tenants)
+        self.changes += 1
+
+    def _tell(self) -> None:
         for listener in self._listeners:
             listener(self.snapshot)
 
@@ -177,11 +216,18 @@ class Configuration:
     def _take(self, tenants: TenantTable, offer: Offer) -> None:
         # A beat lists every change of the fleet; a pod keeps those of the tenants it serves.
         everyone = offer.source in (ConfigSource.DISK, ConfigSource.BOOTSTRAP)
+        parents: dict[str, None] = {}
         for tenant, record in offer.tenants.items():
             if everyone or tenant in tenants or tenant in self._wanted:
                 tenants.put(tenant, record)
+                parents |= dict.fromkeys(record.parents if record is not None else ())
             self._wanted.pop(tenant, None)
             self._behind.pop(tenant, None)
+        for parent in parents:
+            if parent not in tenants and parent in offer.tenants:
+                tenants.put(parent, offer.tenants[parent])
+            elif parent not in tenants:
+                self._want(parent)
 
     def _settle(self, offer: Offer) -> None:
         # A refusal stands until the source that was refused offers something good: the copy in
@@ -190,3 +236,13 @@ class Configuration:
             self._status, self._error, self._rejected_from = ConfigStatus.APPLIED, "", None
         if not self._behind:
             self._complete = offer.head
+
+
+def _with_overrides(policy: Policy, overrides: Mapping[str, Override]) -> Policy:
+    if not overrides:
+        return policy
+    dependencies = tuple(
+        msgspec.structs.replace(known, override=overrides.get(known.name, known.override))
+        for known in policy.dependencies
+    )
+    return msgspec.structs.replace(policy, dependencies=dependencies)

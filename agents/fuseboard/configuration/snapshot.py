@@ -1,7 +1,9 @@
 """One configuration, with the lookups a decision needs worked out beforehand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+import msgspec
 
 from fuseboard.contract.policy import (
     ConfigHead,
@@ -21,6 +23,17 @@ from fuseboard.contract.words import ConfigSource
 HELD_TENANTS = 20_000
 
 
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A quota, and the tenant whose counter it is."""
+
+    #: Named ``acme/requests`` where it is inherited: two levels may have quotas of one name.
+    limit: Limit
+    tenant: str
+    #: Its name where it is kept.
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRules:
     """What decides the requests of one tenant."""
@@ -29,21 +42,39 @@ class TenantRules:
     priority: int
     suspended: bool
     quotas: tuple[Limit, ...]
+    #: Those of its parents, the nearest first, which its requests are charged to as well.
+    inherited: tuple[Quota, ...] = ()
+    #: The topmost of its parents, in whose domain its counters are; empty when it has none.
+    root: str = ""
     #: A tenant somebody registered; others get the default tier.
     known: bool
-    #: Whether its record was looked up at all; if not, ``await configuration.meet(tenant)``.
+    #: Whether its record and its parents' were looked up; if not, ``await configuration.meet(tenant)``.
     met: bool
+
+    def of(self, tenant: str) -> Iterator[Quota]:
+        """All that bind ``tenant``, whose rules these are."""
+        for limit in self.quotas:
+            yield Quota(limit, tenant, limit.name)
+        yield from self.inherited
 
 
 class _Held:
     """A record, and the rules made of it under one snapshot."""
 
-    __slots__ = ("record", "rules", "under")
+    __slots__ = ("changes", "passed_on", "record", "rules", "under")
 
     def __init__(self, record: TenantRecord | None) -> None:
         self.record = record
         self.rules: TenantRules | None = None
         self.under: Snapshot | None = None
+        #: How often records had been replaced by then.
+        self.changes = 0
+        #: Its quotas as those have them who belong to it, and the snapshot they were made under.
+        self.passed_on: tuple[Snapshot, tuple[Quota, ...]] | None = None
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        return self.record.parents if self.record is not None else ()
 
 
 class TenantTable:
@@ -51,15 +82,18 @@ class TenantTable:
 
     ``None`` is an answer too: nobody registered this tenant. Two generations instead of an
     order, so that a hit costs one dict lookup: when the young one is full it becomes the old
-    one, and what was not used since is dropped.
+    one, and what was not used since is dropped. Parents are never in an older generation than
+    those who belong to them.
     """
 
-    __slots__ = ("_capacity", "_old", "_young")
+    __slots__ = ("_capacity", "_old", "_young", "changes")
 
     def __init__(self, capacity: int = HELD_TENANTS) -> None:
         self._capacity = capacity
         self._young: dict[str, _Held] = {}
         self._old: dict[str, _Held] = {}
+        #: Rises when a record is replaced: rules of others may have been made of it.
+        self.changes = 0
 
     def find(self, tenant: str) -> _Held | None:
         held = self._young.get(tenant)
@@ -70,17 +104,22 @@ class TenantTable:
         return held
 
     def put(self, tenant: str, record: TenantRecord | None) -> None:
+        self.changes += tenant in self
         self._keep(tenant, _Held(record))
 
     def _keep(self, tenant: str, held: _Held) -> None:
         if tenant not in self._young and len(self._young) >= self._capacity // 2:
             self._old, self._young = self._young, {}
         self._young[tenant] = held
+        for parent in held.parents:
+            if parent not in self._young and (above := self._old.get(parent)) is not None:
+                self._keep(parent, above)
 
     def copy(self) -> "TenantTable":
         table = TenantTable(self._capacity)
         table._young = self._young.copy()
         table._old = self._old.copy()
+        table.changes = self.changes
         return table
 
     def as_dict(self) -> dict[str, TenantRecord | None]:
@@ -123,11 +162,46 @@ class Snapshot:
         if held is None:
             return self._default
         # Resolved on first use: resolving 20,000 tenants with every edit would hold up the loop.
-        if held.rules is None or held.under is not self:
-            tier = self._tiers.get(held.record.tier) if held.record is not None else None
-            tier = tier or self._tiers[self.policy.default_tier]
-            held.rules, held.under = _rules(tier, held.record, self.tuning, met=True), self
+        if held.rules is None or held.under is not self or held.changes != self.tenants.changes:
+            return self._resolve(held)
         return held.rules
+
+    def missing(self, tenant: str) -> list[str]:
+        """Whose records are lacking for the rules of a tenant."""
+        held = self.tenants.find(tenant)
+        if held is None:
+            return [tenant]
+        return [parent for parent in held.parents if parent not in self.tenants]
+
+    def _resolve(self, held: _Held) -> TenantRules:
+        above = [(parent, self.tenants.find(parent)) for parent in reversed(held.parents)]
+        rules = _rules(
+            self._tier_of(held.record),
+            held.record,
+            self.tuning,
+            met=all(found is not None for _, found in above),
+            inherited=tuple(
+                quota
+                for parent, found in above
+                if found and found.record
+                for quota in self._passed_on(parent, found)
+            ),
+            suspended=any(found.record.suspended for _, found in above if found and found.record),
+        )
+        if rules.met:
+            held.rules, held.under, held.changes = rules, self, self.tenants.changes
+        return rules
+
+    def _tier_of(self, record: TenantRecord | None) -> Tier:
+        found = self._tiers.get(record.tier) if record is not None else None
+        return found or self._tiers[self.policy.default_tier]
+
+    def _passed_on(self, tenant: str, held: _Held) -> tuple[Quota, ...]:
+        """The quotas of ``tenant`` itself, for those who belong to it; the same objects for all of them."""
+        if held.passed_on is None or held.passed_on[0] is not self:
+            own = _rules(self._tier_of(held.record), held.record, self.tuning, met=True).quotas
+            held.passed_on = self, tuple(_named_below(tenant, own))
+        return held.passed_on[1]
 
     def dependency(self, name: str) -> Dependency | None:
         return self._dependencies.get(name)
@@ -140,7 +214,20 @@ def built_in(environment: str) -> Snapshot:
     return Snapshot(head=head, policy=policy, source=ConfigSource.BUILT_IN)
 
 
-def _rules(tier: Tier, record: TenantRecord | None, tuning: Tuning, *, met: bool) -> TenantRules:
+def _named_below(tenant: str, quotas: Iterable[Limit]) -> Iterator[Quota]:
+    for limit in quotas:
+        yield Quota(msgspec.structs.replace(limit, name=f"{tenant}/{limit.name}"), tenant, limit.name)
+
+
+def _rules(
+    tier: Tier,
+    record: TenantRecord | None,
+    tuning: Tuning,
+    *,
+    met: bool,
+    inherited: tuple[Quota, ...] = (),
+    suspended: bool = False,
+) -> TenantRules:
     """A tenant's own quotas replace those of its tier by name, and may add others."""
     given = record.quotas if record is not None else ()
     own = {quota.name: settled_limit(quota, tuning) for quota in given}
@@ -148,8 +235,10 @@ def _rules(tier: Tier, record: TenantRecord | None, tuning: Tuning, *, met: bool
     return TenantRules(
         tier=tier.name,
         priority=tier.priority,
-        suspended=record is not None and record.suspended,
+        suspended=suspended or (record is not None and record.suspended),
         quotas=(*quotas, *own.values()),
+        inherited=inherited,
+        root=record.parents[0] if record is not None and record.parents else "",
         known=record is not None,
         met=met,
     )

@@ -120,6 +120,12 @@ def tenant_quota(environment: str, tenant: str, quota: str, *values: str) -> str
     return f"{key}:{values_digest(values)}" if values else key
 
 
+def member_quota(environment: str, root: str, tenant: str, quota: str, *values: str) -> str:
+    """A quota of a tenant that belongs to ``root``: in the root's domain, to be decided with its quotas."""
+    key = f"fb1:{environment}:{{t:{subject_digest(root)}}}:of:{subject_digest(tenant)}:quota:{quota}"
+    return f"{key}:{values_digest(values)}" if values else key
+
+
 def subject_limit(environment: str, subject: str, limit: str) -> str:
     """The domain of an address or key that belongs to no tenant."""
     return f"fb1:{environment}:{{i:{subject_digest(subject)}}}:limit:{limit}"

@@ -24,6 +24,7 @@ from fuseboard.contract.words import (
     OverrideMode,
     Period,
     Slug,
+    Subject,
 )
 
 Count = Annotated[int, Meta(ge=0, le=MAX_LIMIT)]
@@ -32,6 +33,9 @@ Positive = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
 Milliseconds = Annotated[int, Meta(ge=1, le=400 * 86_400_000)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
+
+#: Levels above a tenant: organisation and team, of a user.
+MAX_PARENTS = 2
 
 #: Calls leased in advance are made within this time.
 LEASE_MS = 500
@@ -92,6 +96,9 @@ class TenantRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     suspended: bool = False
     #: Quotas that replace those of the tier with the same name.
     quotas: tuple[Limit, ...] = ()
+    #: The tenants it belongs to, the topmost first: an organisation, a team. What it asks for is
+    #: charged to their quotas too.
+    parents: Annotated[tuple[Subject, ...], Meta(max_length=MAX_PARENTS)] = ()
 
 
 class BreakerPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -243,6 +250,7 @@ def encode_tenant(record: TenantRecord) -> bytes:
 def decode_tenant(document: bytes | msgspec.Raw) -> TenantRecord:
     record = _tenant_decoder.decode(document)
     _check_limits("quotas", record.quotas)
+    _refuse_duplicates("parents", list(record.parents))
     return record
 
 

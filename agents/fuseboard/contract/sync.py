@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from fuseboard.contract.policy import ConfigHead, TenantRecord
+from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.words import (
     BreakerState,
@@ -22,6 +22,7 @@ from fuseboard.contract.words import (
     Name,
     OverrideMode,
     Reason,
+    Slug,
     Subject,
 )
 
@@ -84,12 +85,26 @@ class DependencyCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     refused: dict[Reason, Total] = msgspec.field(default_factory=dict)
 
 
+class RuleCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Requests that one rule bound since the process started."""
+
+    rule: Name
+    #: Allowed or not; ``None`` for every request of the tenant it is listed for.
+    asked: Total | None = None
+    #: Of those, the ones this rule refused.
+    refused: Total = 0
+    #: Calls a shadow rule let through and would have refused, where Redis decided.
+    shadow: Total = 0
+
+
 class TenantCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Requests of one tenant since the process started."""
 
     tenant: Subject
     allowed: Total = 0
     refused: Total = 0
+    #: By rule, of the busiest only.
+    rules: Annotated[tuple[RuleCounters, ...], Meta(max_length=100)] = ()
 
 
 class StoreCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -114,6 +129,8 @@ class Counters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     dependencies: Annotated[tuple[DependencyCounters, ...], Meta(max_length=500)] = ()
     #: The busiest tenants only; ``requests`` and ``refused`` hold the totals.
     tenants: Annotated[tuple[TenantCounters, ...], Meta(max_length=100)] = ()
+    #: By rule, of all tenants together, also those that are not listed.
+    rules: Annotated[tuple[RuleCounters, ...], Meta(max_length=100)] = ()
 
 
 class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -170,6 +187,9 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: ShareLease | None = None
     #: What this server pretends, and how long; ``None`` for nothing, or nothing any more.
     drill: Drill | None = None
+    #: Breakers that are held without a revision, in gateways' memory, while neither Postgres nor Redis
+    #: is there to take it: laid upon the policy of whatever head the server has.
+    held: dict[Slug, Override] = msgspec.field(default_factory=dict)
 
 
 class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,6 +8,7 @@ import json
 import random
 from functools import lru_cache
 from math import ceil
+from urllib.parse import quote
 
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import Decision, LimitStatus
@@ -22,6 +23,9 @@ SUSPENDED = "urn:fuseboard:problem:suspended"
 
 #: The caller used what it was given; with any other reason the service itself is short.
 _CALLERS_OWN = {Reason.QUOTA, Reason.CONCURRENCY, Reason.LOCAL_RATE, Reason.BUDGET_SPENT}
+
+#: What may stand in a header's string as it is, beside letters and digits.
+_PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 
 #: Callers refused together are spread by up to this much, so that they do not return together.
 _RETRY_JITTER = 0.1
@@ -110,8 +114,14 @@ def problem(decision: Decision) -> dict[str, object]:
 
 
 @lru_cache(maxsize=1024)
+def _quoted(name: str) -> str:
+    """As a header's string; the tenant in an inherited quota's name may be spelled with anything."""
+    return f'"{quote(name, safe=_PLAIN)}"'
+
+
+@lru_cache(maxsize=1024)
 def _policy(name: str, limit: int, window_ms: int, algorithm: Algorithm) -> str:
-    text = f'"{name}";q={limit}'
+    text = f"{_quoted(name)};q={limit}"
     if algorithm is Algorithm.CONCURRENCY:
         return f'{text};qu="concurrent-requests"'
     # Only whole seconds can be said; a window of 1.5 s is left out rather than rounded.
@@ -124,13 +134,13 @@ def _pairs_of_one(
 ) -> tuple[tuple[bytes, bytes], bytes]:
     """The header of the policy, and how that of its state begins."""
     policy = _policy(name, limit, window_ms, algorithm).encode()
-    return (b"ratelimit-policy", policy), f'"{name}";r='.encode()
+    return (b"ratelimit-policy", policy), f"{_quoted(name)};r=".encode()
 
 
 def _state(limit: LimitStatus, decision: Decision) -> str:
     waits = limit.name == decision.rule and decision.retry_after_ms
     wait = f";t={ceil(decision.retry_after_ms / 1000)}" if waits else ""
-    return f'"{limit.name}";r={max(0, limit.remaining or 0)}{wait}'
+    return f"{_quoted(limit.name)};r={max(0, limit.remaining or 0)}{wait}"
 
 
 def _legacy(known: list[LimitStatus], decision: Decision) -> Headers:

@@ -12,12 +12,13 @@ from heapq import nlargest
 from fuseboard.contract.sync import LATENCY_EDGES_US, DependencyCounters, StoreCounters, TenantCounters
 from fuseboard.contract.sync import Counters as WireCounters
 from fuseboard.contract.words import Outcome, Reason
+from fuseboard.reporting.request_tallies import RequestTallies, RequestTally
 
-#: Tenants counted one by one; requests of further ones are counted in the totals only.
-MAX_TENANTS = 10_000
 MAX_DEPENDENCIES = 500
 #: Tenants in a beat: the busiest of late.
 BUSIEST_TENANTS = 50
+#: Of those, the ones whose requests a beat tells by rule, too.
+BUSIEST_BY_RULE = 25
 
 #: How much of a tenant's activity one beat later still counts, so that the list is steady.
 _ACTIVITY_DECAY = 0.8
@@ -35,7 +36,6 @@ class Counters:
     """Totals only: the gateway takes the differences, so a lost beat costs nothing."""
 
     def __init__(self) -> None:
-        self.requests = 0
         self.unknown_tenants = 0
         self.local_decisions = 0
         self.store_answers = 0
@@ -43,35 +43,40 @@ class Counters:
         self.store_errors = 0
         self.latency = [0] * (len(LATENCY_EDGES_US) + 1)
         self._refused = dict.fromkeys(Reason, 0)
-        self._allowed_of: dict[str, int] = {}
-        self._refused_of: dict[str, int] = {}
         self._dependencies: dict[str, _Dependency] = {}
+        self._tallies = RequestTallies()
         # Belongs to whoever calls ``wire``: total at the last call, and decayed activity.
         self._activity: dict[str, tuple[int, float]] = {}
 
     # Called by the event loop
 
-    def request(self, tenant: str, allowed: bool, reason: Reason | None) -> None:
-        """One request of a tenant was decided."""
-        self.requests += 1
-        if not allowed and reason is not None:
-            self._refused[reason] += 1
-        counts = self._allowed_of
-        if tenant not in counts:
-            if len(counts) >= MAX_TENANTS:
-                return
-            counts[tenant] = 0
-        if allowed:
-            counts[tenant] += 1
-        else:
-            self._refused_of[tenant] = self._refused_of.get(tenant, 0) + 1
+    def tally(self, tenant: str, rules: tuple[str, ...]) -> RequestTally:
+        """Where requests of a tenant that these rules bind are counted; keep it for the next ones."""
+        return self._tallies.find(tenant, rules)
 
-    def requests_allowed(self, tenant: str, times: int) -> None:
-        """Requests of a tenant that were allowed, counted together."""
-        self.requests += times
-        counts = self._allowed_of
-        if tenant in counts or len(counts) < MAX_TENANTS:
-            counts[tenant] = counts.get(tenant, 0) + times
+    def tally_above(self, tenant: str, rules: tuple[str, ...]) -> RequestTally:
+        """The same for requests of those who belong to ``tenant``."""
+        return self._tallies.find(tenant, rules, below=True)
+
+    def request(
+        self,
+        tenant: str,
+        allowed: bool,
+        reason: Reason | None,
+        rules: tuple[str, ...] = (),
+        rule: str = "",
+    ) -> None:
+        """One request of a tenant was decided: ``rules`` bound it, and ``rule`` refused it."""
+        tally = self.tally(tenant, rules)
+        if allowed:
+            tally.allowed += 1
+        else:
+            self.request_refused(tally, reason, rule)
+
+    def request_refused(self, tally: RequestTally, reason: Reason | None, rule: str) -> None:
+        if reason is not None:
+            self._refused[reason] += 1
+        tally.refuse(rule)
 
     def call(self, dependency: str, outcome: Outcome) -> None:
         """One call to a dependency ended."""
@@ -114,6 +119,10 @@ class Counters:
 
     # Called by one reader, the sync thread
 
+    @property
+    def requests(self) -> int:
+        return self._tallies.total()
+
     def wire(self) -> WireCounters:
         """The totals as they travel. One caller at a time."""
         return WireCounters(
@@ -139,20 +148,25 @@ class Counters:
                 for name, counts in self._dependencies.copy().items()
             ),
             tenants=self._busiest(),
+            rules=self._tallies.rules_of_all(),
         )
 
     def _busiest(self) -> tuple[TenantCounters, ...]:
-        allowed, refused = self._allowed_of.copy(), self._refused_of.copy()
+        counted = self._tallies.by_tenant()
         activity: dict[str, tuple[int, float]] = {}
-        for tenant, count in allowed.items():
-            total = count + refused.get(tenant, 0)
+        for tenant, (allowed, refused) in counted.items():
             seen, score = self._activity.get(tenant, (0, 0.0))
-            activity[tenant] = (total, score * _ACTIVITY_DECAY + total - seen)
+            activity[tenant] = (allowed + refused, score * _ACTIVITY_DECAY + allowed + refused - seen)
         self._activity = activity
         busiest = nlargest(BUSIEST_TENANTS, activity, key=lambda tenant: activity[tenant][1])
         return tuple(
-            TenantCounters(tenant=tenant, allowed=allowed[tenant], refused=refused.get(tenant, 0))
-            for tenant in busiest
+            TenantCounters(
+                tenant=tenant,
+                allowed=counted[tenant][0],
+                refused=counted[tenant][1],
+                rules=self._tallies.rules_of(tenant) if place < BUSIEST_BY_RULE else (),
+            )
+            for place, tenant in enumerate(busiest)
         )
 
 

@@ -212,7 +212,7 @@ class ClusterStore:
                 f"{', '.join(missing)}"
             )
         if self._trouble != before:
-            log.warning("cluster.nodes", extra={"trouble": self._trouble or "none"})
+            log.warning("cluster.nodes: %s", self._trouble or "all primaries can be asked again")
             self._news()
 
 

@@ -54,7 +54,7 @@ class DrillStore:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(until - monotonic(), self._end)
         if begins:
-            log.warning("drill.begun", extra={"kind": drill.kind, "for_s": round(until - monotonic(), 1)})
+            log.warning("drill.begun: Redis is taken to be %s for %.1f s", drill.kind, until - monotonic())
             if drill.kind is DrillKind.GONE:
                 self._lost(ConnectionRefusedError(_GONE))
             self._news()

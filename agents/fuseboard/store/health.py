@@ -40,6 +40,7 @@ RETURN_SPREAD_S = 1.0
 
 #: A probe, connecting included, may take this long: it hurts nobody.
 PROBE_TIMEOUT_S = 1.0
+_NOT_CONNECTED = "not connected yet"
 
 
 class StoreHealth:
@@ -67,7 +68,7 @@ class StoreHealth:
         self._ramp_ends = 0.0
         self._ramp_length = 1.0
         self.mode: Mode = Mode.LOCAL
-        self._cause = "not connected yet"
+        self._cause = _NOT_CONNECTED
         self.since = monotonic()
         #: Awaited when Redis answers again, before anything of it is spent.
         self.before_ramp: Callable[[], Awaitable[None]] = _nothing
@@ -170,7 +171,9 @@ class StoreHealth:
         self._wake.set()
 
     def _change(self, mode: Mode, cause: str) -> None:
-        log.warning("mode changed", extra={"was": self.mode, "mode": mode, "cause": cause})
+        # A start is no news; what follows is, until Redis answers for good.
+        level = logging.INFO if self._cause == _NOT_CONNECTED and mode is Mode.SHARED else logging.WARNING
+        log.log(level, "store.mode %s, was %s: %s", mode, self.mode, cause)
         self.mode, self._cause, self.since = mode, cause, monotonic()
         self._failures.clear()
         self._timeouts.clear()

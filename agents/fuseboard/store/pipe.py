@@ -16,7 +16,7 @@ import hiredis
 
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word, pack
-from fuseboard.store.scripts import ADMIT, REPORT, SETTLE
+from fuseboard.store.scripts import ADMIT, DRAIN, REPORT, SETTLE
 from fuseboard.store.tls import tls_context
 
 OnLost = Callable[["Pipe", Exception | None], None]
@@ -120,7 +120,7 @@ async def open_pipe(url: StoreUrl, address: Address | None, on_lost: OnLost, *, 
             _, pipe = await loop.create_connection(lambda: Pipe(on_lost), *address, ssl=context)
         for command in _greeting(url):
             await pipe.insist(*command)
-        for script in (ADMIT, REPORT, SETTLE) if scripts else ():
+        for script in (ADMIT, REPORT, SETTLE, DRAIN) if scripts else ():
             await pipe.insist("SCRIPT", "LOAD", script.text)
     except BaseException:
         if pipe is not None:

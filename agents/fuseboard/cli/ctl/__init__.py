@@ -15,9 +15,9 @@ import argparse
 import sys
 from typing import TypeAlias
 
-from fuseboard.cli.ctl import breakers, completion, fleet, plans, tenants
+from fuseboard.cli.ctl import breakers, completion, fleet, plans, requests, templates, tenants
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.failing import Exit, Failed
+from fuseboard.cli.ctl.failing import Exit, Failed, Waits
 from fuseboard.cli.ctl.settings import CtlSettings
 
 
@@ -29,6 +29,8 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     try:
         client = Client(CtlSettings.from_env(environment=given.environment))
         code = given.does(client, given)
+    except Waits as waiting:
+        return requests.waits(given, waiting.content)
     except Failed as failure:
         sys.stderr.write(f"fuseboard ctl: {failure}\n")
         return failure.code
@@ -41,6 +43,8 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return Exit(code or Exit.DONE)
 
 
+_ALGORITHMS = ("token_bucket", "sliding_window", "concurrency")
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -49,8 +53,10 @@ def add_to(commands: Commands) -> None:
     ctl.add_argument("--environment", default="", help="in place of FUSEBOARD_ENVIRONMENT, or production")
     wanted = ctl.add_subparsers(dest="ctl", required=True, metavar="COMMAND")
     _add_plans(wanted)
+    _add_requests(wanted)
     _add_breakers(wanted)
     _add_tenants(wanted)
+    _add_templates(wanted)
     _add_fleet(wanted)
     shells = wanted.add_parser("completion", help="print a script that completes these commands")
     shells.add_argument("shell", choices=completion.SHELLS)
@@ -90,6 +96,22 @@ def _add_plans(wanted: Commands) -> None:
     back.add_argument("to", type=int, metavar="revision")
 
 
+def _add_requests(wanted: Commands) -> None:
+    listed = _command(wanted, "requests", requests.listing, "edits that wait for approval, or one of them")
+    listed.add_argument("number", type=int, nargs="?", metavar="request")
+    listed.add_argument("--state", default="", help="open, approved, applied, rejected, withdrawn, expired")
+    listed.add_argument("--limit", type=int, default=20)
+    agreed = _command(wanted, "approve", requests.approve, "agree to somebody else's request, as it is shown")
+    agreed.add_argument("--note", default="", help="a word about it")
+    agreed.add_argument("--yes", action="store_true", help="do not ask")
+    no = _command(wanted, "reject", requests.reject, "say no to somebody else's request", reason=True)
+    back = _command(wanted, "withdraw", requests.withdraw, "take your own request back", reason=True)
+    anew = _command(wanted, "rebase", requests.rebase, "make a request anew on the newest configuration")
+    made = _command(wanted, "apply-request", requests.make, "make an approved request a revision")
+    for parser in (agreed, no, back, anew, made):
+        parser.add_argument("number", type=int, metavar="request")
+
+
 def _add_breakers(wanted: Commands) -> None:
     _command(wanted, "breakers", breakers.show, "all breakers, and who holds them")
     trip = _command(wanted, "trip", breakers.hold, "hold a breaker open: no call is made", reason=True)
@@ -127,9 +149,8 @@ def _add_tenants(wanted: Commands) -> None:
     put.add_argument("--tier", default="", help="of a tier, in place of a tenant")
     for name in ("limit", "window-s", "burst", "if-version"):
         put.add_argument(f"--{name}", type=int, metavar="N")
-    put.add_argument(
-        "--algorithm", choices=("token_bucket", "sliding_window", "concurrency"), default="", metavar="NAME"
-    )
+    put.add_argument("--algorithm", choices=_ALGORITHMS, default="", metavar="NAME")
+    put.add_argument("--template", metavar="NAME", help="follow it in all that is not given; '' ends that")
     put.add_argument(
         "--for",
         dest="lasts",
@@ -147,6 +168,25 @@ def _add_tenants(wanted: Commands) -> None:
     listed = _command(about, "list", tenants.listing, "tenants, by key")
     for name in ("tier", "prefix", "search"):
         listed.add_argument(f"--{name}", default="")
+
+
+def _add_templates(wanted: Commands) -> None:
+    template = wanted.add_parser("template", help="values that many limits follow")
+    about = template.add_subparsers(dest="template_command", required=True, metavar="COMMAND")
+    _command(about, "list", templates.listing, "templates, and how many limits follow each")
+    _command(about, "show", templates.show, "a template and who follows it").add_argument("template")
+    put = _command(about, "set", templates.set_template, "what is not given stays as it is", reason=True)
+    for name in ("limit", "window-s", "burst"):
+        put.add_argument(f"--{name}", type=int, metavar="N")
+    put.add_argument("--title", default=None)
+    put.add_argument("--algorithm", choices=_ALGORITHMS, default="", metavar="NAME")
+    put.add_argument("--shadow", choices=("yes", "no"), default="", help="only count, or refuse")
+    put.add_argument("--dry-run", action="store_true", help="only say what it would change")
+    gone = _command(about, "remove", templates.remove, "forget a template", reason=True)
+    gone.add_argument("--keep-values", action="store_true", help="those that follow keep what they have")
+    gone.add_argument("--instead", default="", metavar="NAME", help="those that follow it follow this one")
+    for parser in (put, gone):
+        parser.add_argument("template")
 
 
 def _add_fleet(wanted: Commands) -> None:

@@ -25,7 +25,7 @@ from urllib.request import (
 import msgspec
 
 from fuseboard.cli.ctl.documents import Problem
-from fuseboard.cli.ctl.failing import Exit, Failed, code_of
+from fuseboard.cli.ctl.failing import Exit, Failed, Waits, code_of
 from fuseboard.cli.ctl.settings import CtlSettings
 from fuseboard.reporting.beat import agent_version
 from fuseboard.store.tls import tls_context
@@ -121,6 +121,8 @@ class Client:
         try:
             with self._opener.open(request, timeout=timeout_s) as answer:
                 found: bytes = answer.read(_MOST)
+                if answer.status == 202:
+                    raise Waits(found)
                 return found
         except HTTPError as error:
             with error:

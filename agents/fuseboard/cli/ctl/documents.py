@@ -15,6 +15,8 @@ class Quota(Struct, frozen=True):
     shadow: bool = False
     dependency: str = ""
     expires_at: datetime | None = None
+    #: Empty, unless it follows one.
+    template: str = ""
 
 
 class Tenant(Struct, frozen=True):
@@ -24,6 +26,8 @@ class Tenant(Struct, frozen=True):
     suspended: bool
     version: int
     quotas: tuple[Quota, ...]
+    #: The tenant it belongs to; empty for none.
+    parent: str = ""
 
 
 class TenantPage(Struct, frozen=True):

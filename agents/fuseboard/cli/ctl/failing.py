@@ -19,6 +19,16 @@ class Exit(IntEnum):
     UNREACHABLE = 5
     #: ``plan --detailed-exit-code``: applying it would change something.
     CHANGES = 10
+    #: It was not made yet: somebody else has to approve it first.
+    WAITS = 11
+
+
+class Waits(Exception):
+    """The edit became a change request; ``content`` is what the API said of it."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        super().__init__("it waits for approval")
 
 
 class Failed(Exception):

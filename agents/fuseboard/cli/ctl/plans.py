@@ -18,6 +18,9 @@ class Planned(Struct, frozen=True):
     revision: int
     changes: int
     text: str
+    created: int = 0
+    changed: int = 0
+    removed: int = 0
 
 
 class Replayed(Struct, frozen=True):
@@ -100,7 +103,12 @@ def apply(client: Client, given: argparse.Namespace) -> None:
 
 def export(client: Client, given: argparse.Namespace) -> None:
     query = {"format": "nginx", "header": given.header, "gateways": given.gateways} if given.nginx else {}
-    sys.stdout.buffer.write(client.raw("GET", "export", query=query))
+    text = client.raw("GET", "export", query=query)
+    if given.json:
+        # The file is no JSON: a script that asks for some gets it as the text that it is.
+        say_json({"text": text.decode()})
+    else:
+        sys.stdout.buffer.write(text)
 
 
 def revisions(client: Client, given: argparse.Namespace) -> None:

@@ -44,7 +44,8 @@ def _url(variables: Mapping[str, str]) -> str:
         _ = parts.port
     except ValueError:
         host, parts = None, urlsplit("")
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+    plain = re.fullmatch(r"[\x21-\x7e]+", url)
+    if not plain or parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
         raise Failed(Exit.USAGE, "FUSEBOARD_API_URL must be an address like https://fuseboard.example.com")
     if parts.username or parts.password:
         raise Failed(
@@ -67,7 +68,8 @@ def _token(variables: Mapping[str, str]) -> str:
         try:
             value = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = f"FUSEBOARD_API_TOKEN_FILE cannot be read: {type(error).__name__}"
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = f"FUSEBOARD_API_TOKEN_FILE cannot be read: {why}"
             raise Failed(Exit.USAGE, reason) from None
     if not value:
         raise Failed(

@@ -39,6 +39,8 @@ def show(client: Client, given: argparse.Namespace) -> None:
     say(f"{clean(tenant.key)}{f'  {clean(tenant.title)}' if tenant.title else ''}")
     standing = "suspended: every request is refused" if tenant.suspended else "its requests are counted"
     say(f"tier {tenant.tier}, version {tenant.version}, {standing}")
+    if tenant.parent:
+        say(f"belongs to {clean(tenant.parent)}, whose quotas its requests spend too")
     rows = [(quota.name, _numbers(quota), "its own") for quota in tenant.quotas]
     own = {quota.name for quota in tenant.quotas}
     tier = client.get(f"tiers/{part(tenant.tier)}", Tier)
@@ -49,26 +51,34 @@ def show(client: Client, given: argparse.Namespace) -> None:
 
 
 def set_quota(client: Client, given: argparse.Namespace) -> None:
-    """What is not given stays as it is; so do the numbers of the quota there is."""
+    """What is not given stays as it is; so do the numbers of the quota there is.
+
+    One that follows a template, or shall, has only what is given of its own.
+    """
     if given.tier:
         path = f"tiers/{part(given.tier)}"
         tier = client.get(path, Tier)
-        version, quotas, owner = tier.version, tier.quotas, f"tier {given.tier}"
+        version, quotas, owner, of_tier = tier.version, tier.quotas, f"tier {given.tier}", False
     else:
         path = f"tenants/{tenant_part(given.tenant)}"
         tenant = client.get(path, Tenant)
         version, quotas, owner = tenant.version, tenant.quotas, given.tenant
-        if all(quota.name != given.quota for quota in quotas):
+        of_tier = all(quota.name != given.quota for quota in quotas)
+        if of_tier:
             quotas = client.get(f"tiers/{part(tenant.tier)}", Tier).quotas
     before = next((quota for quota in quotas if quota.name == given.quota), None)
     body = {name: getattr(given, name) for name in _NUMBERS if getattr(given, name) is not None}
-    if before is not None:
+    follows = given.template or (before is not None and before.template and not of_tier)
+    if before is not None and not follows:
         body = {name: getattr(before, name) for name in _NUMBERS} | body
-    if missing := [name for name in _NUMBERS if name not in body]:
+    missing = [] if follows else [name for name in _NUMBERS if name not in body]
+    if missing:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise Failed(Exit.USAGE, f"{owner} has no quota {given.quota!r} yet: a new one needs {options}")
     if given.algorithm:
         body["algorithm"] = given.algorithm
+    if given.template is not None:
+        body["template"] = given.template
     if given.lasts:
         if given.tier:
             raise Failed(Exit.USAGE, "only a tenant's quota can end by itself: leave --for or --tier out")
@@ -84,7 +94,12 @@ def set_quota(client: Client, given: argparse.Namespace) -> None:
 
 
 def _change(before: Quota | None, body: dict[str, object]) -> str:
-    now = f"{body['limit']} per {body['window_s']} s, {body['burst']} at once"
+    if all(name in body for name in _NUMBERS):
+        now = f"{body['limit']} per {body['window_s']} s, {body['burst']} at once"
+    else:
+        own = ", ".join(f"{name} {body[name]}" for name in _NUMBERS if name in body) or "nothing"
+        template = body.get("template") or (before.template if before is not None else "")
+        now = f"as template {template} has it, of its own {own}"
     return f"{now} (was {_numbers(before)})" if before is not None else now
 
 
@@ -95,7 +110,9 @@ def _until(lasts: int) -> str:
 def _numbers(quota: Quota) -> str:
     until = f", until {moment(quota.expires_at)}" if quota.expires_at else ""
     at_once = f", {quota.burst} at once" if quota.algorithm == "token_bucket" else f", {quota.algorithm}"
-    return f"{quota.limit} per {quota.window_s} s{at_once}{', shadow' if quota.shadow else ''}{until}"
+    follows = f", template {quota.template}" if quota.template else ""
+    shadow = ", shadow" if quota.shadow else ""
+    return f"{quota.limit} per {quota.window_s} s{at_once}{shadow}{follows}{until}"
 
 
 def _own(tenant: Tenant) -> str:

@@ -1,0 +1,90 @@
+"""Notices that a hold is over in Redis, while the document that tells of it cannot change.
+
+With Postgres away nobody makes a new document, but a breaker may still be reset through Redis,
+which keeps `none 0 revision` in the override's place. Only such a text counts: a key that is
+gone may have been lost, and a hold must survive that.
+"""
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+
+import hiredis
+
+from fuseboard.configuration.holder import Configuration
+from fuseboard.contract import keys
+from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
+from fuseboard.store.health import StoreHealth
+
+#: While something is held: between two looks when nobody says that there is news.
+LOOK_S = 5.0
+ANSWER_S = 1.0
+
+_ENDED = re.compile(rb"^none 0 (\d{1,16})$")
+_FAILURES = (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError, NotServedError)
+
+
+class Released:
+    """Belongs to the event loop. ``on_release`` is told the dependency."""
+
+    def __init__(
+        self,
+        *,
+        configuration: Configuration,
+        store: Store,
+        health: StoreHealth,
+        on_release: Callable[[str], None],
+    ) -> None:
+        self._configuration = configuration
+        self._store = store
+        self._health = health
+        self._on_release = on_release
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._configuration.listen(lambda _: self.look())
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="fuseboard-released")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def look(self) -> None:
+        """There may be news."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            held = self._held()
+            for dependency, revision in held:
+                if self._health.usable and await self._is_over(dependency, revision):
+                    self._on_release(dependency)
+            try:
+                pause_s = LOOK_S * random.uniform(0.8, 1.2)
+                await asyncio.wait_for(self._wake.wait(), pause_s if held else None)
+            except TimeoutError:
+                continue
+            self._wake.clear()
+
+    def _held(self) -> list[tuple[str, int]]:
+        """What the document holds, with the revisions that made it so."""
+        configuration = self._configuration
+        found = [
+            (known.name, configuration.override_in_force(known.name))
+            for known in configuration.snapshot.policy.dependencies
+            if known.override is not None
+        ]
+        return [(name, override.revision) for name, override in found if override is not None]
+
+    async def _is_over(self, dependency: str, revision: int) -> bool:
+        key = keys.override(self._configuration.environment, dependency)
+        try:
+            text = await self._store.call("GET", key, timeout=ANSWER_S)
+        except _FAILURES:
+            return False  # whoever asks for decisions counts what goes wrong
+        ended = _ENDED.match(text) if isinstance(text, bytes) else None
+        return ended is not None and self._configuration.release(dependency, revision, int(ended.group(1)))

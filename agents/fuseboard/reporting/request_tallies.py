@@ -1,0 +1,129 @@
+"""Requests counted by tenant and by the rules that bound them. See ``counters`` for threads."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from fuseboard.contract.sync import RuleCounters
+
+#: Tenants counted one by one; requests of further ones are counted in the totals only.
+MAX_TENANTS = 10_000
+#: Ways in which requests of one tenant are bound: by these rules, or by those.
+MAX_WAYS = 16
+#: Rules in a beat: of each tenant, and of all together.
+MOST_OF_TENANT, MOST_OF_ALL = 5, 50
+
+
+class RequestTally:
+    """Requests of one tenant that the same rules bound; whoever decides like ones holds on to it."""
+
+    __slots__ = ("allowed", "below", "refused", "refused_by", "rules", "shadow", "tenant")
+
+    def __init__(self, tenant: str, rules: tuple[str, ...], *, below: bool = False) -> None:
+        self.tenant = tenant
+        #: Requests of those who belong to it, which are in the totals as theirs.
+        self.below = below
+        self.rules = rules
+        self.allowed = 0
+        self.refused = 0
+        #: Rule -> how many of those it refused; and calls it would have, were it no shadow.
+        self.refused_by: dict[str, int] = {}
+        self.shadow: dict[str, int] = {}
+
+    @property
+    def asked(self) -> int:
+        return self.allowed + self.refused
+
+    def refuse(self, rule: str) -> None:
+        self.refused += 1
+        if rule in self.rules:
+            self.refused_by[rule] = self.refused_by.get(rule, 0) + 1
+
+    def refuse_inherited(self, rule: str) -> None:
+        """Somebody below it was refused: that counts when it was by a rule of its own."""
+        owner, _, name = rule.rpartition("/")
+        if owner == self.tenant:
+            self.refuse(name)
+
+    def would_refuse(self, rule: str, calls: int) -> None:
+        if rule in self.rules:
+            self.shadow[rule] = self.shadow.get(rule, 0) + calls
+
+
+#: Of demands whose requests nobody counts by tenant.
+UNCOUNTED = RequestTally("", ())
+
+
+class RequestTallies:
+    """All of them, in a bounded table that only grows."""
+
+    def __init__(self) -> None:
+        self._of_tenants: dict[str, dict[tuple[str, ...], RequestTally]] = {}
+        self._below: dict[str, dict[tuple[str, ...], RequestTally]] = {}
+        self._rest = RequestTally("", ())
+
+    # Called by the event loop
+
+    def find(self, tenant: str, rules: tuple[str, ...], *, below: bool = False) -> RequestTally:
+        """The tally of these requests, of its own or of those ``below`` it.
+
+        Once there are too many tenants, there is one for all others.
+        """
+        table = self._below if below else self._of_tenants
+        ways = table.get(tenant)
+        if ways is None:
+            if len(table) >= MAX_TENANTS:
+                return UNCOUNTED if below else self._rest
+            ways = table[tenant] = {}
+        tally = ways.get(rules)
+        if tally is None:
+            if len(ways) >= MAX_WAYS and rules:
+                return self.find(tenant, (), below=below)
+            tally = ways[rules] = RequestTally(tenant, rules, below=below)
+        return tally
+
+    # Called by one reader, the sync thread
+
+    def __iter__(self) -> Iterator[RequestTally]:
+        yield self._rest
+        for table in (self._of_tenants, self._below):
+            for ways in table.copy().values():
+                yield from ways.copy().values()
+
+    def total(self) -> int:
+        return sum(tally.asked for tally in self if not tally.below)
+
+    def by_tenant(self) -> dict[str, tuple[int, int]]:
+        """Tenant -> allowed and refused, with those who belong to it."""
+        found: dict[str, tuple[int, int]] = {}
+        for tally in self:
+            if tally.tenant:
+                allowed, refused = found.get(tally.tenant, (0, 0))
+                found[tally.tenant] = allowed + tally.allowed, refused + tally.refused
+        return found
+
+    def rules_of(self, tenant: str) -> tuple[RuleCounters, ...]:
+        """By name; the first ones when there are many."""
+        tables = (self._of_tenants, self._below)
+        tallies = [tally for table in tables for tally in table.get(tenant, {}).copy().values()]
+        # Nearly always every rule bound every request, which then need not be said.
+        return _rule_counters(tallies, most=MOST_OF_TENANT, whole=len(tallies) == 1)
+
+    def rules_of_all(self) -> tuple[RuleCounters, ...]:
+        return _rule_counters((tally for tally in self if not tally.below), most=MOST_OF_ALL, whole=False)
+
+
+def _rule_counters(tallies: Iterable[RequestTally], *, most: int, whole: bool) -> tuple[RuleCounters, ...]:
+    asked: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    shadow: Counter[str] = Counter()
+    for tally in tallies:
+        for rule in tally.rules:
+            asked[rule] += tally.asked
+        refused.update(tally.refused_by.copy())
+        shadow.update(tally.shadow.copy())
+    return tuple(
+        RuleCounters(
+            rule=rule, asked=None if whole else asked[rule], refused=refused[rule], shadow=shadow[rule]
+        )
+        for rule in sorted(asked)[:most]
+    )

@@ -1,0 +1,67 @@
+"""One primary of a Cluster comes back, and with it all of its calls: no herd, although there is no ramp."""
+
+import asyncio
+import signal
+
+import msgspec
+
+from fuseboard.contract.words import FailurePolicy, Mode
+from tests.agents.redis_topologies import Cluster
+from tests.agents.servers import Server, until
+from tests.agents.test_cluster import QUOTA, fleet, is_decided_locally, policy, tenants_of
+
+SERVERS, TENANTS, CALLS = 4, 5, 50
+
+
+def counted(cluster: Cluster, command: str) -> int:
+    found = [node.client.info("commandstats").get(f"cmdstat_{command}", {}) for node in cluster.nodes]
+    return sum(int(one.get("calls", 0)) for one in found)
+
+
+async def test_a_shard_that_returns_is_told_first_and_asked_one_question_per_domain_at_a_time(
+    cluster: Cluster,
+):
+    cluster.settle()
+    cluster.flush()
+    victim = cluster.primaries()[0]
+    tenants = tenants_of(cluster, victim, TENANTS)
+    quota = msgspec.structs.replace(QUOTA, limit=100_000, failure_policy=FailurePolicy.LOCAL_SHARE)
+    async with fleet(cluster, SERVERS, policy(quota, deadline_us=100_000)) as servers:
+
+        async def everybody_asks(times: int) -> None:
+            calls = [
+                server.admission.admit_request(tenant)
+                for server in servers
+                for tenant in tenants
+                for _ in range(times)
+            ]
+            assert all(decision.allowed for decision in await asyncio.gather(*calls))
+
+        def is_missing(server: Server) -> bool:
+            return server.admission.health.cause.startswith("1 of 3")
+
+        await everybody_asks(1)
+        victim.send(signal.SIGSTOP)
+        try:
+            while not all(map(is_missing, servers)):
+                await everybody_asks(1)
+            await everybody_asks(CALLS)
+            alone = sum(map(is_decided_locally, servers))
+            assert alone >= SERVERS * TENANTS * CALLS
+        finally:
+            victim.send(signal.SIGCONT)
+        for node in cluster.nodes:
+            await asyncio.to_thread(node.client.config_resetstat)
+        await until(lambda: not any(map(is_missing, servers)))
+        await everybody_asks(CALLS)
+        assert {server.admission.mode for server in servers} == {Mode.SHARED}
+        # One question of each domain, one that gathered behind it, one that tells what was decided
+        # alone: for a thousand calls. Nobody sends a script's text, for who connects loads them first.
+        assert counted(cluster, "evalsha") <= SERVERS * TENANTS * 4
+        assert counted(cluster, "eval") == 0
+
+        def is_told(server: Server) -> bool:
+            return not server.admission.alone.limits.offline.changed
+
+        await until(lambda: all(map(is_told, servers)))
+    await asyncio.to_thread(cluster.settle)
