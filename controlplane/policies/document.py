@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from django.contrib.postgres.aggregates import StringAgg
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from controlplane.breakers.models import Override as OverrideRow
 from controlplane.policies.errors import NotFound
@@ -119,14 +119,26 @@ def tenant_records(
         found = _plain_tenants(environment)
         chosen = chosen.filter(Q(deleted=True) | Exists(TenantQuota.objects.filter(tenant=OuterRef("pk"))))
     quotas = _of_tenants(TenantQuota.objects.filter(tenant__in=chosen, tenant__deleted=False))
-    rows = chosen.values_list("pk", "key", "tier__name", "suspended", "deleted")
-    for pk, key, tier, suspended, deleted in rows.iterator(chunk_size=10_000):
+    rows = chosen.values_list("pk", "key", "tier__name", "suspended", "deleted", "parent", _grandparent())
+    for pk, key, tier, suspended, deleted, *above in rows.iterator(chunk_size=10_000):
         found[key] = (
             None
             if deleted
-            else contract.TenantRecord(tier=tier, suspended=suspended, quotas=tuple(quotas.get(pk, ())))
+            else contract.TenantRecord(
+                tier=tier, suspended=suspended, quotas=tuple(quotas.get(pk, ())), parents=_parents(*above)
+            )
         )
     return found
+
+
+def _grandparent() -> Subquery:
+    above = Tenant.objects.filter(environment=OuterRef("environment"), key=OuterRef("parent"), deleted=False)
+    return Subquery(above.values("parent"))
+
+
+def _parents(parent: str, grandparent: str | None) -> tuple[str, ...]:
+    """The topmost first."""
+    return tuple(name for name in (grandparent, parent) if name)
 
 
 def _plain_tenants(environment: str) -> dict[str, contract.TenantRecord | None]:
@@ -135,10 +147,12 @@ def _plain_tenants(environment: str) -> dict[str, contract.TenantRecord | None]:
         ~Exists(TenantQuota.objects.filter(tenant=OuterRef("pk"))), environment_id=environment, deleted=False
     )
     # No subject has a control character, so this one can stand between two.
-    groups = plain.values_list("tier__name", "suspended").annotate(names=StringAgg("key", delimiter="\x1f"))
+    alike = plain.values_list("tier__name", "suspended", "parent", _grandparent())
+    groups = alike.annotate(names=StringAgg("key", delimiter="\x1f"))
     found: dict[str, contract.TenantRecord | None] = {}
-    for tier, suspended, names in groups.order_by():
-        record = contract.TenantRecord(tier=tier, suspended=suspended)
+    for tier, suspended, parent, grandparent, names in groups.order_by():
+        parents = _parents(parent, grandparent)
+        record = contract.TenantRecord(tier=tier, suspended=suspended, parents=parents)
         found.update(dict.fromkeys(names.split("\x1f"), record))
     return found
 

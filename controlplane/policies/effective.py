@@ -1,18 +1,20 @@
 """What holds for a tenant, and where each value comes from."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import limit_fields, limits_in
-from controlplane.policies.limits import OPTIONAL
+from controlplane.policies.limits import OPTIONAL, VALUES
 from controlplane.policies.models import Change, Tenant, TenantQuota, Tier
 
 #: Where a value may come from, from the nearest to the most general.
-EXPIRING, OVERRIDE, TENANT, TIER, DEFAULT_TIER, USUAL = (
+EXPIRING, OVERRIDE, TEMPLATE, TENANT, TIER, DEFAULT_TIER, USUAL = (
     "expiring override",
     "tenant override",
+    "template",
     "tenant",
     "tier default",
     "default tier",
@@ -27,8 +29,12 @@ class EffectiveValue:
     value: Any
     #: One of the words above.
     source: str
-    #: Name of the tenant or the tier it stands at.
+    #: Name of the template, the tenant or the tier it stands at.
     at: str
+    #: Of a template's: the tenant or the tier whose quota follows it.
+    followed_by: str = ""
+    #: The tenant above this one whose quota it is.
+    inherited_from: str = ""
     #: What the tier says, where the tenant's own stands in its place.
     instead_of: Any = None
     #: When it ends by itself.
@@ -42,7 +48,8 @@ class EffectiveValue:
 def effective(environment: str, tenant: str) -> list[EffectiveValue]:
     """Every value that decides about a tenant's requests; of a stranger, the default tier's.
 
-    Raises ``NotFound`` for an unknown environment.
+    Quotas of those it belongs to come last, as ``quotas.acme/requests.limit``. Raises ``NotFound``
+    for an unknown environment.
     """
     row = environment_of(environment)
     found = (
@@ -57,49 +64,76 @@ def effective(environment: str, tenant: str) -> list[EffectiveValue]:
     values.add("priority", tier.priority, TIER)
     suspended = found is not None and found.suspended
     values.add("suspended", suspended, TENANT if found else USUAL, own=found is not None)
+    if found and found.parent:
+        values.add("parent", found.parent, TENANT, own=True)
     own: dict[str, TenantQuota] = {quota.name: quota for quota in found.quotas.all()} if found else {}
     of_tier = limits_in("quotas", limit_fields("quotas", tier.quotas.all()))
     for name in sorted(own.keys() | of_tier.keys()):
         values.limit(name, own.get(name), of_tier.get(name, {}), stranger=found is None)
+    if found and found.parent:
+        values.found += _from_above(effective(environment, found.parent), found.parent)
     return values.found
+
+
+def _from_above(values: list[EffectiveValue], parent: str) -> Iterator[EffectiveValue]:
+    """What of a parent's holds for those below it."""
+    for value in values:
+        if value.inherited_from or (value.name == "suspended" and value.value):
+            yield replace(value, inherited_from=value.inherited_from or parent)
+        elif value.name.startswith("quotas."):
+            name = value.name.removeprefix("quotas.")
+            yield replace(value, name=f"quotas.{parent}/{name}", inherited_from=parent)
 
 
 class _Values:
     def __init__(self, environment: str, tenant: str, tier: Tier) -> None:
         self.found: list[EffectiveValue] = []
-        self.tenant, self.tier = tenant, tier
-        self._last = {
-            "tenant": _last_changes(environment, "tenant", tenant) if tenant else {},
-            "tier": _last_changes(environment, "tier", tier.name),
-        }
+        self.environment, self.tenant, self.tier = environment, tenant, tier
+        self._last: dict[tuple[str, str], dict[str, Change]] = {}
 
     def add(self, name: str, value: Any, source: str, *, own: bool = False, **more: Any) -> None:
-        change = self._last["tenant" if own else "tier"].get(name)
-        self.found.append(
-            EffectiveValue(
-                name=name,
-                value=value,
-                source=source,
-                at=self.tenant if own else self.tier.name,
-                by=change.revision.actor if change else "",
-                revision=change.revision.number if change else None,
-                changed_at=change.revision.at if change else None,
-                **more,
-            )
-        )
+        """A value of the tenant's ``own``, or its tier's."""
+        place = ("tenant", self.tenant) if own else ("tier", self.tier.name)
+        self._add(place, name, EffectiveValue(name=name, value=value, source=source, at=place[1], **more))
 
     def limit(self, name: str, own: TenantQuota | None, tier: dict[str, Any], *, stranger: bool) -> None:
         columns = limits_in("quotas", limit_fields("quotas", [own])).get(name, {}) if own else tier
+        followed = _from_template(columns)
         for column, value in columns.items():
-            if column in ("expires_at", "returns_to"):
+            if column in ("expires_at", "returns_to", "own"):
                 continue
             field = f"quotas.{name}.{column}"
-            if own is None:
+            instead = tier.get(column, OPTIONAL.get(column) if tier else None) if own else None
+            until = own.expires_at if own else None
+            if column in followed:
+                found = EffectiveValue(
+                    name=field,
+                    value=value,
+                    source=TEMPLATE,
+                    at=columns["template"],
+                    followed_by=self.tenant if own else self.tier.name,
+                    instead_of=instead,
+                    until=until,
+                )
+                self._add(("template", found.at), column, found)
+            elif own is None:
                 self.add(field, value, DEFAULT_TIER if stranger else TIER)
-                continue
-            source = EXPIRING if own.expires_at else OVERRIDE
-            instead = tier.get(column, OPTIONAL.get(column) if tier else None)
-            self.add(field, value, source, own=True, instead_of=instead, until=own.expires_at)
+            else:
+                source = EXPIRING if until else OVERRIDE
+                self.add(field, value, source, own=True, instead_of=instead, until=until)
+
+    def _add(self, place: tuple[str, str], field: str, value: EffectiveValue) -> None:
+        if place not in self._last:
+            self._last[place] = _last_changes(self.environment, *place) if place[1] else {}
+        if change := self._last[place].get(field):
+            revision = change.revision
+            value = replace(value, by=revision.actor, revision=revision.number, changed_at=revision.at)
+        self.found.append(value)
+
+
+def _from_template(columns: dict[str, Any]) -> set[str]:
+    """Names of the values that are a template's."""
+    return set(VALUES) - set(columns["own"]) if columns.get("template") else set()
 
 
 def _last_changes(environment: str, kind: str, name: str) -> dict[str, Change]:

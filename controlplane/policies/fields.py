@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from controlplane.policies.limits import LimitColumns, columns_of
-from controlplane.policies.models import BREAKER_RANGES, Dependency, Environment, Tenant, Tier
+from controlplane.policies.models import BREAKER_RANGES, Dependency, Environment, Template, Tenant, Tier
 
 Fields = dict[str, Any]
 
@@ -24,6 +24,7 @@ def tenant_fields(tenant: Tenant) -> Fields:
         "tier": tenant.tier.name,
         "title": tenant.title,
         "suspended": tenant.suspended,
+        **({"parent": tenant.parent} if tenant.parent else {}),
         **limit_fields("quotas", tenant.quotas.all()),
         "version": tenant.version,
     }
@@ -36,6 +37,10 @@ def tier_fields(tier: Tier) -> Fields:
         **limit_fields("quotas", tier.quotas.all()),
         "version": tier.version,
     }
+
+
+def template_fields(template: Template) -> Fields:
+    return {"title": template.title, **columns_of(template), "version": template.version}
 
 
 def dependency_fields(dependency: Dependency) -> Fields:

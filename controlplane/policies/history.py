@@ -72,7 +72,7 @@ def store_revision(
     )
     with connection.cursor() as cursor:
         for part in in_parts(changes):
-            cursor.execute(_KEEP, [row.pk, encode([_document(change) for change in part])])
+            cursor.execute(_KEEP, [row.pk, encode([as_document(change) for change in part])])
 
 
 def encode(rows: list[Fields]) -> str:
@@ -105,7 +105,8 @@ def changed_since(environment: str, number: int) -> list[Change]:
     return list(rows.select_related("revision").order_by("-revision__number", "kind", "name")[:5])
 
 
-def _document(change: Changed) -> Fields:
+def as_document(change: Changed) -> Fields:
+    """As it is kept: without versions, which are of rows and not of the configuration."""
     return {
         "kind": change.kind,
         "name": change.name,

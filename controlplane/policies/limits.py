@@ -1,5 +1,6 @@
 """The columns every limit has, of a tier, of a tenant, of a vendor or of callers without a name."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -113,13 +114,34 @@ class LimitColumns(models.Model):
         )
 
 
-class QuotaColumns(LimitColumns):
+class FollowingColumns(LimitColumns):
+    """A limit that may follow a template of its environment: its values are the template's, but for its own.
+
+    All of them stand in its row, too, so that whoever reads a limit need not know of templates.
+    """
+
+    #: Name of the template; empty for none.
+    template = models.CharField(max_length=64, blank=True, default="", db_default="")
+    #: Names of the columns that are not the template's.
+    own = ArrayField(models.CharField(max_length=32), default=list, db_default=[], blank=True)
+
+    class Meta(LimitColumns.Meta):
+        abstract = True
+        constraints = (
+            *LimitColumns.Meta.constraints,
+            models.CheckConstraint(
+                condition=~Q(template="") | Q(own__len=0), name="%(class)s_own_beside_a_template"
+            ),
+        )
+
+
+class QuotaColumns(FollowingColumns):
     """A limit of what tenants ask for: of everything, or of one dependency."""
 
     #: Name of the dependency it is counted for; empty for requests to the service itself.
     dependency = models.CharField(max_length=64, blank=True, default="")
 
-    class Meta(LimitColumns.Meta):
+    class Meta(FollowingColumns.Meta):
         abstract = True
 
 
@@ -139,6 +161,12 @@ OPTIONAL: dict[str, Any] = {
     "reserved_percent": -1,
 }
 
+#: Of a limit that follows nothing.
+ALONE: dict[str, Any] = {"template": "", "own": []}
+
+#: What a template says. Whose calls are counted is each limit's own.
+VALUES = ("limit", "window_s", "burst", *(name for name in OPTIONAL if name != "dependency"))
+
 
 def columns_of(row: LimitColumns) -> dict[str, Any]:
     """Its columns but the name and the owner; those that few limits have, only when they are set."""
@@ -147,7 +175,10 @@ def columns_of(row: LimitColumns) -> dict[str, Any]:
     rare = set(OPTIONAL) - columns.keys()
     if not isinstance(row, QuotaColumns):
         rare.discard("dependency")
-    return columns | {name: value for name in sorted(rare) if (value := getattr(row, name)) != OPTIONAL[name]}
+    columns |= {name: value for name in sorted(rare) if (value := getattr(row, name)) != OPTIONAL[name]}
+    if template := getattr(row, "template", ""):
+        columns |= {"template": template, "own": list(row.own)}  # type: ignore[attr-defined]
+    return columns
 
 
 #: Of those in ``OPTIONAL``, the ones that are always said.
@@ -156,8 +187,36 @@ _ALWAYS = ("algorithm", "failure_policy", "shadow")
 
 def plain_columns(columns: dict[str, Any]) -> dict[str, Any]:
     """The same columns as ``columns_of`` gives of a row: those that are usual are left out."""
+    if not columns.get("template"):
+        columns = {name: value for name, value in columns.items() if name not in ALONE}
     return {
         name: value
         for name, value in {**{name: OPTIONAL[name] for name in _ALWAYS}, "burst": 1, **columns}.items()
         if name in _ALWAYS or name not in OPTIONAL or value != OPTIONAL[name]
     }
+
+
+def full_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Every column of a limit, whatever was left out because it is usual."""
+    return {**OPTIONAL, **ALONE, "burst": 1, **columns}
+
+
+def followed(columns: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a limit with the values of ``template``, but for those that are its ``own``."""
+    full, values = full_columns(columns), full_columns(template)
+    return plain_columns(full | {name: values[name] for name in VALUES if name not in full["own"]})
+
+
+def own_columns(given: Iterable[str]) -> list[str]:
+    """Those of the names that a template would say, in one order."""
+    names = set(given)
+    return [name for name in VALUES if name in names]
+
+
+def said_columns(columns: dict[str, Any]) -> dict[str, Any]:
+    """What of it must be said so that it becomes this: of one that follows, not the template's values."""
+    if not columns.get("template"):
+        return columns
+    full = full_columns(columns)
+    rest = {name: value for name, value in columns.items() if name not in VALUES and name != "own"}
+    return {"template": rest.pop("template"), **{name: full[name] for name in full["own"]}, **rest}

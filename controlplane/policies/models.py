@@ -5,7 +5,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from controlplane.policies.drafts import Draft as Draft
-from controlplane.policies.limits import LimitColumns, QuotaColumns
+from controlplane.policies.limits import FollowingColumns, LimitColumns, QuotaColumns
 from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision
 from fuseboard.contract.words import is_slug, is_subject
@@ -46,6 +46,24 @@ class Environment(models.Model):
 
     def __str__(self) -> str:
         return self.slug
+
+
+class Template(LimitColumns):
+    """Values that limits of the environment follow: a change of it changes all of them, as one revision."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="templates")
+    title = models.CharField(max_length=200, blank=True)
+    #: Rises with every edit.
+    version = models.IntegerField(default=1)
+
+    class Meta(LimitColumns.Meta):
+        constraints = (
+            *LimitColumns.Meta.constraints,
+            models.UniqueConstraint(fields=["environment", "name"], name="template_once"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Tier(models.Model):
@@ -89,6 +107,8 @@ class Tenant(models.Model):
     key = models.CharField(max_length=200, validators=[check_subject])
     title = models.CharField(max_length=200, blank=True)
     tier = models.ForeignKey(Tier, on_delete=models.PROTECT, related_name="tenants")
+    #: The key of the tenant it belongs to, whose quotas its requests spend too; empty for none.
+    parent = models.CharField(max_length=200, blank=True, default="", db_default="")
     suspended = models.BooleanField(default=False)
     #: A tombstone: kept so that the removal, too, is published.
     deleted = models.BooleanField(default=False)
@@ -103,6 +123,9 @@ class Tenant(models.Model):
         )
         indexes = (
             models.Index(fields=["environment", "changed_revision"], name="tenant_by_change"),
+            models.Index(
+                fields=["environment", "parent", "key"], condition=~Q(parent=""), name="tenant_of_parent"
+            ),
             models.Index(fields=["tier", "key"], condition=Q(deleted=False), name="tenant_of_tier"),
             # Holds what a search reads, so that it need not visit the rows.
             models.Index(
@@ -141,6 +164,7 @@ class TenantQuota(QuotaColumns):
             models.Index(
                 fields=["expires_at"], condition=Q(expires_at__isnull=False), name="tenantquota_expiring"
             ),
+            models.Index(fields=["template"], condition=~Q(template=""), name="tenantquota_following"),
         )
 
     def __str__(self) -> str:
@@ -244,14 +268,14 @@ class Dependency(models.Model):
         return self.name
 
 
-class VendorLimit(LimitColumns):
+class VendorLimit(FollowingColumns):
     """What the vendor lets the whole fleet do."""
 
     dependency = models.ForeignKey(Dependency, on_delete=models.CASCADE, related_name="vendor_limits")
 
-    class Meta(LimitColumns.Meta):
+    class Meta(FollowingColumns.Meta):
         constraints = (
-            *LimitColumns.Meta.constraints,
+            *FollowingColumns.Meta.constraints,
             models.UniqueConstraint(fields=["dependency", "name"], name="vendor_limit_once"),
         )
 
@@ -259,14 +283,14 @@ class VendorLimit(LimitColumns):
         return f"{self.dependency}/{self.name}"
 
 
-class SubjectLimit(LimitColumns):
+class SubjectLimit(FollowingColumns):
     """Of requests that have no tenant: counted by address, key, user or endpoint."""
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="subject_limits")
 
-    class Meta(LimitColumns.Meta):
+    class Meta(FollowingColumns.Meta):
         constraints = (
-            *LimitColumns.Meta.constraints,
+            *FollowingColumns.Meta.constraints,
             models.UniqueConstraint(fields=["environment", "name"], name="subject_limit_once"),
             models.CheckConstraint(condition=Q(per__len__gte=1), name="subject_limit_counts_by_something"),
         )

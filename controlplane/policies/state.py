@@ -11,17 +11,18 @@ from controlplane.policies.fields import (
     dependency_fields,
     environment_fields,
     limit_fields,
+    template_fields,
     tier_fields,
 )
-from controlplane.policies.limits import OPTIONAL
-from controlplane.policies.models import Dependency, Tenant, TenantQuota, Tier
+from controlplane.policies.limits import ALONE, OPTIONAL
+from controlplane.policies.models import Dependency, Template, Tenant, TenantQuota, Tier
 
 #: Kind and name.
 Thing = tuple[str, str]
 State = dict[Thing, Fields]
 
 #: ``returns_to`` is last: it is a document, and few have one.
-_COLUMNS = ("name", "limit", "window_s", "burst", *OPTIONAL, "expires_at", "returns_to")
+_COLUMNS = ("name", "limit", "window_s", "burst", *OPTIONAL, *ALONE, "expires_at", "returns_to")
 
 #: Above so many names, all are read: one large answer is cheaper than a list as long as it.
 _FEW = 5_000
@@ -34,6 +35,8 @@ def read_state(environment: str, *, tenants: Collection[str] | None = None) -> S
     """
     row = environment_of(environment)
     state: State = {("environment", environment): environment_fields(row)}
+    for template in Template.objects.filter(environment=row):
+        state["template", template.name] = _plain(template_fields(template))
     for tier in Tier.objects.filter(environment=row).prefetch_related("quotas"):
         state["tier", tier.name] = _plain(tier_fields(tier))
     for dependency in Dependency.objects.filter(environment=row).prefetch_related("vendor_limits"):
@@ -49,15 +52,16 @@ def read_tenants(environment: str, names: Collection[str] | None) -> State:
         rows = rows.filter(key__in=list(names))
     quotas = _quota_fields(TenantQuota.objects.filter(tenant__in=rows))
     wanted = None if names is None or len(names) <= _FEW else set(names)
-    found = rows.values_list("pk", "key", "tier__name", "title", "suspended")
+    found = rows.values_list("pk", "key", "tier__name", "title", "suspended", "parent")
     return {
         ("tenant", key): {
             "tier": tier,
             "title": title,
             "suspended": suspended,
+            **({"parent": parent} if parent else {}),
             **quotas.get(pk, {}),
         }
-        for pk, key, tier, title, suspended in found.iterator(chunk_size=10_000)
+        for pk, key, tier, title, suspended, parent in found.iterator(chunk_size=10_000)
         if wanted is None or key in wanted
     }
 
@@ -77,6 +81,27 @@ def _quota_fields(rows: QuerySet[TenantQuota]) -> dict[int, Fields]:
                 made[key] = fields
         found[tenant] = {**found[tenant], **fields} if tenant in found else fields
     return found
+
+
+def parents_of(environment: str, names: Collection[str]) -> dict[str, str]:
+    """The parent of each of these tenants that is registered; empty for one that has none."""
+    if not names:
+        return {}
+    rows = Tenant.objects.filter(environment_id=environment, key__in=list(names), deleted=False)
+    return dict(rows.values_list("key", "parent"))
+
+
+def tenants_following(environment: str, templates: Collection[str]) -> set[str]:
+    """Keys of tenants that have a quota of their own which follows one of them."""
+    if not templates:
+        return set()
+    # Not joined: what Postgres knows of tables that were just filled makes that take minutes.
+    quotas = TenantQuota.objects.filter(template__in=list(templates))
+    owners = set(quotas.values_list("tenant_id", flat=True).iterator(chunk_size=10_000))
+    rows = Tenant.objects.filter(environment_id=environment, deleted=False)
+    if len(owners) <= _FEW:
+        rows = rows.filter(pk__in=owners)
+    return {key for pk, key in rows.values_list("pk", "key").iterator(chunk_size=10_000) if pk in owners}
 
 
 def names_of(state: Iterable[Thing], kind: str) -> set[str]:

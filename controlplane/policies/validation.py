@@ -8,8 +8,11 @@ from enum import StrEnum
 from controlplane.policies.errors import InvalidEdit
 from fuseboard.contract.words import is_slug, is_subject
 
-#: Control characters except tab and line breaks, and halves of surrogate pairs.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+#: Control characters except tab and line breaks, halves of surrogate pairs, and what turns the
+#: direction of the text around it: a reason must not make an audit read differently than it is.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: Alphabets with letters that cannot be told from another's by eye.
+_ALIKE = {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"}
 
 
 def is_printable(text: str) -> bool:
@@ -17,15 +20,21 @@ def is_printable(text: str) -> bool:
 
 
 def is_plain_key(key: str) -> bool:
-    """Whether a new tenant may be called so: no other key looks the same, but for other characters."""
+    """Whether a new tenant may be called so: not to be taken for another key by somebody who reads it."""
     if key.isascii():
         return key == key.strip()
     invisible = any(unicodedata.category(character) == "Cf" for character in key)
-    return unicodedata.is_normalized("NFC", key) and not invisible and key == key.strip()
+    alphabets = {
+        unicodedata.name(character, "").partition(" ")[0] for character in key if character.isalpha()
+    }
+    plain = unicodedata.is_normalized("NFKC", key) and not invisible and key == key.strip()
+    return plain and len(alphabets & _ALIKE) <= 1
 
 
 #: What to do about a key that is not.
-PLAIN_KEY = "Use composed characters (Unicode NFC), none that is invisible, and no blanks at the ends."
+PLAIN_KEY = (
+    "Use plain characters (Unicode NFKC) of one alphabet, none that is invisible, and no blanks at the ends."
+)
 
 SHORTEST_REASON = 8
 LONGEST_REASON = 500
@@ -96,5 +105,6 @@ class Problems:
 
     def reason(self, value: object) -> None:
         self.text("reason", value, LONGEST_REASON)
-        if isinstance(value, str) and len(value.strip()) < SHORTEST_REASON:
+        seen = [c for c in value if unicodedata.category(c) != "Cf"] if isinstance(value, str) else []
+        if isinstance(value, str) and len("".join(seen).strip()) < SHORTEST_REASON:
             self.add("reason", f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it.")

@@ -92,6 +92,8 @@ class Command(BaseCommand):
             f"Log in as (name, password):\n\n{logins}\n"
             f"Three pods serve some 90 calls/s of seven tenants. {FLAKY} fails for {SPELL_S} s in every "
             f"{PERIOD_S} s: watch its breaker open, probe and close.\n"
+            f"A pod of your own, or `fuseboard doctor`: set -a; . {stage.write_pod_environment()}; set +a\n"
+            "For `fuseboard ctl` also a token: python manage.py create_api_token me --role admin\n"
             f"Logs: {stage.troupe.logs}. Stop with Ctrl-C.\n"
         )
 

@@ -17,6 +17,7 @@ from controlplane.policies.edits.environments import (
     set_default_tier,
     set_tuning,
 )
+from controlplane.policies.edits.parents import move_tenant
 from controlplane.policies.edits.quotas import (
     remove_tenant_quota,
     remove_tier_quota,
@@ -27,6 +28,7 @@ from controlplane.policies.edits.quotas import (
 )
 from controlplane.policies.edits.rollback import rollback
 from controlplane.policies.edits.subjects import remove_subject_limit, set_subject_limit
+from controlplane.policies.edits.templates import preview_template, remove_template, set_template
 from controlplane.policies.edits.tenants import (
     change_tier,
     create_tenant,
@@ -47,8 +49,11 @@ __all__ = [
     "create_tenants",
     "create_tier",
     "describe_dependency",
+    "move_tenant",
     "preview_bulk_edit",
+    "preview_template",
     "remove_subject_limit",
+    "remove_template",
     "remove_tenant",
     "remove_tenant_quota",
     "remove_tier_quota",
@@ -59,6 +64,7 @@ __all__ = [
     "set_breaker_policy",
     "set_default_tier",
     "set_subject_limit",
+    "set_template",
     "set_tenant_quota",
     "set_tier_quota",
     "set_tuning",

@@ -33,6 +33,8 @@ class TenantFilter:
     has_quota: bool | None = None
     quota: str = ""
     suspended: bool | None = None
+    #: They belong to this tenant.
+    parent: str = ""
     everybody: bool = False
 
     def rows(self, environment: str) -> QuerySet[Tenant]:
@@ -43,6 +45,8 @@ class TenantFilter:
             rows = rows.filter(key__startswith=self.prefix)
         if self.suspended is not None:
             rows = rows.filter(suspended=self.suspended)
+        if self.parent:
+            rows = rows.filter(parent=self.parent)
         if self.has_quota is not None or self.quota:
             own = rows.filter(quotas__name=self.quota) if self.quota else rows.filter(quotas__isnull=False)
             keys = own.values("pk")
@@ -51,7 +55,7 @@ class TenantFilter:
 
     @property
     def says_something(self) -> bool:
-        return bool(self.tier or self.prefix or self.quota or self.everybody) or (
+        return bool(self.tier or self.prefix or self.quota or self.parent or self.everybody) or (
             self.has_quota is not None or self.suspended is not None
         )
 
@@ -62,6 +66,8 @@ class TenantChange:
 
     tier: str | None = None
     suspended: bool | None = None
+    #: The tenant they belong to from then on; empty for none.
+    parent: str | None = None
     #: Name of a quota -> columns of a quota of their own, as in a plan.
     quotas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Names of quotas of their own to be removed: the tier's apply again.
@@ -92,7 +98,7 @@ def bulk_edit(
     check_revision(environment=environment, expected=expected_revision)
     if not found:
         return found.revision
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
+    with revise(environment=environment, actor=actor, reason=reason, whole=True) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if found.revision != revision.number - 1:
             # Somebody was faster; nothing can change any more while this revision is being made.
@@ -158,7 +164,8 @@ def _given(filter: TenantFilter, change: TenantChange) -> Fields:  # noqa: A002
         problems.slug("scale_percent", name)
         problems.whole("scale_percent", percent, 1, 10_000)
     problems.settle()
-    own = {name: getattr(change, name) for name in ("tier", "suspended") if getattr(change, name) is not None}
+    own = {name: vars(change)[name] for name in ("tier", "suspended", "parent")}
+    own = {name: value for name, value in own.items() if value is not None}
     if change.quotas:
         own["quotas"] = {name: dict(columns) for name, columns in change.quotas.items()}
     read = plan_from_document({"tenants": {"each": own}})
@@ -167,11 +174,8 @@ def _given(filter: TenantFilter, change: TenantChange) -> Fields:  # noqa: A002
 
 def _said(prefix: str, given: TenantFilter | TenantChange) -> Fields:
     """What was given of it, for the audit."""
-    return {
-        f"{prefix}.{name}": value
-        for name, value in vars(given).items()
-        if value not in ("", None, {}, (), False)
-    }
+    usual = vars(type(given)())
+    return {f"{prefix}.{name}": value for name, value in vars(given).items() if value != usual[name]}
 
 
 def _scaled(state: State, key: str, change: TenantChange) -> Fields:
@@ -179,12 +183,14 @@ def _scaled(state: State, key: str, change: TenantChange) -> Fields:
         return {}
     fields = state["tenant", key]
     tier = limits_in("quotas", state.get(("tier", change.tier or fields["tier"]), {}))
-    limits = {**tier, **limits_in("quotas", fields)}
+    own = limits_in("quotas", fields)
+    limits = {**tier, **own}
     scaled: Fields = {}
     for name, percent in change.scale_percent.items():
         if name in limits:
             columns = limits[name]
-            scaled |= {f"quotas.{name}.{column}": columns[column] for column in ("window_s", "burst")}
+            if name not in own:
+                scaled |= {f"quotas.{name}.{column}": columns[column] for column in ("window_s", "burst")}
             scaled[f"quotas.{name}.limit"] = -(-columns["limit"] * percent // 100)
             if columns["burst"] > 1:
                 scaled[f"quotas.{name}.burst"] = max(1, -(-columns["burst"] * percent // 100))

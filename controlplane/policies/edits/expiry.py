@@ -7,10 +7,11 @@ from django.utils import timezone
 
 from controlplane.audit.actor import FUSEBOARD
 from controlplane.policies.edits.limit_rows import check_together
-from controlplane.policies.edits.write_changes import limit_columns, write_changes
+from controlplane.policies.edits.write_changes import write_changes
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import Changed
-from controlplane.policies.models import Dependency, TenantQuota
+from controlplane.policies.limits import ALONE, columns_of, followed, full_columns, plain_columns
+from controlplane.policies.models import Dependency, Template, TenantQuota
 from controlplane.policies.state import read_tenants
 from controlplane.policies.validation import Problems
 from controlplane.publishing.revisions import Revision, revise
@@ -26,7 +27,9 @@ def expire_quotas() -> list[tuple[str, str, str]]:
     for environment in sorted(set(over.values_list("tenant__environment_id", flat=True))):
         with (
             suppress(_AlreadyEnded),
-            revise(environment=environment, actor=FUSEBOARD, reason="Its time is over.") as revision,
+            revise(
+                environment=environment, actor=FUSEBOARD, reason="Its time is over.", waits=False
+            ) as revision,
         ):
             # Read under the revision's lock: whoever came before has ended them, or made them stay.
             due = over.filter(tenant__environment=environment).select_related("tenant").order_by("pk")
@@ -77,10 +80,21 @@ def _usable(environment: str, columns: dict[str, Any] | None) -> Fields | None:
     """What it gives way to, unless that makes no sense any more: then the tier's applies."""
     if columns is None:
         return None
+    columns = _of_today(environment, columns)
     problems = Problems()
-    full = limit_columns(columns)
+    full = full_columns(columns)
     check_together(problems, full, subject=False)
     names = Dependency.objects.filter(environment_id=environment, name=full["dependency"])
     if problems.errors or (full["dependency"] and not names.exists()):
         return None
     return dict(columns)
+
+
+def _of_today(environment: str, columns: dict[str, Any]) -> dict[str, Any]:
+    """Of one that follows a template: with its values of today, or with those it had when it is gone."""
+    if not (name := columns.get("template")):
+        return columns
+    template = Template.objects.filter(environment_id=environment, name=name).first()
+    if template is None:
+        return plain_columns(columns | ALONE)
+    return followed(columns, columns_of(template))

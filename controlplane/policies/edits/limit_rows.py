@@ -1,29 +1,39 @@
 """Checking and writing one limit, whoever it belongs to."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.db.models import Manager
 
-from controlplane.policies.errors import NotFound
+from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.limits import (
+    ALONE,
     MAX_BUCKET,
     MAX_ENDPOINT,
     MAX_ENDPOINTS,
     MAX_WINDOW_S,
     OPTIONAL,
+    VALUES,
     LimitColumns,
     QuotaColumns,
+    columns_of,
+    followed,
+    full_columns,
+    own_columns,
+    plain_columns,
 )
-from controlplane.policies.models import Dependency, SubjectLimit
+from controlplane.policies.models import Dependency, SubjectLimit, Template
 from controlplane.policies.validation import Problems
 from fuseboard.contract.words import MAX_LIMIT, Algorithm, Dimension, FailurePolicy, Period
 
 
-class LimitOptions(TypedDict, total=False):
-    """What a limit may be besides its three numbers; left out or ``None``, it stays as it is."""
+class LimitValues(TypedDict, total=False):
+    """What a limit may be; left out or ``None``, it stays as it is. A new one needs the first two."""
 
+    limit: int | None
+    window_s: int | None
+    burst: int | None
     algorithm: Algorithm | None
     failure_policy: FailurePolicy | None
     shadow: bool | None
@@ -39,18 +49,24 @@ class LimitOptions(TypedDict, total=False):
     reserved_percent: int | None
 
 
+class LimitOptions(LimitValues, total=False):
+    #: Name of the template it follows from now on in all that is not given beside it. Without it, a
+    #: limit that follows one goes on, and has what is given of its own; an empty text ends that.
+    template: str | None
+
+
 class QuotaOptions(LimitOptions, total=False):
     #: The dependency whose calls it counts; an empty text for requests to the service itself.
     dependency: str | None
 
 
-def given_columns(limit: int, window_s: int, burst: int, options: LimitOptions) -> dict[str, Any]:
+def given_columns(options: LimitValues) -> dict[str, Any]:
     """Column -> new value, of those that were given."""
     given = {name: value for name, value in options.items() if value is not None}
     algorithm = given.get("algorithm")
     if algorithm is not None and algorithm != Algorithm.FIXED_WINDOW:
         given.setdefault("period", "")
-    return {"limit": limit, "window_s": window_s, "burst": burst, **given}
+    return given
 
 
 #: Columns that hold several values.
@@ -60,10 +76,10 @@ _NUMBERS = {"limit": (0, MAX_LIMIT), "window_s": (1, MAX_WINDOW_S), "burst": (1,
 
 def check_limit_columns(problems: Problems, given: dict[str, Any], *, quota: bool) -> None:
     """What can be seen to be wrong with some columns of a limit, each by itself."""
-    known = _NUMBERS.keys() | OPTIONAL.keys()
-    known = known | {"expires_at"} if quota else known - {"dependency"}
+    known = {*VALUES, "template"}
+    known = known | {"expires_at", "dependency"} if quota else known
     for column in given.keys() - known:
-        problems.add(column, "A limit has no such field.")
+        problems.add(column, f"A limit has no such field, only {', '.join(sorted(known))}.")
     for column, (least, most) in _NUMBERS.items():
         if column in given:
             problems.whole(column, given[column], least, most)
@@ -76,9 +92,9 @@ def check_new_limit(name: object, given: dict[str, Any], reason: object) -> None
     """Raise ``InvalidEdit`` for whatever can be seen to be wrong without the database."""
     problems = Problems()
     problems.slug("quota", name)
-    problems.whole("limit", given["limit"], 0, MAX_LIMIT)
-    problems.whole("window_s", given["window_s"], 1, MAX_WINDOW_S)
-    problems.whole("burst", given["burst"], 1, MAX_LIMIT)
+    for column, (least, most) in _NUMBERS.items():
+        if column in given:
+            problems.whole(column, given[column], least, most)
     _check_options(problems, given)
     problems.reason(reason)
     problems.settle()
@@ -96,8 +112,9 @@ def _check_options(problems: Problems, given: dict[str, Any]) -> None:
         problems.slug("measure", given["measure"])
     for value in given.get("per", ()):
         problems.choice("per", value, Dimension)
-    if given.get("dependency"):
-        problems.slug("dependency", given["dependency"])
+    for field in ("dependency", "template"):
+        if given.get(field):
+            problems.slug(field, given[field])
     _check_endpoints(problems, given.get("endpoints", ()))
     problems.whole("warn_percent", given.get("warn_percent", 0), 0, 100)
     problems.whole("lease_above", given.get("lease_above", 0), 0, MAX_LIMIT)
@@ -119,22 +136,58 @@ def put_limit(
     given: dict[str, Any],
     *,
     environment: str,
-    like: LimitColumns | None = None,
+    like: Mapping[str, Any] | None = None,
 ) -> None:
-    """Change the limit of that name, or make it; a new one is ``like`` another where nothing is given."""
+    """Change the limit of that name, or make it; a new one is ``like`` this where nothing is given."""
     row = rows.filter(name=name).first()
+    present = columns_of(row) if row is not None else {}
     if row is None:
         row = rows.model(name=name, **{rows.field.name: rows.instance})  # type: ignore[attr-defined]
-        for column in OPTIONAL if like is not None else ():
-            setattr(row, column, getattr(like, column))
     if "per" in given:
         given = given | {"per": [word.value for word in Dimension if word in given["per"]]}
     if "endpoints" in given:
         given = given | {"endpoints": list(given["endpoints"])}
-    for column, value in given.items():
-        setattr(row, column, value)
+    usual = {name: value for name, value in (like or {}).items() if name in OPTIONAL}
+    columns = given_over(present, given, usual=usual, template=_template(environment, present, given))
+    for column, value in full_columns(columns).items():
+        # A vendor's limit has a dependency as its owner.
+        if column != "dependency" or isinstance(row, QuotaColumns):
+            setattr(row, column, value)
     _check_together(row, environment)
     row.save()
+
+
+def given_over(
+    present: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    usual: Mapping[str, Any],
+    template: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The columns of a limit when ``given`` is given of it; one that is not ``present`` is as ``usual``.
+
+    ``template`` is the one it follows then. Raises ``InvalidEdit`` when something is missing.
+    """
+    columns = {**(present or usual), **given}
+    if template is None:
+        problems = Problems()
+        for needed in ("limit", "window_s"):
+            if needed not in columns:
+                problems.add(needed, "A new limit needs this.")
+        problems.settle()
+        return plain_columns(columns | ALONE)
+    kept = () if given.get("template") else present.get("own", ())
+    return followed({**columns, "own": own_columns([*kept, *given])}, template)
+
+
+def _template(environment: str, present: dict[str, Any], given: dict[str, Any]) -> dict[str, Any] | None:
+    name = given.get("template", present.get("template", ""))
+    if not name:
+        return None
+    row = Template.objects.filter(environment_id=environment, name=name).first()
+    if row is None:
+        raise InvalidEdit({"template": [f"There is no template {name!r}."]})
+    return columns_of(row)
 
 
 def _check_together(row: LimitColumns, environment: str) -> None:

@@ -37,9 +37,6 @@ def set_tenant_quota(
     environment: str,
     tenant: str,
     quota: str,
-    limit: int,
-    window_s: int,
-    burst: int,
     expected_version: int | None,
     reason: str,
     actor: Actor,
@@ -48,17 +45,19 @@ def set_tenant_quota(
 ) -> int:
     """Give a tenant a quota of its own, in place of its tier's quota of that name.
 
-    What is left out stays as it is, or is taken from the tier's quota. With ``expires_at`` it ends
-    by itself: what the tenant had before of its own, or else the tier's, applies again.
+    What is left out stays as it is, or is taken from the tier's quota, but for its numbers. With
+    ``expires_at`` it ends by itself: what the tenant had before of its own, or else the tier's,
+    applies again.
     """
-    given = given_columns(limit, window_s, burst, options)
+    given = given_columns(options)
     _check_expiry(expires_at)
     check_new_limit(quota, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = TenantEdit(revision, tenant, expected_version)
         like = TierQuota.objects.filter(tier_id=edit.row.tier_id, name=quota).first()
         ending = _ending(edit.row.quotas.filter(name=quota).first(), expires_at)
-        put_limit(edit.row.quotas, quota, given | ending, environment=environment, like=like)
+        like_tier = columns_of(like) if like is not None else None
+        put_limit(edit.row.quotas, quota, given | ending, environment=environment, like=like_tier)
         edit.finish("tenant_quota.set")
     return revision.number
 
@@ -80,16 +79,13 @@ def set_tier_quota(
     environment: str,
     tier: str,
     quota: str,
-    limit: int,
-    window_s: int,
-    burst: int,
     expected_version: int | None,
     reason: str,
     actor: Actor,
     **options: Unpack[QuotaOptions],
 ) -> int:
     """Set a quota of every tenant of the tier that has none of its own by that name: one write."""
-    given = given_columns(limit, window_s, burst, options)
+    given = given_columns(options)
     check_new_limit(quota, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = TierEdit(revision, tier, expected_version)
@@ -114,20 +110,17 @@ def set_vendor_limit(
     environment: str,
     dependency: str,
     name: str,
-    limit: int,
-    window_s: int,
-    burst: int = 1,
     expected_version: int | None,
     reason: str,
     actor: Actor,
     **options: Unpack[LimitOptions],
 ) -> int:
     """Set what the vendor lets the whole fleet do; strict unless said otherwise."""
-    given = STRICT | given_columns(limit, window_s, burst, options)
+    given = given_columns(options)
     check_new_limit(name, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = DependencyEdit(revision, dependency, expected_version)
-        put_limit(edit.row.vendor_limits, name, given, environment=environment)
+        put_limit(edit.row.vendor_limits, name, given, environment=environment, like=STRICT)
         edit.finish("vendor_limit.set")
     return revision.number
 

@@ -4,6 +4,7 @@ Rows are read inside ``revise``: its lock on the environment lets one edit at a 
 what was read is still so when it is written.
 """
 
+from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, TypeVar
 
 from controlplane.policies.conflicts import check_version
@@ -15,7 +16,7 @@ from controlplane.publishing.revisions import Revision
 Row = TypeVar("Row", Tenant, Tier, Dependency)
 
 
-class _Edit(Generic[Row]):
+class _Edit(ABC, Generic[Row]):
     kind: ClassVar[str]
 
     def __init__(self, revision: Revision, name: str, expected_version: int | None) -> None:
@@ -31,11 +32,13 @@ class _Edit(Generic[Row]):
             now=self.before,
         )
 
+    @abstractmethod
     def find(self) -> Row:
-        raise NotImplementedError
+        """The row of this name. Raises ``NotFound``."""
 
+    @abstractmethod
     def fields(self) -> Fields:
-        raise NotImplementedError
+        """What of it is compared, kept and told."""
 
     def finish(self, action: str) -> None:
         """Write the row under its next version, and the audit entry."""

@@ -21,15 +21,12 @@ def set_subject_limit(
     *,
     environment: str,
     name: str,
-    limit: int,
-    window_s: int,
-    burst: int,
     reason: str,
     actor: Actor,
     **options: Unpack[LimitOptions],
 ) -> int:
     """Limit requests without a tenant; a new one must say what ``per``."""
-    given = given_columns(limit, window_s, burst, options)
+    given = given_columns(options)
     check_new_limit(name, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         row = environment_of(environment)

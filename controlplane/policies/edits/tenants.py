@@ -1,6 +1,7 @@
 from collections.abc import Iterable
 
 from controlplane.audit.actor import Actor
+from controlplane.policies.edits.parents import keep_parents
 from controlplane.policies.edits.rows import TenantEdit, find_tier
 from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import tenant_fields
@@ -10,17 +11,28 @@ from controlplane.publishing.revisions import Revision, revise
 
 
 def create_tenant(
-    *, environment: str, tenant: str, tier: str, reason: str, actor: Actor, title: str = ""
+    *,
+    environment: str,
+    tenant: str,
+    tier: str,
+    reason: str,
+    actor: Actor,
+    title: str = "",
+    parent: str = "",
 ) -> int:
-    return create_tenants(
-        environment=environment, tenants=[(tenant, tier, title)], reason=reason, actor=actor
-    )
+    new = [(tenant, tier, title)]
+    return create_tenants(environment=environment, tenants=new, reason=reason, actor=actor, parent=parent)
 
 
 def create_tenants(
-    *, environment: str, tenants: Iterable[tuple[str, str, str]], reason: str, actor: Actor
+    *,
+    environment: str,
+    tenants: Iterable[tuple[str, str, str]],
+    reason: str,
+    actor: Actor,
+    parent: str = "",
 ) -> int:
-    """Register tenants (key, tier, title), all of them or none, as one revision."""
+    """Register tenants (key, tier, title) of one parent, all of them or none, as one revision."""
     tenants = list(tenants)
     problems = Problems()
     problems.reason(reason)
@@ -43,8 +55,11 @@ def create_tenants(
             # A removed one comes back under a higher version than it went with.
             row = row or Tenant(environment_id=environment, key=key, version=0)
             row.tier, row.title, row.suspended, row.deleted = tiers[tier], title, False, False
+            row.parent = parent
             _save_new(revision, row)
             known[key] = row
+        if parent:
+            keep_parents(revision, {key for key, _, _ in tenants})
     return revision.number
 
 
@@ -101,6 +116,7 @@ def remove_tenant(
         edit.row.quotas.all().delete()
         edit.row.deleted = True
         edit.finish("tenant.removed")
+        keep_parents(revision, {tenant})
     return revision.number
 
 

@@ -12,13 +12,14 @@ from controlplane.policies.edits.write_tenants import write_tenants
 from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import Changed, Progress
-from controlplane.policies.limits import OPTIONAL, LimitColumns
+from controlplane.policies.limits import VALUES, LimitColumns, full_columns
 from controlplane.policies.models import (
     BREAKER_RANGES,
     Dependency,
     Environment,
     Runbook,
     SubjectLimit,
+    Template,
     Tenant,
     Tier,
     TierQuota,
@@ -35,9 +36,11 @@ def write_changes(
     ``before`` must be what is in the database now, and ``after`` checked. Raises ``InvalidEdit``
     for what is still in use.
     """
-    by_kind: dict[str, list[Changed]] = {"tier": [], "dependency": [], "environment": [], "tenant": []}
+    kinds = ("template", "tier", "dependency", "environment", "tenant")
+    by_kind: dict[str, list[Changed]] = {kind: [] for kind in kinds}
     for change in changes:
         by_kind[change.kind].append(change)
+    _put_templates(revision, by_kind["template"])
     for change in by_kind["tier"]:
         if change.after is not None:
             _put_tier(revision, change.name, change.after)
@@ -52,9 +55,18 @@ def write_changes(
     revision.changes.extend(changes)
 
 
-def limit_columns(fields: Fields) -> dict[str, Any]:
-    """Every column of a limit, whatever was left out because it is usual."""
-    return {**OPTIONAL, "burst": 1, **fields}
+def _put_templates(revision: Revision, changes: Sequence[Changed]) -> None:
+    """Limits name templates by their names alone, so these may come and go in any order."""
+    rows = Template.objects.filter(environment_id=revision.environment)
+    rows.filter(name__in=[change.name for change in changes if change.after is None]).delete()
+    for name, fields in ((change.name, change.after) for change in changes if change.after is not None):
+        row = rows.filter(name=name).first()
+        row = row or Template(environment_id=revision.environment, name=name, version=revision.number - 1)
+        for column, value in full_columns(fields).items():
+            if column in VALUES or column == "title":
+                setattr(row, column, value)
+        row.version += 1
+        row.save()
 
 
 def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
@@ -97,7 +109,7 @@ def _replace_limits(model: type[LimitColumns], owner: dict[str, Any], limits: di
     kept = {row.name: row for row in rows}
     for name, fields in limits.items():
         row = kept.get(name) or model(name=name, **owner)
-        for column, value in limit_columns(fields).items():
+        for column, value in full_columns(fields).items():
             if column != "dependency" or hasattr(row, "tier_id"):
                 setattr(row, column, value)
         row.save()

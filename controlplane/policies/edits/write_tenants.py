@@ -5,20 +5,23 @@ from typing import Any
 
 from django.db import connection
 
+from controlplane.policies.edits.parents import keep_parents
 from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed, Progress, encode, in_parts
-from controlplane.policies.limits import OPTIONAL
+from controlplane.policies.limits import full_columns
 from controlplane.publishing.revisions import Revision
 
 _PUT = """
     INSERT INTO policies_tenant
-        (environment_id, key, title, tier_id, suspended, deleted, changed_revision, version)
-    SELECT %(environment)s, row.key, row.title, tier.id, row.suspended, false, %(number)s, 1
-    FROM json_to_recordset(%(rows)s::json) AS row(key text, title text, tier text, suspended boolean)
+        (environment_id, key, title, tier_id, parent, suspended, deleted, changed_revision, version)
+    SELECT %(environment)s, row.key, row.title, tier.id, row.parent, row.suspended, false, %(number)s, 1
+    FROM json_to_recordset(%(rows)s::json)
+        AS row(key text, title text, tier text, parent text, suspended boolean)
     JOIN policies_tier tier ON tier.environment_id = %(environment)s AND tier.name = row.tier
     ON CONFLICT (environment_id, key) DO UPDATE
-    SET title = EXCLUDED.title, tier_id = EXCLUDED.tier_id, suspended = EXCLUDED.suspended, deleted = false,
+    SET title = EXCLUDED.title, tier_id = EXCLUDED.tier_id, parent = EXCLUDED.parent,
+        suspended = EXCLUDED.suspended, deleted = false,
         changed_revision = EXCLUDED.changed_revision, version = policies_tenant.version + 1
 """
 
@@ -52,6 +55,8 @@ _COLUMNS = {
     "warn_percent": "integer",
     "lease_above": "integer",
     "reserved_percent": "integer",
+    "template": "text",
+    "own": "text[]",
     "expires_at": "timestamptz",
     "returns_to": "jsonb",
 }
@@ -95,6 +100,14 @@ def write_tenants(
             done += len(part)
             if progress is not None:
                 progress("Writing tenants", done, len(changes))
+    if moved := {change.name for change in changes if _moves(change)}:
+        keep_parents(revision, moved)
+
+
+def _moves(change: Changed) -> bool:
+    """Whether it gets another parent, or may be missed by those that belong to it."""
+    before, after = change.before or {}, change.after or {}
+    return change.after is None or before.get("parent", "") != after.get("parent", "")
 
 
 def _had_quotas(change: Changed) -> bool:
@@ -102,11 +115,12 @@ def _had_quotas(change: Changed) -> bool:
 
 
 def _row(key: str, fields: Fields) -> Fields:
-    return {"key": key, **{name: fields[name] for name in ("title", "tier", "suspended")}}
+    own = {name: fields[name] for name in ("title", "tier", "suspended")}
+    return {"key": key, "parent": fields.get("parent", ""), **own}
 
 
 def _quota_rows(key: str, fields: Fields) -> list[Fields]:
     return [
-        {**OPTIONAL, "burst": 1, **columns, "name": name, "key": key}
+        {**full_columns(columns), "name": name, "key": key}
         for name, columns in limits_in("quotas", fields).items()
     ]

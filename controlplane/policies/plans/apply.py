@@ -21,13 +21,15 @@ def apply_plan(
     action: str = "plan.applied",
     progress: Progress | None = None,
     inside: Callable[[int], None] | None = None,
+    approved: int | None = None,
 ) -> int:
     """Make everything as the plan says, as one revision, or nothing; returns the revision.
 
     When there is nothing to change, nothing is written and the present revision returned. Raises
     ``PlanErrors``, and ``EditConflict`` when the configuration was changed after
     ``expected_revision``. ``inside`` is called with the revision before it is committed, for what
-    must be written together with it. No transaction should be open: comparing takes seconds.
+    must be written together with it. ``approved`` is a change request that was approved for it, where
+    that is needed. No transaction should be open: comparing takes seconds.
     """
     problems = Problems()
     problems.reason(reason)
@@ -38,7 +40,9 @@ def apply_plan(
         if inside is not None:
             inside(found.revision)
         return found.revision
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
+    with revise(
+        environment=environment, actor=actor, reason=reason, whole=prune, approved=approved
+    ) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if found.revision != revision.number - 1:
             # Somebody was faster; nothing can change any more while this revision is being made.

@@ -1,4 +1,6 @@
 from controlplane.audit.actor import Actor
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.limits import said_columns
 from controlplane.policies.plans.apply import apply_plan
 from controlplane.policies.plans.plan import Plan
 from controlplane.policies.state import read_state
@@ -14,11 +16,9 @@ def copy_configuration(
     breakers are not copied: they are no configuration.
     """
     state = read_state(source, tenants=None if with_tenants else set())
-    plan = Plan(sections={"default_tier", "tuning", "subject_limits", "tier", "dependency"})
+    plan = Plan(sections={"default_tier", "tuning", "subject_limits", "template", "tier", "dependency"})
     for (kind, name), fields in state.items():
-        # A quota that ends by itself gives way to what is there, which is not what it was here.
-        kept = {field: value for field, value in fields.items() if not field.endswith(".returns_to")}
-        plan.things[kind, "" if kind == "environment" else name] = kept
+        plan.things[kind, "" if kind == "environment" else name] = _said(fields)
     if with_tenants:
         plan.sections.add("tenant")
     return apply_plan(
@@ -30,3 +30,18 @@ def copy_configuration(
         prune=True,
         action="configuration.copied",
     )
+
+
+def _said(fields: Fields) -> Fields:
+    """What a plan would say, so that the same comes of it elsewhere."""
+    said = fields
+    for prefix in ("quotas", "vendor_limits", "subject_limits"):
+        limits = limits_in(prefix, fields)
+        said = {field: value for field, value in said.items() if not field.startswith(f"{prefix}.")}
+        for name, columns in limits.items():
+            # A quota that ends by itself gives way to what is there, which is not what it was here.
+            kept = {
+                column: value for column, value in said_columns(columns).items() if column != "returns_to"
+            }
+            said |= {f"{prefix}.{name}.{column}": value for column, value in kept.items()}
+    return said

@@ -10,7 +10,7 @@ from controlplane.policies.plans.plan import MAX_BYTES, MAX_ROWS, Errors, Plan
 from controlplane.policies.plans.schema import Reading
 from controlplane.policies.plans.yaml_reading import MAX_SCALAR
 
-TENANT_COLUMNS = ("tenant", "tier", "title", "suspended")
+TENANT_COLUMNS = ("tenant", "tier", "title", "suspended", "parent")
 QUOTA_COLUMNS = (
     "quota",
     "limit",
@@ -29,6 +29,7 @@ QUOTA_COLUMNS = (
     "lease_above",
     "reserved_percent",
     "expires_at",
+    "template",
 )
 COLUMNS = TENANT_COLUMNS + QUOTA_COLUMNS
 _WHOLE = ("limit", "window_s", "burst", "warn_percent", "lease_above", "reserved_percent")

@@ -9,7 +9,7 @@ from controlplane.policies.fields import different
 from controlplane.policies.history import Changed
 from controlplane.policies.plans.plan import Plan
 from controlplane.policies.plans.resolving import resolve
-from controlplane.policies.state import names_of, read_state
+from controlplane.policies.state import names_of, read_state, tenants_following
 
 #: Things a text lists; the rest is counted.
 MOST_SHOWN = 200
@@ -90,8 +90,10 @@ def difference(environment: str, plan: Plan, *, prune: bool = False) -> Differen
     """
     revision = environment_of(environment).revision
     # A tenant may name what is removed.
-    everybody = prune and not plan.sections.isdisjoint({"tenant", "tier", "dependency"})
-    state = read_state(environment, tenants=None if everybody else names_of(plan.things, "tenant"))
+    everybody = prune and not plan.sections.isdisjoint({"tenant", "template", "tier", "dependency"})
+    named = names_of(plan.things, "tenant")
+    named |= tenants_following(environment, names_of(plan.things, "template"))
+    state = read_state(environment, tenants=None if everybody else named)
     wanted = resolve(environment, plan, state, prune=prune)
     changes = [
         Changed(kind, name, state.get((kind, name)), fields)

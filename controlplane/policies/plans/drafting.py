@@ -13,6 +13,7 @@ import structlog
 from django.db import connection, connections
 from django.utils import timezone
 
+from controlplane.approvals.gate import Proposed
 from controlplane.audit.actor import Actor
 from controlplane.policies.drafts import Draft, DraftState
 from controlplane.policies.errors import EditConflict, EditError, InvalidEdit
@@ -111,6 +112,10 @@ def work(pk: UUID) -> bool:
                 _read(draft, report)
                 said = f"{conflict.by or 'Somebody'} changed the configuration meanwhile: look again."
                 Draft.objects.filter(pk=pk).update(errors=[[0, "", said]])
+            except Proposed as proposed:
+                report.settle()
+                waits = (draft.difference or {}) | {"request": proposed.request.pk}
+                _set(draft, state=DraftState.APPLIED, step="", difference=waits)
             except EditError as error:
                 _refuse(draft, report, [[0, "", str(error)]])
     return True

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.limits import said_columns
 from controlplane.policies.plans.csv_reading import COLUMNS, QUOTA_COLUMNS, guard
 from controlplane.policies.state import State, read_state
 
@@ -33,6 +34,7 @@ def _yaml(environment: str, state: State) -> Iterator[str]:
     yield f"environment: {_scalar(environment)}\ndefault_tier: {_scalar(own['default_tier'])}\n"
     yield f"tuning: {_flow(_below('tuning', own))}\n"
     yield from _limits("subject_limits", own, "")
+    yield from _section("templates", "template", state)
     yield from _section("tiers", "tier", state)
     yield from _section("dependencies", "dependency", state)
     yield from _section("tenants", "tenant", state)
@@ -52,7 +54,8 @@ def _thing(kind: str, name: str, fields: Fields) -> Iterator[str]:
             yield f"    {field}: {_scalar(value if value is not None else '')}\n"
     if breaker := _below("breaker", fields):
         yield f"    breaker: {_flow(breaker)}\n"
-    yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")
+    if kind != "template":
+        yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")
 
 
 def _limits(prefix: str, fields: Fields, indent: str) -> Iterator[str]:
@@ -60,7 +63,7 @@ def _limits(prefix: str, fields: Fields, indent: str) -> Iterator[str]:
     if limits or not indent:
         yield f"{indent}{prefix}:\n" if limits else f"{indent}{prefix}: {{}}\n"
     for name, columns in limits.items():
-        said = {column: value for column, value in columns.items() if column not in _DERIVED}
+        said = {column: value for column, value in said_columns(columns).items() if column not in _DERIVED}
         yield f"{indent}  {_scalar(name)}: {_flow(said)}\n"
 
 
@@ -98,10 +101,14 @@ def _csv(state: State) -> Iterator[str]:
     for (kind, key), fields in sorted(state.items()):
         if kind != "tenant":
             continue
-        row = {"tenant": key, **{name: fields[name] for name in ("tier", "title", "suspended")}}
+        own: Fields = {
+            name: fields[name] for name in ("tier", "title", "suspended", "parent") if name in fields
+        }
+        row: dict[str, Any] = {"tenant": key, **own}
         quotas = [
-            {"quota": name, **{column: columns[column] for column in QUOTA_COLUMNS if column in columns}}
+            {"quota": name, **{column: said[column] for column in QUOTA_COLUMNS if column in said}}
             for name, columns in limits_in("quotas", fields).items()
+            for said in [said_columns(columns)]
         ]
         for quota in quotas or [{}]:
             writer.writerow({name: _cell(value) for name, value in {**row, **quota}.items()})

@@ -11,8 +11,9 @@ from django.utils import timezone
 from controlplane.policies.edits.limit_rows import check_together
 from controlplane.policies.edits.quotas import STRICT
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.limits import OPTIONAL, plain_columns
+from controlplane.policies.limits import ALONE, OPTIONAL, VALUES, followed, own_columns, plain_columns
 from controlplane.policies.models import BREAKER_RANGES, Dependency, Kind, Runbook
+from controlplane.policies.plans.parents import wrong_parents
 from controlplane.policies.plans.plan import Errors, Plan
 from controlplane.policies.presets import PRESETS
 from controlplane.policies.state import State, Thing, names_of
@@ -22,15 +23,15 @@ from fuseboard.contract.words import Algorithm
 #: Thing -> its fields; ``None`` when it goes.
 Wanted = dict[Thing, Fields | None]
 
-_PREFIX = {
+PREFIX = {
     "tenant": "quotas",
     "tier": "quotas",
     "dependency": "vendor_limits",
     "environment": "subject_limits",
 }
 #: Of a tenant, besides its quotas.
-_OWN = ("tier", "title", "suspended")
-_PRUNED = ("tier", "dependency", "tenant")
+_OWN = ("tier", "title", "suspended", "parent")
+_PRUNED = ("template", "tier", "dependency", "tenant")
 
 
 def resolve(environment: str, plan: Plan, state: State, *, prune: bool) -> Wanted:
@@ -45,32 +46,65 @@ class _Resolving:
         self.wanted: Wanted = {}
         self.now = timezone.now()
         self._alike: dict[Any, Fields] = {}
+        #: Tenant -> the parent the plan gives it.
+        self.moved: dict[str, str] = {}
 
     def everything(self) -> Wanted:
         plan = self.plan
         if plan.environment and plan.environment != self.environment:
             self.errors.add(0, "environment", f"The plan is for {plan.environment}, not {self.environment}.")
             self.errors.settle()
-        self.tiers = names_of(self.state, "tier") | names_of(plan.things, "tier")
-        self.dependencies = names_of(self.state, "dependency") | names_of(plan.things, "dependency")
+        known = {kind: names_of([*self.state, *plan.things], kind) for kind in _PRUNED[:-1]}
+        self.tiers, self.dependencies = known["tier"], known["dependency"]
         for kind in _PRUNED if self.prune else ():
             if kind in plan.sections:
                 gone = names_of(self.state, kind) - names_of(plan.things, kind)
                 self.wanted |= {(kind, name): None for name in gone}
-                if kind != "tenant":
-                    names = self.tiers if kind == "tier" else self.dependencies
-                    names -= gone
-        # Tiers before the tenants that take their quotas after them.
-        for kind in ("tier", "dependency", "environment", "tenant"):
+                if kind in known:
+                    known[kind] -= gone
+        # What others take values from comes before them.
+        for kind in ("template", "tier", "dependency", "environment", "tenant"):
             make: Callable[[str, Fields, Fields | None], Fields] = getattr(self, f"_{kind}")
             for (found, name), given in plan.things.items():
                 if found == kind:
                     thing = (kind, name or self.environment)
                     self.wanted[thing] = make(name, given, self.state.get(thing))
+        changed = names_of(plan.things, "template")
+        if changed and not self.errors.found:
+            self._follow(changed)
+        for name, message in wrong_parents(self.environment, self.state, self.wanted, self.moved):
+            self._error("tenant", name, "parent", message)
         if self.prune:
             self._check_left()
         self.errors.settle()
         return self.wanted
+
+    def _template(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        base = now or {"title": ""}
+        present = {column: value for column, value in base.items() if column in VALUES}
+        wanted = {column: value for column, value in given.items() if column in VALUES}
+        columns = self._limit("template", name, "", {**present, **wanted}, wanted, present)
+        return {"title": given.get("title", base["title"]), **columns}
+
+    def _follow(self, templates: set[str]) -> None:
+        """Give the limits that follow one of them its values, also those the plan says nothing of."""
+        for thing, fields in list({**self.state, **self.wanted}.items()):
+            prefix = PREFIX.get(thing[0], "")
+            if not prefix or not fields or not templates.intersection(_followed(prefix, fields)):
+                continue
+            after = {field: value for field, value in fields.items() if not field.startswith(f"{prefix}.")}
+            for limit, columns in limits_in(prefix, fields).items():
+                if (template := columns.get("template")) in templates:
+                    columns = followed(columns, self._values(template) or {})
+                    for column, message in _contradictions(_frozen(columns), prefix == "subject_limits"):
+                        said = f"{limit} of {thing[0]} {thing[1]} would be wrong: {message}"
+                        self._error("template", template, column, said)
+                after |= {sys.intern(f"{prefix}.{limit}.{name}"): value for name, value in columns.items()}
+            self.wanted[thing] = after
+
+    def _values(self, template: str) -> Fields | None:
+        thing = ("template", template)
+        return self.wanted[thing] if thing in self.wanted else self.state.get(thing)
 
     def _tier(self, name: str, given: Fields, now: Fields | None) -> Fields:
         base = now or {"title": "", "priority": 50}
@@ -102,6 +136,8 @@ class _Resolving:
         if now is None and not is_plain_key(name):
             self._error("tenant", name, "", PLAIN_KEY)
         base = now or {"title": "", "suspended": False}
+        if "parent" in given:
+            self.moved[name] = given["parent"]
         tier = given.get("tier", base.get("tier"))
         if tier not in self.tiers:
             message = f"There is no tier {tier!r}." if tier else "Say which tier it belongs to."
@@ -118,6 +154,8 @@ class _Resolving:
             if _is_hashable(key) and len(self.errors.found) == before:
                 self._alike[key] = limits
         own = {field: given.get(field, base.get(field)) for field in _OWN}
+        if not own["parent"]:
+            del own["parent"]
         return {**own, **limits}
 
     def _tier_limits(self, tier: str) -> dict[str, Fields]:
@@ -128,7 +166,7 @@ class _Resolving:
         self, kind: str, name: str, given: Fields, base: Fields, like: Callable[[str], Fields]
     ) -> Fields:
         """``given`` over ``base``; a new limit is like another, in the columns of ``OPTIONAL``."""
-        prefix = _PREFIX[kind]
+        prefix = PREFIX[kind]
         present = limits_in(prefix, base)
         wanted = limits_in(prefix, given)
         mark = f"{prefix}."
@@ -147,38 +185,54 @@ class _Resolving:
     def _limit(
         self, kind: str, name: str, limit: str, columns: Fields, given: Fields, present: Fields
     ) -> Fields:
-        where = f"{_PREFIX[kind]}.{limit}"
-        for needed in ("limit", "window_s"):
+        where = f"{PREFIX[kind]}.{limit}." if limit else ""
+        template = None
+        if follows := columns.get("template"):
+            template = self._values(follows)
+            if template is None:
+                self._error(kind, name, f"{where}template", f"There is no template {follows!r}.")
+                return columns
+        for needed in ("limit", "window_s") if template is None else ():
             if needed not in columns:
-                self._error(kind, name, f"{where}.{needed}", "A new limit needs this.")
+                self._error(kind, name, f"{where}{needed}", "A new limit needs this.")
                 return columns
         if given.get("algorithm") not in (None, Algorithm.FIXED_WINDOW):
-            columns = {**columns, "period": given.get("period", "")}
-        columns = plain_columns(columns)
+            given = {"period": "", **given}
+            columns = {**columns, "period": given["period"]}
+        if template is None:
+            columns = plain_columns(columns | ALONE)
+        else:
+            kept = () if given.get("template") else present.get("own", ())
+            columns = followed({**columns, "own": own_columns([*kept, *given])}, template)
         full = {**OPTIONAL, **columns}
         if full["dependency"] and full["dependency"] not in self.dependencies:
-            self._error(kind, name, f"{where}.dependency", f"There is no dependency {full['dependency']!r}.")
+            self._error(kind, name, f"{where}dependency", f"There is no dependency {full['dependency']!r}.")
         if "expires_at" in given and datetime.fromisoformat(given["expires_at"]) <= self.now:
-            self._error(kind, name, f"{where}.expires_at", "Choose a time in the future.")
+            self._error(kind, name, f"{where}expires_at", "Choose a time in the future.")
         if "expires_at" not in columns:
             columns.pop("returns_to", None)
         elif present and "expires_at" not in present:
             columns["returns_to"] = present
         for column, message in _contradictions(_frozen(full), kind == "environment"):
-            self._error(kind, name, f"{where}.{column}", message)
+            self._error(kind, name, f"{where}{column}", message)
         return columns
 
     def _check_left(self) -> None:
         """What stays must not name what a prune removes."""
         removed = [thing for thing, fields in self.wanted.items() if fields is None]
         lost, gone = names_of(removed, "tier"), names_of(removed, "dependency")
+        templates = names_of(removed, "template")
         environment = ("environment", self.environment)
         left = {**self.state, **self.wanted}
         default = (left[environment] or {}).get("default_tier")
         if default in lost:
             self.errors.add(0, f"tiers.{default}", "It is the default tier, so it cannot be removed.")
         for (kind, name), fields in left.items():
-            if not fields or kind not in ("tier", "tenant") or not (gone or lost):
+            if not fields or not (gone or lost or templates):
+                continue
+            for template in templates.intersection(_followed(PREFIX.get(kind, ""), fields)):
+                self.errors.add(0, f"templates.{template}", f"A limit of {kind} {name} still follows it.")
+            if kind not in ("tier", "tenant"):
                 continue
             if kind == "tenant" and fields["tier"] in lost:
                 self.errors.add(0, f"tiers.{fields['tier']}", f"Tenant {name} still has this tier.")
@@ -191,6 +245,11 @@ class _Resolving:
         plural = {"environment": "", "dependency": "dependencies"}.get(kind, f"{kind}s")
         where = ".".join(part for part in (plural, name, field) if part)
         self.errors.add(self.plan.lines.get((kind, name), 0), where, message)
+
+
+def _followed(prefix: str, fields: Fields) -> list[str]:
+    """The templates that limits among these fields follow."""
+    return [value for field, value in fields.items() if field.endswith(".template") and prefix]
 
 
 def _limit_items(fields: Fields) -> tuple[tuple[str, Any], ...]:
@@ -219,8 +278,8 @@ def _new_dependency(kind: str) -> Fields:
 def _frozen(columns: Fields) -> tuple[tuple[str, Any], ...]:
     return tuple(
         (name, tuple(value) if isinstance(value, list) else value)
-        for name, value in columns.items()
-        if name != "returns_to"
+        for name, value in {**OPTIONAL, **columns}.items()
+        if name not in ("returns_to", "own")
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from controlplane.policies.edits.limit_rows import LIST_COLUMNS, check_limit_columns
 from controlplane.policies.fields import Fields
+from controlplane.policies.limits import VALUES
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Kind
 from controlplane.policies.plans.plan import Errors
 from controlplane.policies.plans.yaml_reading import Lines
@@ -17,7 +18,7 @@ from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import is_slug, is_subject
 
 #: Section -> kind of its things, and what is checked of their names.
-SECTIONS = {"tiers": "tier", "dependencies": "dependency", "tenants": "tenant"}
+SECTIONS = {"templates": "template", "tiers": "tier", "dependencies": "dependency", "tenants": "tenant"}
 
 Check = Callable[[Problems, str, Any], None]
 
@@ -48,8 +49,14 @@ def _optional_slug(problems: Problems, field: str, value: Any) -> None:
         problems.slug(field, value)
 
 
+def _optional_subject(problems: Problems, field: str, value: Any) -> None:
+    if value != "":
+        problems.subject(field, value)
+
+
 _FIELDS: dict[str, dict[str, Check]] = {
-    "tenant": {"tier": _slug, "title": _text(200), "suspended": _flag},
+    "tenant": {"tier": _slug, "title": _text(200), "suspended": _flag, "parent": _optional_subject},
+    "template": {"title": _text(200)},
     "tier": {"title": _text(200), "priority": _whole(0, 100)},
     "dependency": {
         "kind": _kind,
@@ -60,7 +67,13 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "runbook": _optional_slug,
     },
 }
-_LIMITS = {"tenant": "quotas", "tier": "quotas", "dependency": "vendor_limits"}
+_LIMITS = {"template": "", "tenant": "quotas", "tier": "quotas", "dependency": "vendor_limits"}
+
+
+@lru_cache
+def _fields_of(kind: str) -> str:
+    more = [_LIMITS[kind]] if _LIMITS[kind] else sorted(VALUES)
+    return ", ".join([*_FIELDS[kind], *(["breaker"] if kind == "dependency" else []), *more])
 
 
 @lru_cache(maxsize=4_096)
@@ -91,6 +104,9 @@ class Reading:
             self.error((), "Give its fields, such as tier: pro.")
             return self.fields
         checks = _FIELDS[kind]
+        if kind == "template":
+            self._values({field: given for field, given in value.items() if field not in checks})
+            value = {field: given for field, given in value.items() if field in checks}
         for field, given in value.items():
             if field == _LIMITS[kind]:
                 self.limits(field, given)
@@ -101,7 +117,7 @@ class Reading:
                     self.error((field,), message)
                 self.fields[field] = given
             else:
-                self.error((field,), f"A {kind} has no such field.")
+                self.error((field,), f"A {kind} has no such field, only {_fields_of(kind)}.")
         return self.fields
 
     def limits(self, prefix: str, value: Any) -> None:
@@ -122,7 +138,8 @@ class Reading:
             return
         for field, given in value.items():
             if field not in Tuning.__struct_fields__:
-                self.error((field,), "There is no such setting.")
+                known = ", ".join(Tuning.__struct_fields__)
+                self.error((field,), f"There is no such setting, only {known}.")
                 continue
             try:
                 msgspec.convert({field: given}, Tuning)
@@ -143,13 +160,16 @@ class Reading:
             self._say(problems, ("breaker",))
             self.fields[f"breaker.{column}"] = given
 
+    def _values(self, columns: Mapping[str, Any]) -> None:
+        """What a template says: a limit that belongs to nobody."""
+        if "template" in columns:
+            self.error(("template",), "A template follows no other.")
+        for column, message in _limit_errors(_frozen(columns), False):
+            self.error((column,), message)
+        self.fields |= columns
+
     def _limit(self, prefix: str, name: str, columns: Mapping[str, Any]) -> None:
-        frozen = tuple(
-            # With its type: True and 1 are equal, and only one of them is a number.
-            (column, type(value).__name__, _hashable(value))
-            for column, value in columns.items()
-        )
-        for column, message in _limit_errors(frozen, prefix == "quotas"):
+        for column, message in _limit_errors(_frozen(columns), prefix == "quotas"):
             self.error((prefix, name, column), message)
         for column, value in columns.items():
             self.fields[sys.intern(f"{prefix}.{name}.{column}")] = value
@@ -167,6 +187,11 @@ class Reading:
             self._line,
         )
         self._errors.add(line, ".".join((self._where, *path)), message)
+
+
+def _frozen(columns: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...]:
+    # With its type: True and 1 are equal, and only one of them is a number.
+    return tuple((column, type(value).__name__, _hashable(value)) for column, value in columns.items())
 
 
 def _hashable(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""In some environments a second person looks first: edits wait as change requests until then."""

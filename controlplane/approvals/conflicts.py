@@ -1,0 +1,61 @@
+"""Whether what a request changes is still what it was made from."""
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
+
+from controlplane.approvals import gate
+from controlplane.approvals.models import ChangeRequest, ProposedChange
+from controlplane.policies.document import environment_of
+from controlplane.policies.errors import EditConflict, InvalidEdit
+from controlplane.policies.fields import different
+from controlplane.policies.models import Change
+from controlplane.policies.state import read_state
+
+#: Kinds of things that others name: without one of them, an edit may make no sense any more.
+_NAMED = ("tier", "dependency", "template")
+
+
+def changed_since(row: ChangeRequest) -> QuerySet[Change]:
+    """What was changed after the request was made and matters to it, the newest first."""
+    found = Change.objects.filter(revision__environment=row.environment, revision__number__gt=row.base)
+    mine = ProposedChange.objects.filter(request=row)
+    # What names a thing that goes, or a template that changes, may be more than it was.
+    wide = mine.filter(Q(kind="template") | Q(kind__in=_NAMED, after__isnull=True)).exists()
+    if not (row.whole or wide):
+        same = Exists(mine.filter(kind=OuterRef("kind"), name=OuterRef("name")))
+        found = found.filter(same | Q(kind__in=_NAMED, after__isnull=True))
+    return found.select_related("revision").order_by("-revision__number", "kind", "name")
+
+
+def check_base(row: ChangeRequest, *, making: int | None = None) -> None:
+    """Raise ``EditConflict`` when it cannot be applied as it is; ``making`` is the revision being made."""
+    if row.lowers_to is not None:
+        return
+    if found := list(changed_since(row)[:5]):
+        latest = found[0].revision
+        now = environment_of(row.environment).revision if making is None else making - 1
+        raise EditConflict(
+            expected_version=row.base,
+            current_version=now,
+            changed={
+                f"{each.kind} {each.name}": ", ".join(different(each.before, each.after)) or "removed"
+                for each in found
+            },
+            by=latest.actor,
+            at=latest.at,
+        )
+    if row.due_at is not None and row.due_at <= timezone.now():
+        raise InvalidEdit({"request": ["Its time is over: withdraw it, and plan it anew."]})
+    _check_rows(row)
+
+
+def _check_rows(row: ChangeRequest) -> None:
+    """Rows that were written by other means than an edit are in no revision."""
+    changes = gate.changes_of(row)
+    tenants = {change.name for change in changes if change.kind == "tenant"}
+    now = read_state(row.environment, tenants=tenants)
+    for change in changes:
+        if different(change.before, now.get((change.kind, change.name))):
+            raise InvalidEdit(
+                {"request": [f"{change.kind} {change.name} is not what it was: rebase the request."]}
+            )

@@ -1,0 +1,103 @@
+"""How many approvals an environment asks for."""
+
+import structlog
+from django.contrib.auth import get_user_model
+from django.db import transaction
+
+from controlplane.accounts.permissions import may
+from controlplane.approvals import gate
+from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest, Rule
+from controlplane.audit.acting import acting
+from controlplane.audit.actor import FUSEBOARD, Actor
+from controlplane.audit.record import record
+from controlplane.policies.document import environment_of
+from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.models import Environment
+from controlplane.policies.validation import Problems
+
+log = structlog.get_logger(__name__)
+
+
+def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -> int:
+    """Ask for so many approvals of every edit there; returns the number that holds now.
+
+    More are asked for at once. Fewer have to be approved, as any edit: raises ``gate.Proposed``.
+    """
+    problems = Problems()
+    problems.whole("needed", needed, 0, MOST_NEEDED)
+    problems.reason(reason)
+    problems.settle()
+    head = environment_of(environment).revision
+    now = gate.needed_in(environment)
+    if needed == now:
+        raise InvalidEdit({"needed": [f"It is {now} already."]})
+    if needed > now:
+        _check_enough(environment, needed)
+        put_needed(environment=environment, needed=needed, reason=reason, actor=actor)
+        recount(environment)
+        return needed
+    with transaction.atomic():
+        proposal = gate.Proposal(
+            environment=environment,
+            base=head,
+            actor=actor,
+            reason=reason,
+            said=[("approvals.set", "environment", environment, {"needed": now}, {"needed": needed})],
+            changes=[],
+            lowers_to=needed,
+        )
+        row = gate.propose(proposal)
+    raise gate.Proposed(row)
+
+
+def put_needed(*, environment: str, needed: int, reason: str, actor: Actor) -> int:
+    """Write the number. For what was approved, and for whoever has a shell on the server."""
+    with transaction.atomic():
+        acting(actor)
+        # Edits that are being made end before it holds.
+        Environment.objects.select_for_update().get(pk=environment)
+        before = gate.needed_in(environment)
+        Rule.objects.update_or_create(environment=environment, defaults={"needed": needed})
+        record(
+            actor=actor,
+            action="approvals.set",
+            target_kind="environment",
+            target_name=environment,
+            before={"needed": before},
+            after={"needed": needed},
+            reason=reason,
+            environment=environment,
+        )
+    log.warning("approvals.set", environment=environment, before=before, needed=needed, by=actor.name)
+    return needed
+
+
+def recount(environment: str) -> None:
+    """After another number is needed: which requests have enough approvals. No lock may be held."""
+    rows = ChangeRequest.objects.filter(environment=environment, state__in=PENDING)
+    for pk in list(rows.order_by("pk").values_list("pk", flat=True)):
+        with transaction.atomic():
+            acting(FUSEBOARD)
+            row = rows.select_for_update().filter(pk=pk).first()
+            if row is not None:
+                gate.count(row)
+
+
+def approvers(environment: str) -> list[str]:
+    """Usernames of everybody who may approve there."""
+    users = get_user_model()._default_manager.filter(is_active=True).order_by("username")
+    return [user.get_username() for user in users if may(user, "approve_change", environment)]
+
+
+def _check_enough(environment: str, needed: int) -> None:
+    """With fewer people than that, no edit could ever be made again."""
+    found = len(approvers(environment))
+    if found < needed + 1:
+        raise InvalidEdit(
+            {
+                "needed": [
+                    f"{needed + 1} people must be able to approve, as nobody approves their own requests:"
+                    f" there are {found} in {environment}."
+                ]
+            }
+        )

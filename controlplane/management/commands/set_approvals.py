@@ -1,0 +1,38 @@
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.approvals.models import MOST_NEEDED
+from controlplane.approvals.rules import put_needed, recount
+from controlplane.audit.actor import Actor
+from controlplane.policies.document import environment_of
+from controlplane.policies.errors import EditError
+from controlplane.policies.validation import Problems
+
+
+class Command(BaseCommand):
+    help = (
+        "Sets how many approvals an edit needs, at once and without any: for when nobody is left who"
+        " could approve. It is logged as a warning, and in the audit."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("environment")
+        parser.add_argument("needed", type=int, choices=range(MOST_NEEDED + 1))
+        parser.add_argument("--reason", required=True, help="why; everybody will read it")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        problems = Problems()
+        problems.reason(options["reason"])
+        try:
+            problems.settle()
+            put_needed(
+                environment=environment_of(options["environment"]).slug,
+                needed=options["needed"],
+                reason=options["reason"],
+                actor=Actor(name="command line", role="admin", origin="command"),
+            )
+        except EditError as error:
+            raise CommandError(str(error)) from error
+        recount(options["environment"])
+        self.stdout.write(f"Edits of {options['environment']} need {options['needed']} approvals.")

@@ -1,0 +1,399 @@
+"""Where edits need approval, none becomes a revision by itself, whoever makes it and however."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.utils import timezone
+from prometheus_client import REGISTRY
+
+from controlplane import metrics  # noqa: F401 - registers what it collects
+from controlplane.accounts.models import User
+from controlplane.approvals import rebase, requests, rules
+from controlplane.approvals.gate import Proposed
+from controlplane.approvals.models import Approval, ChangeRequest
+from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
+from controlplane.breakers.overrides import end_override, expire_overrides, hold_breaker, reset_breaker
+from controlplane.policies import edits, plans
+from controlplane.policies.edits import TenantChange, TenantFilter
+from controlplane.policies.edits.expiry import expire_quotas
+from controlplane.policies.errors import EditConflict, InvalidEdit
+from controlplane.policies.models import Environment, Revision, TenantQuota
+from controlplane.policies.state import read_state
+from controlplane.schedules.due import run_due
+from controlplane.schedules.edits import schedule_change
+from controlplane.schedules.models import Schedule
+from fuseboard.contract.words import OverrideMode
+
+WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
+NUMBERS: dict[str, Any] = {"limit": 50, "window_s": 60, "burst": 5}
+ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
+BOB, CAROL = (Actor(name=name, role="operator", origin="form") for name in ("bob", "carol"))
+
+
+@pytest.fixture
+def guarded(production: str) -> str:
+    """Production, where one other person has to agree: bob or carol."""
+    User.objects.create_user("alice", role="admin")
+    for name in ("bob", "carol"):
+        User.objects.create_user(name, role="operator")
+    edits.set_tenant_quota(tenant="acme", quota="own", expected_version=None, actor=ALICE, **NUMBERS, **WHY)
+    edits.set_vendor_limit(
+        dependency="openai",
+        name="contract",
+        expected_version=None,
+        actor=ALICE,
+        **NUMBERS | {"burst": 1},
+        **WHY,
+    )
+    edits.set_subject_limit(name="addresses", per=["ip"], actor=ALICE, **NUMBERS, **WHY)
+    edits.suspend_tenant(tenant="acme", actor=ALICE, **WHY)
+    edits.create_tenant(tenant="other", tier="free", actor=ALICE, **WHY)
+    edits.set_template(template="spare", expected_version=None, actor=ALICE, **NUMBERS, **WHY)
+    rules.set_approvals(needed=1, actor=ALICE, **WHY)
+    return production
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def quota(limit: int = 250, *, actor: Actor = ALICE, **more: Any) -> ChangeRequest:
+    numbers = {**NUMBERS, "limit": limit, **more}
+    with pytest.raises(Proposed) as proposed:
+        edits.set_tenant_quota(
+            tenant="acme", quota="requests", expected_version=None, actor=actor, **numbers, **WHY
+        )
+    return proposed.value.request
+
+
+def approve(row: ChangeRequest, actor: Actor = BOB, version: int | None = None) -> ChangeRequest:
+    return requests.approve(
+        environment="production", request=row.pk, expected_version=version or row.version, actor=actor
+    )
+
+
+def apply(row: ChangeRequest, actor: Actor = ALICE) -> ChangeRequest:
+    return requests.apply(environment="production", request=row.pk, actor=actor)
+
+
+BY_VERSION: dict[str, Any] = {"expected_version": None}
+#: Every function of ``edits`` that changes the configuration of an environment that is there.
+EDITS: dict[str, dict[str, Any]] = {
+    "bulk_edit": {
+        "filter": TenantFilter(tier="pro"),
+        "change": TenantChange(suspended=False),
+        "expected_revision": None,
+    },
+    "change_tier": {"tenant": "acme", "tier": "free", **BY_VERSION},
+    "create_dependency": {"dependency": "maps", "kind": "external"},
+    "create_tenant": {"tenant": "new", "tier": "free"},
+    "create_tenants": {"tenants": [("new", "free", ""), ("newer", "pro", "")]},
+    "create_tier": {"tier": "gold", "title": "Gold", "priority": 80},
+    "describe_dependency": {
+        "dependency": "openai",
+        "title": "OpenAI",
+        "owner": "",
+        "fallback_note": "",
+        "runbook": None,
+        **BY_VERSION,
+    },
+    "move_tenant": {"tenant": "other", "parent": "acme", **BY_VERSION},
+    "remove_subject_limit": {"name": "addresses"},
+    "remove_template": {"template": "spare", **BY_VERSION},
+    "remove_tenant": {"tenant": "acme"},
+    "remove_tenant_quota": {"tenant": "acme", "quota": "own", **BY_VERSION},
+    "remove_tier_quota": {"tier": "free", "quota": "requests", **BY_VERSION},
+    "remove_vendor_limit": {"dependency": "openai", "name": "contract", **BY_VERSION},
+    "resume_tenant": {"tenant": "acme"},
+    "rollback": {"to_revision": 4, "expected_revision": None},
+    "set_breaker_policy": {"dependency": "openai", "breaker": {"probes": 2}, **BY_VERSION},
+    "set_default_tier": {"tier": "free"},
+    "set_subject_limit": {"name": "keys", "per": ["api_key"], **NUMBERS},
+    "set_template": {"template": "usual", "limit": 50, "window_s": 60, "burst": 5, **BY_VERSION},
+    "set_tenant_quota": {"tenant": "acme", "quota": "requests", **NUMBERS, **BY_VERSION},
+    "set_tier_quota": {"tier": "free", "quota": "requests", **NUMBERS, **BY_VERSION},
+    "set_tuning": {"tuning": {"ramp_ms": 5000}},
+    "set_vendor_limit": {"dependency": "openai", "name": "second", **NUMBERS, "burst": 1, **BY_VERSION},
+    "suspend_tenant": {"tenant": "other"},
+}
+#: Without an environment, only for one that is new, or reading.
+OTHERS = {
+    "create_environment",
+    "preview_bulk_edit",
+    "preview_template",
+    "save_runbook",
+    "TenantChange",
+    "TenantFilter",
+}
+
+
+def test_the_table_misses_no_edit() -> None:
+    assert set(edits.__all__) - OTHERS == EDITS.keys()
+
+
+def test_no_edit_makes_a_revision_by_itself_and_each_becomes_one_when_approved(guarded: str) -> None:
+    for name, given in EDITS.items():
+        before, state = head(), read_state("production")
+        with pytest.raises(Proposed) as proposed:
+            getattr(edits, name)(actor=ALICE, **given, **WHY)
+        row = proposed.value.request
+        assert (head(), read_state("production")) == (before, state), name
+        assert not Entry.objects.filter(environment="production", revision__gt=before).exists(), name
+        with pytest.raises(InvalidEdit, match="1 more approval"):
+            apply(row)
+        with transaction.atomic():
+            approve(row)
+            row = apply(row)
+            made = Revision.objects.get(environment="production", number=head())
+            assert (row.revision, made.actor, made.action) == (before + 1, "alice", row.action), name
+            assert made.changed == row.changed > 0, name
+            assert read_state("production") != state, name
+            said = Entry.objects.get(action="change_request.applied", revision=made.number)
+            assert (said.after["author"], said.after["approved_by"]) == ("alice", "bob"), name
+            transaction.set_rollback(True)
+
+
+def test_a_plan_and_a_copy_wait_as_well(guarded: str) -> None:
+    before = head()
+    plan = plans.plan_from_document({"tenants": {"acme": {"tier": "enterprise"}}})
+    with pytest.raises(Proposed) as proposed:
+        plans.apply_plan(plan=plan, expected_revision=None, actor=ALICE, **WHY)
+    edits.create_environment(environment="staging", reason="for a test", actor=ALICE)
+    with pytest.raises(Proposed):
+        plans.copy_configuration(source="staging", actor=ALICE, **WHY)
+    assert head() == before
+    row = proposed.value.request
+    approve(row)
+    apply(row)
+    assert read_state("production")["tenant", "acme"]["tier"] == "enterprise"
+
+
+def test_hands_on_breakers_and_ends_of_quotas_never_wait(guarded: str, hour: Any) -> None:
+    TenantQuota.objects.filter(name="own").update(expires_at=timezone.now())
+    before = head()
+    held: dict[str, Any] = {"dependency": "openai", "actor": BOB, **WHY}
+    hold_breaker(mode=OverrideMode.FORCED_OPEN, expires_at=hour, **held)
+    end_override(**held)
+    reset_breaker(**held)
+    expire_overrides()
+    assert expire_quotas() == [("production", "acme", "own")]
+    assert head() == before + 4
+    assert not ChangeRequest.objects.exists()
+
+
+def test_nobody_approves_what_they_made_or_changed(guarded: str) -> None:
+    row = quota()
+    with pytest.raises(requests.NotYours):
+        approve(row, ALICE)
+    with pytest.raises(requests.NotYours):
+        requests.reject(request=row.pk, actor=ALICE, **WHY)
+    # By a token of theirs, whatever its role.
+    with pytest.raises(requests.NotYours):
+        approve(row, Actor(name="token ci", role="admin", origin="api", person="alice"))
+    with pytest.raises(requests.NotYours, match="belongs to nobody"):
+        approve(row, Actor(name="token ci", role="admin", origin="api"))
+    # Another account with the same address is the same person.
+    User.objects.filter(username="alice").update(email="Alice@example.com")
+    User.objects.create_user("alice2", email="alice@example.com", role="operator")
+    with pytest.raises(requests.NotYours):
+        approve(row, Actor(name="alice2", role="operator", origin="form"))
+    # Whoever lost the role, or was switched off.
+    User.objects.filter(username="carol").update(role="viewer")
+    User.objects.filter(username="bob").update(is_active=False)
+    for actor in (CAROL, BOB):
+        with pytest.raises(requests.NotYours):
+            approve(row, actor)
+    assert not Approval.objects.exists()
+
+
+def test_what_a_program_asks_for_is_seen_by_one_person_more(guarded: str) -> None:
+    row = quota(actor=Actor(name="token ci", role="admin", origin="api"))
+    assert row.persons == []
+    assert approve(row, BOB).state == "open"
+    User.objects.filter(username="bob").update(email="bob@example.com")
+    User.objects.create_user("bob2", role="admin", email="Bob@example.com")
+    for actor in (BOB, Actor(name="bob2", role="admin", origin="form")):
+        with pytest.raises(InvalidEdit, match="already"):
+            approve(row, actor)
+    assert approve(row, CAROL).state == "approved"
+    # Whoever may not any more does not count any more.
+    User.objects.filter(username="carol").update(is_active=False)
+    with pytest.raises(InvalidEdit, match="1 more"):
+        apply(row)
+
+
+def test_a_change_of_the_request_takes_its_approvals_back(guarded: str) -> None:
+    row = quota(250)
+    approve(row)
+    other = quota(251, burst=9)
+    approve(other)
+    apply(other)
+    with pytest.raises(EditConflict) as conflict:
+        apply(row)
+    assert (conflict.value.by, list(conflict.value.changed)) == ("alice", ["tenant acme"])
+    anew = rebase.rebase(environment="production", request=row.pk, actor=CAROL)
+    assert (anew.pk, anew.version, anew.state, anew.persons) == (row.pk, 2, "open", ["alice", "carol"])
+    assert anew.changes.get().before["quotas.requests.limit"] == 251
+    with pytest.raises(EditConflict):
+        approve(anew, version=1)
+    with pytest.raises(requests.NotYours):
+        approve(anew, CAROL)
+    approve(anew)
+    apply(anew)
+    fields = read_state("production")["tenant", "acme"]
+    assert fields["quotas.requests.limit"] == 250
+
+
+def test_what_was_written_past_every_edit_is_a_conflict(guarded: str) -> None:
+    row = quota()
+    approve(row)
+    TenantQuota.objects.filter(name="own").update(limit=1)
+    with pytest.raises(InvalidEdit, match="not what it was"):
+        apply(row)
+
+
+def test_two_that_touch_different_things_do_not_disturb_each_other(guarded: str) -> None:
+    row = quota()
+    with pytest.raises(Proposed) as proposed:
+        edits.create_tenant(tenant="new", tier="free", actor=ALICE, **WHY)
+    for each in (proposed.value.request, row):
+        approve(each)
+        apply(each)
+    with pytest.raises(Proposed) as proposed:
+        edits.rollback(to_revision=4, expected_revision=None, actor=ALICE, **WHY)
+    whole, small = proposed.value.request, quota(7)
+    for each in (whole, small):
+        approve(each)
+    apply(small)
+    with pytest.raises(EditConflict):
+        apply(whole)
+
+
+def test_fewer_approvals_have_to_be_approved_and_more_must_be_possible(guarded: str) -> None:
+    with pytest.raises(InvalidEdit, match="there are 3"):
+        rules.set_approvals(needed=3, actor=ALICE, **WHY)
+    assert rules.set_approvals(needed=2, actor=ALICE, **WHY) == 2
+    with pytest.raises(Proposed) as proposed:
+        rules.set_approvals(needed=0, actor=ALICE, **WHY)
+    row = proposed.value.request
+    waiting = quota()
+    approve(row, BOB)
+    with pytest.raises(InvalidEdit, match="1 more"):
+        apply(row)
+    approve(row, CAROL)
+    apply(row)
+    assert edits.resume_tenant(tenant="acme", actor=ALICE, **WHY) == head()
+    assert ChangeRequest.objects.get(pk=waiting.pk).state == "approved"
+    said = Entry.objects.filter(action="approvals.set").order_by("-id")[0]
+    assert (said.before, said.after) == ({"needed": 2}, {"needed": 0})
+
+
+def test_a_change_for_later_is_applied_then_as_it_was_approved(guarded: str) -> None:
+    document = {"tenants": {"acme": {"tier": "free"}}}
+    due_at = timezone.now() + timedelta(hours=1)
+    rows = []
+    for _ in range(2):
+        with pytest.raises(Proposed) as proposed:
+            schedule_change(due_at=due_at, document=document, actor=ALICE, **WHY)
+        rows.append(proposed.value.request)
+    assert not Schedule.objects.exists()
+    for row in rows:
+        approve(row)
+        apply(row)
+    first, second = Schedule.objects.order_by("pk")
+    Schedule.objects.filter(pk=first.pk).update(due_at=timezone.now())
+    before = head()
+    run_due()
+    assert (head(), Schedule.objects.get(pk=first.pk).revision) == (before + 1, before + 1)
+    # The other finds another configuration than was seen: it waits for somebody to look again.
+    other = quota(9)
+    approve(other)
+    apply(other)
+    with pytest.raises(Proposed) as proposed:
+        edits.change_tier(tenant="acme", tier="pro", expected_version=None, actor=ALICE, **WHY)
+    approve(proposed.value.request)
+    apply(proposed.value.request)
+    Schedule.objects.filter(pk=second.pk).update(due_at=timezone.now())
+    run_due()
+    second.refresh_from_db()
+    assert (second.state, "change request" in second.error) == ("failed", True)
+    assert ChangeRequest.objects.filter(state="open").count() == 1
+
+
+def test_the_shell_of_the_server_is_the_way_out(guarded: str) -> None:
+    row = quota()
+    labels = {"environment": "production", "state": "open"}
+    assert REGISTRY.get_sample_value("fuseboard_change_requests", labels) == 1
+    call_command("set_approvals", "production", "0", "--reason", "Nobody else is left")
+    said = Entry.objects.filter(action="approvals.set").latest("id")
+    assert (said.actor, said.origin, said.after) == ("command line", "command", {"needed": 0})
+    # What waited needs nobody any more, and is applied by hand all the same.
+    assert apply(row).revision == head()
+
+
+def test_what_was_planned_before_approvals_waits_when_it_is_due(production: str) -> None:
+    for name, role in (("alice", "admin"), ("bob", "operator")):
+        User.objects.create_user(name, role=role)
+    schedule_change(
+        due_at=timezone.now() + timedelta(hours=1),
+        document={"tenants": {"acme": {"tier": "free"}}},
+        # Whom nobody should take for the control plane itself.
+        actor=Actor(name="fuseboard", role="admin", origin="form"),
+        **WHY,
+    )
+    rules.set_approvals(needed=1, actor=ALICE, **WHY)
+    Schedule.objects.update(due_at=timezone.now())
+    before = head()
+    run_due()
+    assert (head(), ChangeRequest.objects.get().state) == (before, "open")
+
+
+def test_a_request_is_rejected_withdrawn_or_expires_and_stays_so(guarded: str) -> None:
+    rejected, withdrawn, expired = quota(1), quota(2), quota(3)
+    requests.reject(request=rejected.pk, actor=BOB, **WHY)
+    with pytest.raises(requests.NotYours):
+        requests.withdraw(request=withdrawn.pk, actor=BOB, **WHY)
+    requests.withdraw(request=withdrawn.pk, actor=ALICE, **WHY)
+    ChangeRequest.objects.filter(pk=expired.pk).update(expires_at=timezone.now())
+    assert requests.expire_requests() == 1
+    states = ChangeRequest.objects.order_by("pk").values_list("state", flat=True)
+    assert list(states) == ["rejected", "withdrawn", "expired"]
+    for row in (rejected, withdrawn, expired):
+        for act in (lambda row=row: approve(row), lambda row=row: apply(row)):
+            with pytest.raises(InvalidEdit, match="already"):
+                act()
+
+
+def test_two_who_apply_at_once_make_one_revision(guarded: str) -> None:
+    row = quota()
+    before, ready = head(), threading.Barrier(8)
+    results: list[str] = []
+
+    def work(act: Any, actor: Actor) -> None:
+        try:
+            ready.wait(20)
+            act(row, actor)
+            results.append("done")
+        except (InvalidEdit, EditConflict) as error:
+            results.append(str(error))
+        finally:
+            connection.close()
+
+    def at_once(*acts: tuple[Any, Actor]) -> list[str]:
+        results.clear()
+        threads = [threading.Thread(target=work, args=act) for act in acts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        return sorted(results)
+
+    found = at_once(*[(approve, BOB)] * 8)
+    assert (found.count("done"), len(found), Approval.objects.count()) == (1, 8, 1)
+    found = at_once(*[(apply, ALICE)] * 8)
+    assert (found.count("done"), len(found), head()) == (1, 8, before + 1)
