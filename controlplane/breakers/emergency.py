@@ -37,6 +37,8 @@ from fuseboard.contract.words import OverrideMode
 log = structlog.get_logger(__name__)
 
 LONGEST = timedelta(minutes=30)
+#: For reading the notes.
+GLANCE_S = 0.3
 
 
 def hold_open_without_postgres(
@@ -122,6 +124,23 @@ def adopt(store: redis.Redis, environment: str) -> None:
         store.xdel(keys.emergency(environment), entry_id)
 
 
+def noted(environment: str) -> dict[str, dict[str, Any]]:
+    """What was done through Redis and is not durable yet: the newest note of each breaker, with its id.
+
+    Raises ``redis.RedisError``; somebody waits for a page.
+    """
+    entries: Any = limits(deadline_s=GLANCE_S).xrevrange(keys.emergency(environment), count=100)
+    found: dict[str, dict[str, Any]] = {}
+    for entry_id, fields in entries:
+        with suppress(KeyError, ValueError, TypeError):  # whoever adopts them complains
+            note = json.loads(fields["note"])
+            kept = {name: note[name] for name in ("what", "dependency", "reason", "actor")}
+            found.setdefault(
+                note["dependency"], kept | {"id": entry_id, "expires_at_us": int(note["expires_at_us"])}
+            )
+    return found
+
+
 def adopt_handed(holds: Sequence[HandedHold]) -> list[str]:
     """Make durable what gateways hold in memory, each once for all of them; the ids of those settled."""
     settled = []
@@ -150,7 +169,7 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
     made_at = datetime.fromtimestamp(int(entry_id.partition("-")[0]) / 1000, tz=UTC)
     with (
         suppress(_AdoptedBefore),
-        revise(environment=environment, actor=actor, reason=note["reason"]) as revision,
+        revise(environment=environment, actor=actor, reason=note["reason"], waits=False) as revision,
     ):
         if Entry.objects.filter(environment=environment, after__journal=entry_id).exists():
             raise _AdoptedBefore

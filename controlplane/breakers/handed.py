@@ -1,26 +1,21 @@
 """A hold handed to the gateways, while neither Postgres nor Redis is there to take it.
 
-Gateways keep it in memory and serve it with the configuration. The body is signed with a key
-made of ``FUSEBOARD_SECRET_KEY``, so that nothing secret travels, whatever the network.
+Gateways keep it in memory and serve it with the configuration.
 """
 
 import secrets
-import ssl
 import time
 from datetime import datetime, timedelta
-from hmac import compare_digest
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 from django.conf import settings
 from django.utils import timezone
-from django.utils.crypto import salted_hmac
 from msgspec import Meta, Struct
 
 from controlplane.audit.actor import Actor, Origin
+from controlplane.fleet import signing
 from controlplane.policies.validation import Problems
 from fuseboard.contract.words import Slug
 
@@ -32,7 +27,6 @@ LONGEST = timedelta(minutes=15)
 #: For each gateway; somebody waits for the page.
 TIMEOUT_S = 2.0
 
-_SCHEME = "Fuseboard-HMAC "
 _SALT = "controlplane.breakers.handed"
 
 
@@ -96,39 +90,18 @@ def hand_over(
 
 def signature(body: bytes, *, secret: str | None = None) -> str:
     """The Authorization header for this body."""
-    return _SCHEME + salted_hmac(_SALT, body, secret=secret, algorithm="sha256").hexdigest()
+    return signing.sign(body, salt=_SALT, secret=secret)
 
 
 def is_signed(body: bytes, authorization: bytes) -> bool:
-    """Whether a web process of ours wrote this body; every key is compared, in constant time."""
-    found = [
-        compare_digest(authorization, signature(body, secret=secret).encode())
-        for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    ]
-    return any(found)
+    """Whether a web process of ours wrote this body."""
+    return signing.is_signed(body, authorization, salt=_SALT)
 
 
 def _post(url: str, body: bytes) -> str:
     """Why the gateway at ``url`` did not take it; empty when it did."""
-    place = urlsplit(url)
-    host = place.hostname or ""
-    connection = (
-        HTTPSConnection(
-            host,
-            place.port,
-            timeout=TIMEOUT_S,
-            context=ssl.create_default_context(cafile=settings.CA_FILE or None),
-        )
-        if place.scheme == "https"
-        else HTTPConnection(host, place.port, timeout=TIMEOUT_S)
-    )
-    headers = {"Authorization": signature(body), "Content-Type": "application/json"}
     try:
-        connection.request("POST", PATH, body, headers)
-        answer = connection.getresponse()
-        said = answer.read(1_000)
-    except (OSError, HTTPException) as error:
-        return f"{url} does not answer ({error})"
-    finally:
-        connection.close()
-    return "" if answer.status == 200 else f"{url} answers {answer.status}: {said.decode(errors='replace')}"
+        signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=1_000)
+    except signing.Unanswered as error:
+        return str(error)
+    return ""

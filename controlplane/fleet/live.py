@@ -1,6 +1,6 @@
 """The fleet as pages and the API read it."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -34,6 +34,18 @@ class TenantFigures:
 
 
 @dataclass(frozen=True)
+class RuleFigures:
+    """What one quota bound; of all tenants together when ``tenant`` is empty."""
+
+    tenant: str
+    rule: str
+    asked_per_s: float
+    refused_per_s: float
+    #: Let through as a shadow, and else refused.
+    shadow_per_s: float
+
+
+@dataclass(frozen=True)
 class DependencyFigures:
     calls_per_s: float = 0.0
     failures_per_s: float = 0.0
@@ -59,6 +71,8 @@ class FleetFigures:
     refused_per_s: float = 0.0
     refused_by_reason: dict[str, float] = field(default_factory=dict)
     tenants: list[TenantFigures] = field(default_factory=list)
+    #: Of the busiest tenants, and of all together.
+    rules: list[RuleFigures] = field(default_factory=list)
     dependencies: dict[str, DependencyFigures] = field(default_factory=dict)
     store: StoreFigures = field(default_factory=StoreFigures)
     decided_locally_per_s: float = 0.0
@@ -67,6 +81,8 @@ class FleetFigures:
     live_servers: int = 0
     #: So many servers fell silent at once that none is called offline.
     frozen: bool = False
+    #: Servers that are in no rate yet, for their gateway started a moment ago.
+    uncounted: int = 0
     #: Gateways whose figures are in here; 0 means that nobody is measuring.
     gateways: int = 0
 
@@ -121,6 +137,7 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         refused_per_s=_sum(documents, "refused_per_s"),
         refused_by_reason=dict(reasons),
         tenants=_add_tenants(documents),
+        rules=_add_rules(documents),
         dependencies=_add_dependencies(documents),
         store=StoreFigures(
             p50_us=_worst(stores, "p50_us"),
@@ -132,6 +149,7 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         unknown_tenants_per_s=_sum(documents, "unknown_tenants_per_s"),
         live_servers=max(int(document.get("live_servers", 0)) for document in documents),
         frozen=any(document.get("frozen", False) for document in documents),
+        uncounted=sum(int(document.get("uncounted", 0)) for document in documents),
         gateways=len(documents),
     )
 
@@ -145,6 +163,16 @@ def _add_tenants(documents: list[dict[str, Any]]) -> list[TenantFigures]:
             refused[row["tenant"]] += row["refused_per_s"]
     busiest = sorted(requests, key=lambda tenant: (-refused[tenant], -requests[tenant], tenant))
     return [TenantFigures(tenant, requests[tenant], refused[tenant]) for tenant in busiest[:TOP_TENANTS]]
+
+
+def _add_rules(documents: list[dict[str, Any]]) -> list[RuleFigures]:
+    found: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for document in documents:
+        for row in document.get("rules", []):
+            rates = found[row["tenant"], row["rule"]]
+            for place, name in enumerate(("asked_per_s", "refused_per_s", "shadow_per_s")):
+                rates[place] += row[name]
+    return [RuleFigures(tenant, rule, *rates) for (tenant, rule), rates in sorted(found.items())]
 
 
 def _add_dependencies(documents: list[dict[str, Any]]) -> dict[str, DependencyFigures]:

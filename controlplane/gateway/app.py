@@ -13,12 +13,15 @@ import msgspec
 
 from controlplane.breakers.handed import MAX_BODY_BYTES as HOLD_BYTES
 from controlplane.breakers.handed import PATH
+from controlplane.fleet.asking import MAX_BODY_BYTES as QUESTION_BYTES
+from controlplane.fleet.asking import PATH as FLEET_PATH
 from controlplane.gateway import problems
 from controlplane.gateway.fleet import FleetFull
 from controlplane.gateway.holds import read_hold
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.problems import Problem
 from controlplane.gateway.process import Gateway
+from controlplane.gateway.telling import read_question
 from controlplane.gateway.tokens import Token
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH, decode_request
 
@@ -56,6 +59,8 @@ class GatewayApp:
                 await self._sync(scope, receive, send)
             elif scope["path"] == PATH:
                 await self._hold(scope, receive, send)
+            elif scope["path"] == FLEET_PATH:
+                await self._tell(scope, receive, send)
             else:
                 await self._respond(send, *self._other(scope))
         except Problem as problem:
@@ -70,7 +75,7 @@ class GatewayApp:
         if not gateway.ready:
             raise problems.not_ready("The configuration has not been read yet.")
         started = gateway.clock.monotonic()
-        token = self._admit(scope["headers"], started)
+        token = self._admit(dict(scope["headers"]), started)
         readers = gateway.readers
         task = readers.begin(started)
         try:
@@ -91,9 +96,24 @@ class GatewayApp:
         await self._respond(send, 200, answer, _JSON_HEADERS)
         gateway.counts.observe(gateway.clock.monotonic() - started)
 
-    def _admit(self, headers: Headers, now: float) -> Token:
+    def take(self, fields: dict[bytes, bytes], body: bytes) -> tuple[int, bytes, Headers]:
+        """Status, body and headers that answer a beat which is there as a whole, see ``ShortWay``."""
+        gateway = self.gateway
+        monotonic, counts = gateway.clock.monotonic, gateway.counts
+        started = monotonic()
+        try:
+            if not gateway.ready:
+                raise problems.not_ready("The configuration has not been read yet.")
+            answer = self._answer(self._admit(fields, started), body)
+        except Problem as problem:
+            counts.answers[problem.status] += 1
+            return problem.status, problem.document(), (_PROBLEM, *problem.headers)
+        counts.answers[200] += 1
+        counts.observe(monotonic() - started)
+        return 200, answer, _JSON_HEADERS
+
+    def _admit(self, fields: dict[bytes, bytes], now: float) -> Token:
         """Who asks. Looks at the headers alone, before any of the body is read."""
-        fields = dict(headers)
         length = fields.get(b"content-length", b"0")
         if len(length) > 9 or int(length) > MAX_BODY_BYTES:
             raise problems.too_large()
@@ -109,6 +129,22 @@ class GatewayApp:
 
     async def _hold(self, scope: Message, receive: Receive, send: Send) -> None:
         """A web process hands over what neither store could take."""
+        body, authorization = await self._signed(scope, receive, most=HOLD_BYTES)
+        self.gateway.hold(read_hold(body, authorization))
+        await self._respond(send, 200, b'{"held":"in memory"}', _JSON_HEADERS)
+
+    async def _tell(self, scope: Message, receive: Receive, send: Send) -> None:
+        """A web process asks for what Postgres cannot tell it now."""
+        gateway = self.gateway
+        body, authorization = await self._signed(scope, receive, most=QUESTION_BYTES)
+        environment = read_question(body, authorization, gateway.clock)
+        if environment not in gateway.configurations:
+            raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
+        told = await gateway.teller.tell(gateway.fleet(environment), gateway.holds.waiting)
+        await self._respond(send, 200, told, _JSON_HEADERS)
+
+    async def _signed(self, scope: Message, receive: Receive, *, most: int) -> tuple[bytes, bytes]:
+        """What a web process sends, and the header that is to sign it."""
         gateway = self.gateway
         if scope["method"] != "POST":
             raise problems.wrong_method(b"POST")
@@ -119,14 +155,13 @@ class GatewayApp:
             raise problems.wrong_media_type()
         task = gateway.readers.begin(gateway.clock.monotonic())
         try:
-            body = await self._read_on(b"", receive, most=HOLD_BYTES)
+            body = await self._read_on(b"", receive, most=most)
         except asyncio.CancelledError:
             gateway.readers.cancelled(task)
             raise
         finally:
             gateway.readers.end(task)
-        gateway.hold(read_hold(body, fields.get(b"authorization", b"")))
-        await self._respond(send, 200, b'{"held":"in memory"}', _JSON_HEADERS)
+        return body, fields.get(b"authorization", b"")
 
     async def _read_on(self, first: bytes, receive: Receive, *, most: int = MAX_BODY_BYTES) -> bytes:
         """The rest of a body that did not come in one piece."""

@@ -16,24 +16,26 @@ class Names:
 
     def check(self, beat: SyncRequest) -> None:
         """Raises ``Problem`` (422) naming the field."""
-        known = self._known
-        if beat.server not in known:
-            self._meet(beat.server, "server")
-        if beat.service not in known:
-            self._meet(beat.service, "service")
-        for view in beat.breakers:
-            if view.dependency not in known:
-                self._meet(view.dependency, f"breakers[{beat.breakers.index(view)}].dependency")
-        counted = beat.counters.dependencies
-        for dependency in counted:
-            if dependency.dependency not in known:
-                where = f"counters.dependencies[{counted.index(dependency)}].dependency"
-                self._meet(dependency.dependency, where)
+        names = [beat.server, beat.service]
+        names += [view.dependency for view in beat.breakers]
+        names += [counted.dependency for counted in beat.counters.dependencies]
+        if not self._known.issuperset(names):
+            self._look_at(beat)
         for at, tenant in enumerate(beat.want):
             if not is_subject(tenant):
                 raise invalid_field(f"want[{at}]", "expected 1 to 200 characters without control characters")
 
+    def _look_at(self, beat: SyncRequest) -> None:
+        self._meet(beat.server, "server")
+        self._meet(beat.service, "service")
+        for at, view in enumerate(beat.breakers):
+            self._meet(view.dependency, f"breakers[{at}].dependency")
+        for at, counted in enumerate(beat.counters.dependencies):
+            self._meet(counted.dependency, f"counters.dependencies[{at}].dependency")
+
     def _meet(self, name: str, field: str) -> None:
+        if name in self._known:
+            return
         if not is_slug(name):
             raise invalid_field(field, "expected a slug of at most 64 characters")
         if len(self._known) >= MOST_NAMES:

@@ -15,8 +15,6 @@ from fuseboard.contract.policy import (
     Override,
     Tuning,
     decode_policy,
-    encode_policy,
-    hash_of,
 )
 from fuseboard.contract.sync import Applied, SyncRequest
 
@@ -84,9 +82,8 @@ class Configuration:
         self.tenants: dict[str, bytes] = {}
         self.changes = Changes(floor=0)
         self.policies_sent = 0
-        #: What was read, while more than that is served.
-        self._read = self.head, self.policy
         self._held: dict[str, Override] = {}
+        #: The head, and what is held beside it, ready to send.
         self._head_part = b""
         #: Applied revision -> the changes since, ready to send.
         self._changes_parts: dict[int, bytes] = {}
@@ -113,13 +110,13 @@ class Configuration:
         return True
 
     def knows(self, dependency: str) -> bool:
-        return any(known.name == dependency for known in decode_policy(self._read[1]).dependencies)
+        return any(known.name == dependency for known in decode_policy(self.policy).dependencies)
 
     def hold(self, held: Mapping[str, Override]) -> None:
         """Serve these breakers as held, whatever was read of them.
 
-        The revision stays, for Postgres alone makes new ones; its document differs, and a server
-        takes what it is told over HTTP for the truth about a revision.
+        Beside the document, not in it: Postgres alone makes revisions, and a server may have heard of
+        a newer one through Redis than this process could read before Postgres went away.
         """
         if held != self._held:
             self._held = dict(held)
@@ -186,22 +183,13 @@ class Configuration:
                 self.tenants.pop(tenant, None)
             else:
                 self.tenants[tenant] = record
-        self._read = loaded.head, loaded.policy
+        self.head, self.policy = loaded.head, loaded.policy
+        self._changes_parts = {}
         self._serve()
 
     def _serve(self) -> None:
-        head, document = self._read
-        if self._held:
-            policy = decode_policy(document)
-            dependencies = tuple(
-                msgspec.structs.replace(known, override=self._held.get(known.name, known.override))
-                for known in policy.dependencies
-            )
-            document = encode_policy(msgspec.structs.replace(policy, dependencies=dependencies))
-            head = msgspec.structs.replace(head, hash=hash_of(document))
-        self.policy, self.head = document, head
-        self._head_part = b'"head":%b' % _encode(head)
-        self._changes_parts = {}
+        held = b',"held":%b' % _encode(self._held) if self._held else _NOTHING
+        self._head_part = b'"head":%b%b' % (_encode(self.head), held)
 
 
 def _is_ahead(applied: Applied, head: ConfigHead) -> bool:

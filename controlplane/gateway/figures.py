@@ -6,10 +6,12 @@ from typing import Any
 
 from controlplane.fleet.live import TOP_TENANTS
 from controlplane.gateway.fleet import Fleet
-from controlplane.gateway.rates import Key, percentile_us
+from controlplane.gateway.rates import Key, pair, percentile_us
 
 #: Tenants whose demand is kept, see ``controlplane.usage``: as many as a server lists.
 USAGE_TENANTS = 100
+#: Pairs of a rule and a tenant, or everybody, whose demand is kept.
+USAGE_RULES = 150
 
 #: Kind of total -> field of a dependency.
 _DEPENDENCY_FIELDS = {
@@ -31,6 +33,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "refused_by_reason": reasons,
         "tenants": _tenants(milli),
         "usage": _tenants(milli, most=USAGE_TENANTS),
+        "rules": _rules(milli),
         "dependencies": _dependencies(milli),
         "store": {
             "p50_us": percentile_us(latency, 0.50),
@@ -42,6 +45,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "unknown_tenants_per_s": _plain(milli, "unknown_tenants"),
         "live_servers": fleet.live_servers,
         "frozen": fleet.preservation.frozen,
+        "uncounted": fleet.uncounted(),
     }
 
 
@@ -57,6 +61,24 @@ def _tenants(milli: dict[Key, int], *, most: int = TOP_TENANTS) -> list[dict[str
     return [
         {"tenant": name, "requests_per_s": asked[name] / 1000, "refused_per_s": refused[name] / 1000}
         for name in busiest
+    ]
+
+
+def _rules(milli: dict[Key, int]) -> list[dict[str, Any]]:
+    """What rules bound: of all tenants together, then of the busiest."""
+    asked = {
+        name.partition("\x1f")[::2]: value for (kind, name), value in milli.items() if kind == "rule_asked"
+    }
+    busiest = nsmallest(USAGE_RULES, asked, key=lambda found: (found[1] != "", -asked[found], found))
+    return [
+        {
+            "tenant": tenant,
+            "rule": rule,
+            "asked_per_s": asked[rule, tenant] / 1000,
+            "refused_per_s": milli.get(("rule_refused", pair(tenant, rule)), 0) / 1000,
+            "shadow_per_s": milli.get(("rule_shadow", pair(tenant, rule)), 0) / 1000,
+        }
+        for rule, tenant in busiest
     ]
 
 

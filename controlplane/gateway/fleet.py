@@ -91,7 +91,7 @@ class Fleet:
         if name not in self.servers and len(self.servers) < MOST_SERVERS:
             # Dirty, so that its row says who looks after it.
             self.servers[name] = self.dirty[name] = server
-            self._note_size(len(self.servers))
+            self._note_size(self._here + 1)
 
     def overdue(self, now: float) -> list[KnownServer]:
         """Those whose next beat should have been here."""
@@ -136,6 +136,11 @@ class Fleet:
             self.totals.replace(server.rates, rates)
             server.rates = rates
 
+    def uncounted(self) -> int:
+        """Servers that are there and in no rate yet: heard less than twice since this process started."""
+        there = (ServerState.ONLINE, ServerState.LATE)
+        return sum(1 for server in self.servers.values() if server.state in there and not server.track.counts)
+
     def count(self, state: ServerState) -> int:
         return sum(1 for server in self.servers.values() if server.state is state)
 
@@ -146,7 +151,9 @@ class Fleet:
             beat=beat, seen=now, seen_wall=wall, next_s=next_s, started_wall=wall - beat.up_ms / 1000
         )
         self.servers[beat.server] = server
-        self._note_size(len(self.servers))
+        # Whoever only takes its leave spends nothing: `fuseboard doctor`, or a pod whose row is gone already.
+        if not beat.leaving:
+            self._note_size(self._here + 1)
         return server
 
     def _silent(self, now: float) -> tuple[int, list[tuple[KnownServer, ServerState]]]:

@@ -17,6 +17,10 @@ from fuseboard.contract.words import OverrideMode
 #: Not yet adopted; people make them by hand.
 MOST = 500
 
+#: Above every revision that somebody who acted through Redis alone may have used before: an earlier
+#: reset must not end a later hold.
+LATER = 1_000_000
+
 _decode = msgspec.json.Decoder(HandedHold).decode
 
 
@@ -79,7 +83,7 @@ class Holds:
                 {
                     hold.dependency: Override(
                         mode=OverrideMode.FORCED_OPEN,
-                        revision=configuration.head.revision,
+                        revision=configuration.head.revision + LATER,
                         expires_at_us=hold.expires_at_us,
                         reason=hold.reason,
                         actor=hold.actor,

@@ -23,6 +23,7 @@ from controlplane.gateway.peers import Peers
 from controlplane.gateway.readers import Readers
 from controlplane.gateway.refresh import Refresher
 from controlplane.gateway.settings import GatewaySettings
+from controlplane.gateway.telling import Teller
 from controlplane.gateway.tokens import TokenBook
 from fuseboard.contract.policy import PolicyError
 
@@ -31,6 +32,11 @@ SWEEP_S = 1.0
 #: A collection of the oldest generation stops every beat: 10,000 connections had a p99 of 225 ms
 #: with Python's thresholds, and of 15 ms with these and a frozen start.
 GC_THRESHOLDS = (50_000, 20, 50)
+
+#: Between two collections of the youngest generation. Each beat replaces the last one, so what is
+#: made and what goes away are as many, and Python would look at them all only when the fleet grows:
+#: at 100,000 objects at once, for 40 ms.
+COLLECT_S = 0.1
 
 #: Before a loop that failed by mistake begins again.
 RESTART_S = 1.0
@@ -53,6 +59,7 @@ class Gateway:
         self.counts = Counts()
         self.names = Names()
         self.holds = Holds(self.clock)
+        self.teller = Teller(self.clock, gateway=settings.gateway)
         self.readers = Readers(self.clock, timeout_s=settings.body_timeout_s)
         #: Whether a configuration was ever read; once true, it stays so.
         self.ready = False
@@ -114,6 +121,8 @@ class Gateway:
             self._keep(self._flusher.run, "flush"),
             self._keep(self.agreed.run, "agree"),
         ]
+        if self.settings.alone:
+            self._tasks.append(self._keep(_collect_young, "collect"))
         log.info("gateway.started", gateway=self.settings.gateway, beat_ms=self.settings.beat_ms)
 
     async def stop(self) -> None:
@@ -197,6 +206,12 @@ async def _for_ever(work: Callable[[], Awaitable[None]], name: str) -> None:
         except Exception:
             log.critical("gateway.task_failed", task=name, exc_info=True)
         await asyncio.sleep(RESTART_S)
+
+
+async def _collect_young() -> None:
+    while True:
+        await asyncio.sleep(COLLECT_S)
+        gc.collect(0)
 
 
 def tune_collector() -> None:

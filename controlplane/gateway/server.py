@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.liveness import lease_of, state_after
 from controlplane.gateway.rates import NOTHING, Contribution, Track
 from controlplane.gateway.rivals import Rivals
 from controlplane.gateway.tokens import Allowance
-from fuseboard.contract.sync import BreakerView, SyncRequest
+from fuseboard.contract.sync import BreakerView, Counters, SyncRequest
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode
 
 #: A process this young is counted from its start, an older one from its first beat here.
@@ -24,6 +25,8 @@ _RETIRED_KEPT = 4
 #: Beats of one server: far more than any change of state needs, far fewer than a loop run wild makes.
 _BEATS_PER_S = 20.0
 _BEATS_AT_ONCE = 40
+
+_IN_TRACK = Counters()
 
 
 class BreakerRow(Struct, gc=False):
@@ -110,6 +113,8 @@ class KnownServer:
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, beat.counters)
+        # What was counted is in the track.
+        beat = replace(beat, counters=_IN_TRACK)
         self.beat, self.seen, self.seen_wall, self.next_s = beat, now, wall, next_s
         self.adopted = False
         self.state = ServerState.GONE if beat.leaving else ServerState.ONLINE

@@ -5,7 +5,8 @@ see ``controlplane.shares.grantor`` for why it holds. While Postgres is away not
 promises run out, and with them the pieces, which is late but never wrong.
 """
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 
 from psycopg import AsyncConnection
 
@@ -75,17 +76,25 @@ class Shares:
                 pool = await read(connection, environment, hold_ms=hold_ms)
                 if pool is None:
                     return
-                step = grantor.step(
-                    pool.rows,
-                    begun=begun,
-                    seen=self._clock.monotonic(),
-                    lease_s=lease_s,
-                    rest_s=rest_s,
-                    new_terms=pool.new_terms,
+                step = grantor.begin(pool.rows, begun=begun)
+                await _gently(
+                    grantor.decide(
+                        step,
+                        seen=self._clock.monotonic(),
+                        lease_s=lease_s,
+                        rest_s=rest_s,
+                        new_terms=pool.new_terms,
+                    )
                 )
                 await write(connection, pool, step)
         except BaseException:
             if step is not None:
                 grantor.abandon(step)
             raise
-        grantor.commit(step, lease_s)
+        await _gently(grantor.commit(step, lease_s))
+
+
+async def _gently(work: Iterator[None]) -> None:
+    """All of it, with whatever else is due in between."""
+    for _ in work:
+        await asyncio.sleep(0)

@@ -1,9 +1,12 @@
 """The rows of one environment: read under the lock of its pool, and written back."""
 
+import asyncio
 from dataclasses import dataclass
 
+from msgspec import json
 from psycopg import AsyncConnection
 
+from controlplane.shares.cells import CHUNK
 from controlplane.shares.step import Row, Step
 
 _LOCK = """
@@ -16,15 +19,21 @@ _READ = """
     SELECT id, server, boot, level, place, offered, terms, renewals, hold_ms
     FROM shares_piece WHERE environment = %s ORDER BY id
 """
-_INSERT = """
-    INSERT INTO shares_piece (environment, server, boot, level, place, offered, terms, renewals, hold_ms)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
-"""
-_UPDATE = """
-    UPDATE shares_piece SET server = %s, boot = %s, level = %s, place = %s, offered = %s, terms = %s,
-        renewals = %s, hold_ms = %s
-    WHERE id = %s
-"""
+_TYPES = (
+    "server text, boot text, level int, place int, offered int, terms bigint, renewals bigint, hold_ms bigint"
+)
+_NAMES = [column.split()[0] for column in _TYPES.split(", ")]
+# All rows as one text: a fleet that comes all at once has 10,000, and a statement for each of
+# them would hold beats up.
+_INSERT = f"""
+    INSERT INTO shares_piece (environment, {", ".join(_NAMES)})
+    SELECT %s, {", ".join(_NAMES)} FROM json_to_recordset(%s::json) AS made({_TYPES})
+"""  # noqa: S608 - names of columns, from above
+_UPDATE = f"""
+    UPDATE shares_piece SET {", ".join(f"{name} = made.{name}" for name in _NAMES)}
+    FROM json_to_recordset(%s::json) AS made(id bigint, {_TYPES})
+    WHERE shares_piece.id = made.id
+"""  # noqa: S608
 #: Terms given out after a restore are above all those before.
 _EPOCH_BITS = 32
 
@@ -56,31 +65,30 @@ async def read(connection: AsyncConnection, environment: str, *, hold_ms: int) -
     epoch, terms, current = found
     if epoch != current:
         await connection.execute("DELETE FROM shares_piece WHERE environment = %s", (environment,))
-        await connection.execute(_INSERT, (environment, "", "", 0, 0, 0, 0, 0, hold_ms))
-    rows = [Row(*row) for row in await (await connection.execute(_READ, (environment,))).fetchall()]
+        lapsing = Row(None, "", "", 0, 0, 0, 0, 0, hold_ms)
+        await connection.execute(_INSERT, (environment, _encode([lapsing])))
+    rows: list[Row] = []
+    cursor = await connection.execute(_READ, (environment,))
+    while chunk := await cursor.fetchmany(CHUNK):
+        rows += [Row(*row) for row in chunk]
+        await asyncio.sleep(0)
     return Pool(environment, current, max(terms, current << _EPOCH_BITS), rows)
 
 
 async def write(connection: AsyncConnection, pool: Pool, step: Step) -> None:
     if step.deleted:
         await connection.execute("DELETE FROM shares_piece WHERE id = ANY(%s)", (step.deleted,))
-    async with connection.cursor() as cursor:
-        # Those that become smaller first, and then what fits beside them.
-        updates = [
-            (r.server, r.boot, r.level, r.place, r.offered, r.terms, r.renewals, r.hold_ms, r.id)
-            for r in step.changed
-            if r.id is not None
-        ]
-        if updates:
-            await cursor.executemany(_UPDATE, updates)
-        inserts = [
-            (pool.environment, r.server, r.boot, r.level, r.place, r.offered, r.terms, r.renewals, r.hold_ms)
-            for r in step.changed
-            if r.id is None
-        ]
-        if inserts:
-            await cursor.executemany(_INSERT, inserts)
+    updates = [row for row in step.changed if row.id is not None]
+    if updates:
+        await connection.execute(_UPDATE, (_encode(updates),))
+    inserts = [row for row in step.changed if row.id is None]
+    if inserts:
+        await connection.execute(_INSERT, (pool.environment, _encode(inserts)))
     await connection.execute(
         "UPDATE shares_pool SET epoch = %s, terms = %s WHERE environment = %s",
         (pool.epoch, pool.terms, pool.environment),
     )
+
+
+def _encode(rows: list[Row]) -> str:
+    return json.encode(rows).decode()

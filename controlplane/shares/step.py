@@ -10,8 +10,7 @@ from fuseboard.contract.shares import HeldShare
 Holder = tuple[str, str]
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct, gc=False):
     """A piece as Postgres has it; ``id`` is ``None`` while it is new."""
 
     id: int | None

@@ -90,13 +90,16 @@ def configuration(**fields: Any) -> Configuration:
     return held
 
 
+def known_tokens() -> dict[str, Token]:
+    digest = sha256(TOKEN.split("_", 2)[2].encode()).digest()
+    return {"sel1": Token("sel1", digest, "production", NOON + 100_000)}
+
+
 def ready_gateway(clock: Clock | None = None, **settings: Any) -> Gateway:
     """A gateway that has read its configuration, and never touches Postgres."""
     gateway = Gateway(GatewaySettings(**settings), clock or TurnedClock())
     gateway.configurations["production"] = configuration()
-    digest = sha256(TOKEN.split("_", 2)[2].encode()).digest()
-    expires_at = NOON + 100_000
-    gateway.tokens.replace({"sel1": Token("sel1", digest, "production", expires_at)})
+    gateway.tokens.replace(known_tokens())
     gateway.ready = True
     gateway.start = lambda: None  # type: ignore[method-assign]
     return gateway

@@ -153,9 +153,9 @@ def test_a_reset_after_a_hold_stays_a_reset_when_both_are_made_durable(
 def test_servers_are_told_to_ask_again(postgres_down: Any, text_limits: Any, alice: Any) -> None:
     with text_limits.pubsub(ignore_subscribe_messages=True) as heard:
         heard.subscribe(keys.breaker_channel("production"))
-        assert heard.get_message(timeout=5) is None  # the confirmation, which is ignored
+        assert heard.get_message(timeout=20) is None  # the confirmation, which is ignored
         trip(alice)
-        message = heard.get_message(timeout=5)
+        message = heard.get_message(timeout=20)
     generation = parse_breaker(text_limits.get(BREAKER)).generation
     assert message["data"] == f"openai {generation} 0"
     postgres_down()

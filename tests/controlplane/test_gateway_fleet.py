@@ -221,6 +221,16 @@ def test_live_servers_are_the_most_of_the_last_ten_minutes_and_at_least_one(flee
     assert fleet.live_servers == 1
 
 
+def test_who_only_takes_leave_is_no_server_to_share_with(fleet, clock):
+    """``fuseboard doctor`` asks the gateway as a server that leaves at once."""
+    for n in range(3):
+        fleet.absorb(beat(f"pod-{n}"))
+    for n in range(5):
+        fleet.absorb(beat(f"doctor-{n}", leaving=True))
+        sweep_for(fleet, clock, 1)
+    assert fleet.live_servers == 3
+
+
 def test_a_recent_maximum_of_nothing_is_one():
     maximum = RecentMaximum()
     assert maximum.value == 1

@@ -22,10 +22,20 @@ from controlplane.gateway.loading import Reading
 from controlplane.policies.errors import InvalidEdit
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.offer import read_offer
-from fuseboard.contract.policy import decode_policy
+from fuseboard.contract.policy import decode_policy, encode_policy, hash_of
 from fuseboard.contract.sync import NO_POLICY, Applied, decode_response
 from fuseboard.contract.words import ConfigSource, OverrideMode
-from tests.controlplane.gateway import NOON, TurnedClock, beat, client, loaded, policy, post, ready_gateway
+from tests.controlplane.gateway import (
+    NOON,
+    TurnedClock,
+    beat,
+    client,
+    known_tokens,
+    loaded,
+    policy,
+    post,
+    ready_gateway,
+)
 
 REASON = "vendor is down, and so is everything"
 
@@ -54,57 +64,97 @@ async def synced(gateway: Any, applied: Applied | None = None) -> Any:
     return decode_response((await post(gateway, beat(applied=applied or Applied()))).content)
 
 
-def override_in(answer: Any) -> Any:
-    (dependency,) = decode_policy(answer.policy).dependencies
-    return dependency.override
-
-
-async def test_a_handed_hold_is_served_under_the_same_revision_until_its_time() -> None:
+async def test_a_handed_hold_is_served_beside_the_document_until_its_time() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     before = await synced(gateway)
-    assert override_in(before) is None
+    assert before.held == {}
     known = Applied(epoch=before.head.epoch, revision=before.head.revision, hash=before.head.hash)
 
     answer = await send(gateway, msgspec.json.encode(hold(clock.wall())))
     assert answer.status_code == 200, answer.text
 
     held = await synced(gateway, known)
-    assert (held.head.epoch, held.head.revision) == (before.head.epoch, before.head.revision)
-    assert held.head.hash != before.head.hash
-    override = override_in(held)
+    assert (held.head, held.policy) == (before.head, NO_POLICY)
+    override = held.held["llm"]
     assert (override.mode, override.actor, override.reason) == (OverrideMode.FORCED_OPEN, "olga", REASON)
     assert override.expires_at_us == int((clock.wall() + 600) * 1_000_000)
-    again = msgspec.structs.replace(known, hash=held.head.hash)
-    assert (await synced(gateway, again)).policy == NO_POLICY
 
     clock.turn(601)
     gateway.holds.serve(gateway.configurations.values())
-    assert bytes((await synced(gateway, again)).policy) == policy()
+    assert (await synced(gateway, known)).held == {}
+
+
+async def beats(gateway: Any, pod: Configuration) -> None:
+    answer = await synced(gateway, pod.applied)
+    document, source = bytes(answer.policy), ConfigSource.HTTP
+    pod.apply(
+        read_offer(environment="production", head=answer.head, document=document, tenants={}, source=source)
+    )
+    pod.hold(answer.held)
 
 
 async def test_a_pod_takes_it_over_and_gives_it_back() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     pod = Configuration(environment="production")
+    told = []
+    pod.listen(lambda snapshot: told.append(snapshot.dependency("llm").override is not None))
 
-    async def beats() -> None:
-        answer = await synced(gateway, pod.applied)
-        document, source = bytes(answer.policy), ConfigSource.HTTP
-        pod.apply(
-            read_offer(
-                environment="production", head=answer.head, document=document, tenants={}, source=source
-            )
-        )
-
-    await beats()
-    assert pod.snapshot.dependency("llm").override is None
+    await beats(gateway, pod)
     await send(gateway, msgspec.json.encode(hold(clock.wall())))
-    await beats()
+    await beats(gateway, pod)
     assert pod.snapshot.dependency("llm").override.mode is OverrideMode.FORCED_OPEN
+    assert pod.document == policy()
+    await beats(gateway, pod)
     clock.turn(601)
     gateway.holds.serve(gateway.configurations.values())
-    await beats()
+    await beats(gateway, pod)
+    assert pod.snapshot.dependency("llm").override is None
+    assert told == [False, True, False]
+
+
+async def test_a_pod_that_is_ahead_of_its_gateway_takes_it_over_too() -> None:
+    """Redis told it of a revision that the gateway could not read any more."""
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    pod = Configuration(environment="production")
+    await beats(gateway, pod)
+    timeout_ms = 1_234
+    (dependency,) = decode_policy(policy()).dependencies
+    document = encode_policy(
+        msgspec.structs.replace(
+            decode_policy(policy()),
+            dependencies=(msgspec.structs.replace(dependency, timeout_ms=timeout_ms),),
+        )
+    )
+    head = msgspec.structs.replace(
+        pod.snapshot.head, revision=pod.snapshot.head.revision + 1, hash=hash_of(document)
+    )
+    newer = read_offer(
+        environment="production", head=head, document=document, tenants={}, source=ConfigSource.REDIS
+    )
+    assert pod.apply(newer)
+
+    await send(gateway, msgspec.json.encode(hold(clock.wall())))
+    await beats(gateway, pod)
+    found = pod.snapshot.dependency("llm")
+    assert (found.override.actor, found.timeout_ms, pod.snapshot.head) == ("olga", timeout_ms, head)
+
+
+async def test_what_is_held_outlives_a_newer_document() -> None:
+    clock = TurnedClock()
+    gateway = ready_gateway(clock)
+    pod = Configuration(environment="production")
+    await send(gateway, msgspec.json.encode(hold(clock.wall())))
+    await beats(gateway, pod)
+    head = msgspec.structs.replace(pod.snapshot.head, revision=pod.snapshot.head.revision + 1)
+    same = read_offer(
+        environment="production", head=head, document=policy(), tenants={}, source=ConfigSource.REDIS
+    )
+    assert pod.apply(same)
+    assert pod.snapshot.dependency("llm").override.actor == "olga"
+    pod.hold({})
     assert pod.snapshot.dependency("llm").override is None
 
 
@@ -157,7 +207,7 @@ async def test_a_hold_for_longer_ends_after_fifteen_minutes() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     await send(gateway, msgspec.json.encode(hold(clock.wall(), seconds=3600)))
-    assert override_in(await synced(gateway)).expires_at_us == int((clock.wall() + 900) * 1_000_000)
+    assert (await synced(gateway)).held["llm"].expires_at_us == int((clock.wall() + 900) * 1_000_000)
 
 
 async def test_what_was_adopted_is_not_taken_again() -> None:
@@ -167,11 +217,13 @@ async def test_what_was_adopted_is_not_taken_again() -> None:
     await send(gateway, body)
     (waiting,) = gateway.holds.waiting
     newer = {"production": loaded(revision=43, whole=False, tenants={})}
-    gateway.take(Reading(tokens={}, loaded=newer, servers=[], unreadable={}, adopted=(waiting.id,)))
-    assert gateway.configurations["production"].policy == policy()
+    gateway.take(
+        Reading(tokens=known_tokens(), loaded=newer, servers=[], unreadable={}, adopted=(waiting.id,))
+    )
+    assert (await synced(gateway)).held == {}
     assert (await send(gateway, body)).status_code == 200
     assert gateway.holds.waiting == []
-    assert gateway.configurations["production"].policy == policy()
+    assert (await synced(gateway)).held == {}
 
 
 async def test_a_newer_configuration_without_it_does_not_end_it() -> None:
@@ -179,10 +231,10 @@ async def test_a_newer_configuration_without_it_does_not_end_it() -> None:
     gateway = ready_gateway(clock)
     await send(gateway, msgspec.json.encode(hold(clock.wall())))
     newer = {"production": loaded(revision=43, whole=False, tenants={})}
-    gateway.take(Reading(tokens={}, loaded=newer, servers=[], unreadable={}))
-    (dependency,) = decode_policy(gateway.configurations["production"].policy).dependencies
-    assert dependency.override.mode is OverrideMode.FORCED_OPEN
-    assert gateway.configurations["production"].head.revision == 43
+    gateway.take(Reading(tokens=known_tokens(), loaded=newer, servers=[], unreadable={}))
+    answer = await synced(gateway)
+    assert answer.head.revision == 43
+    assert answer.held["llm"].mode is OverrideMode.FORCED_OPEN
 
 
 # Told to Postgres

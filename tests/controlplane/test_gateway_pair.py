@@ -73,14 +73,17 @@ class GatewayProcess:
 @pytest.fixture
 def pair(variables):
     both = [GatewayProcess(variables) for _ in range(2)]
-    for one in both:
-        one.connect()
-        eventually(one.ready)
-    yield both
+    try:
+        for one in both:
+            one.connect()
+            eventually(one.ready)
+        yield both
+    finally:
+        for one in both:
+            one.kill()
+            one.process.stdout.close()
     for one in both:
         one.client.close()
-        one.kill()
-        one.process.stdout.close()
 
 
 def rows(postgres, query):
@@ -148,9 +151,10 @@ def test_two_processes_of_one_name_on_two_gateways_are_told(pair, postgres):
     first, second = pair
 
     def told():
+        # Apart, as two processes beat, and in no step with the second in which rows are written.
         for gateway, boot in ((first, "boot-aaaa"), (second, "boot-bbbb")):
             gateway.sync("twin", boot=boot)
-        time.sleep(0.3)
+            time.sleep(0.35)
         return rows(postgres, "SELECT detail FROM fleet_event WHERE server = 'twin' AND kind = 'duplicate'")
 
     [(detail,)] = eventually(told)

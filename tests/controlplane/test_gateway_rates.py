@@ -10,6 +10,7 @@ from fuseboard.contract.sync import (
     LATENCY_EDGES_US,
     Counters,
     DependencyCounters,
+    RuleCounters,
     StoreCounters,
     TenantCounters,
 )
@@ -147,6 +148,30 @@ def test_the_twenty_tenants_refused_most_are_listed_then_the_busiest(fleet, cloc
     assert [row["tenant"] for row in tenants[1:3]] == ["t29", "t28"]
 
 
+def test_what_rules_bound_is_a_rate_of_the_busiest_and_of_all_together(fleet, clock):
+    def counted(n):
+        acme = (RuleCounters(rule="requests", refused=n * 5), RuleCounters(rule="trial", asked=n, shadow=n))
+        tenants = (
+            TenantCounters(tenant="acme", allowed=100 + n * 45, refused=n * 5, rules=acme),
+            TenantCounters(tenant="late", allowed=n * 10, rules=(RuleCounters(rule="requests"),) * (n > 1)),
+        )
+        whole = (RuleCounters(rule="requests", asked=500 + n * 100, refused=n * 5),)
+        return Counters(requests=1_000 + n * 60, tenants=tenants, rules=whole)
+
+    for n in (1, 2):
+        fleet.absorb(beat(counters=counted(n)))
+        clock.turn(5.0)
+    found = [tuple(row.values()) for row in figures(fleet)["rules"]]
+    # Of the tenant that was told by rule for the first time nothing is known yet.
+    assert found == [
+        ("", "requests", 20.0, 1.0, 0.0),
+        ("acme", "requests", 10.0, 1.0, 0.0),
+        ("acme", "trial", 0.2, 0.0, 0.2),
+    ]
+    fleet.absorb(beat(counters=counted(3)))
+    assert ("late", "requests", 2.0, 0.0, 0.0) in [tuple(row.values()) for row in figures(fleet)["rules"]]
+
+
 @pytest.mark.parametrize(("listed", "rate"), [(True, 20.0), (False, 0.0)])
 def test_a_tenant_listed_for_the_first_time_counts_when_the_list_was_complete(fleet, clock, listed, rate):
     others = (TenantCounters(tenant="acme", allowed=100),)
@@ -182,6 +207,17 @@ def test_totals_are_empty_again_after_any_number_of_replacements():
 )
 def test_percentiles_lie_within_their_bucket(counts, share, expected):
     assert percentile_us(counts, share) == expected
+
+
+def test_figures_say_who_is_in_no_rate_yet(fleet, clock):
+    """As after a restart of the gateway, which knows its servers from Postgres."""
+    fleet.absorb(beat(up_ms=60_000))
+    fleet.absorb(beat("young", up_ms=100))
+    assert figures_of(fleet)["uncounted"] == 1
+    clock.turn(5.0)
+    fleet.absorb(beat(up_ms=65_000))
+    assert figures_of(fleet)["uncounted"] == 0
+    assert add_figures([{"uncounted": 3}, {"uncounted": 4}, {}]).uncounted == 7
 
 
 def test_figures_of_several_gateways_add_up(fleet, clock):

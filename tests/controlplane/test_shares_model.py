@@ -53,6 +53,18 @@ class Gateway:
     def __init__(self, clock) -> None:
         self.clock, self.grantor = clock, Grantor()
 
+    def decide(self, table: Table, *, begun: float, between=lambda: None):
+        """One look; beats come ``between`` its parts."""
+        step = self.grantor.begin(deepcopy(table.rows), begun=begun)
+        times = {"seen": self.clock(), "lease_s": LEASE_S, "rest_s": REST_S}
+        for _ in self.grantor.decide(step, **times, new_terms=table.new_terms):
+            between()
+        return step
+
+    def commit(self, step, between=lambda: None) -> None:
+        for _ in self.grantor.commit(step, LEASE_S):
+            between()
+
 
 class Pod:
     def __init__(self, number: int, clock) -> None:
@@ -124,20 +136,19 @@ class Fleet(RuleBasedStateMachine):
         gateway = self.gateways[which]
         begun = gateway.clock()
         self.world.now += waited
-        step = gateway.grantor.step(
-            deepcopy(self.table.rows),
-            begun=begun,
-            seen=gateway.clock(),
-            lease_s=LEASE_S,
-            rest_s=REST_S,
-            new_terms=self.table.new_terms,
-        )
+
+        def everybody_beats() -> None:
+            for answer in [self._beat(pod, which) for pod in self.everyone if pod.is_heard]:
+                if answer is not None and answer[0].hears:
+                    self._arrives(answer)
+
+        step = gateway.decide(self.table, begun=begun, between=everybody_beats)
         if lost != 1:
             self.table.write(step)
         if lost:
             gateway.grantor.abandon(step)
         else:
-            gateway.grantor.commit(step, LEASE_S)
+            gateway.commit(step, everybody_beats)
 
     @rule(which=st.integers(0, 1), waited=st.sampled_from((0.0, 2.0)), lost=st.integers(0, 2))
     def a_gateway_has_trouble(self, which: int, waited: float, lost: int) -> None:
@@ -220,16 +231,9 @@ def calm(world, table, gateways, pods, seconds, *, step_s=1.0):
                 pod.share.take(lease, asked=pod.share.clock())
         for gateway in gateways:
             begun = gateway.clock()
-            step = gateway.grantor.step(
-                deepcopy(table.rows),
-                begun=begun,
-                seen=begun,
-                lease_s=LEASE_S,
-                rest_s=REST_S,
-                new_terms=table.new_terms,
-            )
+            step = gateway.decide(table, begun=begun)
             table.write(step)
-            gateway.grantor.commit(step, LEASE_S)
+            gateway.commit(step)
 
 
 def fleet_of(pods: int, gateways: int = 1):
@@ -298,9 +302,18 @@ def test_whole_calls_of_pieces_add_up_to_the_whole():
         assert sum(calls_of(6, place, amount) for place in range(64)) == amount
 
 
+def free_beside(taken: list[Cell]) -> FreeCells:
+    parts = FreeCells.beside(taken)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as ended:
+            return ended.value
+
+
 def test_what_is_left_of_a_piece_and_its_first_part_are_the_piece():
     assert freed(Cell(1, 1), 3) == [Cell(2, 3), Cell(3, 5)]
-    free = FreeCells([Cell(3, 4)])
+    free = free_beside([Cell(3, 4)])
     assert free.room_at(3) == 7
     assert free.take(3) == Cell(3, 0)  # where there is most room to grow
     assert [level_for(servers) for servers in (0, 1, 2, 3, 4, 5, 1000)] == [0, 0, 1, 2, 2, 3, 10]

@@ -1,0 +1,184 @@
+"""Beats answered where they are parsed: without a task, a scope and messages of ASGI for each.
+
+Only a beat that arrives in one piece or two, as clients send head and body, on a connection where
+nothing else is under way, is answered here. Everything else goes uvicorn's way into the same
+application: other paths, bodies that take their time, with their deadline, HTTP/1.0, ``Expect``,
+and clients that do not read their answers.
+"""
+
+from asyncio import TimerHandle, Transport
+from collections.abc import Iterable
+from typing import Any, Protocol, cast
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from controlplane.gateway.one_write import OneWrite
+from fuseboard.contract.sync import SYNC_PATH
+
+#: The second piece of a beat follows the first at once, or is waited for uvicorn's way.
+PATIENCE_S = 0.2
+
+#: A request's head may arrive in pieces, but not for ever.
+MAX_HEAD_BYTES = 65_536
+
+_PATH = SYNC_PATH.encode()
+_CLOSE = (b"connection", b"close")
+_TEXT = (b"content-type", b"text/plain")
+
+_NO_FIELDS: dict[bytes, bytes] = {}
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+log = structlog.get_logger(__name__)
+
+
+class TakesBeats(Protocol):
+    """The application, which is an ASGI application besides."""
+
+    def take(self, fields: dict[bytes, bytes], body: bytes) -> tuple[int, bytes, Headers]:
+        """What a whole request to ``SYNC_PATH`` is answered: status, body and further headers."""
+
+
+class ShortWay(HttpToolsProtocol):
+    """uvicorn's own, but for beats, and with an end to every head and every silence."""
+
+    def __init__(self, config: Any, *arguments: Any, **named: Any) -> None:
+        super().__init__(config, *arguments, **named)
+        self._take = cast(TakesBeats, config.app).take
+        #: A beat's headers by name.
+        self._fields: dict[bytes, bytes] = {}
+        #: What there is of its body; ``None`` while the request is not a beat.
+        self._body: bytes | None = None
+        self._waiting: TimerHandle | None = None
+        self._in_head = False
+        self._head_bytes = 0
+        #: When the connection was made or last answered here, on the loop's clock.
+        self._rested_at = 0.0
+        self._plain: Transport
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        self._plain = transport
+        super().connection_made(cast(Transport, OneWrite(transport)))
+        self._rested_at = self.loop.time()
+        self._watch(self.timeout_keep_alive)
+
+    def data_received(self, data: bytes) -> None:
+        # That of a request which begins with this piece starts at 0.
+        self._head_bytes += len(data)
+        # uvicorn stops the timer with every piece and starts one with every answer, which costs a
+        # twentieth of a beat. Ours runs on, and looks again when the connection was not at rest.
+        timer, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
+        super().data_received(data)
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = timer
+        elif timer is not None:
+            timer.cancel()
+        if self._body is not None:
+            if self._waiting is None:
+                self._waiting = self.loop.call_later(PATIENCE_S, self._go_on_as_uvicorn)
+            else:
+                self._go_on_as_uvicorn()
+        elif self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self._plain.is_closing():
+            self._respond(431, b"", (_CLOSE,))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._take_body()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # What follows a body in chunks is no header: a proxy in front has not looked at it.
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._is_beat():
+            self._body = b""
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._body is None:
+            super().on_body(body)
+        else:
+            self._body += body
+
+    def on_message_complete(self) -> None:
+        if self._body is None:
+            super().on_message_complete()
+        else:
+            self._answer(self._take_body())
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self._is_busy():
+            self._watch(self.timeout_keep_alive)
+            return
+        left_s = self._rested_at + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._watch(left_s)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _is_beat(self) -> bool:
+        if self.url != _PATH:
+            return False
+        parser, fields = self.parser, dict(self.headers)
+        self._fields = fields
+        return (
+            parser.get_method() == b"POST"
+            and not self._is_busy()
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and b"content-length" in fields
+            and not parser.should_upgrade()
+            and not self.expect_100_continue
+            and not self.flow.write_paused
+        )
+
+    def _is_busy(self) -> bool:
+        """Whether a request is under way."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return self._body is not None or (cycle is not None and not cycle.response_complete)
+
+    def _go_on_as_uvicorn(self) -> None:
+        body = self._take_body()
+        if not self._plain.is_closing():
+            super().on_headers_complete()
+            super().on_body(body)
+
+    def _take_body(self) -> bytes:
+        """What there is of it, which is nobody's any more."""
+        body, self._body = self._body, None
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        return body or b""
+
+    def _answer(self, body: bytes) -> None:
+        try:
+            status, content, headers = self._take(self._fields, body)
+        except Exception:
+            log.exception("gateway.beat_failed")
+            status, content, headers = 500, b"Internal Server Error", (_TEXT, _CLOSE)
+        self._rested_at = self.loop.time()
+        # Thousands of connections wait for their next beat: none keeps what the collector would look at.
+        self.headers, self._fields = [], _NO_FIELDS
+        self._respond(status, content, headers)
+
+    def _respond(self, status: int, content: bytes, headers: Headers) -> None:
+        parts = [STATUS_LINE[status], b"content-length: %d\r\n" % len(content)]
+        for name, value in headers:
+            parts += name, b": ", value, b"\r\n"
+        parts += b"\r\n", content
+        self._plain.write(b"".join(parts))
+        if status != 200 and _CLOSE in headers:
+            self._plain.close()
+
+    def _watch(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
