@@ -208,7 +208,7 @@ def _parts(
     own: dict[int, list[str | bytes]] = {number: [] for number in whole}
     for tenant, record in snapshot.tenants.items():
         number = keys.tenant_bucket_number(tenant)
-        has_own = record is not None and bool(record.quotas)
+        has_own = record is not None and bool(record.quotas or record.parents)
         for buckets, here in ((plain, record is not None and not has_own), (own, has_own)):
             if here:
                 buckets.setdefault(number, []).extend((tenant, encoded[tenant]))

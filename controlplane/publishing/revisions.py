@@ -12,6 +12,8 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from controlplane.approvals import gate
+from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
@@ -34,8 +36,11 @@ class Revision:
     reason: str
     #: What it changes of the configuration, kept with it.
     changes: list[Changed] = field(default_factory=list)
-    #: Action and target of each audit entry; the first is what the revision is known by.
-    said: list[tuple[str, str]] = field(default_factory=list)
+    #: Action, kind and name of the target, before and after of each audit entry; the first is what
+    #: the revision is known by.
+    said: list[tuple[str, str, str, dict[str, Any] | None, dict[str, Any] | None]] = field(
+        default_factory=list
+    )
 
     def change(
         self, kind: str, name: str, *, before: dict[str, Any] | None, after: dict[str, Any] | None
@@ -52,7 +57,7 @@ class Revision:
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> None:
-        self.said.append((action, target_name))
+        self.said.append((action, target_kind, target_name, before, after))
         record(
             actor=self.actor,
             action=action,
@@ -69,34 +74,72 @@ class Revision:
 
 @contextmanager
 def revise(
-    *, environment: str, actor: Actor, reason: str, reset: str = "", restores: int | None = None
+    *,
+    environment: str,
+    actor: Actor,
+    reason: str,
+    reset: str = "",
+    restores: int | None = None,
+    waits: bool = True,
+    whole: bool = False,
+    approved: int | None = None,
+    replaces: ChangeRequest | None = None,
 ) -> Iterator[Revision]:
     """Make one revision; everything inside is committed together with it, or nothing is.
+
+    Where edits need approval, it is taken back at the end and ``gate.Proposed`` raised, unless
+    ``approved`` is the change request that was approved for exactly this. ``waits=False`` is for
+    what must never wait: hands on breakers, and what ends by itself. ``whole`` says that the edit
+    was made from all of the configuration; ``replaces`` that it is a request made anew.
 
     ``reset`` names the dependency whose breaker Redis shall close once the revision is committed;
     ``restores`` the revision that a rollback brings back.
     """
-    with transaction.atomic():
-        acting(actor)
-        epoch, number = take_revision(environment)
-        revision = Revision(environment=environment, epoch=epoch, number=number, actor=actor, reason=reason)
-        yield revision
-        action, target = revision.said[0] if revision.said else ("", "")
-        store_revision(
+    try:
+        with transaction.atomic():
+            acting(actor)
+            epoch, number = take_revision(environment)
+            revision = Revision(
+                environment=environment, epoch=epoch, number=number, actor=actor, reason=reason
+            )
+            yield revision
+            if waits:
+                gate.check(environment=environment, changes=revision.changes, approved=approved)
+            _conclude(revision, reset=reset, restores=restores)
+    except gate.Waits:
+        proposal = gate.Proposal(
             environment=environment,
-            epoch=epoch,
-            number=number,
+            base=number - 1,
             actor=actor,
-            action=action,
-            target=target,
             reason=reason,
-            restores=restores,
+            said=revision.said,
             changes=revision.changes,
+            whole=whole or restores is not None,
+            restores=restores,
         )
-        OutboxEntry.objects.create(environment=environment, epoch=epoch, revision=number, reset=reset)
-        notify(CHANNEL, {"epoch": epoch, "revision": number})
-        # No partial: Django names the function in its log when it fails, and a partial has no name.
-        transaction.on_commit(lambda: publish_promptly(environment), robust=True)
+        raise gate.Proposed(gate.propose(proposal, replaces=replaces)) from None
+
+
+def _conclude(revision: Revision, *, reset: str, restores: int | None) -> None:
+    action, _, target, *_ = revision.said[0] if revision.said else ("", "", "")
+    environment = revision.environment
+    store_revision(
+        environment=environment,
+        epoch=revision.epoch,
+        number=revision.number,
+        actor=revision.actor,
+        action=action,
+        target=target,
+        reason=revision.reason,
+        restores=restores,
+        changes=revision.changes,
+    )
+    OutboxEntry.objects.create(
+        environment=environment, epoch=revision.epoch, revision=revision.number, reset=reset
+    )
+    notify(CHANNEL, {"epoch": revision.epoch, "revision": revision.number})
+    # No partial: Django names the function in its log when it fails, and a partial has no name.
+    transaction.on_commit(lambda: publish_promptly(environment), robust=True)
 
 
 def take_revision(environment: str) -> tuple[int, int]:

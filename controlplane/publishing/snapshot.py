@@ -48,7 +48,7 @@ def encode_tenants(snapshot: Snapshot) -> dict[str, bytes]:
 
     Most tenants have the record of their tier and nothing more: one encoding serves them all.
     """
-    plain: dict[tuple[str, bool], bytes] = {}
+    plain: dict[tuple[str, bool, tuple[str, ...]], bytes] = {}
     encoded: dict[str, bytes] = {}
     for tenant, record in snapshot.tenants.items():
         if record is None:
@@ -56,7 +56,7 @@ def encode_tenants(snapshot: Snapshot) -> dict[str, bytes]:
         if record.quotas:
             encoded[tenant] = encode_tenant(record)
             continue
-        kind = record.tier, record.suspended
+        kind = record.tier, record.suspended, record.parents
         text = plain.get(kind)
         if text is None:
             text = plain[kind] = encode_tenant(record)

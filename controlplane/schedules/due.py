@@ -11,6 +11,7 @@ from django.db import DataError, IntegrityError, transaction
 from django.utils import timezone
 from prometheus_client import Counter
 
+from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import record
@@ -63,6 +64,8 @@ def _apply(pk: int) -> bool:
         if not mine.update(state=ScheduleState.APPLIED, **ended):
             raise _MadeAlready
 
+    # It was approved when it was planned, and is applied only as it was seen then.
+    approved = ChangeRequest.objects.filter(schedule=pk).values_list("pk", flat=True).first()
     try:
         revision = apply_plan(
             environment=row.environment,
@@ -72,6 +75,7 @@ def _apply(pk: int) -> bool:
             actor=Actor(name=row.actor, role=row.role, origin="celery"),
             action="schedule.applied",
             inside=made,
+            approved=approved,
         )
     except _MadeAlready:
         return False

@@ -7,6 +7,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from controlplane.approvals import gate
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
@@ -31,7 +32,8 @@ def schedule_change(
 ) -> Schedule:
     """Have a plan applied at ``due_at``. It must make sense now; it is checked again then.
 
-    Raises ``InvalidEdit``, of which ``PlanErrors`` is one.
+    Raises ``InvalidEdit``, of which ``PlanErrors`` is one, and ``gate.Proposed`` where somebody else
+    has to approve it first.
     """
     problems = Problems()
     problems.reason(reason)
@@ -41,13 +43,42 @@ def schedule_change(
     found = difference(environment, plan_from_document(document))
     if not found:
         raise InvalidEdit({"document": ["It would change nothing."]})
+    title = title or _title(found.changes, summary(found.counts))
+    if gate.needed_in(environment):
+        waiting = gate.Proposal(
+            environment=environment,
+            base=found.revision,
+            actor=actor,
+            reason=reason,
+            said=[("change.scheduled", "schedule", title, None, None)],
+            changes=found.changes,
+            due_at=due_at,
+            document=document,
+            title=title,
+        )
+        raise gate.Proposed(gate.propose(waiting))
+    return keep_schedule(
+        environment=environment, due_at=due_at, document=document, title=title, reason=reason, actor=actor
+    )
+
+
+def keep_schedule(
+    *,
+    environment: str,
+    due_at: datetime,
+    document: Mapping[str, Any],
+    title: str,
+    reason: str,
+    actor: Actor,
+) -> Schedule:
+    """Write what was checked, and approved where that is needed."""
     with transaction.atomic():
         acting(actor)
         row = Schedule.objects.create(
             environment=environment,
             due_at=due_at,
             document=document,
-            title=title or _title(found.changes, summary(found.counts)),
+            title=title,
             reason=reason,
             actor=actor.name[:200],
             role=actor.role,

@@ -27,3 +27,36 @@ class Demand(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment}/{self.tenant} {self.at} {self.asked}"
+
+
+class RuleDemand(models.Model):
+    """Requests that one rule bound in one span of time: of a tenant, or with an empty one of all together.
+
+    What the tenants that are not listed asked of a rule is what is left of all together.
+    """
+
+    environment = models.CharField(max_length=64)
+    tenant = models.CharField(max_length=200)
+    #: Name of the quota.
+    rule = models.CharField(max_length=64)
+    #: Length of the span in seconds: 10, 60 or 3600.
+    grain_s = models.IntegerField()
+    #: Its begin, a multiple of its length.
+    at = models.DateTimeField()
+    asked = models.BigIntegerField()
+    #: Of those, the ones this rule refused.
+    refused = models.BigIntegerField()
+    #: Those it let through as a shadow, and would have refused.
+    shadow = models.BigIntegerField()
+
+    class Meta:
+        verbose_name_plural = "demand by rule"
+        constraints = (
+            models.UniqueConstraint(
+                fields=["environment", "tenant", "rule", "grain_s", "at"], name="rule_demand_once"
+            ),
+        )
+        indexes = (models.Index(fields=["environment", "grain_s", "at"], name="rule_demand_by_time"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.tenant} {self.rule} {self.at} {self.asked}"

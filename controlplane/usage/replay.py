@@ -1,7 +1,8 @@
 """One tenant's demand put through its limits again, minute by minute.
 
 An estimate: within a minute, requests are taken to come evenly, so that a burst shorter than that
-is not seen; costs, endpoints and users are not known, so limits by those are left out.
+is not seen; costs and users are not known, so limits by those are left out. A limit of some endpoints
+only is put through what it bound itself, where that is known.
 """
 
 from collections import deque
@@ -30,12 +31,16 @@ class Outcome:
 
 def counts_requests(columns: Fields) -> bool:
     """Whether it can be replayed: a limit of all requests, each counted once."""
+    return counts_some(columns) and not columns.get("endpoints")
+
+
+def counts_some(columns: Fields) -> bool:
+    """Whether it can be replayed on what it bound itself: requests, each counted once."""
     full = {**OPTIONAL, **columns}
     return (
         full["measure"] == "calls"
         and not full["dependency"]
         and not full["per"]
-        and not full["endpoints"]
         and full["algorithm"] in _KINDS
     )
 

@@ -4,24 +4,29 @@ Each step writes whole spans anew from the finer ones, so that it may run late, 
 in two processes.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from django.conf import settings
 from django.db import connection
+from django.db.models import Min, Sum
 from django.utils import timezone
 
 from controlplane.fleet.live import FIGURES_FRESH_FOR
 from controlplane.fleet.models import Figures
-from controlplane.usage.models import Demand
+from controlplane.usage.models import Demand, RuleDemand
+from controlplane.usage.tables import RULES, TABLES, TENANTS, Table
 
 #: Begin of the minute in unix seconds -> asked, refused.
 Minutes = dict[int, tuple[int, int]]
+#: Name of a rule -> the minutes of what it bound.
+ByRule = dict[str, Minutes]
 
-_Counts = Counter[tuple[str, str]]
+_Counts = dict[tuple[str, ...], Counter[str]]
 
 #: Stands for all requests together, also those of tenants that are not listed: no subject is empty.
 EVERYBODY = ""
@@ -31,65 +36,47 @@ SAMPLE_S, MINUTE_S, HOUR_S = 10, 60, 3600
 #: As far back as spans are written anew: a worker may have been away for so long.
 _BACK = {MINUTE_S: timedelta(minutes=10), HOUR_S: timedelta(hours=3)}
 _FINER = {MINUTE_S: SAMPLE_S, HOUR_S: MINUTE_S}
+#: What is counted -> how a gateway calls it, per second.
+_RATES = {
+    "asked": ("requests_per_s", "asked_per_s"),
+    "refused": ("refused_per_s",),
+    "shadow": ("shadow_per_s",),
+}
 #: Rows deleted by one statement.
 _AT_ONCE = 20_000
-
-_SAMPLE = """
-    INSERT INTO usage_demand (environment, tenant, grain_s, at, asked, refused)
-    SELECT environment, tenant, %s, %s, asked, refused
-    FROM json_to_recordset(%s::json) AS row(environment text, tenant text, asked bigint, refused bigint)
-    ON CONFLICT (environment, tenant, grain_s, at)
-    DO UPDATE SET asked = EXCLUDED.asked, refused = EXCLUDED.refused
-"""
-
-_ROLL = """
-    INSERT INTO usage_demand (environment, tenant, grain_s, at, asked, refused)
-    SELECT environment, tenant, %(coarse)s,
-           to_timestamp(floor(extract(epoch FROM at) / %(coarse)s) * %(coarse)s), sum(asked), sum(refused)
-    FROM usage_demand
-    WHERE grain_s = %(fine)s
-      AND at >= to_timestamp(floor(extract(epoch FROM %(since)s::timestamptz) / %(coarse)s) * %(coarse)s)
-    GROUP BY 1, 2, 4
-    ON CONFLICT (environment, tenant, grain_s, at)
-    DO UPDATE SET asked = EXCLUDED.asked, refused = EXCLUDED.refused
-"""
-
-_FORGET = """
-    DELETE FROM usage_demand WHERE id IN (
-        SELECT id FROM usage_demand WHERE grain_s = %s AND at < %s LIMIT %s
-    )
-"""
 
 
 def sample(now: datetime | None = None) -> int:
     """Write the 10 s that end about now, of every environment; how many rows that were."""
     now = now or timezone.now()
-    asked: _Counts = Counter()
-    refused: _Counts = Counter()
+    tenants: _Counts = defaultdict(Counter)
+    rules: _Counts = defaultdict(Counter)
     fresh = Figures.objects.filter(at__gte=now - FIGURES_FRESH_FOR)
     for environment, document in fresh.values_list("environment", "document"):
-        _add(asked, refused, (environment, EVERYBODY), document)
+        _add(tenants, (environment, EVERYBODY), document)
         # A gateway of an older release lists fewer.
         for row in document.get("usage") or document.get("tenants", []):
-            _add(asked, refused, (environment, row["tenant"]), row)
+            _add(tenants, (environment, row["tenant"]), row)
+        for row in document.get("rules", []):
+            _add(rules, (environment, row["tenant"], row["rule"]), row)
+    return _write(TENANTS, tenants, now) + _write(RULES, rules, now)
+
+
+def _add(counts: _Counts, key: tuple[str, ...], rates: dict[str, Any]) -> None:
+    for count, names in _RATES.items():
+        rate = next((rates[name] for name in names if name in rates), 0.0)
+        counts[key][count] += round(rate * SAMPLE_S)
+
+
+def _write(table: Table, counts: _Counts, now: datetime) -> int:
     rows = [
-        {
-            "environment": environment,
-            "tenant": tenant,
-            "asked": count,
-            "refused": refused[environment, tenant],
-        }
-        for (environment, tenant), count in asked.items()
-        if count
+        dict(zip(table.of, key, strict=True)) | {count: counted[count] for count in table.counts}
+        for key, counted in counts.items()
+        if any(counted.values())
     ]
     with connection.cursor() as cursor:
-        cursor.execute(_SAMPLE, [SAMPLE_S, _begin(now, SAMPLE_S), msgspec.json.encode(rows).decode()])
+        cursor.execute(table.sample, [SAMPLE_S, _begin(now, SAMPLE_S), msgspec.json.encode(rows).decode()])
     return len(rows)
-
-
-def _add(asked: _Counts, refused: _Counts, key: tuple[str, str], rates: dict[str, Any]) -> None:
-    asked[key] += round(rates.get("requests_per_s", 0.0) * SAMPLE_S)
-    refused[key] += round(rates.get("refused_per_s", 0.0) * SAMPLE_S)
 
 
 def roll_up(now: datetime | None = None) -> None:
@@ -97,7 +84,8 @@ def roll_up(now: datetime | None = None) -> None:
     now = now or timezone.now()
     with connection.cursor() as cursor:
         for coarse, fine in _FINER.items():
-            cursor.execute(_ROLL, {"coarse": coarse, "fine": fine, "since": now - _BACK[coarse]})
+            for table in TABLES:
+                cursor.execute(table.roll, {"coarse": coarse, "fine": fine, "since": now - _BACK[coarse]})
 
 
 def forget(now: datetime | None = None) -> int:
@@ -106,12 +94,19 @@ def forget(now: datetime | None = None) -> int:
     deleted = 0
     with connection.cursor() as cursor:
         for grain_s, kept_s in kept().items():
-            while True:
-                cursor.execute(_FORGET, [grain_s, now - timedelta(seconds=kept_s), _AT_ONCE])
-                deleted += cursor.rowcount
-                if cursor.rowcount < _AT_ONCE:
-                    break
+            for table in TABLES:
+                deleted += _forget(cursor, table, [grain_s, now - timedelta(seconds=kept_s), _AT_ONCE])
     return deleted
+
+
+def _forget(cursor: Any, table: Table, which: list[Any]) -> int:
+    deleted = 0
+    while True:
+        cursor.execute(table.forget, which)
+        gone = int(cursor.rowcount)
+        deleted += gone
+        if gone < _AT_ONCE:
+            return deleted
 
 
 def kept() -> dict[int, int]:
@@ -142,6 +137,43 @@ def minutes_of(environment: str, tenants: Collection[str], *, since: datetime) -
     for tenant, at, asked, refused in rows.values_list("tenant", "at", "asked", "refused").iterator(10_000):
         found.setdefault(tenant, {})[int(at.timestamp())] = (asked, refused)
     return found
+
+
+def minutes_by_rule(environment: str, tenants: Collection[str], *, since: datetime) -> dict[str, ByRule]:
+    """Tenant -> rule -> begin of the minute in unix seconds -> requests it bound and refused."""
+    rows = RuleDemand.objects.filter(environment=environment, grain_s=MINUTE_S, at__gte=since)
+    rows = rows.filter(tenant__in=list(tenants)).order_by()
+    columns = rows.values_list("tenant", "rule", "at", "asked", "refused")
+    found: dict[str, ByRule] = {}
+    for tenant, rule, at, asked, refused in columns.iterator(10_000):
+        found.setdefault(tenant, {}).setdefault(rule, {})[int(at.timestamp())] = (asked, refused)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What a rule bound of one tenant, as the pods counted it."""
+
+    asked: int
+    refused: int
+    #: Let through as a shadow, and else refused.
+    shadow: int
+    since: datetime
+
+
+def counted_by_rule(environment: str, tenant: str, *, since: datetime) -> dict[str, Counted]:
+    """Rule -> what was counted since then, by whole hours; what was never among the busiest is left out."""
+    rows = RuleDemand.objects.filter(environment=environment, tenant=tenant, grain_s=HOUR_S, at__gte=since)
+    sums = rows.values("rule").order_by("rule")
+    found = sums.annotate(
+        all_asked=Sum("asked"), all_refused=Sum("refused"), all_shadow=Sum("shadow"), first=Min("at")
+    )
+    return {
+        row["rule"]: Counted(
+            asked=row["all_asked"], refused=row["all_refused"], shadow=row["all_shadow"], since=row["first"]
+        )
+        for row in found
+    }
 
 
 def let_through(environment: str, *, since: datetime) -> dict[int, int]:

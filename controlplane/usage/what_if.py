@@ -1,8 +1,8 @@
 """What an edit would have done to the last days: 429s before and after, the cluster's peak, the others."""
 
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from django.utils import timezone
@@ -10,16 +10,38 @@ from django.utils import timezone
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.plans import Plan
 from controlplane.policies.plans.resolving import resolve
-from controlplane.policies.state import State, names_of, read_state
-from controlplane.usage.replay import STEP_S, Outcome, counts_requests, replay
-from controlplane.usage.rollups import let_through, measured, minutes_of
+from controlplane.policies.state import State, names_of, read_state, tenants_following
+from controlplane.usage.replay import STEP_S, Outcome, counts_requests, counts_some, replay
+from controlplane.usage.rollups import (
+    ByRule,
+    Counted,
+    Minutes,
+    counted_by_rule,
+    let_through,
+    measured,
+    minutes_by_rule,
+    minutes_of,
+)
 
 DAYS = 7
+
+#: The limits in force for a tenant, by name; and whether it is suspended.
+_Limits = tuple[list[tuple[str, Fields]], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TenantOutcome:
     tenant: str
+    asked: int
+    refused_before: int
+    refused_after: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleOutcome:
+    """What one limit refuses of what it bound, all edited tenants together."""
+
+    rule: str
     asked: int
     refused_before: int
     refused_after: int
@@ -44,6 +66,10 @@ class WhatIf:
     tenants: tuple[TenantOutcome, ...]
     #: Edited tenants that are not known to have asked for anything.
     unmeasured: int
+    #: The limits that are edited and were measured by themselves, by name.
+    rules: tuple[RuleOutcome, ...] = ()
+    #: Of a shadow limit: what the pods themselves counted, where they did.
+    counted: Counted | None = None
 
     @property
     def coverage_percent(self) -> float:
@@ -54,6 +80,7 @@ def what_if(environment: str, plan: Plan, *, days: int = DAYS) -> WhatIf:
     """Replay the last days without and with a plan. Raises ``PlanErrors``; nothing is written."""
     since = timezone.now() - timedelta(days=days)
     known = measured(environment, since=since) | names_of(plan.things, "tenant")
+    known |= tenants_following(environment, names_of(plan.things, "template"))
     state = read_state(environment, tenants=known)
     wanted = resolve(environment, plan, state, prune=False)
     after: State = {thing: fields for thing, fields in {**state, **wanted}.items() if fields is not None}
@@ -80,12 +107,15 @@ def what_if_shadow(environment: str, tenant: str, quota: str, *, days: int = DAY
             }
             after[thing] = {**state.get(thing, {}), **promoted, f"quotas.{quota}.shadow": False}
             break
-    return _compare(environment, state, after, {tenant}, days)
+    counted = counted_by_rule(environment, tenant, since=timezone.now() - timedelta(days=days))
+    return replace(_compare(environment, state, after, {tenant}, days), counted=counted.get(quota))
 
 
 def _compare(environment: str, before: State, after: State, edited: Collection[str], days: int) -> WhatIf:
     since = timezone.now() - timedelta(days=days)
     demand = minutes_of(environment, edited, since=since)
+    by_rule = minutes_by_rule(environment, edited, since=since)
+    rules = _Rules()
     others = Counter(let_through(environment, since=since))
     total_before: Counter[int] = Counter()
     total_after: Counter[int] = Counter()
@@ -93,8 +123,11 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
     for tenant, minutes in demand.items():
         # Both are estimates of their own, so the rest may come out a little below nothing.
         others.subtract({at: asked - refused for at, (asked, refused) in minutes.items()})
-        old = _replayed(before, environment, tenant, minutes)
-        new = _replayed(after, environment, tenant, minutes)
+        old = _replayed(before, environment, tenant, minutes, by_rule.get(tenant, {}))
+        new = _replayed(after, environment, tenant, minutes, by_rule.get(tenant, {}))
+        rules.add(
+            _limits(before, environment, tenant), _limits(after, environment, tenant), by_rule.get(tenant, {})
+        )
         total_before.update(old.allowed)
         total_after.update(new.allowed)
         outcomes.append(
@@ -119,20 +152,67 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
         others_at_peak=others[peak_at] / STEP_S if peak_at is not None else 0.0,
         tenants=tuple(outcomes),
         unmeasured=len(set(edited) - demand.keys()),
+        rules=rules.found(),
     )
 
 
-def _replayed(state: State, environment: str, tenant: str, minutes: dict[int, tuple[int, int]]) -> Outcome:
+def _replayed(state: State, environment: str, tenant: str, minutes: Minutes, by_rule: ByRule) -> Outcome:
+    """All requests through the limits of all; then what endpoints got through their own."""
     limits, suspended = _limits(state, environment, tenant)
-    found = [dict(columns) for _, columns in limits]
-    return replay(
-        ((at, asked) for at, (asked, _) in sorted(minutes.items())),
-        [columns for columns in found if counts_requests(columns) and not columns.get("shadow")],
-        suspended=suspended,
-    )
+    found = {name: columns for name, columns in limits if not columns.get("shadow")}
+    whole = [columns for columns in found.values() if counts_requests(columns)]
+    outcome = replay(_asked(minutes), whole, suspended=suspended)
+    for name, columns in found.items():
+        if name in by_rule and counts_some(columns) and not counts_requests(columns) and not suspended:
+            outcome = _less(outcome, by_rule[name], columns)
+    return outcome
 
 
-def _limits(state: State, environment: str, tenant: str) -> tuple[list[tuple[str, Fields]], bool]:
+def _less(outcome: Outcome, minutes: Minutes, columns: Fields) -> Outcome:
+    """What is left when a limit of some of the requests refuses its part as well."""
+    part = replay(_asked(minutes), [columns])
+    allowed = dict(outcome.allowed)
+    for at, (asked, _) in minutes.items():
+        if at in allowed:
+            allowed[at] = max(0, allowed[at] - (asked - part.allowed[at]))
+    return Outcome(outcome.asked, outcome.asked - sum(allowed.values()), allowed)
+
+
+def _asked(minutes: Minutes) -> Iterator[tuple[int, int]]:
+    return ((at, asked) for at, (asked, _) in sorted(minutes.items()))
+
+
+class _Rules:
+    """Each edited limit by itself, summed over the tenants that were measured by it."""
+
+    def __init__(self) -> None:
+        self._asked: Counter[str] = Counter()
+        self._before: Counter[str] = Counter()
+        self._after: Counter[str] = Counter()
+
+    def add(self, before: _Limits, after: _Limits, by_rule: ByRule) -> None:
+        old, new = dict(before[0]), dict(after[0])
+        for rule, minutes in by_rule.items():
+            if old.get(rule) == new.get(rule):
+                continue
+            for columns, refused in ((old.get(rule), self._before), (new.get(rule), self._after)):
+                limits = [columns] if columns and counts_some(columns) and not columns.get("shadow") else []
+                refused[rule] += replay(_asked(minutes), limits).refused
+            self._asked[rule] += sum(asked for asked, _ in minutes.values())
+
+    def found(self) -> tuple[RuleOutcome, ...]:
+        return tuple(
+            RuleOutcome(
+                rule=rule,
+                asked=asked,
+                refused_before=self._before[rule],
+                refused_after=self._after[rule],
+            )
+            for rule, asked in sorted(self._asked.items())
+        )
+
+
+def _limits(state: State, environment: str, tenant: str) -> _Limits:
     """The limits in force for a tenant, by name; and whether it is suspended."""
     fields = state.get(("tenant", tenant), {})
     tier = fields.get("tier") or state["environment", environment]["default_tier"]

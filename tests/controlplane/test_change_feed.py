@@ -167,9 +167,9 @@ class Feed(RuleBasedStateMachine):
             return
         with self.store.pubsub() as subscription:
             subscription.subscribe(keys.config_channel("production"))
-            subscription.get_message(timeout=5)
+            subscription.get_message(timeout=20)
             assert publish._write(self.store, "production", seen, snapshot)
-            message = subscription.get_message(timeout=5)
+            message = subscription.get_message(timeout=20)
         if heard:
             self.nudges.append(decode_nudge(message["data"]))
 

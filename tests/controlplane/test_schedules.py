@@ -15,6 +15,7 @@ from controlplane.policies.plans import apply_plan, export_plan, plan_from_docum
 from controlplane.schedules.due import _fail, announce, applied, failed, run_due
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
+from controlplane.schedules.standing_in import LATE_S, make_overdue
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a sale in spring"}
 MORE = {"tenants": {"acme": {"quotas": {"requests": {"limit": 9_000, "window_s": 60}}}}}
@@ -232,6 +233,23 @@ def test_what_the_clock_does_is_no_sql_of_somebody(
     _fail(made[1].pk, "no tier gold")
     acknowledge_failure(schedule=made[1].pk, actor=alice, **WHY)
     assert not Entry.objects.filter(origin="sql").exists()
+
+
+def test_what_the_worker_leaves_undone_is_made_by_the_web_process(
+    production: str, alice: Any, hour: datetime, text_limits: Any
+) -> None:
+    quota(alice, 300, expires_at=hour)
+    made = schedule_change(due_at=hour, document={"tenants": {"later": {"tier": "free"}}}, actor=alice, **WHY)
+    assert not make_overdue()
+    pass_time()
+    assert not make_overdue(), "the worker has some seconds to do it first"
+    past = timezone.now() - timedelta(seconds=LATE_S + 1)
+    TenantQuota.objects.filter(expires_at__isnull=False).update(expires_at=past)
+    Schedule.objects.filter(state="waiting").update(due_at=past)
+    assert make_overdue()
+    assert limit_of(text_limits) is None
+    assert Schedule.objects.get(pk=made.pk).state == "applied"
+    assert not make_overdue()
 
 
 def test_every_task_the_clock_calls_is_known_to_the_worker() -> None:
