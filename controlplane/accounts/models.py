@@ -93,6 +93,8 @@ class ApiToken(TokenColumns):
     role = models.CharField(max_length=16, choices=Role)
     #: The only environment it works in; empty for all of them.
     environment = models.CharField(max_length=64, blank=True, db_default="", default="")
+    #: Username of whoever was given its text, and answers for it; empty when nobody is known.
+    owner = models.CharField(max_length=150, blank=True, db_default="", default="")
 
     class Meta:
         constraints = (

@@ -28,7 +28,12 @@ ACTIONS: dict[str, Role] = {
     "manage_tokens": Role.ADMIN,
     "manage_people": Role.ADMIN,
     "export_audit": Role.ADMIN,
+    #: Every customer in one file.
+    "export_configuration": Role.ADMIN,
     "run_drills": Role.ADMIN,
+    # Operators answer for what runs, and approving alone changes nothing: somebody else asked for it.
+    "approve_change": Role.OPERATOR,
+    "set_approvals": Role.ADMIN,
 }
 #: What belongs to no environment: only the role that holds everywhere counts for it.
 EVERYWHERE = frozenset({"manage_people"})

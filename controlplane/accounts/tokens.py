@@ -17,6 +17,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken, ApiToken, Role, TokenColumns
+from controlplane.approvals.gate import person_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.policies.document import environment_of
@@ -41,6 +42,8 @@ class TokenUser:
     environment_roles: dict[str, str] = field(default_factory=dict)
     #: The part of the token that is no secret.
     selector: str = ""
+    #: Username of the person it belongs to.
+    owner: str = ""
     is_authenticated: Literal[True] = True
     is_active: Literal[True] = True
 
@@ -77,6 +80,7 @@ def create_api_token(
             name=name,
             role=role,
             environment=environment_of(environment).slug if environment else "",
+            owner=person_of(actor),
             selector=selector,
             digest=digest,
             expires_at=expires_at,
@@ -108,6 +112,9 @@ def rotate_token(
         model.objects.filter(pk=row.pk).update(expires_at=until)
         row.pk, row.selector, row.digest, row.expires_at = None, successor, digest, expires_at
         row.created_at = timezone.now()
+        if isinstance(row, ApiToken):
+            # Whoever is given the text could use it in the name of whoever had the old one.
+            row.owner = person_of(actor)
         row.save(force_insert=True)
         fields = {"selector": successor, "replaces": selector, "until": until.isoformat(timespec="seconds")}
         _note("token.rotated", name, fields, reason, actor)
@@ -120,12 +127,17 @@ def revoke_token(*, selector: str, reason: str, actor: Actor) -> None:
     problems.reason(reason)
     problems.settle()
     with transaction.atomic():
-        for model in (AgentToken, ApiToken):
-            row = model.objects.filter(selector=selector, revoked_at__isnull=True).first()
-            if row is not None:
-                model.objects.filter(pk=row.pk).update(revoked_at=Now())
-                _note("token.revoked", row.name, {"selector": selector}, reason, actor)
-                return
+        row = token_of(selector)
+        type(row).objects.filter(pk=row.pk).update(revoked_at=Now())
+        _note("token.revoked", row.name, {"selector": selector}, reason, actor)
+
+
+def token_of(selector: str) -> AgentToken | ApiToken:
+    """The token of either kind that nobody has revoked. Raises ``NotFound``."""
+    for model in (AgentToken, ApiToken):
+        row = model.objects.filter(selector=selector, revoked_at__isnull=True).first()
+        if row is not None:
+            return row
     raise NotFound("token", selector)
 
 
@@ -138,7 +150,9 @@ def user_of(text: str) -> TokenUser | None:
     if row is None or not _holds(row, match[2]):
         return None
     everywhere, there = ("", {row.environment: row.role}) if row.environment else (row.role, {})
-    return TokenUser(name=row.name, role=everywhere, environment_roles=there, selector=row.selector)
+    return TokenUser(
+        name=row.name, role=everywhere, environment_roles=there, selector=row.selector, owner=row.owner
+    )
 
 
 def _holds(row: TokenColumns, secret: str) -> bool:

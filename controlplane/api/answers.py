@@ -4,9 +4,36 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 from ninja import Schema
+from pydantic import ConfigDict
+
+_FOLLOWERS = {"limits": 14, "tiers": 3, "tenants": 9, "dependencies": 1, "subject_limits": 0}
+_TEMPLATE = {
+    "name": "standard",
+    "title": "As most have it",
+    "version": 3,
+    "algorithm": "token_bucket",
+    "limit": 1000,
+    "window_s": 60,
+    "burst": 100,
+    "failure_policy": "local_share",
+    "shadow": False,
+    "period": "",
+    "time_zone": "UTC",
+    "measure": "calls",
+    "per": [],
+    "endpoints": [],
+    "warn_percent": 80,
+    "lease_above": 0,
+    "reserved_percent": -1,
+    "followers": _FOLLOWERS,
+}
 
 
-class LimitOut(Schema):
+def _example(document: dict[str, Any]) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"example": document})
+
+
+class ValuesOut(Schema):
     name: str
     algorithm: str
     limit: int
@@ -24,6 +51,46 @@ class LimitOut(Schema):
     lease_above: int
     #: -1 for the fleet's usual.
     reserved_percent: int
+
+
+class LimitOut(ValuesOut):
+    #: The template it follows; empty for none.
+    template: str
+    #: Names of the values that are not the template's.
+    own: list[str]
+
+
+class FollowersOut(Schema):
+    """How many limits follow a template, of how many of each."""
+
+    model_config = _example(_FOLLOWERS)
+
+    limits: int
+    tiers: int
+    tenants: int
+    dependencies: int
+    #: Limits of callers without a tenant.
+    subject_limits: int
+
+
+class TemplateOut(ValuesOut):
+    model_config = _example(_TEMPLATE)
+
+    title: str
+    version: int
+    followers: FollowersOut
+
+
+class FollowerOut(Schema):
+    """A limit that follows a template."""
+
+    model_config = _example({"kind": "tenant", "name": "acme", "limit": "requests", "own": {"limit": 2000}})
+
+    kind: Literal["tier", "dependency", "environment", "tenant"]
+    name: str
+    limit: str
+    #: The values that are not the template's.
+    own: dict[str, Any]
 
 
 class QuotaOut(LimitOut):
@@ -48,6 +115,8 @@ class TenantOut(Schema):
     key: str
     title: str
     tier: str
+    #: The tenant it belongs to, whose quotas its requests spend too; empty for none.
+    parent: str
     suspended: bool
     version: int
     #: The tenant's own; its tier's quotas of other names apply as well.
@@ -162,8 +231,12 @@ class EffectiveOut(Schema):
     name: str
     value: Any
     source: str
-    #: Name of the tenant or the tier it stands at.
+    #: Name of the template, the tenant or the tier it stands at.
     at: str
+    #: Of a template's: the tenant or the tier whose quota follows it.
+    followed_by: str
+    #: The tenant above this one whose quota it is; empty for its own.
+    inherited_from: str
     #: What the tier says, where the tenant's own stands in its place.
     instead_of: Any
     until: datetime | None

@@ -16,10 +16,12 @@ from controlplane.api import (
     drills,
     people,
     plans,
+    requests,
     revisions,
     schedules,
     servers,
     subjects,
+    templates,
     tenants,
     tiers,
     tokens,
@@ -60,6 +62,7 @@ api = Described(
     docs_decorator=_documentation,
 )
 install(api)
+requests.install(api)
 api.add_decorator(idempotent, mode="operation")
 api.add_decorator(known_query, mode="operation")
 # First: no environment can be of these names.
@@ -70,6 +73,7 @@ for address, router, tag in (
     # Before the tenants: a key may hold slashes, and the longer address must win.
     ("tenants", usage.tenants, "tenants"),
     ("tenants", tenants.router, "tenants"),
+    ("templates", templates.router, "configuration"),
     ("tiers", tiers.router, "tiers"),
     ("subject-limits", subjects.router, "subject limits"),
     ("dependencies", dependencies.router, "dependencies"),
@@ -82,6 +86,8 @@ for address, router, tag in (
     ("drills", drills.router, "fleet"),
     ("schedules", schedules.router, "configuration"),
     ("revisions", revisions.router, "configuration"),
+    ("requests", requests.router, "change requests"),
+    ("approvals", requests.rule, "change requests"),
     ("agent-tokens", tokens.agents, "tokens"),
     ("api-tokens", tokens.programs, "tokens"),
 ):

@@ -74,4 +74,5 @@ def actor_of(request: HttpRequest) -> Actor:
         role=role_of(user, environment_in(request)),
         origin="api",
         address=request.META.get("REMOTE_ADDR", "") or "",
+        person=getattr(user, "owner", ""),
     )

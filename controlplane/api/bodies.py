@@ -1,6 +1,7 @@
 """How much of a body is read at all, and for how long: Django would put any amount on the disk first."""
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -12,6 +13,10 @@ MOST = 1_048_576
 MOST_OF_PLAN = 64 * MOST
 #: The whole body must have come within this many seconds.
 WITHIN_S = 60.0
+#: What is refused is still taken off the line, up to so much and so long, and thrown away: closing the
+#: connection on somebody who is sending resets it, and the answer would never be read.
+DRAINED = 2 * MOST_OF_PLAN
+DRAINED_S = 5.0
 
 _PLANS = re.compile(r"/api/v1/[^/]+/(?:plan|apply|what-if)|/import")
 
@@ -34,12 +39,27 @@ class BodyLimit:
         most = MOST_OF_PLAN if _PLANS.fullmatch(scope["path"]) else MOST
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > most:
+            if length.isdigit() and len(length) <= 18 and int(length) <= DRAINED:
+                await _drain(receive)
             await _refuse(send, _TOO_LARGE)
             return
         try:
             await self.app(scope, _limited(receive, most), send)
         except _Refused as refused:
+            if refused.answer is _TOO_LARGE:
+                await _drain(receive)
             await _refuse(send, refused.answer)
+
+
+async def _drain(receive: Any) -> None:
+    left = DRAINED
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAINED_S):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 def _limited(receive: Any, most: int) -> Any:
@@ -71,6 +91,12 @@ async def _refuse(send: Any, answer: tuple[int, str, str, str]) -> None:
         "status": status,
         "detail": detail,
     }
-    headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+        (b"connection", b"close"),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(document).encode()})

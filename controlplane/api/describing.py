@@ -1,5 +1,6 @@
 """What the OpenAPI document says besides what ninja knows: problems, headers, examples."""
 
+import re
 from typing import Any
 
 from controlplane.api.examples import EXAMPLES
@@ -83,7 +84,8 @@ _IF_NONE_MATCH = {
 }
 #: What is posted for its length only.
 _ASKING = {"controlplane_api_plans_plan", "controlplane_api_plans_preview_many"} | {
-    "controlplane_api_usage_replay_plan"
+    "controlplane_api_usage_replay_plan",
+    "controlplane_api_templates_preview",
 }
 _RATE_HEADERS = {
     "RateLimit": {"schema": {"type": "string"}, "description": "What is left to the caller."},
@@ -92,6 +94,21 @@ _RATE_HEADERS = {
 _TAG_HEADER = {"ETag": {"schema": {"type": "string"}, "description": "For If-None-Match and If-Match."}}
 _REPLAYED = {
     "Idempotency-Replayed": {"schema": {"type": "string"}, "description": "true: nothing was changed now."}
+}
+
+
+#: Below an environment: writes that become change requests where edits need approval.
+_EDITS = re.compile(
+    r"/api/v1/\{environment\}/((configuration|tenants|tiers|templates|subject-limits|dependencies|apply"
+    r"|rollback|bulk)(/|$)|(schedules|approvals)$)"
+)
+_WAITS = {
+    "description": "Edits need approval in this environment: it became a change request, and changed nothing"
+    " yet. ``Location`` says where to look",
+    "headers": _RATE_HEADERS
+    | _REPLAYED
+    | {"Location": {"schema": {"type": "string"}, "description": "Path of the change request."}},
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RequestRow"}}},
 }
 
 
@@ -120,6 +137,8 @@ def _describe_operation(path: str, method: str, operation: Any, schemas: Any) ->
     else:
         parameters.append(_IF_NONE_MATCH)
         operation["responses"][304] = {"description": "What you have has not changed"}
+    if writes and _EDITS.match(path) and operation["operationId"] not in _ASKING:
+        operation["responses"][202] = _WAITS
     for status, when in (_ALWAYS | (_OF_WRITES if writes else {})).items():
         operation["responses"][status] = _problem(when)
     operation["responses"]["default"] = _problem("Any other problem")

@@ -19,6 +19,8 @@ _LIMIT: dict[str, Any] = {
     "warn_percent": 80,
     "lease_above": 0,
     "reserved_percent": -1,
+    "template": "",
+    "own": [],
 }
 _CONTRACT = _LIMIT | {
     "name": "contract",
@@ -130,9 +132,7 @@ _SCHEDULE: dict[str, Any] = _LATER | {
     "revision": None,
 }
 _TENANT = {
-    "key": "acme",
-    "title": "Acme Retail",
-    "tier": "pro",
+    **{"key": "acme", "title": "Acme Retail", "tier": "pro", "parent": ""},
     "suspended": False,
     "version": 4,
     "quotas": [_QUOTA | {"expires_at": None}],
@@ -202,12 +202,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "RevisionRow": _REVISION,
     "RevisionPage": {"items": [_REVISION], "next": None},
     "ChangeOut": _CHANGE,
-    "RevisionDetail": _REVISION | {"changes": [_CHANGE]},
+    "RevisionDetail": _REVISION | {"request": 7, "approved_by": ["olga"], "changes": [_CHANGE]},
     "EffectiveOut": {
         "name": "quotas.requests.limit",
         "value": 1000,
         "source": "tenant override",
         "at": "acme",
+        **{"followed_by": "", "inherited_from": ""},
         "instead_of": 500,
         "until": None,
         "by": "ada",
@@ -270,6 +271,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         },
         "store": {"p50_us": 180, "p99_us": 640, "timeouts_per_s": 0.0, "errors_per_s": 0.0},
         "frozen": False,
+        "uncounted": 0,
         "gateways": 1,
     },
     "ConfigurationOut": {

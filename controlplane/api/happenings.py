@@ -57,6 +57,8 @@ class FleetOut(Schema):
     dependencies: dict[str, DependencyFiguresOut]
     store: StoreFiguresOut
     frozen: bool
+    #: Servers that are in no rate yet, for their gateway started a moment ago.
+    uncounted: int
     #: Gateways whose figures are in here; 0 means that nobody is measuring.
     gateways: int
 
@@ -183,4 +185,7 @@ class ChangeOut(Schema):
 
 
 class RevisionDetail(RevisionRow):
+    #: The change request it was, and who had approved that; where edits need approval.
+    request: int | None
+    approved_by: list[str]
     changes: list[ChangeOut]

@@ -21,12 +21,19 @@ from psycopg.errors import LockNotAvailable
 
 from controlplane.api.auth import caller_of
 from controlplane.api.models import KeptReply
+from controlplane.api.proposals import accepted
 from controlplane.api.uploads import upload_of
+from controlplane.approvals.gate import Proposed
+from controlplane.approvals.models import ChangeRequest
 
 KEPT_FOR = timedelta(hours=24)
 
 #: Visible ASCII without commas: two headers of one name arrive as one with a comma.
 _KEY = re.compile(r"[!-+\--~]{1,200}")
+
+
+#: In a kept reply, in place of a document: the change request that the edit became.
+_WAITS = "urn:fuseboard:change-request"
 
 
 class Reused(Exception):
@@ -53,8 +60,13 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
             )
             if not mine:
                 request.replayed = True  # type: ignore[attr-defined]
-                return kept.reply
-            reply = view(request, *args, **kwargs)
+                return _again(kept.reply)
+            try:
+                reply = view(request, *args, **kwargs)
+            except Proposed as proposed:
+                # The request is kept with the reply, or neither is.
+                KeptReply.objects.filter(pk=kept.pk).update(reply={_WAITS: proposed.request.pk})
+                return accepted(proposed.request)
             KeptReply.objects.filter(pk=kept.pk).update(reply=_kept_form(reply))
         return reply
 
@@ -102,6 +114,13 @@ def _claim(caller: str, key: str, fingerprint: str) -> tuple[KeptReply, bool]:
     if kept.fingerprint != fingerprint:
         raise Reused
     return kept, mine
+
+
+def _again(reply: Any) -> Any:
+    """An edit that became a change request is answered with what became of that."""
+    if isinstance(reply, dict) and reply.keys() == {_WAITS}:
+        return accepted(ChangeRequest.objects.get(pk=reply[_WAITS]))
+    return reply
 
 
 def _kept_form(reply: Any) -> Any:

@@ -82,7 +82,7 @@ def apply(
     return RevisionOut(revision=revision)
 
 
-@router.get("/export", openapi_extra=_EXPORTED)
+@router.get("/export", auth=needs("export_configuration"), openapi_extra=_EXPORTED)
 def export(
     request: HttpRequest,
     environment: Environment,

@@ -31,6 +31,21 @@ _DETAILS = {
 }
 
 
+#: In our words what pydantic found; the rest is said in its own.
+_SAID = {
+    "missing": "It is missing.",
+    "extra_forbidden": "There is no such field.",
+    "string_too_short": "Use at least {min_length} characters.",
+    "string_too_long": "Use at most {max_length} characters.",
+    "string_type": "Enter text.",
+    "bool_type": "Say true or false.",
+    "int_type": "Enter a whole number.",
+    "int_from_float": "Enter a whole number.",
+    "greater_than_equal": "Enter a number of at least {ge:,}.",
+    "less_than_equal": "Enter a number of at most {le:,}.",
+}
+
+
 def problem(status: int, detail: str = "", *, kind: str = "", **more: Any) -> HttpResponse:
     title = HTTPStatus(status).phrase
     document = {
@@ -52,12 +67,13 @@ def install(api: NinjaAPI) -> None:
     def handle(error: type[Exception], answer: Callable[[Any], HttpResponse]) -> None:
         api.add_exception_handler(error, lambda request, exception: answer(exception))
 
+    api.add_exception_handler(AuthorizationError, lambda request, _: _forbidden(request))
+
     handle(ValidationError, lambda e: _invalid([_field_error(found) for found in e.errors]))
     handle(InvalidEdit, lambda e: _invalid([(field, " ".join(found)) for field, found in e.errors.items()]))
     handle(EditConflict, _conflict)
     handle(NotFound, lambda e: problem(404, str(e)))
     handle(AuthenticationError, lambda e: problem(401))
-    handle(AuthorizationError, lambda e: problem(403, "Your role may not do this."))
     handle(HttpError, _http_error)
     handle(RequestDataTooBig, lambda e: problem(413))
     handle(Spent, lambda e: problem(429))
@@ -67,6 +83,15 @@ def install(api: NinjaAPI) -> None:
 
 _REUSED = "This Idempotency-Key was used for another request. A new request needs a new key."
 _IN_PROGRESS = "A request with this Idempotency-Key is still being worked on. Send it again."
+
+
+def _forbidden(request: HttpRequest) -> HttpResponse:
+    where = request.resolver_match.kwargs.get("environment") if request.resolver_match else None
+    if where is None:
+        return problem(403, "Your role may not do this.")
+    return problem(
+        403, f"Your role in environment '{where}' may not do this; a token may be for another one."
+    )
 
 
 def _http_error(error: HttpError) -> HttpResponse:
@@ -96,7 +121,12 @@ def _field_error(found: dict[str, Any]) -> tuple[str, str]:
     # The first part of the location says body, path or query; in a body the second is ours.
     where, *rest = found["loc"]
     parts = rest[1:] if where == "body" and len(rest) > 1 else rest
-    return ".".join(map(str, parts)) or str(where), found["msg"]
+    # A body that is no object at all has no field to name but ours.
+    field = "" if where == "body" and len(rest) == 1 else ".".join(map(str, parts))
+    said = _SAID.get(found["type"], "")
+    return field or str(where), said.format_map(found.get("ctx", {})) or found["msg"].removeprefix(
+        "Value error, "
+    )
 
 
 def _conflict(error: EditConflict) -> HttpResponse:

@@ -3,6 +3,7 @@ from ninja import Router
 
 from controlplane.api.happenings import ChangeOut, RevisionDetail, RevisionPage, RevisionRow
 from controlplane.api.schemas import Environment, PageSize, RowId
+from controlplane.approvals.models import ChangeRequest
 from controlplane.policies.document import environment_of
 from controlplane.policies.errors import NotFound
 from controlplane.policies.models import Revision
@@ -33,4 +34,10 @@ def get_revision(request: HttpRequest, environment: Environment, number: RowId) 
     if row is None:
         raise NotFound("revision", str(number))
     changes = [ChangeOut.from_orm(change) for change in row.changes.order_by("kind", "name")[:_SHOWN]]
-    return RevisionDetail(**RevisionRow.from_orm(row).dict(), changes=changes)
+    asked_for = ChangeRequest.objects.filter(environment=row.environment, revision=row.number).first()
+    return RevisionDetail(
+        **RevisionRow.from_orm(row).dict(),
+        request=asked_for.pk if asked_for else None,
+        approved_by=asked_for.approved_by if asked_for else [],
+        changes=changes,
+    )

@@ -108,12 +108,21 @@ class ReasonIn(Strict):
     reason: Reason
 
 
-class LimitIn(ReasonIn):
-    """What is left out stays as it is."""
+def _example(given: dict[str, Any]) -> ConfigDict:
+    """Of an edit; every one has a reason."""
+    return ConfigDict(json_schema_extra={"example": given | {"reason": "Agreed with sales on 4 May"}})
 
-    limit: Annotated[int, Field(ge=0, le=MAX_LIMIT, description="Calls per window; 0 refuses every call.")]
-    window_s: Annotated[int, Field(ge=1, le=MAX_WINDOW_S)]
-    burst: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Calls that may be made at once.")]
+
+class ValuesIn(ReasonIn):
+    """What is left out stays as it is; a new one needs ``limit`` and ``window_s``."""
+
+    limit: Annotated[
+        int | None, Field(ge=0, le=MAX_LIMIT, description="Calls per window; 0 refuses every call.")
+    ] = None
+    window_s: Annotated[int | None, Field(ge=1, le=MAX_WINDOW_S)] = None
+    burst: Annotated[int | None, Field(ge=1, le=MAX_LIMIT, description="Calls that may be made at once.")] = (
+        None
+    )
     algorithm: Literal["sliding_window", "token_bucket", "fixed_window", "concurrency"] | None = None
     failure_policy: Literal["fail_open", "fail_closed", "local_share", "reserved"] | None = None
     shadow: bool | None = None
@@ -148,6 +157,25 @@ class LimitIn(ReasonIn):
     ] = None
 
 
+class TemplateIn(ValuesIn):
+    model_config = _example(
+        {"title": "As most have it", "limit": 1000, "window_s": 60, "expected_version": 0}
+    )
+
+    title: Text | None = None
+    #: The version this edit was made on, or 0 for a new one; or send it as If-Match.
+    expected_version: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+
+
+class LimitIn(ValuesIn):
+    """What is left out stays as it is; of one that follows a template, what is given becomes its own."""
+
+    template: Annotated[
+        Slug | Literal[""] | None,
+        Field(description="Follows it from now on in all that is not given here; empty ends that."),
+    ] = None
+
+
 class QuotaIn(LimitIn):
     #: The version this edit was made on; or send it as If-Match.
     expected_version: Version | None = None
@@ -164,16 +192,22 @@ class TenantQuotaIn(QuotaIn):
     ] = None
 
 
+_PARENT = "The tenant it belongs to, whose quotas its requests spend too; empty for none."
+Parent = Annotated[Subject | Literal[""], Field(description=_PARENT)]
+
+
 class TenantIn(ReasonIn):
     key: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_new_key)]
     tier: Slug
     title: Text = ""
+    parent: Parent = ""
 
 
 class TenantChange(ReasonIn):
     """What is left out stays as it is."""
 
     tier: Slug | None = None
+    parent: Parent | None = None
     suspended: Annotated[bool | None, Field(description="A suspended tenant's requests are refused.")] = None
     expected_version: Version | None = None
 
@@ -236,7 +270,6 @@ class DependencyIn(ReasonIn):
 
 
 class VendorLimitIn(LimitIn):
-    burst: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 1
     expected_version: Version | None = None
 
 

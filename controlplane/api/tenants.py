@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -22,13 +23,17 @@ from controlplane.api.schemas import (
     TenantQuotaIn,
 )
 from controlplane.api.versions import version_read
+from controlplane.approvals.gate import needed_in
 from controlplane.policies import edits
 from controlplane.policies.document import environment_of
 from controlplane.policies.effective import EffectiveValue, effective
 from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Tenant, TenantQuota
+from controlplane.policies.searching import first_tenants, search_tenants
 
 router = Router()
+
+_QUOTAS = Prefetch("quotas", queryset=TenantQuota.objects.order_by("name"))
 
 
 @router.get("", response=TenantPage)
@@ -39,22 +44,25 @@ def list_tenants(
     search: Subject | None = None,
     prefix: Subject | None = None,
     tier: Slug | None = None,
+    parent: Subject | None = None,
     suspended: Flag | None = None,
     limit: PageSize = 100,
 ) -> TenantPage:
     """By key. ``search`` finds keys and titles that contain it, ``prefix`` keys that begin with it."""
-    rows = _tenants(environment)
+    rows = Tenant.objects.filter(environment=environment_of(environment), deleted=False)
     if prefix:
         rows = rows.filter(key__startswith=prefix)
     if tier:
         rows = rows.filter(tier__name=tier)
+    if parent:
+        rows = rows.filter(parent=parent)
     if suspended is not None:
         rows = rows.filter(suspended=suspended)
     if search:
-        rows = rows.filter(key__icontains=search) | rows.filter(title__icontains=search)
+        rows = search_tenants(rows, search)
     if after:
         rows = rows.filter(key__gt=after)
-    found = list(rows[: limit + 1])
+    found = list(first_tenants(rows, "key", limit + 1).prefetch_related(_QUOTAS))
     more = len(found) > limit
     return TenantPage(items=[_out(row) for row in found[:limit]], next=found[limit - 1].key if more else None)
 
@@ -66,6 +74,7 @@ def create_tenant(request: HttpRequest, environment: Environment, tenant: Tenant
         tenant=tenant.key,
         tier=tenant.tier,
         title=tenant.title,
+        parent=tenant.parent,
         reason=tenant.reason,
         actor=actor_of(request),
     )
@@ -121,7 +130,7 @@ def get_effective(request: HttpRequest, environment: Environment, tenant: Subjec
 def change_tenant(
     request: HttpRequest, environment: Environment, tenant: Subject, values: TenantChange
 ) -> RevisionOut:
-    """Move the tenant to another tier, suspend or resume it."""
+    """Move the tenant to another tier or parent, suspend or resume it."""
     version = version_read(request, values.expected_version)
     common: dict[str, Any] = {
         "environment": environment,
@@ -130,15 +139,23 @@ def change_tenant(
         "actor": actor_of(request),
     }
     revision = 0
-    with transaction.atomic():
+    several = sum(value is not None for value in (values.tier, values.parent, values.suspended)) > 1
+    if several and needed_in(environment):
+        said = "Edits wait for approval here, each of its own: send tier, parent and suspended one by one."
+        raise InvalidEdit({"tier": [said]})
+    # One that becomes a change request must not be taken back together with it.
+    with transaction.atomic() if several else nullcontext():
         if values.tier is not None:
             revision = edits.change_tier(tier=values.tier, expected_version=version, **common)
+            version += 1
+        if values.parent is not None:
+            revision = edits.move_tenant(parent=values.parent, expected_version=version, **common)
             version += 1
         if values.suspended is not None:
             change = edits.suspend_tenant if values.suspended else edits.resume_tenant
             revision = change(expected_version=version, **common)
     if not revision:
-        raise InvalidEdit({"tier": ["Say what to change: tier or suspended."]})
+        raise InvalidEdit({"tier": ["Say what to change: tier, parent or suspended."]})
     return RevisionOut(revision=revision)
 
 
@@ -174,8 +191,7 @@ def get_tenant(
 
 def _tenants(environment: str) -> QuerySet[Tenant]:
     rows = Tenant.objects.filter(environment=environment_of(environment), deleted=False)
-    quotas = Prefetch("quotas", queryset=TenantQuota.objects.order_by("name"))
-    return rows.select_related("tier").prefetch_related(quotas).order_by("key")
+    return rows.select_related("tier").prefetch_related(_QUOTAS).order_by("key")
 
 
 def _out(row: Tenant) -> TenantOut:
@@ -183,6 +199,7 @@ def _out(row: Tenant) -> TenantOut:
         key=row.key,
         title=row.title,
         tier=row.tier.name,
+        parent=row.parent,
         suspended=row.suspended,
         version=row.version,
         quotas=[TenantQuotaOut.from_orm(quota) for quota in row.quotas.all()],

@@ -4,7 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from controlplane.api.schemas import Endpoint, ExpectedRevision, Moment, ReasonIn, Slug, Strict, Subject, Text
+from controlplane.api.schemas import (
+    Endpoint,
+    ExpectedRevision,
+    Moment,
+    Parent,
+    ReasonIn,
+    Slug,
+    Strict,
+    Subject,
+    Text,
+)
 
 
 class ScheduleIn(ReasonIn):
@@ -28,6 +38,7 @@ class BulkFilter(Strict):
     has_quota: bool | None = None
     quota: Slug | Literal[""] = ""
     suspended: bool | None = None
+    parent: Subject | Literal[""] = ""
     everybody: bool = False
 
 
@@ -36,6 +47,7 @@ class BulkChange(Strict):
 
     tier: Slug | None = None
     suspended: bool | None = None
+    parent: Parent | None = None
     quotas: Annotated[
         dict[Slug, dict[Slug, int | bool | Text | list[Endpoint]]],
         Field(max_length=20, description="Name of a quota and its columns, as in a plan."),

@@ -14,6 +14,8 @@ class Actor:
     origin: Origin
     #: Of the client, as the server saw it.
     address: str = ""
+    #: Username of the person who answers for it, where ``name`` is not theirs: of a token's owner.
+    person: str = ""
 
 
 #: What the control plane does by itself, such as ending an override that expired.

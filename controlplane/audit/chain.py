@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Self
 
+from django.db import connection, transaction
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from controlplane.audit.models import ChainHead, Entry
 
 FIRST = "0" * 64
+
+#: Environment and number of an entry -> the hashes it was noted with elsewhere, of which there should be one.
+Kept = dict[tuple[str, int], set[str]]
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,20 @@ class Broken:
 
 
 def verify(anchors: Iterable[Head] = ()) -> tuple[list[Head], list[Broken]]:
-    """The last good entry of every chain, and the first broken one of those that are. Reads all rows."""
-    kept = {(head.environment, head.sequence): head.hash for head in anchors}
+    """The last good entry of every chain, and the first broken one of those that are. Reads all rows.
+
+    As of one moment, as entries are written meanwhile: must not run inside a transaction.
+    """
+    kept: dict[tuple[str, int], set[str]] = {}
+    for head in anchors:
+        kept.setdefault((head.environment, head.sequence), set()).add(head.hash)
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return _verify(kept)
+
+
+def _verify(kept: Kept) -> tuple[list[Head], list[Broken]]:
     heads = {row.environment: row for row in ChainHead.objects.all()}
     chains = set(Entry.objects.order_by().values_list("environment", flat=True).distinct())
     good, broken = [], []
@@ -72,7 +88,7 @@ def verify(anchors: Iterable[Head] = ()) -> tuple[list[Head], list[Broken]]:
     return good, broken
 
 
-def _follow(environment: str, kept: dict[tuple[str, int], str]) -> Head:
+def _follow(environment: str, kept: Kept) -> Head:
     last = Head(environment, 0, FIRST)
     rows = Entry.objects.filter(environment=environment).order_by("sequence", "id")
     rows = rows.annotate(before_text=Cast("before", TextField()), after_text=Cast("after", TextField()))
@@ -85,13 +101,13 @@ def _follow(environment: str, kept: dict[tuple[str, int], str]) -> Head:
         hashed = _hash(last.hash, row)
         if hashed != row.hash:
             raise _BrokenError(environment, number, row.pk, "was changed, or one before it")
-        if kept.get((environment, number), hashed) != hashed:
+        if kept.get((environment, number), {hashed}) != {hashed}:
             raise _BrokenError(environment, number, row.pk, "is not the one that was noted elsewhere")
         last = Head(environment, number, hashed)
     return last
 
 
-def _check_end(last: Head, head: ChainHead | None, kept: dict[tuple[str, int], str]) -> None:
+def _check_end(last: Head, head: ChainHead | None, kept: Kept) -> None:
     noted = max((number for name, number in kept if name == last.environment), default=0)
     if (head.sequence if head else 0) > last.sequence or noted > last.sequence:
         raise _BrokenError(last.environment, last.sequence + 1, None, "and what came after it are missing")

@@ -36,8 +36,10 @@ _FIELDS = (
 )
 #: Rows read at once: each chunk is a query of its own, so that no connection is held meanwhile.
 _CHUNK = 1000
-#: What a spreadsheet would take for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: What a spreadsheet would take for a formula; some read full-width signs as well.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+#: Ends of lines to some readers, which would find half an entry.
+_LINES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
 
 
 def export(rows: QuerySet[Entry], kind: Format) -> Iterator[str]:
@@ -71,7 +73,8 @@ def _writer(kind: Format) -> Callable[[list[Entry]], str]:
 
 
 def _as_json_lines(entries: list[Entry]) -> str:
-    lines = ([json.dumps(_values(entry), ensure_ascii=False), "\n"] for entry in entries)
+    said = (json.dumps(_values(entry), ensure_ascii=False).translate(_LINES) for entry in entries)
+    lines = ([line, "\n"] for line in said)
     return "".join(chain.from_iterable(lines))
 
 

@@ -38,6 +38,8 @@ def test_a_quota_is_set_and_read_back(call: Any) -> None:
             "warn_percent": 0,
             "lease_above": 0,
             "reserved_percent": -1,
+            "template": "",
+            "own": [],
             "dependency": "",
             "expires_at": None,
         }

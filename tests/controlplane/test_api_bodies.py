@@ -28,13 +28,16 @@ async def ask(
     path: str = "/api/v1/production/tenants",
     length: bytes | None = None,
     stalls: bool = False,
+    drained: list[bytes] | None = None,
 ) -> tuple[int, bytes]:
     headers = [(b"content-length", length)] if length is not None else []
-    left, sent = list(parts), []
+    left, sent = list(parts) if drained is None else drained, []
 
     async def receive() -> Any:
         if stalls and not left:
             await asyncio.Event().wait()
+        if not left:
+            return {"type": "http.disconnect"}
         return {"type": "http.request", "body": left.pop(0), "more_body": bool(left) or stalls}
 
     async def send(message: Any) -> None:
@@ -54,6 +57,14 @@ async def test_a_length_that_is_too_much_or_none_is_refused_unread(length: bytes
     status, body = await ask([], length=length)
     assert status == 413
     assert json.loads(body)["type"] == "urn:fuseboard:problem:content-too-large"
+
+
+@pytest.mark.parametrize("length", [None, str(8 * MOST).encode()])
+async def test_what_is_too_large_is_taken_off_the_line_before_it_is_refused(length: bytes | None) -> None:
+    """Whoever is still sending when the connection is closed reads no answer, but a reset."""
+    parts = [b"x" * MOST] * 8
+    assert (await ask(parts, length=length, drained=parts))[0] == 413
+    assert parts == []
 
 
 async def test_a_body_without_a_length_is_cut_off() -> None:

@@ -1,5 +1,7 @@
 """The commands of docs/api.md, as they stand there."""
 
+import contextlib
+import http.client
 import os
 import re
 import shutil
@@ -39,6 +41,7 @@ def test_the_commands_of_the_page_work(production: str, alice: Any, tmp_path: Pa
             text=True,
             check=False,
         )
+        assert has_head_wherever_get(troupe.actors["web"].url)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     assert '"quotas.requests.limit"' in done.stdout
     # Applied, and rolled back to what the first command had made of it.
@@ -48,6 +51,18 @@ def test_the_commands_of_the_page_work(production: str, alice: Any, tmp_path: Pa
     assert Entry.objects.filter(action="plan.applied").exists()
     assert "dependency.created" in (tmp_path / "audit.jsonl").read_text()
     assert "acme:" in (tmp_path / "production.yaml").read_text()
+
+
+def has_head_wherever_get(url: str) -> bool:
+    """A probe of a load balancer, and ``curl -I``: as GET, and nothing after the headers."""
+    for path, status in (("/healthz", 200), ("/", 302), ("/api/v1/production/tenants", 401), ("/nope", 404)):
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+        with contextlib.closing(connection):
+            connection.request("HEAD", path)
+            answer = connection.getresponse()
+            if (answer.status, answer.read()) != (status, b""):
+                return False
+    return True
 
 
 def test_the_page_lists_every_exit_code() -> None:

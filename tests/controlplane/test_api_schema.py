@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from controlplane.api import answers, drills, happenings, people, schemas, usage, whole
+from controlplane.api import answers, drills, happenings, people, proposals, requests, schemas, usage, whole
 from controlplane.api.api import api
 from controlplane.api.examples import EXAMPLES
 from tests.controlplane.calling import token_of
@@ -82,7 +82,7 @@ def test_every_document_has_an_example_that_is_one() -> None:
     described = api.get_openapi_schema()["components"]["schemas"]
     classes = {
         name: found
-        for module in (schemas, whole, answers, happenings, drills, usage, people)
+        for module in (schemas, whole, answers, happenings, drills, usage, people, proposals, requests)
         for name, found in inspect.getmembers(module, inspect.isclass)
         if issubclass(found, Schema) and found not in (Schema, schemas.Strict)
     }

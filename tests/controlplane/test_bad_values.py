@@ -70,6 +70,7 @@ NAMES = [
 ]
 #: Two of these could look alike, or cannot be stored at all.
 KEYS = ["", "x" * 201, "nul\x00byte", "\ud800", "cafe\u0301", "ac\u200bme", "\u202eemca", " acme", "acme\n"]
+KEYS += ["acm\u0435", "\u0391cme", "\uff41cme", "\U0001d4eame"]
 REASONS = [
     "",
     "short",
@@ -78,6 +79,8 @@ REASONS = [
     "half of a \ud800 pair",
     "\x1b[2Jgone, all of it",
     "\x9b1m eight",
+    "\u200b" * 12,
+    "turned \u202eround",
 ]
 
 
@@ -112,7 +115,8 @@ NUMBERS_OF_THE_API = [
     ("POST", "/api-tokens", {"name": "ci", "scope": "read", "expires_in_s": 600}, "expires_in_s"),
     ("POST", "/rollback", {"to_revision": 1, "expected_revision": 1}, "to_revision"),
 ]
-OPTIONAL = {("expected_version", "null"), ("warn_percent", "null")}
+#: As if it were left out.
+OPTIONAL = {(name, "null") for name in ("limit", "window_s", "burst", "expected_version", "warn_percent")}
 
 
 def test_no_number_of_the_api_takes_what_is_none(admin: Any) -> None:
@@ -206,6 +210,29 @@ def test_bodies_that_are_no_plain_json_are_415(admin: Any) -> None:
         problem(admin("POST", f"{API}/breakers/openai/reset", {"reason": "for a test"}, **headers), 415)
     problem(admin("POST", f"{API}/plan", "tenants: {}", **{"Content-Type": "text/html"}), 415)
     assert untouched() == before
+
+
+def test_a_refusal_says_what_to_enter(admin: Any) -> None:
+    body = {
+        "limit": -5,
+        "window_s": 10**12,
+        "burst": 1.5,
+        "reason": "short",
+        "is_staff": True,
+        "shadow": "no",
+    }
+    answer = admin("PUT", f"{API}/tenants/acme/quotas/requests", body)
+    said = {found["field"]: found["message"] for found in answer.json()["errors"]}
+    assert said.pop("window_s").startswith("Enter a number of at most ")
+    assert said == {
+        "limit": "Enter a number of at least 0.",
+        "burst": "Enter a whole number.",
+        "shadow": "Say true or false.",
+        "reason": "Use at least 8 characters.",
+        "is_staff": "There is no such field.",
+    }
+    missing = admin("PUT", f"{API}/tenants/acme/quotas/requests", {"limit": 5}).json()["errors"]
+    assert missing == [{"field": "reason", "message": "It is missing."}]
 
 
 TAGS = ["*", "7", 'W/"1"', '"1", "2"', '"x"', '""', "\uff11", '"' + "9" * 30 + '"']

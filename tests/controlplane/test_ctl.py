@@ -16,6 +16,10 @@ import pytest
 from django.utils import timezone
 
 from controlplane.accounts import tokens
+from controlplane.accounts.models import User
+from controlplane.approvals import rules
+from controlplane.approvals.models import ChangeRequest
+from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.policies import edits
@@ -135,7 +139,7 @@ def usage_of(tenant: str) -> Any:
 
 
 def test_the_request_limits_are_exported_for_nginx(ctl: Any) -> None:
-    code, said, _ = ctl("export", "--nginx", "--header", "X-Org", "--gateways", "2", role="viewer")
+    code, said, _ = ctl("export", "--nginx", "--header", "X-Org", "--gateways", "2")
     assert code == Exit.DONE
     assert "map $http_x_org $fuseboard_class {" in said
     assert re.search(r"^limit_req_zone \S+ zone=\w+:10m rate=500r/m;$", said, re.MULTILINE)
@@ -149,6 +153,7 @@ def test_an_export_changes_nothing_and_a_rollback_brings_everything_back(
     ctl("apply", file, *WHY)
     exported = tmp_path / "all.yaml"
     exported.write_text(ctl("export")[1])
+    assert json.loads(ctl("export", "--json")[1])["text"] == exported.read_text()
     assert ctl("plan", str(exported), "--prune", "--detailed-exit-code")[0] == Exit.DONE
     code, said, _ = ctl("rollback", str(start), *WHY)
     assert (code, f"as revision {start + 2}" in said) == (Exit.DONE, True)
@@ -194,6 +199,25 @@ def test_a_quota_is_set_from_what_there_is(ctl: Any) -> None:
     assert (code, "--window-s, --burst" in errors) == (Exit.USAGE, True)
     code, _, errors = ctl("quota", "set", "acme", "requests", "--limit", "1", "--if-version", "1", *WHY)
     assert (code, "token test admin changed it meanwhile" in errors) == (Exit.CONFLICT, True)
+
+
+def test_a_template_is_set_followed_shown_and_removed(ctl: Any) -> None:
+    new = ("template", "set", "standard", "--limit", "900", "--window-s", "60", *WHY)
+    assert "It changes no limit." in ctl(*new, "--dry-run")[1]
+    assert "Template standard is saved as revision" in ctl(*new)[1]
+    code, said, _ = ctl("quota", "set", "acme", "requests", "--template", "standard", "--burst", "7", *WHY)
+    assert (code, "as template standard has it, of its own burst 7" in said) == (Exit.DONE, True)
+    assert ctl("quota", "set", "acme", "requests", "--burst", "8", *WHY)[0] == Exit.DONE
+    code, said, _ = ctl("template", "set", "standard", "--limit", "901", *WHY)
+    assert (code, "It changes 1 limit of 1 tenant." in said) == (Exit.DONE, True)
+    assert "901 per 60 s, 8 at once, template standard" in ctl("tenant", "show", "acme")[1]
+    said = ctl("template", "show", "standard")[1]
+    assert all(word in said for word in ("tenant acme", "requests", "burst 8"))
+    assert "1 limit of 1 tenant" in ctl("template", "list")[1]
+    code, _, errors = ctl("template", "remove", "standard", *WHY)
+    assert (code, "followed by 1 limit of 1 tenant" in errors) == (Exit.REFUSED, True)
+    assert ctl("template", "remove", "standard", "--keep-values", *WHY)[0] == Exit.DONE
+    assert ctl("template", "list", "--json")[1] == "[]\n"
 
 
 def test_every_answer_is_there_for_programs_too(ctl: Any) -> None:
@@ -251,3 +275,36 @@ def test_the_command_needs_no_django(web: str, production: str) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "acme" in done.stdout
+
+
+def test_an_edit_that_waits_is_proposed_approved_and_made(
+    ctl: Any, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("alice", "bob"):
+        User.objects.create_user(name, role="admin")
+    alice = Actor(name="alice", role="admin", origin="form")
+    rules.set_approvals(environment="production", needed=1, reason="for a test", actor=alice)
+    before = revision()
+    code, said, _ = ctl("apply", file, *WHY)
+    number = str(ChangeRequest.objects.get().pk)
+    assert (code, f"Proposed as request {number}: it needs 1 approval." in said) == (Exit.WAITS, True)
+    code, said, _ = ctl("quota", "set", "acme", "requests", "--limit", "7", "--json", *WHY)
+    assert (code, json.loads(said)["state"]) == (Exit.WAITS, "open")
+    assert ctl("approve", number)[0] == Exit.FORBIDDEN
+    other = tokens.create_api_token(
+        name="of bob",
+        role="operator",
+        expires_at=timezone.now() + timedelta(hours=1),
+        reason="for a test",
+        actor=Actor(name="bob", role="admin", origin="form"),
+    )
+    monkeypatch.setenv("FUSEBOARD_API_TOKEN", other)
+    code = main(["ctl", "approve", number, "--note", "as agreed"])
+    said = capsys.readouterr().out
+    assert (code, "requests.limit: nothing -> 2500" in said) == (Exit.DONE, True)
+    assert f"Request {number} is approved, 1 of 1 approvals." in said
+    assert "approved  1 of 1" in ctl("requests")[1]
+    assert f"as revision {before + 1}" in ctl("apply-request", number)[1]
+    assert TenantQuota.objects.get().limit == 2500
+    code, _, errors = ctl("apply-request", number)
+    assert (code, "already" in errors) == (Exit.REFUSED, True)

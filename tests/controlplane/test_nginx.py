@@ -227,9 +227,9 @@ def test_a_great_many_limits_of_their_own_fall_back_to_the_tiers(
 
 
 def test_the_api_answers_with_it(call: Any) -> None:
-    answer = call("viewer", "GET", f"{API}/export?format=nginx&header=X-Org-Id&gateways=2")
+    answer = call("admin", "GET", f"{API}/export?format=nginx&header=X-Org-Id&gateways=2")
     assert (answer.status_code, answer["Content-Type"]) == (200, "text/plain")
     assert 'filename="production.conf"' in answer["Content-Disposition"]
     assert read(answer.content.decode()).maps["$fuseboard_class"][0] == "$http_x_org_id"
     for odd in ("header=a%20b", "header=x%0a", "header=%7b", "gateways=0", "gateways=1001", "gateways=x"):
-        assert call("viewer", "GET", f"{API}/export?format=nginx&{odd}").status_code == 422, odd
+        assert call("admin", "GET", f"{API}/export?format=nginx&{odd}").status_code == 422, odd

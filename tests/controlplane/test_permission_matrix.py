@@ -38,6 +38,12 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("DELETE", f"{API}/tenants/acme?{GONE}", None, "admin"),
     ("PUT", f"{API}/tenants/acme/quotas/requests", NUMBERS, "admin"),
     ("DELETE", f"{API}/tenants/acme/quotas/requests?{GONE}", None, "admin"),
+    ("GET", f"{API}/templates", None, "viewer"),
+    ("GET", f"{API}/templates/standard", None, "viewer"),
+    ("GET", f"{API}/templates/standard/followers", None, "viewer"),
+    ("PUT", f"{API}/templates/standard", NUMBERS | {"expected_version": 0}, "admin"),
+    ("POST", f"{API}/templates/standard/preview", NUMBERS, "viewer"),
+    ("DELETE", f"{API}/templates/standard?{GONE}", None, "admin"),
     ("GET", f"{API}/tiers", None, "viewer"),
     ("POST", f"{API}/tiers", {"name": "gold", **WHY}, "admin"),
     ("GET", f"{API}/tiers/free", None, "viewer"),
@@ -105,10 +111,11 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("DELETE", f"{API}/api-tokens/{NO_TOKEN}?reason=for+a+test", None, "admin"),
     ("GET", f"{API}/revisions", None, "viewer"),
     ("GET", f"{API}/revisions/1", None, "viewer"),
-    ("GET", f"{API}/export", None, "viewer"),
+    ("GET", f"{API}/export", None, "admin"),
     ("POST", f"{API}/plan", PLAN, "viewer"),
     ("POST", f"{API}/what-if?days=2", PLAN, "viewer"),
     ("GET", f"{API}/tenants/acme/usage", None, "viewer"),
+    ("GET", f"{API}/tenants/acme/usage/requests", None, "viewer"),
     ("GET", f"{API}/tenants/acme/quotas/requests/what-if", None, "viewer"),
     ("POST", f"{API}/apply?reason=for+a+test&expected_revision=1", PLAN, "admin"),
     ("POST", f"{API}/rollback", {"to_revision": 1, "expected_revision": 1, **WHY}, "admin"),
@@ -119,6 +126,15 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/schedules/999999", None, "viewer"),
     ("DELETE", f"{API}/schedules/999999?reason=for+a+test", None, "admin"),
     ("POST", f"{API}/schedules/999999/acknowledge", WHY, "admin"),
+    ("GET", f"{API}/approvals", None, "viewer"),
+    ("PUT", f"{API}/approvals", {"needed": 1, **WHY}, "admin"),
+    ("GET", f"{API}/requests", None, "viewer"),
+    ("GET", f"{API}/requests/999999", None, "viewer"),
+    ("POST", f"{API}/requests/999999/approve", {"expected_version": 1}, "operator"),
+    ("POST", f"{API}/requests/999999/reject", WHY, "operator"),
+    ("POST", f"{API}/requests/999999/withdraw", WHY, "admin"),
+    ("POST", f"{API}/requests/999999/rebase", None, "admin"),
+    ("POST", f"{API}/requests/999999/apply", None, "admin"),
     ("GET", "/api/v1/runbooks", None, "viewer"),
     ("GET", "/api/v1/runbooks/openai", None, "viewer"),
     ("PUT", "/api/v1/runbooks/openai", {"title": "OpenAI", "body": "Wait.", **WHY}, "admin"),
@@ -137,11 +153,25 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("GET", "/palette", None, "viewer"),
     ("GET", "/servers/web-1", None, "viewer"),
     ("GET", "/tenant/effective?key=acme", None, "viewer"),
+    ("GET", "/templates", None, "viewer"),
+    ("POST", "/templates/new", {"name": "usual"}, "admin"),
+    ("GET", "/templates/of/standard", None, "viewer"),
+    ("POST", "/templates/of/standard", {"act": "remove", **WHY}, "admin"),
+    ("POST", "/templates/of/standard/preview", {"limit": "9"}, "admin"),
+    ("POST", "/tenant/follow?key=acme", {"template": "standard", **WHY}, "admin"),
     ("GET", "/audit/export?form=csv", None, "admin"),
     ("GET", "/runbooks/openai", None, "viewer"),
     ("GET", "/revisions", None, "viewer"),
     ("GET", "/revisions/1", None, "viewer"),
     ("POST", "/revisions/1", {"seen": "3", **WHY}, "admin"),
+    ("GET", "/requests", None, "viewer"),
+    ("POST", "/requests", {"needed": "1", **WHY}, "admin"),
+    ("GET", "/requests/999999", None, "viewer"),
+    ("POST", "/requests/999999", {"act": "approve", "version": "1"}, "operator"),
+    ("POST", "/requests/999999", {"act": "reject", **WHY}, "operator"),
+    ("POST", "/requests/999999", {"act": "withdraw", **WHY}, "admin"),
+    ("POST", "/requests/999999", {"act": "rebase"}, "admin"),
+    ("POST", "/requests/999999", {"act": "apply"}, "admin"),
     ("GET", "/schedules", None, "viewer"),
     ("POST", "/schedules", {"act": "cancel", "schedule": "999999", **WHY}, "admin"),
     ("GET", "/import", None, "admin"),
@@ -187,8 +217,9 @@ def test_every_operation_of_the_api_asks_for_its_role(tokens: dict[str, str]) ->
     for method, path, body, least in OPERATIONS:
         for role in ROLES:
             answer = send(tokens[role], method, path, body)
-            # There is no server to practise with.
-            allowed = {200, 201, 404, 409} | ({422} if path.endswith("/drills") else set())
+            # There is no server to practise with, and nobody who could approve.
+            told = {422} if path.endswith(("/drills", "/approvals")) else set()
+            allowed = {200, 201, 404, 409} | told
             if answer.status_code not in (allowed if may(role, least) else {403}):
                 wrong.append((method, path, role, answer.status_code, answer.content))
             if answer.status_code >= 400:

@@ -1,0 +1,86 @@
+"""How a change request looks from outside, and the answer of an edit that became one."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from django.http import HttpResponse, JsonResponse
+from ninja import Schema
+from pydantic import ConfigDict
+
+from controlplane.approvals import gate
+from controlplane.approvals.models import ChangeRequest
+
+EXAMPLE: dict[str, Any] = {
+    "id": 7,
+    "state": "open",
+    "version": 1,
+    "base": 41,
+    "action": "tenant_quota.set",
+    "target": "acme",
+    "reason": "Agreed with Acme on 4 May, see ticket 4711",
+    "author": "ada",
+    "origin": "form",
+    "changed": 1,
+    "needed": 1,
+    "approvals": 0,
+    "due_at": None,
+    "restores": None,
+    "created_at": "2026-05-04T13:12:09Z",
+    "expires_at": "2026-05-18T13:12:09Z",
+    "ended_at": None,
+    "ended_by": "",
+    "ended_reason": "",
+    "revision": None,
+    "schedule": None,
+}
+
+
+class RequestRow(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
+
+    id: int
+    state: Literal["open", "approved", "applied", "rejected", "withdrawn", "expired"]
+    #: Rises when the request is made anew; an approval counts for one version.
+    version: int
+    #: The revision its difference was made from.
+    base: int
+    action: str
+    target: str
+    reason: str
+    author: str
+    origin: str
+    #: How many things of the configuration it changes.
+    changed: int
+    #: How many approvals it needs, and has.
+    needed: int
+    approvals: int
+    #: Of a change for later: when it is made once it is approved.
+    due_at: datetime | None
+    #: Of a rollback: the revision it brings back.
+    restores: int | None
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    ended_by: str
+    ended_reason: str
+    #: What it became.
+    revision: int | None
+    schedule: int | None
+
+
+def accepted(row: ChangeRequest) -> HttpResponse:
+    """202: it was understood, and is not done yet. Where to look is in ``Location``."""
+    response = JsonResponse(row_of(row).model_dump(mode="json"), status=202)
+    response.headers["Location"] = f"/api/v1/{row.environment}/requests/{row.pk}"
+    return response
+
+
+def row_of(row: ChangeRequest) -> RequestRow:
+    if not isinstance(row.created_at, datetime):
+        row.refresh_from_db()
+    names = set(RequestRow.model_fields) - {"needed", "approvals"}
+    return RequestRow(
+        **{name: getattr(row, name) for name in names},
+        needed=gate.needed_of(row),
+        approvals=gate.agreed(row),
+    )

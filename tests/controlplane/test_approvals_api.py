@@ -1,0 +1,111 @@
+"""Change requests through the API: an edit that waits is answered 202, once, and says where to look."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.accounts import tokens
+from controlplane.accounts.models import User
+from controlplane.approvals import rules
+from controlplane.approvals.models import ChangeRequest
+from controlplane.audit.actor import Actor
+from controlplane.policies.models import Revision
+from tests.controlplane.calling import API, problem, send
+
+WHY = {"reason": "for a test"}
+QUOTA = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, **WHY}
+
+
+def token(owner: str, role: str = "admin") -> str:
+    """Made by ``owner`` on the page of tokens, so it is theirs."""
+    return tokens.create_api_token(
+        name=f"of {owner}",
+        role=role,
+        expires_at=timezone.now() + timedelta(hours=1),
+        reason="for a test",
+        actor=Actor(name=owner, role="admin", origin="form"),
+    )
+
+
+@pytest.fixture
+def guarded(production: str) -> str:
+    for name, role in (("alice", "admin"), ("bob", "operator"), ("carol", "viewer")):
+        User.objects.create_user(name, role=role)
+    actor = Actor(name="alice", role="admin", origin="form")
+    rules.set_approvals(environment=production, needed=1, reason="for a test", actor=actor)
+    return production
+
+
+def test_an_edit_that_waits_is_answered_202_and_made_once_it_is_approved(guarded: str) -> None:
+    mine, theirs = token("alice"), token("bob", "operator")
+    assert send(mine, "GET", f"{API}/approvals").json() == {"needed": 1, "approvers": ["alice", "bob"]}
+    key = {"Idempotency-Key": "one"}
+    answers = [send(mine, "PUT", f"{API}/tenants/acme/quotas/requests", QUOTA, **key) for _ in range(2)]
+    for answer in answers:
+        assert (answer.status_code, answer["Content-Type"]) == (202, "application/json")
+        assert (answer.json()["state"], answer.json()["needed"], answer.json()["approvals"]) == ("open", 1, 0)
+    assert answers[0]["Location"] == answers[1]["Location"]
+    assert answers[1]["Idempotency-Replayed"] == "true"
+    where = answers[0]["Location"]
+    [change] = send(theirs, "GET", where).json()["changes"]
+    assert change["after"]["quotas.requests.limit"] == 50
+    assert "needs 1 more approval" in problem(send(mine, "POST", f"{where}/apply"), 422)["detail"]
+    seen = {"expected_version": 1, "note": "as agreed"}
+    assert "Somebody else" in problem(send(mine, "POST", f"{where}/approve", seen), 403)["detail"]
+    problem(send(theirs, "POST", f"{where}/approve", {"expected_version": 2}), 409)
+    assert send(theirs, "POST", f"{where}/approve", seen).json()["state"] == "approved"
+    # Whoever approves does not edit; and the second time there is nothing to apply.
+    problem(send(theirs, "POST", f"{where}/apply"), 403)
+    done = send(mine, "POST", f"{where}/apply").json()
+    problem(send(mine, "POST", f"{where}/apply"), 422)
+    made = Revision.objects.get(environment="production", number=done["revision"])
+    assert (made.actor, made.action) == ("token of alice", "tenant_quota.set")
+    [by] = send(mine, "GET", where).json()["approved_by"]
+    assert (by["actor"], by["note"]) == ("token of bob", "as agreed")
+    assert send(mine, "GET", f"{API}/tenants/acme").json()["quotas"][0]["limit"] == 50
+
+
+def test_every_write_of_the_configuration_is_answered_202(guarded: str) -> None:
+    mine, before = token("alice"), Revision.objects.count()
+    later = (timezone.now() + timedelta(hours=1)).isoformat(timespec="seconds")
+    document = {"tenants": {"acme": {"tier": "free"}}}
+    writes: list[tuple[str, str, Any]] = [
+        ("PUT", "configuration/default-tier", {"tier": "free", **WHY}),
+        ("PATCH", "tenants/acme", {"suspended": True, "expected_version": 1, **WHY}),
+        ("POST", "tenants", {"key": "new", "tier": "free", **WHY}),
+        ("POST", "tiers", {"name": "gold", **WHY}),
+        ("POST", "apply?reason=for+a+test&expected_revision=3", "tenants: {acme: {tier: free}}"),
+        ("POST", "rollback", {"to_revision": 1, "expected_revision": 3, **WHY}),
+        (
+            "POST",
+            "bulk",
+            {"filter": {"tier": "pro"}, "change": {"suspended": True}, "expected_revision": 3, **WHY},
+        ),
+        ("POST", "schedules", {"due_at": later, "document": document, **WHY}),
+        ("PUT", "approvals", {"needed": 0, **WHY}),
+    ]
+    for method, path, body in writes:
+        answer = send(mine, method, f"{API}/{path}", body)
+        assert answer.status_code == 202, (path, answer.content)
+        assert send(mine, "GET", answer["Location"]).status_code == 200, path
+    assert (Revision.objects.count(), ChangeRequest.objects.count()) == (before, len(writes))
+    for more in ({"suspended": True}, {"parent": ""}):
+        both = {"tier": "free", "expected_version": 1, **more, **WHY}
+        assert "one by one" in problem(send(mine, "PATCH", f"{API}/tenants/acme", both), 422)["detail"]
+    page = send(mine, "GET", f"{API}/requests?state=open&limit=4").json()
+    assert len(page["items"]) == 4
+    assert len(send(mine, "GET", f"{API}/requests?before={page['next']}").json()["items"]) == 5
+
+
+def test_whoever_rotates_a_token_owns_what_they_are_given(guarded: str) -> None:
+    bob = token("bob", "operator")
+    answer = send(token("alice"), "PUT", f"{API}/tenants/acme/quotas/requests", QUOTA)
+    body = {"expires_in_s": 3600, "overlap_s": 60, **WHY}
+    stolen = send(token("alice"), "POST", f"{API}/api-tokens/{bob[3:19]}/rotate", body).json()["token"]
+    approve = f"{answer['Location']}/approve"
+    problem(send(stolen, "POST", approve, {"expected_version": 1}), 403)
+    # A token is worth no more than whom it belongs to.
+    problem(send(token("carol", "operator"), "POST", approve, {"expected_version": 1}), 403)
+    assert send(bob, "POST", approve, {"expected_version": 1}).status_code == 200

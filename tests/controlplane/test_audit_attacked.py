@@ -1,0 +1,71 @@
+"""What somebody might do to whoever checks the audit, or reads it as a file."""
+
+import csv
+import io
+import json
+import threading
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from controlplane.audit import chain
+from controlplane.audit.actor import Actor
+from controlplane.audit.chain import Head, verify
+from controlplane.audit.export import export
+from controlplane.audit.models import Entry
+from controlplane.audit.record import record
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def note(reason: str = "for a test") -> None:
+    with transaction.atomic():
+        record(
+            actor=Actor(name="alice", role="admin", origin="form"),
+            action="thing.done",
+            target_kind="thing",
+            target_name="one",
+            before=None,
+            after={"n": 1},
+            reason=reason,
+        )
+
+
+def test_entries_that_are_written_during_the_check_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    note()
+    hashed, written = chain._hash, []
+
+    def meanwhile() -> None:
+        try:
+            note()
+        finally:
+            connections.close_all()
+
+    def hash_and_write(previous: str, row: Any) -> str:
+        if not written:
+            written.append(threading.Thread(target=meanwhile))
+            written[0].start()
+            written[0].join(20)
+        return hashed(previous, row)
+
+    monkeypatch.setattr(chain, "_hash", hash_and_write)
+    good, broken = verify()
+    assert (good[0].sequence, broken, Entry.objects.count()) == (1, [], 2)
+
+
+def test_a_head_that_was_noted_twice_is_believed_only_when_it_says_the_same() -> None:
+    note()
+    [right], _ = verify()
+    assert verify([right, right])[1] == []
+    _, [broken] = verify([Head("", 1, "0" * 64), right])
+    assert "noted elsewhere" in str(broken)
+
+
+def test_no_word_of_anybody_ends_a_line_or_begins_a_formula() -> None:
+    for reason in ("one \u2028 two \x85 three \u2029 four", "\n=1+1", "\uff1d1+1"):
+        note(reason)
+    lines = "".join(export(Entry.objects.all(), "jsonl")).splitlines()
+    assert [json.loads(line)["reason"][:6] for line in lines] == ["one \u2028 ", "\n=1+1", "\uff1d1+1"]
+    rows = list(csv.DictReader(io.StringIO("".join(export(Entry.objects.all(), "csv")), newline="")))
+    assert [row["reason"][0] for row in rows[1:]] == ["'", "'"]
