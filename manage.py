@@ -11,14 +11,16 @@ if sys.version_info < (3, 11):  # noqa: UP036
 #: Commands that touch no server.
 OFFLINE = {"help", "version", "--version", "collectstatic", "compilemessages", "findstatic", "redis_acl"}
 
-#: Processes made to run on while Postgres is away: to them it is news, not an error.
-ENDURING = {"web", "gateway"}
+#: Those that run while Postgres is away: to them it is news, not an error. Settings are checked without it.
+ENDURING = {"web", "gateway", "check"}
 
 
 def main():  # type: () -> None
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     from django.core.management import execute_from_command_line
 
+    # Whoever reads a pipe gets each line when it is said, as on a terminal.
+    sys.stdout.reconfigure(line_buffering=True)
     command = sys.argv[1] if len(sys.argv) > 1 else "help"
     if command in OFFLINE or {"-h", "--help"} & set(sys.argv):
         execute_from_command_line(sys.argv)

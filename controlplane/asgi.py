@@ -22,9 +22,17 @@ _origins = env.origins("FUSEBOARD_ORIGINS")
 # channels routes applications where Django has views, which its types do not know.
 _routes: list[Any] = list(websocket_urlpatterns)
 
+
+async def _with_head(scope: Any, receive: Any, send: Any) -> None:
+    """HEAD wherever there is GET: the server, which keeps its own scope, leaves the body out."""
+    if scope["method"] == "HEAD":
+        scope = {**scope, "method": "GET"}
+    await http(scope, receive, send)
+
+
 application = ProtocolTypeRouter(
     {
-        "http": BodyLimit(http),
+        "http": BodyLimit(_with_head),
         "lifespan": lifespan,
         "websocket": ListedOrigins(
             SessionMiddlewareStack(ClaimsAuthMiddleware(URLRouter(_routes))), _origins

@@ -24,6 +24,7 @@ app.autodiscover_tasks(
         "controlplane.audit",
         "controlplane.policies",
         "controlplane.schedules",
+        "controlplane.approvals",
         "controlplane.usage",
         "controlplane.api",
     ]
@@ -47,6 +48,7 @@ app.conf.beat_schedule = {
     "forget-usage": _every(3600, "usage.forget"),
     "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),
+    "expire-requests": _every(60, "approvals.expire_requests"),
     "note-audit-heads": _every(300, "audit.note_heads"),
     "prune-outbox": _every(3600, "publishing.prune_outbox"),
 }

@@ -1,9 +1,43 @@
 """What would fail later with a worse message."""
 
+import os
+from difflib import get_close_matches
 from typing import Any
 
 from django.conf import settings
 from django.core import checks
+
+#: Every variable that any part of Fuseboard reads, without its first word; README says what they are.
+VARIABLES = frozenset(
+    """
+    ACL_AGENT_PASSWORD ACL_CONTROL_PASSWORD ALLOWED_HOSTS ANNOUNCE_S API_BURST API_RATE_PER_S
+    API_TOKEN API_URL BEATS_PER_S BEAT_MS BEHIND_PROXY BOOTSTRAP_FILE BROKER_URL CA_FILE DATA_DIR
+    DEBUG DEMO ENVIRONMENT GATEWAY_URL LOG_LEVEL METRICS_TOKEN MFA_ROLES OIDC_CLIENT_ID
+    OIDC_CLIENT_SECRET OIDC_NAME OIDC_ROLES OIDC_URL ORIGINS PLAIN_HTTP PROXIES REDIS_URL SECRET_KEY
+    SECRET_KEY_FALLBACKS SERVER SERVICE STATE_DIR TLS_CERT_FILE TLS_KEY_FILE TOKEN TOKEN_BURST
+    TOKEN_RATE_PER_S URL USAGE_10S_H USAGE_HOURS_D USAGE_MINUTES_D ZONE
+    """.split()  # noqa: SIM905 - read as a text, not as 45 strings
+)
+
+
+@checks.register
+def variables_are_spelled_as_they_are_read(**_: Any) -> list[checks.CheckMessage]:
+    """A misspelled one would silently leave its default in force."""
+    found: list[checks.CheckMessage] = []
+    for variable in os.environ:
+        name = variable.removeprefix("FUSEBOARD_").removesuffix("_FILE")
+        known = name in VARIABLES or f"{name}_FILE" in VARIABLES
+        if not variable.startswith("FUSEBOARD_") or known:
+            continue
+        if close := get_close_matches(name, VARIABLES, n=1, cutoff=0.85):
+            found.append(
+                checks.Error(
+                    f"{variable} is unknown.",
+                    hint=f"Did you mean FUSEBOARD_{close[0]}?",
+                    id="fuseboard.E004",
+                )
+            )
+    return found
 
 
 @checks.register

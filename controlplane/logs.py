@@ -1,8 +1,14 @@
 """Logs: one JSON object per line on stderr, named ``entity.action``, with ids as fields."""
 
+import logging
+import re
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
+
+#: What would let in whoever reads the log: the secret half of a token, and of a link that sets a password.
+_SECRET = re.compile(r"(fb_[0-9a-f]{4,64}_|/welcome/[0-9a-f]{4,64}-)[0-9a-f]+")
 
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
@@ -10,6 +16,21 @@ _SHARED: list[Any] = [
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
+
+
+def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = _SECRET.sub(r"\1***", value)
+    return event
+
+
+def _leave_out_traces(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Of requests that were refused: Django tells each of them with the trace of its own refusal."""
+    record = event.get("_record")
+    if record is not None and record.name == "django.request" and record.levelno < logging.ERROR:
+        event.pop("exc_info", None)
+    return event
 
 
 def configure() -> None:
@@ -34,10 +55,11 @@ def dict_config(level: str) -> dict[str, Any]:
         "formatters": {
             "json": {
                 "()": structlog.stdlib.ProcessorFormatter,
-                "foreign_pre_chain": _SHARED,
+                "foreign_pre_chain": [*_SHARED, _leave_out_traces],
                 "processors": [
                     structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                     structlog.processors.format_exc_info,
+                    _hide_secrets,
                     structlog.processors.JSONRenderer(),
                 ],
             }

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from controlplane.accounts import tokens
 from controlplane.accounts.models import Login
+from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.breakers.models import Override
 from controlplane.fleet.models import Server
 from controlplane.policies.models import Environment
@@ -73,10 +74,19 @@ class Whole(Collector):
         revision = GaugeMetricFamily("fuseboard_revision", "The newest revision.", labels=["environment"])
         for slug, number in Environment.objects.values_list("slug", "revision"):
             revision.add_metric([slug], number)
+        requests = GaugeMetricFamily(
+            "fuseboard_change_requests",
+            "Change requests that wait for approval, or to be applied.",
+            labels=["environment", "state"],
+        )
+        pending = ChangeRequest.objects.filter(state__in=PENDING).values_list("environment", "state")
+        for environment, state, count in pending.annotate(Count("pk")).order_by():
+            requests.add_metric([environment, state], count)
         waiting = OutboxEntry.objects.filter(published_at__isnull=True).count()
         logins = Login.objects.filter(ended_at__isnull=True, expires_at__gt=Now()).count()
         return [
             revision,
+            requests,
             GaugeMetricFamily("fuseboard_outbox_waiting", "Edits that are not published yet.", value=waiting),
             GaugeMetricFamily("fuseboard_logins", "Sessions of people.", value=logins),
         ]

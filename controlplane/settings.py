@@ -98,6 +98,7 @@ INSTALLED_APPS = [
     "controlplane.shares.apps.SharesConfig",
     "controlplane.drills.apps.DrillsConfig",
     "controlplane.schedules.apps.SchedulesConfig",
+    "controlplane.approvals.apps.ApprovalsConfig",
     "controlplane.usage.apps.UsageConfig",
     "dashboard.apps.DashboardConfig",
     # Last, so that our templates come before theirs.
@@ -126,6 +127,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "dashboard.proposing.Proposals",
 ]
 
 ROOT_URLCONF = "controlplane.urls"

@@ -83,18 +83,9 @@ def application(vendor_url: str) -> FastAPI:
     return app
 
 
-def log_with_causes() -> None:
-    """Write what the agent logs, with the fields it says it by."""
-    fields = {"was": "", "mode": "", "cause": ""}
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        logging.Formatter("{asctime} {name}: {message} {was} {mode} {cause}", style="{", defaults=fields)
-    )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-
-
 if __name__ == "__main__":
-    log_with_causes()
+    logging.basicConfig(level=logging.WARNING, format="{asctime} {name}: {message}", style="{")
+    logging.getLogger("fuseboard").setLevel(logging.INFO)
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--host", default="127.0.0.1")
     arguments.add_argument("--port", type=int, required=True)

@@ -1,6 +1,7 @@
 """The demo set up: its processes, its figures, and a hand on its switches."""
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,10 +97,9 @@ class Stage:
 
     def _cast_pods(self) -> None:
         for name, zone in zip(PODS, ZONES, strict=True):
-            environment = _outside() | {
-                "FUSEBOARD_URL": self.url("gateway"),
-                "FUSEBOARD_TOKEN": self.seeded.agent_token,
-                "FUSEBOARD_REDIS_URL": os.environ["FUSEBOARD_REDIS_URL"],
+            environment = {
+                **_outside(),
+                **self._whereabouts(),
                 "FUSEBOARD_SERVICE": SERVICE,
                 "FUSEBOARD_SERVER": name,
                 "FUSEBOARD_ZONE": zone,
@@ -108,6 +108,21 @@ class Stage:
             }
             pod = _served("-m", "controlplane.demo.pod")
             self.troupe.add(Actor(name, pod, environment, health="/healthz"))
+
+    def _whereabouts(self) -> dict[str, str]:
+        return {
+            "FUSEBOARD_URL": self.url("gateway"),
+            "FUSEBOARD_TOKEN": self.seeded.agent_token,
+            "FUSEBOARD_REDIS_URL": os.environ["FUSEBOARD_REDIS_URL"],
+        }
+
+    def write_pod_environment(self) -> Path:
+        """A file with the variables of a pod that anybody may start beside these, for a shell to read."""
+        file = self.folder / "pod.env"
+        said = self._whereabouts() | {"FUSEBOARD_API_URL": self.url("web")}
+        file.touch(mode=0o600)
+        file.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in said.items()))
+        return file
 
     def _cast_load(self) -> None:
         pods = [self.url(name) for name in PODS]

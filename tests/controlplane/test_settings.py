@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from django.db.migrations.loader import MigrationLoader
 
 from controlplane import env
 from controlplane.audit.models import Entry
+from controlplane.checks import VARIABLES
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -77,6 +79,19 @@ def test_check_deploy_says_what_is_wrong(tmp_path: Path, changed: dict[str, str]
     done = django("check", "--deploy", "--fail-level", "WARNING", **documented(tmp_path) | changed)
     assert done.returncode == 1
     assert said in done.stderr
+
+
+def test_a_misspelled_variable_is_named_and_not_passed_over(tmp_path: Path) -> None:
+    done = django("check", **documented(tmp_path), FUSEBOARD_ALOWED_HOSTS="x", FUSEBOARD_OUR_OWN_THING="y")
+    assert done.returncode == 1
+    assert "FUSEBOARD_ALOWED_HOSTS is unknown" in done.stderr
+    assert "Did you mean FUSEBOARD_ALLOWED_HOSTS?" in done.stderr
+    assert "OUR_OWN" not in done.stderr
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text().splitlines()
+    rows = [line.split("|")[1] for line in readme if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`FUSEBOARD_([A-Z0-9_]+)`", row)}
+    # Set by the demo itself, to know its own processes again.
+    assert named | {"DEMO"} == VARIABLES
 
 
 def test_limits_and_queue_on_one_server_are_reported(tmp_path: Path) -> None:

@@ -182,6 +182,9 @@ def test_the_queue_too(secured: str, papers: Papers, forged: Papers) -> None:
         with Connection(secured, ssl=options, transport_options={"socket_timeout": 5}) as connection:
             if believed:
                 connection.ensure_connection(max_retries=1)
+                queue = connection.SimpleQueue("over-tls")
+                queue.put("said")
+                assert queue.get(timeout=20).payload == "said"
             else:
                 with pytest.raises(Exception, match=r"(?i)certificate|ssl"):
                     connection.ensure_connection(max_retries=1, interval_start=0)
