@@ -137,3 +137,62 @@ class QuotaForm(forms.Form):
             return datetime.fromisoformat(text).replace(tzinfo=UTC)
         except ValueError:
             raise forms.ValidationError("Enter a date and a time, in UTC.") from None
+
+
+class TemplateForm(forms.Form):
+    """The values of a template that people change by hand; files and the API have them all."""
+
+    ALGORITHMS = (
+        ("token_bucket", "Token bucket"),
+        ("sliding_window", "Sliding window, strict"),
+        ("fixed_window", "Calendar"),
+        ("concurrency", "At once"),
+    )
+    PERIODS = (("", "None"), ("hour", "Hour"), ("day", "Day"), ("week", "Week"), ("month", "Month"))
+    WITHOUT_REDIS = (
+        ("fail_open", "Allow"),
+        ("fail_closed", "Refuse"),
+        ("local_share", "Local share"),
+        ("reserved", "Reserved part"),
+    )
+    OVER = (("no", "Refuse"), ("yes", "Only count (shadow)"))
+
+    name = forms.CharField(max_length=64, required=False)
+    title = forms.CharField(max_length=200, required=False)
+    limit = forms.IntegerField(
+        min_value=0, max_value=MAX_LIMIT, error_messages={"invalid": "Enter a whole number."}
+    )
+    window_s = forms.IntegerField(
+        min_value=1, max_value=400 * 86_400, error_messages={"invalid": "Enter a whole number of seconds."}
+    )
+    burst = forms.IntegerField(
+        min_value=1, max_value=MAX_LIMIT, required=False, error_messages={"invalid": "Enter a whole number."}
+    )
+    algorithm = forms.ChoiceField(choices=ALGORITHMS, initial="token_bucket")
+    period = forms.ChoiceField(choices=PERIODS, required=False)
+    failure_policy = forms.ChoiceField(choices=WITHOUT_REDIS, initial="local_share")
+    shadow = forms.ChoiceField(choices=OVER, initial="no")
+    warn_percent = forms.IntegerField(
+        min_value=0, max_value=100, required=False, error_messages={"invalid": "Enter a whole percentage."}
+    )
+    reason = ReasonField()
+
+    @classmethod
+    def initial_of(cls, row: Any) -> dict[str, Any]:
+        found = {name: getattr(row, name) for name in cls.base_fields if hasattr(row, name)}
+        return found | {"shadow": "yes" if row.shadow else "no", "warn_percent": row.warn_percent or None}
+
+    def values(self) -> dict[str, Any]:
+        """As ``set_template`` takes them."""
+        data = self.cleaned_data
+        return {
+            "title": data["title"],
+            "limit": data["limit"],
+            "window_s": data["window_s"],
+            "burst": data["burst"] or 1,
+            "algorithm": data["algorithm"],
+            "period": data["period"],
+            "failure_policy": data["failure_policy"],
+            "shadow": data["shadow"] == "yes",
+            "warn_percent": data["warn_percent"] or 0,
+        }

@@ -1,15 +1,14 @@
 """The live view of one web process: gathered once per tick, drawn once per topic, sent to every socket.
 
 No Redis is in its path: this page is opened because Redis is down, so it must not go down with it.
-While Postgres is away it keeps ticking with what it last knew, and says so.
+While Postgres is away it keeps ticking with what it last knew, and what gateways hear of servers
+meanwhile, and says so.
 """
 
 import asyncio
 import contextlib
-import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -20,6 +19,7 @@ from dashboard.live.facts import Facts
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
 from dashboard.live.reading import read_facts
+from dashboard.live.told import without_postgres
 from dashboard.live.topics import Topic
 from dashboard.notices import listen
 
@@ -145,7 +145,7 @@ class Hub:
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_away", error=str(error).splitlines()[0])
             close_old_connections()
-            return replace(self.facts, now=time.time()) if self.facts is not None else None
+            return without_postgres(self.facts) if self.facts is not None else None
 
 
 hub = Hub()

@@ -1,8 +1,11 @@
-"""Starts the hub with the web process, so that the history is there before the first page is."""
+"""What runs beside the pages: the hub, so that the history is there before the first page is, and what
+stands in for a worker that is away."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from controlplane.schedules.standing_in import stand_in
 from dashboard.hub import hub
 
 Message = MutableMapping[str, Any]
@@ -11,12 +14,16 @@ Message = MutableMapping[str, Any]
 async def lifespan(
     scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
 ) -> None:
+    beside: asyncio.Task[None] | None = None
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
             hub.start()
+            beside = asyncio.create_task(stand_in(), name="standing-in")
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
+            if beside is not None:
+                beside.cancel()
             await hub.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return

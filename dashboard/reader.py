@@ -21,6 +21,11 @@ class Reader:
         return may(self, "hold_breaker")
 
     @property
+    def approves(self) -> bool:
+        """Whether to show what waits for approval, and its buttons."""
+        return may(self, "approve_change")
+
+    @property
     def administers(self) -> bool:
         """Whether to show the quota forms."""
         return may(self, "edit_quota")

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+#: How a plan says what it did: ``tenant.changed`` to the number of them.
+_COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
 #: Action -> as a heading, and as what somebody did to the target.
 _ACTIONS = {
@@ -15,7 +17,10 @@ _ACTIONS = {
     "tier_quota.set": ("Tier quota changed", "changed a quota of tier"),
     "tier_quota.removed": ("Tier quota removed", "removed a quota of tier"),
     "vendor_limit.set": ("Vendor limit changed", "changed a vendor limit of"),
+    "template.set": ("Template changed", "changed template"),
+    "template.removed": ("Template removed", "removed template"),
     "tenant.created": ("Tenant added", "added tenant"),
+    "tenant.moved": ("Tenant moved to another parent", "moved"),
     "tenant.suspended": ("Tenant suspended", "suspended"),
     "tenant.resumed": ("Tenant resumed", "resumed"),
     "tenant.removed": ("Tenant removed", "removed tenant"),
@@ -26,6 +31,14 @@ _ACTIONS = {
     "plan.applied": ("Plan applied", "applied a plan to"),
     "tenants.changed": ("Tenants changed", "changed tenants of"),
     "tenant_quota.expired": ("Quota ended", "ended a temporary quota of"),
+    "change_request.opened": ("Change proposed", "proposed"),
+    "change_request.rebased": ("Request made anew", "made anew"),
+    "change_request.approved": ("Change approved", "approved"),
+    "change_request.rejected": ("Change rejected", "rejected"),
+    "change_request.withdrawn": ("Change withdrawn", "withdrew"),
+    "change_request.applied": ("Change applied", "applied"),
+    "change_request.expired": ("Request expired", "let expire"),
+    "approvals.set": ("Approvals needed", "set the approvals needed in"),
     "drill.begun": ("Drill begun", "began a drill of"),
     "drill.ended": ("Drill ended", "ended the drill of"),
     "environment.created": ("Environment created", "created environment"),
@@ -80,8 +93,10 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     ]
     shown = sorted(fields, key=_weight)
     limits = [field for field in shown if field.endswith(" limit")]
-    # A new limit says it all; its window and burst are in the quota itself.
-    shown = limits[:2] or shown[:2]
+    # A new limit says it all, but for its window and whether it refuses; the rest is in the quota.
+    besides = [field for field in shown if field.endswith((" window_s", " shadow"))]
+    counts = [field for field in shown if _COUNT.fullmatch(field)]
+    shown = counts or ([*limits[:2], *besides[:2]] if limits else shown[:2])
     return (
         ", ".join(_said(field, old[field]) for field in shown if old.get(field) not in (None, "")),
         ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, "")),
@@ -111,6 +126,12 @@ def _said(field: str, value: Any) -> str:
         return f"{field.removesuffix('_at').replace('_', ' ')} {str(value)[:16].replace('T', ' ')} UTC"
     if isinstance(value, bool):
         return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
+    if counted := _COUNT.fullmatch(field):
+        what, done = counted[1].replace("_", " "), counted[2]
+        plural = "" if value == 1 else "ies" if what.endswith("y") else "s"
+        return f"{value:,} {what.removesuffix('y') if plural == 'ies' else what}{plural} {done}"
+    if field.endswith("window_s"):
+        return f"{field.removesuffix('_s')} {value:,} s"
     if isinstance(value, int):
         return f"{field.replace('_', ' ')} {value:,}"
     return f"{field.replace('_', ' ')} {value}"

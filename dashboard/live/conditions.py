@@ -5,10 +5,16 @@ from datetime import UTC, datetime
 
 from dashboard.live.breakers import Breaker
 from dashboard.live.facts import Facts
-from dashboard.live.servers import LAG_CRITICAL_S, P99_BUDGET_US, FleetSummary
+from dashboard.live.servers import LAG_CRITICAL_S, FleetSummary
 
 #: Share of requests answered 429 above which it is more than one greedy tenant.
 REFUSED_SHARE = 0.02
+
+#: Share of servers missing from the rates that is more than pods which moved from gateway to gateway.
+UNCOUNTED_SHARE = 0.1
+
+#: What should have been made so long ago is made neither by the worker nor by who stands in for it.
+OVERDUE_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +176,19 @@ def _fleet_conditions(facts: Facts) -> list[Condition]:
                 link="/servers",
             )
         )
+    uncounted = facts.figures.uncounted
+    if uncounted > facts.figures.live_servers * UNCOUNTED_SHARE:
+        found.append(
+            Condition(
+                key="uncounted",
+                severity="warning",
+                text="Figures are incomplete: a gateway has just started",
+                detail=f"{uncounted} of {max(uncounted, facts.figures.live_servers)} servers are in no rate"
+                " yet. Each is when it has beaten twice, which takes seconds.",
+                runbook="server-silent",
+                link="/servers",
+            )
+        )
     if facts.duplicated:
         found.append(
             Condition(
@@ -195,14 +214,14 @@ def _fleet_conditions(facts: Facts) -> list[Condition]:
 
 
 def _figure_conditions(facts: Facts) -> list[Condition]:
-    found, figures = [], facts.figures
-    if figures.store.p99_us is not None and figures.store.p99_us > P99_BUDGET_US:
+    found, figures, deadline_ms = [], facts.figures, facts.store_deadline_ms
+    if figures.store.p99_us is not None and figures.store.p99_us > facts.store_deadline_us:
         found.append(
             Condition(
                 key="p99",
                 severity="warning",
                 text=f"Redis p99 is {figures.store.p99_us / 1000:.1f} ms",
-                detail="Over the 5 ms a decision may wait: some calls are decided locally.",
+                detail=f"Over the {deadline_ms:g} ms a decision may wait: some calls are decided locally.",
                 runbook="redis-unreachable",
                 link="/servers",
             )
@@ -239,15 +258,19 @@ def _schedule_conditions(facts: Facts) -> list[Condition]:
             )
         )
     for what, at, link in facts.soon:
-        moment = datetime.fromtimestamp(at, UTC)
+        overdue = at < facts.now - OVERDUE_S
+        moment = f"{datetime.fromtimestamp(at, UTC):%H:%M UTC on %-d %B}"
         found.append(
             Condition(
-                key=f"soon:{what}",
-                severity="warning",
-                text=what,
-                detail=f"By itself, at {moment:%H:%M} UTC on {moment:%-d %B}.",
+                key=f"{'overdue' if overdue else 'soon'}:{what}",
+                severity="critical" if overdue else "warning",
+                text=f"Overdue: {what[0].lower()}{what[1:]}" if overdue else what,
+                detail=f"It was due at {moment}. Does the worker run?"
+                if overdue
+                else f"By itself, at {moment}.",
                 runbook="scheduled-change-failed",
                 link=link,
+                since=at if overdue else None,
             )
         )
     return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from controlplane.fleet.live import FleetFigures
+from fuseboard.contract.policy import Tuning
 
 ServerState = Literal["online", "late", "unknown", "offline", "gone"]
 
@@ -126,6 +127,8 @@ class Facts:
     revision: int = 0
     servers: tuple[Server, ...] = ()
     figures: FleetFigures = field(default_factory=FleetFigures)
+    #: How long a decision waits for Redis at most, as the fleet's tuning says.
+    store_deadline_us: int = Tuning().store_deadline_us
     dependencies: tuple[Dependency, ...] = ()
     #: Newest first.
     transitions: tuple[Transition, ...] = ()
@@ -134,6 +137,9 @@ class Facts:
     revisions: tuple[tuple[int, float], ...] = ()
     #: Scheduled changes that could not be made, and that nobody has seen yet.
     schedules_failed: int = 0
+    #: How many approvals an edit needs, and how many edits wait for theirs.
+    approvals_needed: int = 0
+    requests_open: int = 0
     #: What ends or begins within the time it is announced: what, moment, path of its page.
     soon: tuple[tuple[str, float, str], ...] = ()
     #: Names that two processes report under.
@@ -142,6 +148,8 @@ class Facts:
     ahead: str = ""
     #: When the rows were read; older than ``now`` while Postgres is away.
     as_of: float = 0.0
+    #: While Postgres is away: gateways that tell servers and figures instead; 0 for none.
+    told_by: int = 0
     #: Ended holds of the last day by dependency, newest first; their end is when they ended.
     past_overrides: dict[str, tuple[Override, ...]] = field(default_factory=dict)
 
@@ -153,6 +161,10 @@ class Facts:
     def divisor(self) -> int:
         """By how much a server on local fallback divides every limit."""
         return max(1, self.figures.live_servers or len(self.live_servers))
+
+    @property
+    def store_deadline_ms(self) -> float:
+        return self.store_deadline_us / 1000
 
     @property
     def stale(self) -> bool:

@@ -3,19 +3,21 @@
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from controlplane.accounts.models import Role
+from controlplane.approvals.gate import needed_in, pending_in
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override as OverrideRow
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet import live
 from controlplane.fleet.models import Server as ServerRow
+from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from dashboard.live import upcoming
-from dashboard.live.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
+from dashboard.live.facts import Change, Dependency, Facts, Override, Server, Transition
+from dashboard.live.told import seen_of
 from dashboard.words import action_verb, action_words, difference
 
 ENVIRONMENT = "production"
@@ -28,15 +30,16 @@ _MACHINES = frozenset(("celery", "command"))
 
 def read_facts(environment: str = ENVIRONMENT) -> Facts:
     """Everything the pages show, as of now. Raises ``OperationalError`` while Postgres is away."""
-    head = Environment.objects.filter(slug=environment).values_list("epoch", "revision").first() or (0, 0)
+    found = Environment.objects.filter(slug=environment).first() or Environment(epoch=0)
     changes = read_changes(environment)
     now = time.time()
     return Facts(
         now=now,
         as_of=now,
         environment=environment,
-        epoch=head[0],
-        revision=head[1],
+        epoch=found.epoch,
+        revision=found.revision,
+        store_deadline_us=tuning_of(found).store_deadline_us,
         servers=tuple(_server(row) for row in live.servers(environment)),
         figures=live.figures(environment),
         dependencies=_dependencies(environment),
@@ -44,9 +47,11 @@ def read_facts(environment: str = ENVIRONMENT) -> Facts:
         past_overrides=_past_overrides(environment),
         changes=changes,
         duplicated=tuple(live.duplicated(environment)),
-        ahead=_ahead(environment, head[0]),
+        ahead=_ahead(environment, found.epoch),
         schedules_failed=upcoming.failed(environment),
         soon=upcoming.soon(environment),
+        approvals_needed=needed_in(environment),
+        requests_open=pending_in(environment),
         revisions=tuple((c.revision, c.at) for c in reversed(changes) if c.revision is not None),
     )
 
@@ -79,21 +84,7 @@ def _server(row: ServerRow) -> Server:
         last_seen=row.last_seen_at.timestamp(),
         calls_per_s=row.calls_per_s,
         redis_p99_us=row.redis_p99_us,
-        breakers={view["dependency"]: _seen(view) for view in row.breakers},
-    )
-
-
-def _seen(view: dict[str, Any]) -> BreakerSeen:
-    return BreakerSeen(
-        state=view["state"],
-        generation=view.get("generation") or 0,
-        since=view.get("since"),
-        until=view.get("until"),
-        override=view.get("override"),
-        local=bool(view.get("local")),
-        calls=view.get("window_calls") or 0,
-        failures=view.get("window_failures") or 0,
-        consecutive=view.get("consecutive_failures") or 0,
+        breakers={view["dependency"]: seen_of(view) for view in row.breakers},
     )
 
 

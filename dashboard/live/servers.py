@@ -10,8 +10,6 @@ from dashboard.live.facts import Facts, Server
 #: A server reports every 5 s, so that a lag below two beats says nothing yet.
 LAG_WARN_S = 10.0
 LAG_CRITICAL_S = 30.0
-#: Redis answers slower than this are over the budget of a decision.
-P99_BUDGET_US = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)

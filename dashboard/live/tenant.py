@@ -1,12 +1,18 @@
 """What only the page of one tenant shows: its quotas, and how far its last edit has come."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
+
+from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.fleet.live import TenantFigures
-from controlplane.policies.limits import LimitColumns
+from controlplane.policies.limits import QuotaColumns
 from controlplane.policies.models import Tenant
+from controlplane.policies.revision_rows import Change as Changed
+from controlplane.usage.rollups import Counted, counted_by_rule
+from controlplane.usage.what_if import DAYS
 from dashboard.live.facts import Change
 from dashboard.live.overview import Live
 from dashboard.live.reading import change_of
@@ -19,6 +25,8 @@ _ALGORITHMS = {
     "fixed_window": "calendar",
     "concurrency": "at once",
 }
+#: Of earlier changes, on the page.
+_HISTORY = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +43,13 @@ class QuotaRow:
     reserved_percent: int
     #: Whether the tenant has it of its own, instead of its tier.
     own: bool
+    #: The template it follows, empty for none; and the values that are not the template's.
+    template: str
+    differs: tuple[str, ...]
     #: Requests of the last seconds, per window; ``None`` where servers do not count them by quota.
     use: float | None
+    #: Of the last seven days; ``None`` when it was not among the busiest.
+    week: Counted | None
 
     @property
     def window(self) -> str:
@@ -87,17 +100,26 @@ def tenant_context(live: Live, key: str) -> dict[str, Any]:
     return {
         "tenant": tenant,
         "traffic": traffic,
-        "quotas": quota_rows(tenant, traffic.requests_per_s),
+        "quotas": quota_rows(tenant, _rates(live, key, traffic)),
         "rollout": rollout(live, tenant.changed_revision),
         "history": changes,
         "last": changes[0] if changes else None,
     }
 
 
-def quota_rows(tenant: Tenant, requests_per_s: float) -> list[QuotaRow]:
+def _rates(live: Live, key: str, traffic: TenantFigures) -> dict[str, float]:
+    """Name of a quota -> requests per second that it binds, of those that are counted now."""
+    by_rule = {row.rule: row.asked_per_s for row in live.facts.figures.rules if row.tenant == key}
+    # Pods of an older release do not say.
+    return {"requests": traffic.requests_per_s} | by_rule
+
+
+def quota_rows(tenant: Tenant, rates: dict[str, float]) -> list[QuotaRow]:
     """The tenant's own quotas in place of its tier's of the same name."""
-    own: dict[str, LimitColumns] = {quota.name: quota for quota in tenant.quotas.all()}
-    of_tier: dict[str, LimitColumns] = {quota.name: quota for quota in tenant.tier.quotas.all()}
+    since = timezone.now() - timedelta(days=DAYS)
+    weeks = counted_by_rule(tenant.environment_id, tenant.key, since=since)
+    own: dict[str, QuotaColumns] = {quota.name: quota for quota in tenant.quotas.all()}
+    of_tier: dict[str, QuotaColumns] = {quota.name: quota for quota in tenant.tier.quotas.all()}
     return [
         QuotaRow(
             name=name,
@@ -110,7 +132,10 @@ def quota_rows(tenant: Tenant, requests_per_s: float) -> list[QuotaRow]:
             reserved=quota.failure_policy == FailurePolicy.RESERVED,
             reserved_percent=quota.reserved_percent,
             own=name in own,
-            use=requests_per_s * quota.window_s if name == "requests" else None,
+            template=quota.template,
+            differs=tuple(quota.own),
+            use=rates[name] * quota.window_s if name in rates else None,
+            week=weeks.get(name),
         )
         for name, quota in sorted({**of_tier, **own}.items())
     ]
@@ -124,5 +149,30 @@ def rollout(live: Live, revision: int) -> Rollout:
 
 
 def history(environment: str, key: str) -> list[Change]:
+    """What was done to this tenant, by itself or together with others: by a plan, a rollback, in bulk."""
     rows = Entry.objects.filter(environment=environment, target_name=key, target_kind__startswith="tenant")
-    return [change_of(row) for row in rows.order_by("-id")[:8]]
+    entries = list(rows.order_by("-id")[:_HISTORY])
+    alone = {entry.revision for entry in entries}
+    together = Changed.objects.filter(kind="tenant", name=key, revision__environment=environment)
+    together = together.select_related("revision").order_by("-revision")[:_HISTORY]
+    entries += [_entry_of(change) for change in together if change.revision.number not in alone]
+    entries.sort(key=lambda entry: entry.at, reverse=True)
+    return [change_of(entry) for entry in entries[:_HISTORY]]
+
+
+def _entry_of(change: Changed) -> Entry:
+    """As the audit would have it, had this tenant been the only one."""
+    made = change.revision
+    return Entry(
+        at=made.at,
+        actor=made.actor,
+        role=made.role,
+        origin=made.origin,
+        action=made.action,
+        target_kind="tenant",
+        target_name=change.name,
+        before=change.before,
+        after=change.after,
+        reason=made.reason,
+        revision=made.number,
+    )

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 from django.utils.safestring import SafeString
 
+from dashboard.live.conditions import REFUSED_SHARE
 from dashboard.live.facts import Facts
 from dashboard.live.history import History
-from dashboard.live.servers import LAG_WARN_S, P99_BUDGET_US, FleetSummary
+from dashboard.live.servers import LAG_WARN_S, FleetSummary
 from dashboard.plots import spark
+
+FAILED_WARN_PERCENT = 10
 
 _BREAKER_REFUSALS = ("breaker_open", "probe_busy", "forced_open")
 
@@ -62,116 +65,133 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
 
 
-def tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
-    figures, span = facts.figures, history.span
-    p99 = figures.store.p99_us
-    refused_share = figures.refused_per_s / figures.requests_per_s * 100 if figures.requests_per_s else 0.0
-    failed, short = _failed_percent(facts), _short_circuited(facts)
+class _Board:
+    """What a tile is made of, and how: each figure has one method."""
+
+    def __init__(self, facts: Facts, fleet: FleetSummary, history: History) -> None:
+        self.facts, self.figures, self.fleet, self.history = facts, facts.figures, fleet, history
 
     def tile(
-        key: str, name: str, value: str, unit: str, foot: str, over: bool, link: str, limit: float | None
+        self,
+        key: str,
+        name: str,
+        value: str,
+        unit: str,
+        foot: str,
+        *,
+        over: bool = False,
+        link: str = "",
+        limit: float | None = None,
     ) -> Tile:
-        line = spark(history.points(key), limit=limit, label=f"{name}, {span}")
+        line = spark(self.history.points(key), limit=limit, label=f"{name}, {self.history.span}")
         return Tile(key=key, name=name, value=value, unit=unit, foot=foot, spark=line, over=over, link=link)
 
-    local_foot = (
-        "limits are exact" if not fleet.local else "all of them" if len(fleet.local) == fleet.live else ""
-    )
-    lag_foot = (
-        f"{fleet.worst_lag_server}, limit {LAG_WARN_S:.0f} s" if fleet.worst_lag_server else "all up to date"
-    )
-    calls = sum(traffic.calls_per_s for traffic in figures.dependencies.values())
-    return [
-        tile(
+    def refused(self) -> Tile:
+        refused, asked = self.figures.refused_per_s, self.figures.requests_per_s
+        share = refused / asked if asked else 0.0
+        return self.tile(
             "refused",
             "429 responses",
-            number(figures.refused_per_s),
+            number(refused),
             "/s",
-            f"{refused_share:.1f} % of {number(figures.requests_per_s)}/s, limit 2 %",
-            refused_share > 2 and figures.requests_per_s > 1,
-            "/tenants",
-            figures.requests_per_s * 0.02 or None,
-        ),
-        tile(
-            "p99",
-            "Redis p99",
-            "none" if p99 is None else f"{p99 / 1000:.1f}",
-            "" if p99 is None else "ms",
-            "nobody asked it" if p99 is None else "budget 5 ms",
-            p99 is not None and p99 > P99_BUDGET_US,
-            "/servers",
-            5.0,
-        ),
-        tile(
+            f"{share * 100:.1f} % of {number(asked)}/s, limit {REFUSED_SHARE * 100:.0f} %",
+            over=share > REFUSED_SHARE and asked > 1,
+            link="/tenants",
+            limit=asked * REFUSED_SHARE or None,
+        )
+
+    def p99(self, link: str = "") -> Tile:
+        budget_ms, measured = self.facts.store_deadline_ms, self.figures.store.p99_us
+        if measured is None:
+            value, unit, foot, over = "none", "", "nobody asked it", False
+        else:
+            value, unit, foot = f"{measured / 1000:.1f}", "ms", f"budget {budget_ms:g} ms"
+            over = measured > self.facts.store_deadline_us
+        return self.tile("p99", "Redis p99", value, unit, foot, over=over, link=link, limit=budget_ms)
+
+    def local(self) -> Tile:
+        local, live = self.fleet.local, self.fleet.live
+        foot = "limits are exact" if not local else "all of them" if len(local) == live else _some(local)
+        return self.tile(
             "local",
             "On local fallback",
-            str(len(fleet.local)),
-            f"of {fleet.live} servers",
-            local_foot or ", ".join(fleet.local[:2]) + (" and more" if len(fleet.local) > 2 else ""),
-            bool(fleet.local),
-            "/servers",
-            None,
-        ),
-        tile(
+            str(len(local)),
+            f"of {live} servers",
+            foot,
+            over=bool(local),
+            link="/servers",
+        )
+
+    def lag(self) -> Tile:
+        worst_s, server = self.fleet.worst_lag_s, self.fleet.worst_lag_server
+        return self.tile(
             "lag",
             "Config lag, worst",
-            f"{fleet.worst_lag_s:.0f}",
+            f"{worst_s:.0f}",
             "s",
-            lag_foot,
-            fleet.worst_lag_s > LAG_WARN_S,
-            "/servers",
-            LAG_WARN_S,
-        ),
-        tile(
-            "short",
-            "Not sent, breaker open",
-            number(short),
-            "/s",
-            "answered by fallbacks" if short else "no call held back",
-            False,
-            "/breakers",
-            None,
-        ),
-        tile(
+            f"{server}, limit {LAG_WARN_S:.0f} s" if server else "all up to date",
+            over=worst_s > LAG_WARN_S,
+            link="/servers",
+            limit=LAG_WARN_S,
+        )
+
+    def short(self) -> Tile:
+        short = _short_circuited(self.facts)
+        foot = "answered by fallbacks" if short else "no call held back"
+        return self.tile("short", "Not sent, breaker open", number(short), "/s", foot, link="/breakers")
+
+    def failed(self) -> Tile:
+        percent = _failed_percent(self.facts)
+        calls = sum(traffic.calls_per_s for traffic in self.figures.dependencies.values())
+        return self.tile(
             "failed",
             "Failed calls",
-            number(failed),
+            number(percent),
             "%",
             f"of {number(calls)} calls/s sent out",
-            failed > 10,
-            "/breakers",
-            None,
-        ),
+            over=percent > FAILED_WARN_PERCENT,
+            link="/breakers",
+        )
+
+    def store_errors(self) -> Tile:
+        store = self.figures.store
+        errors = store.errors_per_s + store.timeouts_per_s
+        return self.tile(
+            "store_errors", "Redis errors", number(errors), "/s", "timeouts included", over=errors >= 0.05
+        )
+
+
+def tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
+    """The figures of the overview."""
+    board = _Board(facts, fleet, history)
+    return [
+        board.refused(),
+        board.p99(link="/servers"),
+        board.local(),
+        board.lag(),
+        board.short(),
+        board.failed(),
     ]
 
 
 def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
     """The figures of the servers page."""
-    figures, span = facts.figures, history.span
-    p99, errors = figures.store.p99_us, figures.store.errors_per_s + figures.store.timeouts_per_s
-
-    def tile(
-        key: str, name: str, value: str, unit: str, foot: str, over: bool, limit: float | None = None
-    ) -> Tile:
-        line = spark(history.points(key), limit=limit, label=f"{name}, {span}")
-        return Tile(key=key, name=name, value=value, unit=unit, foot=foot, spark=line, over=over, link="")
-
-    local, lagging = len(fleet.local), len(fleet.lagging)
+    board = _Board(facts, fleet, history)
+    local, lagging, requests = fleet.local, fleet.lagging, facts.figures.requests_per_s
     return [
-        tile("shared", "Shared", str(fleet.shared), f"of {fleet.total}", "exact limits", False),
-        tile("local", "Local fallback", str(local), "", _some(fleet.local) or "none", local > 0),
-        tile("lagging", "Old configuration", str(lagging), "", _some(fleet.lagging) or "none", lagging > 0),
-        tile(
-            "p99",
-            "Redis p99",
-            "none" if p99 is None else f"{p99 / 1000:.1f}",
-            "" if p99 is None else "ms",
-            "nobody asked it" if p99 is None else "budget 5 ms",
-            p99 is not None and p99 > P99_BUDGET_US,
-            5.0,
+        board.tile("shared", "Shared", str(fleet.shared), f"of {fleet.total}", "exact limits"),
+        board.tile("local", "Local fallback", str(len(local)), "", _some(local) or "none", over=bool(local)),
+        board.tile(
+            "lagging",
+            "Old configuration",
+            str(len(lagging)),
+            "",
+            _some(lagging) or "none",
+            over=bool(lagging),
         ),
-        tile("store_errors", "Redis errors", number(errors), "/s", "timeouts included", errors >= 0.05),
-        tile("requests", "Requests", number(figures.requests_per_s), "/s", "over the fleet", False),
+        board.p99(),
+        board.store_errors(),
+        board.tile("requests", "Requests", number(requests), "/s", "over the fleet"),
     ]
 
 

@@ -52,6 +52,7 @@ def page_context(topic: Topic, live: Live, history: History) -> Context:
         "page": topic.page,
         "operates": reader.operates,
         "administers": reader.administers,
+        "approves": reader.approves,
     }
     if topic.page == "servers":
         context["server_tiles"] = server_tiles(live.facts, live.fleet, history)
@@ -140,6 +141,8 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "import": _nothing,
     "bulk": _nothing,
     "schedules": _nothing,
+    "templates": _nothing,
+    "requests": _nothing,
     "people": _nothing,
     "tokens": _nothing,
     "server": _nothing,

@@ -16,6 +16,9 @@ from dashboard.words import cause_words, policy_words
 
 register = template.Library()
 
+#: As moments are written in the fields of a change.
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+
 register.simple_tag(plots.glyph, name="glyph")
 register.filter("rate", number)
 
@@ -66,6 +69,8 @@ def said(value: object) -> str:
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{name} {said(found)}" for name, found in value.items())
+    if isinstance(value, str) and _MOMENT.fullmatch(value):
+        return f"{datetime.fromisoformat(value).astimezone(UTC):%-d %B %Y %H:%M:%S} UTC"
     return f"{value:,}" if isinstance(value, int) else str(value) or "empty"
 
 
@@ -127,11 +132,14 @@ def ago(at: float | None) -> SafeString | str:
 
 @register.filter
 def seconds(milliseconds: int) -> str:
-    """10000 to "10 s", 250 to "250 ms"."""
+    """10000 to "10 s", 250 to "250 ms", 2592000000 to "30 d"."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     value = milliseconds / 1000
-    return f"{value:g} s" if value < 120 else f"{value / 60:g} min"
+    for size, word in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if value >= 2 * size:
+            return f"{value / size:g} {word}"
+    return f"{value:g} s"
 
 
 @register.filter

@@ -23,6 +23,7 @@ ACTS = (
     ("scale", "Scale a quota by percent"),
     ("remove", "Back to the tier\u2019s quota"),
     ("tier", "Move to a tier"),
+    ("move", "Move to a parent"),
     ("suspend", "Suspend"),
     ("resume", "Resume"),
 )
@@ -92,9 +93,10 @@ def _page(request: HttpRequest, *, preview: Any = None, status: int = 200, **ext
 def _filter(typed: Any) -> TenantFilter:
     return TenantFilter(
         tier=typed.get("tier", "")[:64],
-        prefix=typed.get("prefix", "").strip()[:200].replace("\x00", ""),
+        prefix=_key(typed, "prefix"),
         has_quota=_FLAGS.get(typed.get("has_quota", "")),
         suspended=_FLAGS.get(typed.get("suspended", "")),
+        parent=_key(typed, "parent"),
         everybody=typed.get("everybody") == "1",
     )
 
@@ -103,6 +105,8 @@ def _change(typed: Any) -> TenantChange:
     what, quota = typed.get("what", ""), typed.get("quota", "").strip()[:64]
     if what == "tier":
         return TenantChange(tier=typed.get("to_tier", ""))
+    if what == "move":
+        return TenantChange(parent=_key(typed, "to_parent"))
     if what in ("suspend", "resume"):
         return TenantChange(suspended=what == "suspend")
     if what == "remove":
@@ -113,6 +117,11 @@ def _change(typed: Any) -> TenantChange:
         names = [name for name in ("limit", "window_s", "burst") if typed.get(name, "").strip()]
         return TenantChange(quotas={quota: {name: _whole(typed, name) for name in names}})
     raise InvalidEdit({"what": ["Choose what to do."]})
+
+
+def _key(typed: Any, name: str) -> str:
+    text: str = typed.get(name, "").strip()[:200].replace("\x00", "")
+    return text
 
 
 def _whole(typed: Any, name: str) -> int:

@@ -83,6 +83,7 @@ def _page(request: HttpRequest, row: Draft, *, status: int = 200, **extra: Any) 
         "things": [_thing(change) for change in document.get("changes", ())[:_SHOWN]],
         "left_off": max(0, sum(counts.values()) - _SHOWN),
         "rows": document.get("rows", 0),
+        "request_made": document.get("request"),
         "reason": request.POST.get("reason", ""),
         **extra,
     }
@@ -97,7 +98,7 @@ def _thing(change: dict[str, Any]) -> Thing:
 
 
 @require_GET
-@require("edit_quota")
+@require("export_configuration")
 def export(request: HttpRequest, form: str) -> HttpResponseBase:
     """The whole configuration as YAML, or its tenants as CSV."""
     parts = export_csv(SHOWN) if form == "csv" else export_plan(SHOWN)

@@ -1,7 +1,5 @@
 """What every page has in common: who looks, the live picture, the socket's address."""
 
-import time
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +11,7 @@ from dashboard.hub import hub
 from dashboard.live.facts import Facts
 from dashboard.live.overview import Live, build
 from dashboard.live.reading import read_facts
+from dashboard.live.told import without_postgres
 from dashboard.live.topics import Topic, page_context
 from dashboard.reader import Reader, reader_of
 
@@ -20,13 +19,13 @@ THEMES = ("dark", "light")
 
 
 def current_facts() -> Facts:
-    """Fresh from Postgres, so that a page shows the edit just made; else what the hub last knew."""
+    """Fresh from Postgres, so that a page shows the edit just made; else what the hub and gateways know."""
     try:
         return read_facts()
     except (OperationalError, InterfaceError):
         if hub.facts is None:
             raise
-        return replace(hub.facts, now=time.time())
+        return without_postgres(hub.facts)
 
 
 def current_live() -> Live:

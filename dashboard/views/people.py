@@ -46,7 +46,13 @@ def people(request: HttpRequest) -> HttpResponse:
 def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     with_factor = set(Authenticator.objects.filter(type="totp").values_list("user_id", flat=True))
     rows = [
-        {"user": user, "factor": user.pk in with_factor, "elsewhere": sorted(user.environment_roles.items())}
+        {
+            "user": user,
+            "factor": user.pk in with_factor,
+            "elsewhere": sorted(user.environment_roles.items()),
+            # Not yet in, by whatever way.
+            "invited": user.is_active and user.last_login is None and not user.has_usable_password(),
+        }
         for user in User.objects.order_by("username")[:500]
     ]
     context = context_of(request, "people", rows=rows, roles=_ROLES, **extra)

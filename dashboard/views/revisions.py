@@ -10,6 +10,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.approvals.models import ChangeRequest
 from controlplane.policies import edits
 from controlplane.policies.edits.rollback import changes_back
 from controlplane.policies.errors import EditConflict, InvalidEdit
@@ -99,10 +100,13 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
     possible = first <= row.number < head
     wants_back = possible and ("back" in request.GET or request.method == "POST")
     back = Difference(SHOWN, head, changes_back(SHOWN, row.number)) if wants_back else None
+    asked_for = ChangeRequest.objects.filter(environment=SHOWN, revision=row.number).first()
     context = context_of(
         request,
         "revisions",
         row=row,
+        request_made=asked_for,
+        approved_by=asked_for.approved_by if asked_for else [],
         words=action_words(row.action),
         things=[thing_of(change) for change in changes[start : start + _THINGS_PER_PAGE]],
         previous=number - 1 if number > 1 else None,

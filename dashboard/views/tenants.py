@@ -4,8 +4,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.db.models import QuerySet, Value
-from django.db.models.functions import Concat, Lower, StrIndex
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
@@ -16,11 +15,13 @@ from controlplane.accounts.permissions import require_role
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies import edits
 from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies.models import Environment, Tenant, Tier
+from controlplane.policies.models import Environment, Template, Tenant, TenantQuota, Tier
+from controlplane.policies.searching import first_tenants, search_tenants
 from controlplane.schedules.edits import schedule_change
 from controlplane.usage.what_if import what_if_shadow
 from dashboard.forms import QuotaForm
 from dashboard.hub import hub
+from dashboard.live.belonging import members, parents
 from dashboard.live.tenant import QuotaRow
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found
@@ -49,13 +50,15 @@ def tenants(request: HttpRequest) -> HttpResponse:
     """A page of tenants, searched and paged by Postgres: there may be 100,000."""
     query, tier = request.GET.get("q", "").strip()[:200].replace("\x00", ""), request.GET.get("tier", "")[:64]
     everybody = Tenant.objects.filter(environment=_ENVIRONMENT, deleted=False)
-    rows = _searched(everybody, query) if query else everybody
+    rows = search_tenants(everybody, query) if query else everybody
     rows = rows.filter(tier__name=tier) if tier else rows
+    parent = request.GET.get("parent", "")[:200].replace("\x00", "")
+    rows = rows.filter(parent=parent) if parent else rows
     after, before = (request.GET.get(name, "")[:200].replace("\x00", "") for name in ("after", "before"))
     shown, earlier, later = _part(rows, after, before)
     context = context_of(request, "tenants")
     traffic = {row.tenant: row for row in context["live"].facts.figures.tenants}
-    kept = {name: value for name, value in (("q", query), ("tier", tier)) if value}
+    kept = {name: value for name, value in (("q", query), ("tier", tier), ("parent", parent)) if value}
     default = (
         Environment.objects.filter(slug=_ENVIRONMENT).values_list("default_tier__name", flat=True).first()
     )
@@ -63,6 +66,7 @@ def tenants(request: HttpRequest) -> HttpResponse:
         "rows": [_line(row, traffic) for row in shown],
         "query": query,
         "tier": tier,
+        "parent": parent,
         "tiers": list(
             Tier.objects.filter(environment=_ENVIRONMENT).order_by("name").values_list("name", flat=True)
         ),
@@ -75,13 +79,6 @@ def tenants(request: HttpRequest) -> HttpResponse:
         "params": f"{urlencode(kept)}&" if kept else "",
     }
     return render(request, "dashboard/tenants.html", context)
-
-
-def _searched(rows: QuerySet[Tenant], query: str) -> QuerySet[Tenant]:
-    """Whose id or name contains it. Read in the order of ids, so that the first page ends early."""
-    # Made small and searched once, not twice: that, row by row, is what a search takes.
-    text = Lower(Concat("key", Value("\n"), "title"))
-    return rows.annotate(found_at=StrIndex(text, Value(query.lower()))).filter(found_at__gt=0)
 
 
 def _part(rows: QuerySet[Tenant], after: str, before: str) -> tuple[list[Tenant], bool, bool]:
@@ -97,10 +94,8 @@ def _part(rows: QuerySet[Tenant], after: str, before: str) -> tuple[list[Tenant]
 
 
 def _first(rows: QuerySet[Tenant], order: str) -> list[Tenant]:
-    """As many as a page has and one more. Found in an index alone; only what is shown is read whole."""
-    ids = list(rows.order_by(order).values_list("pk", flat=True)[: _PER_PAGE + 1])
-    whole = Tenant.objects.filter(pk__in=ids).select_related("tier").prefetch_related("quotas")
-    return list(whole.order_by(order))
+    """As many as a page has and one more."""
+    return list(first_tenants(rows, order, _PER_PAGE + 1).prefetch_related("quotas"))
 
 
 def _line(row: Tenant, traffic: dict[str, TenantFigures]) -> TenantLine:
@@ -170,25 +165,28 @@ def _save(request: HttpRequest, key: str, form: QuotaForm, *, removes: bool) -> 
     }
     if removes:
         return edits.remove_tenant_quota(**common)
-    return edits.set_tenant_quota(
-        limit=data["limit"],
-        window_s=data["window_s"],
-        burst=data["burst"] or 1,
-        shadow=_SHADOW.get(data["shadow"]),
-        reserved_percent=data["reserved_percent"],
-        expires_at=data["ends"],
-        **common,
-    )
+    return edits.set_tenant_quota(**_columns(key, data), expires_at=data["ends"], **common)
+
+
+def _columns(key: str, data: dict[str, Any]) -> dict[str, Any]:
+    """What was typed; of a quota that follows a template only what is different, to become its own."""
+    typed = {
+        "limit": data["limit"],
+        "window_s": data["window_s"],
+        "burst": data["burst"] or 1,
+        "shadow": _SHADOW.get(data["shadow"]),
+        "reserved_percent": data["reserved_percent"],
+    }
+    columns = {name: value for name, value in typed.items() if value is not None}
+    own = TenantQuota.objects.filter(tenant__environment=_ENVIRONMENT, tenant__key=key, name=data["quota"])
+    row = own.exclude(template="").first()
+    return {name: value for name, value in columns.items() if row is None or getattr(row, name) != value}
 
 
 def _schedule(request: HttpRequest, key: str, form: QuotaForm) -> HttpResponse:
     """The same edit, made later; checked now and then."""
     data = form.cleaned_data
-    columns = {"limit": data["limit"], "window_s": data["window_s"], "burst": data["burst"] or 1}
-    if data["shadow"]:
-        columns["shadow"] = data["shadow"] == "yes"
-    if data["reserved_percent"] is not None:
-        columns["reserved_percent"] = data["reserved_percent"]
+    columns = _columns(key, data)
     if data["ends"]:
         columns["expires_at"] = data["ends"].isoformat()
     try:
@@ -224,6 +222,7 @@ def _page(
         return not_found(
             request, "No such tenant", "Nobody is registered by that id: the default tier applies."
         )
+    context |= {"parents": parents(context["tenant"]), "members": members(context["tenant"])}
     quotas: list[QuotaRow] = context["quotas"]
     asked = form.data.get("quota", "") if form else request.GET.get("quota", "")
     current = next((row for row in quotas if row.name == asked), quotas[0] if quotas else None)
@@ -235,6 +234,11 @@ def _page(
             "current": current,
             "fields": quota_fields(form, current),
             "shadow": form.data.get("shadow") or ("yes" if current.shadow else "no"),
+            "templates": list(
+                Template.objects.filter(environment=_ENVIRONMENT)
+                .order_by("name")
+                .values_list("name", flat=True)
+            ),
             "ends_at": _ends_at(context["tenant"], current.name),
             "promotion": what_if_shadow(_ENVIRONMENT, key, current.name) if current.shadow else None,
             # After a conflict the next save is against theirs, knowingly.

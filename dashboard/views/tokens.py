@@ -61,6 +61,11 @@ def _make(request: HttpRequest, typed: QueryDict) -> str:
         "reason": typed.get("reason", ""),
         "actor": actor_of(request),
     }
+    # A page that shows a token is the answer to its form: loaded anew, it would send the form again.
+    model = AgentToken if typed["act"] == "agent" else ApiToken
+    same = model.objects.filter(name=common["name"], environment=environment, revoked_at=None)
+    if same.filter(expires_at__gt=timezone.now()).exists():
+        raise InvalidEdit({"name": ["There is a token of this name: rotate it, or choose another name."]})
     if typed["act"] == "agent":
         if not environment:
             raise InvalidEdit({"environment": ["A pod belongs to one environment."]})
@@ -90,11 +95,10 @@ def _number(text: str) -> int:
 
 def _may_touch(request: HttpRequest, selector: str) -> AgentToken | ApiToken:
     """The token, when it is of an environment the reader administers. Raises ``NotFound``."""
-    for model in (AgentToken, ApiToken):
-        row = model.objects.filter(selector=selector, revoked_at__isnull=True).first()
-        if row is not None and may(request.user, "manage_tokens", row.environment):
-            return row
-    raise NotFound("token", selector)
+    row = edits.token_of(selector)
+    if not may(request.user, "manage_tokens", row.environment):
+        raise NotFound("token", selector)
+    return row
 
 
 def _everywhere(request: HttpRequest) -> bool:

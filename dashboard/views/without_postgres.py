@@ -1,9 +1,11 @@
 """What an operator may do to a breaker while Postgres is away: through Redis, told to Postgres later.
 
-Without Redis, too, a hold open goes to the gateways, which keep it in memory.
+Without Redis, too, a hold open goes to the gateways, which keep it in memory. How many servers heed
+it is counted by the gateways in either case.
 """
 
-from datetime import datetime, timedelta
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
@@ -11,9 +13,17 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from controlplane.breakers import emergency, handed
+from controlplane.fleet import asking
 from controlplane.policies.errors import InvalidEdit
 from dashboard.forms import OverrideForm
+from dashboard.hub import hub
+from dashboard.live.told import confirming, without_postgres
 from dashboard.reader import actor_of
+
+#: Servers tell of a breaker that moved within 100 ms of their next call to it: so long is waited for
+#: most of them to have done so. The page goes on counting.
+CONFIRM_S = 1.5
+_LOOK_S = 0.15
 
 
 def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
@@ -38,13 +48,14 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
                 return _hand_over(request, name, data, error)
             return (
                 f"{name} is held open until {expires_at:%H:%M:%S} UTC, through Redis alone: "
-                "Postgres is away and will be told when it is back. Servers heed it with their next call; "
-                "how many have confirmed it is counted again from then on."
+                "Postgres is away and will be told when it is back. Servers heed it with their next call. "
+                f"{_confirmed(name, wait_s=CONFIRM_S)}"
             )
         if data["act"] != "reset":
             raise InvalidEdit({"act": ["Postgres is away: until it is back, only Open and Reset work."]})
         if data.get("confirm", "").strip() != name:
             raise InvalidEdit({"confirm": [f"Postgres is away. Type {name} to reset it all the same."]})
+        _refuse_what_gateways_hold(name)
         emergency.reset_without_postgres(
             environment="production", dependency=name, reason=data["reason"], actor=actor_of(request)
         )
@@ -53,6 +64,20 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             {"act": [f"Neither Postgres nor Redis answers, so nothing was done ({error}). Open still works."]}
         ) from error
     return f"{name} is reset, through Redis alone: Postgres is away and will be told when it is back."
+
+
+def _refuse_what_gateways_hold(name: str) -> None:
+    """A hold made while Redis was away, too: gateways serve it until its time, whatever Redis says now."""
+    hold = asking.ask("production", fresh=True).holds.get(name)
+    if hold is not None:
+        until = datetime.fromtimestamp(hold["expires_at_us"] / 1_000_000, UTC)
+        raise InvalidEdit(
+            {
+                "act": [
+                    f"Gateways hold it open in memory until {until:%H:%M:%S} UTC, or until Postgres is back."
+                ]
+            }
+        )
 
 
 def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: redis.RedisError) -> str:
@@ -74,8 +99,24 @@ def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: red
         f"{name} is held open until {expires_at:%H:%M:%S} UTC in memory only: Postgres and Redis are away. "
         f"{took} of {there} gateways took it; a gateway that restarts forgets it. Servers hear of it with "
         "their next beat, and keep it until its time. Postgres is told when it is back, by a gateway that "
-        "still has it."
+        f"still has it. {_confirmed(name, wait_s=0.0)}"
     )
+
+
+def _confirmed(name: str, *, wait_s: float) -> str:
+    """How many servers refuse calls to it by now, as gateways hear them."""
+    if hub.facts is None:
+        return "Nobody counts here how many have confirmed it."
+    until = time.monotonic() + wait_s
+    while True:
+        facts = without_postgres(hub.facts, fresh=True)
+        if not facts.told_by:
+            return "No gateway says how many have confirmed it: that is counted again when Postgres is back."
+        done, live = confirming(facts, name)
+        if done == live or time.monotonic() > until:
+            said = f"{done} of {live} servers ha{'s' if live == 1 else 've'} confirmed it"
+            return f"{said}." if done == live else f"{said} so far; this page goes on counting."
+        time.sleep(_LOOK_S)
 
 
 def _earlier(wished: datetime, longest: timedelta) -> datetime:

@@ -68,7 +68,7 @@ def test_a_second_factor_is_set_up_and_asked_for(page: Any, sign_in: Any) -> Non
     page.goto("/")
     page.click("summary.avatar")
     page.click("text=Log out")
-    page.wait_for_url("**/login")
+    page.wait_for_url("**/login**")
     page.fill("#id_username", "olga")
     page.fill("#id_password", PASSWORD)
     page.click("button[type=submit]")

@@ -72,6 +72,24 @@ def test_the_form_shows_only_what_the_choice_needs(sign_in):
     assert not page.is_visible("#f-until")
 
 
+@pytest.mark.parametrize(
+    ("what", "asked"),
+    [
+        ("quota", ["quota", "limit", "window_s", "burst"]),
+        ("scale", ["quota", "percent"]),
+        ("tier", ["to_tier"]),
+        ("move", ["to_parent"]),
+        ("suspend", []),
+    ],
+)
+def test_a_change_of_many_asks_only_what_it_needs(sign_in, what, asked):
+    page = sign_in("ada")
+    page.goto("/tenants/bulk")
+    page.select_option("#f-what", what)
+    shown = "fields => fields.filter(field => field.offsetParent).map(field => field.name)"
+    assert page.eval_on_selector_all(".when :is(input, select)", shown) == asked
+
+
 def test_an_admin_edits_a_quota_and_sees_it_arrive(sign_in):
     from fleet_rows import notify, put_server
 

@@ -18,7 +18,7 @@ PAGES = (
     "/audit",
 )
 PAGES += ("/runbooks", "/runbooks/payment-provider-timeouts")
-PAGES += ("/revisions/3?back", "/import", "/schedules", "/tenants/bulk")
+PAGES += ("/revisions/3?back", "/import", "/schedules", "/tenants/bulk", "/templates")
 
 
 def open_everywhere(state="open", **fields):

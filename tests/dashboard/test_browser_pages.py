@@ -19,9 +19,13 @@ PAGES = {
     "tenant": "/tenant?key=acme-retail&quota=requests",
     "effective": "/tenant/effective?key=acme-retail",
     "bulk": "/tenants/bulk",
+    "templates": "/templates",
+    "template": "/templates/of/contract",
     "revisions": "/revisions",
     "revision": "/revisions/2",
     "import": "/import",
+    "requests": "/requests",
+    "request": "/requests/4711",
     "schedules": "/schedules",
     "audit": "/audit",
     "runbooks": "/runbooks",
@@ -36,7 +40,17 @@ PAGES = {
 }
 #: What is no page, or a page that only some step leads to: those are looked at where the step is tried.
 NO_PAGES = {
-    *("breaker_preview", "quota_preview", "audit_export", "export", "palette", "totp_picture"),
+    *(
+        "breaker_preview",
+        "quota_preview",
+        "template_preview",
+        "make_template",
+        "tenant_follows",
+        "audit_export",
+        "export",
+        "palette",
+        "totp_picture",
+    ),
     *("draft", "welcome", "login", "logout", "account_inactive", "account_signup"),
     *("openid_connect_login", "openid_connect_callback", "socialaccount_signup"),
     *("socialaccount_login_cancelled", "account_set_password", "account_reauthenticate"),
@@ -52,13 +66,27 @@ CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
 @pytest.fixture
 def something_everywhere(production: Any) -> None:
-    """A hold, so that the list of holds and its buttons are on the page."""
+    """A template, a hold and a change request, so that their lists and buttons are on the page."""
     from datetime import UTC, datetime, timedelta
 
+    from django.db import connection
+
+    from controlplane.approvals.gate import Proposed
+    from controlplane.approvals.rules import set_approvals
     from controlplane.audit.actor import Actor
     from controlplane.breakers.overrides import hold_breaker
+    from controlplane.policies import edits
     from fuseboard.contract.words import OverrideMode
 
+    common = {"environment": "production", "reason": "CHG-4822 a new contract"}
+    by = Actor(name="bob", role="admin", origin="form")
+    values = {"limit": 100, "window_s": 60, "burst": 20}
+    edits.set_template(template="contract", expected_version=0, actor=by, **values, **common)
+    set_approvals(needed=1, actor=by, **common)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT setval('approvals_changerequest_id_seq', 4710)")
+    with pytest.raises(Proposed):
+        edits.change_tier(tenant="acme-retail", tier="enterprise", expected_version=None, actor=by, **common)
     hold_breaker(
         environment="production",
         dependency="payments-api",

@@ -391,7 +391,7 @@ def test_while_postgres_is_away_pages_show_what_was_last_known(log_in, monkeypat
         raise OperationalError("connection refused")
 
     monkeypatch.setattr("dashboard.views.page.read_facts", away)
-    monkeypatch.setattr("dashboard.views.page.time.time", lambda: hub.facts.as_of + 60)
+    monkeypatch.setattr("dashboard.live.told.time.time", lambda: hub.facts.as_of + 60)
     page = client.get(path)
     assert page.status_code == 200
     assert "Postgres is away" in page.content.decode()

@@ -93,6 +93,14 @@ def test_an_admin_invites_somebody_who_then_logs_in(log_in: Any) -> None:
     assert "nina" in ada.get("/people").content.decode()
 
 
+def test_who_has_not_taken_an_invitation_up_is_said_to_be_invited(log_in: Any) -> None:
+    ada = log_in("ada")
+    ada.post("/people", {"username": "nina", "role": "viewer", **WHY})
+    page = ada.get("/people").content.decode()
+    assert page.count(">invited<") == 1
+    assert page.index("/people/nina") < page.index(">invited<")
+
+
 def test_an_invitation_says_everything_that_is_wrong(log_in: Any) -> None:
     answer = log_in("ada").post("/people", {"username": "OLGA", "email": "no", "role": "root", "reason": ""})
     assert answer.status_code == 422
@@ -168,6 +176,10 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(log_in: Any) -> None:
     assert row.selector in page
     assert text not in page
     assert not any(text.split("_")[2] in str(entry.after) for entry in Entry.objects.all())
+    again = ada.post("/tokens", asked)
+    assert again.status_code == 422
+    assert "There is a token of this name" in again.content.decode()
+    assert AgentToken.objects.filter(name="shop").count() == 1
 
 
 def test_a_rotated_token_works_on_for_a_while(log_in: Any) -> None:

@@ -163,3 +163,26 @@ def test_the_part_spent_without_redis_is_edited_where_a_quota_has_one(log_in: An
         shown = page(client.post(PATH, form(reserved_percent=wrong, version="5")), 422)
         assert 'id="reserved_percent-err"' in shown
         assert f'value="{wrong}"' in shown
+
+
+def test_earlier_changes_tell_of_plans_and_rollbacks_too(log_in: Any) -> None:
+    from controlplane.audit.actor import Actor
+    from controlplane.policies.edits.rollback import rollback
+    from controlplane.policies.models import Environment
+    from controlplane.policies.plans import apply_plan, plan_from_document
+
+    common: dict[str, Any] = {
+        "environment": "production",
+        "actor": Actor(name="pipeline", role="admin", origin="api"),
+    }
+    before = Environment.objects.get(pk="production").revision
+    document = {"tenants": {"acme-retail": {"tier": "free"}, "others": {"tier": "free"}}}
+    plan = plan_from_document(document)
+    made = apply_plan(plan=plan, expected_revision=before, reason="They pay less now", **common)
+    rollback(to_revision=before, expected_revision=made, reason="They pay again", **common)
+    shown = page(log_in("ada").get("/tenant?key=acme-retail&quota=requests"))
+    shown = shown[shown.index('id="history"') :]
+    assert "They pay less now" in shown
+    assert '<span class="was">tier pro</span>' in shown
+    assert "tier free" in shown
+    assert shown.index("They pay again") < shown.index("They pay less now")

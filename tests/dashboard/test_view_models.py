@@ -123,6 +123,9 @@ def test_slow_redis_and_too_many_refusals_are_conditions_with_runbooks():
 def test_a_condition_keeps_the_moment_it_was_first_seen():
     seen: dict[str, float] = {}
     figures = FleetFigures(store=StoreFigures(p99_us=7_000))
+    patient = picture(facts(server("a", CLOSED), figures=figures, store_deadline_us=20_000))
+    assert [one.key for one in patient.conditions] == []
+    assert [one.foot for one in patient.tiles if one.key == "p99"] == ["budget 20 ms"]
     build(facts(figures=figures), History(), seen)
     later = build(facts(figures=figures, now=NOW + 30), History(), seen)
     assert later.conditions[0].since == NOW
@@ -236,10 +239,46 @@ def test_the_503_page_does_not_need_what_is_away():
 
 
 def test_moments_and_dotted_names_are_written_for_readers():
-    from dashboard.templatetags.board import breakable
+    from dashboard.templatetags.board import breakable, said
     from dashboard.words import difference
 
     due = {"due_at": "2026-11-21T10:00:00+00:00"}
     assert difference(None, due) == ("", "due 2026-11-21 10:00 UTC")
+    assert said("2026-11-20T20:45:14.736415+01:00") == "20 November 2026 19:45:14 UTC"
+    assert said("2026-11-20T99:45:14+00:00-or-so") == "2026-11-20T99:45:14+00:00-or-so"
     assert breakable("quotas.requests.limit") == "quotas.<wbr>requests.<wbr>limit"
     assert breakable("a.<b>") == "a.<wbr>&lt;b&gt;"
+
+
+def test_what_should_have_ended_and_did_not_is_an_alarm():
+    soon = (
+        ("Quota requests of acme ends", NOW - 40, "/tenant?key=acme"),
+        ("Quota b of c ends", NOW + 60, "/x"),
+    )
+    found = {c.key: c for c in picture(facts(soon=soon)).conditions}
+    overdue = found["overdue:Quota requests of acme ends"]
+    assert (overdue.severity, overdue.text) == ("critical", "Overdue: quota requests of acme ends")
+    assert overdue.runbook == "scheduled-change-failed"
+    assert found["soon:Quota b of c ends"].severity == "warning"
+
+
+def test_a_change_of_a_limit_says_per_what_and_a_plan_says_how_many():
+    from dashboard.words import difference
+
+    before = {"quotas.requests.limit": 500, "quotas.requests.window_s": 60, "quotas.requests.burst": 5}
+    after = {"quotas.requests.limit": 60, "quotas.requests.window_s": 1, "quotas.requests.shadow": True}
+    old, new = difference(before, after)
+    assert old == "requests limit 500, requests window 60 s"
+    assert new == "requests limit 60, requests window 1 s, requests shadow"
+    plan = {"tenant.created": 1200, "dependency.changed": 2, "tier.changed": 1, "prune": False, "revision": 7}
+    assert difference({"revision": 6}, plan)[1] == (
+        "2 dependencies changed, 1,200 tenants created, 1 tier changed"
+    )
+
+
+def test_long_windows_are_in_units_one_can_read():
+    from dashboard.templatetags.board import seconds
+
+    assert [seconds(ms) for ms in (250, 90_000, 300_000, 7_200_000, 2_592_000_000)] == [
+        *("250 ms", "90 s", "5 min", "2 h", "30 d"),
+    ]

@@ -1,6 +1,7 @@
 """The override form while Postgres is away: what protects is done, the rest waits and says so."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import redis
 from django.db import OperationalError, connection
 
 from controlplane.breakers import handed
+from controlplane.fleet import asking
 from dashboard.hub import hub
 from dashboard.live.reading import read_facts
 from fuseboard.contract import keys
@@ -126,3 +128,78 @@ def test_with_both_stores_away_gateways_hold_it_in_memory_and_nothing_else_works
         refused = operator.post(PAGE, REASON | {"act": act, "lasts": "5", "confirm": "payments-api"})
         assert refused.status_code == 422
     assert len(sent) == 2
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, *views: dict[str, Any], **held: Any) -> None:
+    """One gateway that hears a server for each of the views."""
+    row = {
+        "service": "checkout",
+        "zone": "",
+        "agent_version": "1",
+        "state": "online",
+        "mode": "shared",
+        "mode_since": time.time(),
+        "mode_cause": "",
+        "epoch": 1,
+        "revision": 1,
+        "config_status": "applied",
+        "config_error": "",
+        "config_source": "http",
+        "started_at": time.time(),
+        "last_seen_at": time.time(),
+        "calls_per_s": 7.0,
+        "redis_p99_us": None,
+    }
+    breakers = [[{"dependency": "payments-api", "state": "closed", **view}] for view in views]
+    servers = {f"heard-{n}": {**row, "name": f"heard-{n}", "breakers": one} for n, one in enumerate(breakers)}
+    told = asking.Told(servers, holds=held, answered=1, asked=1)
+    monkeypatch.setattr(asking, "ask", lambda environment, fresh=False: told)
+
+
+def test_gateways_count_who_has_confirmed_a_hold(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = {"state": "open", "until": time.time() + 900}
+    assert hub.facts is not None
+    monkeypatch.setattr(hub, "facts", replace(hub.facts, as_of=time.time() - 60))
+    tell(monkeypatch, opened, opened, {})
+    monkeypatch.setattr("dashboard.views.without_postgres.CONFIRM_S", 0.0)
+    held = REASON | {"act": "forced_open", "lasts": "15"}
+    answer = operator.post(PAGE, held, headers={"HX-Request": "true"})
+    assert "2 of 3 servers have confirmed it so far" in answer.content.decode()
+    page = operator.get(PAGE).content.decode()
+    assert "servers and rates are what 1 gateway hears now" in page
+    # Servers only see that Redis says open; who and why is in the note there.
+    assert "Forced open" in page
+    assert "by olga" in page
+    assert "Confirmed by</dt><dd>2 of 3" in page
+    tell(monkeypatch, opened, opened, opened)
+    answer = operator.post(PAGE, held, headers={"HX-Request": "true"})
+    assert "3 of 3 servers have confirmed it." in answer.content.decode()
+    assert "heard-2" in operator.get("/servers").content.decode()
+
+
+def test_a_hold_in_memory_is_shown_as_one_with_who_and_why(
+    operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = {
+        "id": f"{time.time_ns() // 1_000_000:013d}-0123456789abcdef",
+        "dependency": "payments-api",
+        "reason": "everything burns",
+        "actor": "oskar",
+        "expires_at_us": int((time.time() + 600) * 1_000_000),
+    }
+    forced = {"override": "forced_open"}
+    tell(monkeypatch, forced, {}, **{"payments-api": hold})
+    page = operator.get(PAGE).content.decode()
+    assert "Forced open" in page
+    assert "everything burns" in page
+    assert "by oskar" in page
+    assert "Confirmed by</dt><dd>1 of 2" in page
+    reset = REASON | {"act": "reset", "confirm": "payments-api"}
+    assert "Gateways hold it open in memory until" in operator.post(PAGE, reset).content.decode()
+    # Another gateway restarted and forgot who: what servers do is shown all the same.
+    tell(monkeypatch, forced, forced)
+    page = operator.get(PAGE).content.decode()
+    assert "by somebody" in page
+    assert "Confirmed by</dt><dd>2 of 2" in page
+    tell(monkeypatch, {}, {})
+    assert "by somebody" not in operator.get(PAGE).content.decode()

@@ -1,0 +1,214 @@
+"""Changes that wait for a second person: what each would change, who agreed, and the buttons."""
+
+from dataclasses import replace
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.approvals import conflicts, gate, requests, rules
+from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest
+from controlplane.approvals.rebase import rebase
+from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.fields import limit_fields
+from controlplane.policies.models import Tenant, TierQuota
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.templatetags.board import said
+from dashboard.views.page import context_of, not_found
+from dashboard.views.revisions import Thing, thing_of
+from dashboard.words import action_words
+
+_PAST = 50
+_MOST = 100
+_THINGS_PER_PAGE = 100
+
+#: What the buttons of a request do -> who may press them.
+_ACTS = {
+    "approve": "approve_change",
+    "reject": "approve_change",
+    "withdraw": "edit_quota",
+    "rebase": "edit_quota",
+    "apply": "edit_quota",
+}
+_DONE = {
+    "approve": "You have approved it.",
+    "reject": "It is rejected.",
+    "withdraw": "It is withdrawn.",
+    "rebase": "It is made anew, from the configuration as it is now. Its approvals begin again.",
+}
+
+
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def change_requests(request: HttpRequest) -> HttpResponseBase:
+    """What waits, what became of the others, and how many approvals are needed."""
+    if request.method == "POST":
+        return require("set_approvals")(_set_rule)(request)
+    return _list(request)
+
+
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def change_request(request: HttpRequest, number: int) -> HttpResponseBase:
+    act = request.POST.get("act", "")
+    if request.method == "POST" and act in _ACTS:
+        return require(_ACTS[act])(_act)(request, number, act)
+    return _page(request, number)
+
+
+def _set_rule(request: HttpRequest) -> HttpResponse:
+    typed = request.POST.get("needed", "")
+    try:
+        needed = rules.set_approvals(
+            environment=SHOWN,
+            needed=int(typed) if typed.isascii() and typed.isdigit() and len(typed) < 3 else -1,
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        return _list(request, errors=error.errors, status=422)
+    hub.nudge()
+    messages.success(
+        request, f"Every edit of {SHOWN} needs {needed} approval{'s' * (needed != 1)} from now on."
+    )
+    return redirect("requests")
+
+
+def _act(request: HttpRequest, number: int, act: str) -> HttpResponse:
+    typed = request.POST
+    given: dict[str, Any] = {"environment": SHOWN, "request": number, "actor": actor_of(request)}
+    version = typed.get("version", "")
+    try:
+        if act == "approve":
+            seen = int(version) if version.isascii() and version.isdigit() and len(version) < 10 else 0
+            requests.approve(expected_version=seen, note=typed.get("reason", ""), **given)
+        elif act == "rebase":
+            rebase(**given)
+        elif act == "apply":
+            row = requests.apply(**given)
+            return _applied(request, row)
+        else:
+            end = requests.reject if act == "reject" else requests.withdraw
+            end(reason=typed.get("reason", ""), **given)
+    except NotFound:
+        return _page(request, number)
+    except InvalidEdit as error:
+        return _page(request, number, errors=error.errors, status=422)
+    except requests.NotYours as error:
+        return _page(request, number, errors={"": [str(error)]}, status=403)
+    except EditConflict as conflict:
+        return _page(request, number, conflict=conflict, status=409)
+    hub.nudge()
+    messages.success(request, _DONE[act])
+    return redirect("request", number=number)
+
+
+def _applied(request: HttpRequest, row: ChangeRequest) -> HttpResponse:
+    hub.nudge()
+    if row.revision is not None:
+        messages.success(request, f"Request {row.pk} is revision {row.revision}.")
+        return redirect("revision", number=row.revision)
+    became = "is planned: see Schedules" if row.schedule is not None else "holds from now on"
+    messages.success(request, f"Request {row.pk} {became}.")
+    return redirect("request", number=row.pk)
+
+
+def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+    rows = ChangeRequest.objects.filter(environment=SHOWN)
+    pending = rows.filter(state__in=PENDING).order_by("-pk")[:_MOST]
+    past = rows.exclude(state__in=PENDING).order_by("-ended_at", "-pk")[:_PAST]
+    context = context_of(
+        request,
+        "requests",
+        pending=[_line(row) for row in pending],
+        past=[{"row": row, "words": action_words(row.action)} for row in past],
+        needed=gate.needed_in(SHOWN),
+        choices=range(MOST_NEEDED + 1),
+        approvers=rules.approvers(SHOWN),
+        typed=request.POST,
+        **extra,
+    )
+    return render(request, "dashboard/requests.html", context, status=status)
+
+
+def _line(row: ChangeRequest) -> dict[str, Any]:
+    return {
+        "row": row,
+        "words": action_words(row.action),
+        "agreed": gate.agreed(row),
+        "needed": gate.needed_of(row),
+        "conflict": conflicts.changed_since(row).exists(),
+    }
+
+
+def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any) -> HttpResponse:
+    row = ChangeRequest.objects.filter(environment=SHOWN, pk=number).first()
+    if row is None:
+        return not_found(request, "No such request", "Nobody has asked for a change by that number.")
+    asked = request.GET.get("page", "1")
+    page = max(1, int(asked)) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 1
+    start = (page - 1) * _THINGS_PER_PAGE
+    shown = row.changes.order_by("kind", "name")[start : start + _THINGS_PER_PAGE]
+    things = [thing_of(change) for change in shown]
+    mine = request.user.get_username() in row.persons
+    approved = list(row.approvals.order_by("at"))
+    context = context_of(
+        request,
+        "requests",
+        row=row,
+        words=action_words(row.action),
+        things=(_with_what_holds(row.environment, things) if row.pending else things) + _setting(row),
+        previous=page - 1 if page > 1 else None,
+        next=page + 1 if row.changed > start + _THINGS_PER_PAGE else None,
+        agreed=gate.agreed(row),
+        needed=gate.needed_of(row),
+        approvals=approved,
+        has_approved=any(
+            each.person == request.user.get_username() and each.version == row.version for each in approved
+        ),
+        mine=mine,
+        may_withdraw=mine or not row.persons,
+        changed_since=list(conflicts.changed_since(row)[:5]) if row.pending else [],
+        reason=request.POST.get("reason", ""),
+        **extra,
+    )
+    return render(request, "dashboard/request.html", context, status=status)
+
+
+def _with_what_holds(environment: str, things: list[Thing]) -> list[Thing]:
+    """Where a tenant gets a quota of its own: what it replaces, which is its tier's."""
+    names = [thing.name for thing in things if thing.kind == "tenant" and thing.what == "changed"]
+    if not names:
+        return things
+    tenants = Tenant.objects.filter(environment=environment, key__in=names, deleted=False)
+    tiers = dict(tenants.values_list("key", "tier__name"))
+    quotas: dict[str, dict[str, Any]] = {}
+    for row in TierQuota.objects.filter(tier__environment=environment).select_related("tier"):
+        quotas.setdefault(row.tier.name, {}).update(limit_fields("quotas", [row]))
+    found = []
+    for thing in things:
+        tier = tiers.get(thing.name, "") if thing.kind == "tenant" else ""
+        of_tier = quotas.get(tier, {})
+        fields = [
+            (
+                field,
+                f"{said(of_tier[field])}, of tier {tier}" if old is None and field in of_tier else old,
+                new,
+            )
+            for field, old, new in thing.fields
+        ]
+        found.append(replace(thing, fields=fields))
+    return found
+
+
+def _setting(row: ChangeRequest) -> list[Thing]:
+    """The request to ask for fewer approvals, as a difference."""
+    if row.lowers_to is None:
+        return []
+    before = (row.entries[0].get("before") or {}).get("needed") if row.entries else None
+    return [Thing("environment", row.environment, "changed", [("approvals needed", before, row.lowers_to)])]

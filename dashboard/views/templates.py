@@ -1,0 +1,266 @@
+"""Templates of limits: whom a change would reach, and what it would have refused, before it is saved."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.policies import edits
+from controlplane.policies.edits.templates import changed_followers, template_plan
+from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.following import Followers, count_followers, followers
+from controlplane.policies.models import Dependency, Template, Tier
+from controlplane.usage.what_if import what_if
+from dashboard.forms import TemplateForm
+from dashboard.hub import hub
+from dashboard.live.tenant import window_words
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of, not_found
+from dashboard.views.quotas import peak_at
+from dashboard.views.revisions import thing_of
+
+#: Limits shown that follow; a hundred thousand may.
+_SHOWN = 100
+
+
+@require_GET
+@require_role("viewer")
+def templates(request: HttpRequest) -> HttpResponse:
+    return _list(request)
+
+
+@require_POST
+@require("edit_quota")
+def make_template(request: HttpRequest) -> HttpResponse:
+    form = TemplateForm(request.POST)
+    form.fields["name"].required = form.fields["limit"].required = form.fields["window_s"].required = True
+    if not form.is_valid():
+        return _list(request, form=form, status=422)
+    name = form.cleaned_data["name"]
+    try:
+        revision = _save(request, name, form, version=0)
+    except InvalidEdit as error:
+        return _list(request, form=_told(form, error), status=422)
+    except EditConflict:
+        form.add_error("name", "There is a template of that name.")
+        return _list(request, form=form, status=409)
+    messages.success(request, f"Template {name} is saved as revision {revision}.")
+    return redirect("template", name=name)
+
+
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def template(request: HttpRequest, name: str) -> HttpResponseBase:
+    """One template, who follows it, and the forms to change it, to follow it and to forget it."""
+    if request.method == "POST":
+        return require("edit_quota")(_edit)(request, name)
+    row = _find(name)
+    return _page(request, row) if row else _missing(request)
+
+
+@require_POST
+@require("edit_quota")
+def template_preview(request: HttpRequest, name: str) -> HttpResponse:
+    """What saving would change, and whom; nothing is written."""
+    return render(request, "dashboard/template.html#reach", _reach(name, TemplateForm(request.POST)))
+
+
+@require_POST
+@require("edit_quota")
+def tenant_follows(request: HttpRequest) -> HttpResponse:
+    """Let a tenant's quota follow a template in everything, or none from now on."""
+    typed, key = request.POST, request.GET.get("key", "")[:200]
+    chosen, quota = typed.get("template", "")[:64], typed.get("quota", "")[:64]
+    try:
+        revision = edits.set_tenant_quota(
+            environment=SHOWN,
+            tenant=key,
+            quota=quota,
+            template=chosen,
+            expected_version=_whole(typed.get("version")),
+            reason=typed.get("reason", ""),
+            actor=actor_of(request),
+        )
+    except (InvalidEdit, NotFound) as error:
+        messages.error(request, f"Nothing was changed. {error}")
+    except EditConflict as conflict:
+        messages.error(request, f"{conflict.by or 'Somebody'} saved {key} meanwhile: look again.")
+    else:
+        hub.nudge()
+        follows = f"follows {chosen}" if chosen else "follows no template"
+        messages.success(request, f"{quota} {follows}, as revision {revision}.")
+    return redirect(f"{reverse('tenant')}?{urlencode({'key': key, 'quota': quota})}")
+
+
+def _missing(request: HttpRequest) -> HttpResponse:
+    return not_found(request, "No such template", "Nothing follows a template of that name.")
+
+
+def _edit(request: HttpRequest, name: str) -> HttpResponse:
+    row = _find(name)
+    if row is None:
+        return _missing(request)
+    act, typed = request.POST.get("act", ""), request.POST
+    form = TemplateForm(typed)
+    shown = form if act == "save" else None
+    try:
+        if act == "remove":
+            return _remove(request, row)
+        if act == "follow":
+            return _follow(request, row)
+        if not form.is_valid():
+            return _page(request, row, form=form, status=422)
+        revision = _save(request, row.name, form, version=_whole(typed.get("version")))
+    except InvalidEdit as error:
+        if shown is None:
+            return _page(request, row, errors=error.errors, act=act, status=422)
+        return _page(request, row, form=_told(form, error), status=422)
+    except EditConflict as conflict:
+        return _page(request, row, form=shown, conflict=conflict, status=409)
+    except NotFound as missing:
+        return _page(request, row, errors={"it": [str(missing)]}, act=act, status=409)
+    messages.success(request, f"Template {row.name} is saved as revision {revision}.")
+    return redirect("template", name=row.name)
+
+
+def _save(request: HttpRequest, name: str, form: TemplateForm, *, version: int) -> int:
+    revision = edits.set_template(
+        environment=SHOWN,
+        template=name,
+        expected_version=version,
+        reason=form.cleaned_data["reason"],
+        actor=actor_of(request),
+        **form.values(),
+    )
+    hub.nudge()
+    return revision
+
+
+def _remove(request: HttpRequest, row: Template) -> HttpResponse:
+    then = request.POST.get("then", "")
+    revision = edits.remove_template(
+        environment=SHOWN,
+        template=row.name,
+        expected_version=_whole(request.POST.get("version")),
+        reason=request.POST.get("reason", ""),
+        actor=actor_of(request),
+        keep_values=then == "keep",
+        instead=then.removeprefix("instead:") if then.startswith("instead:") else None,
+    )
+    hub.nudge()
+    messages.success(request, f"Template {row.name} is removed, as revision {revision}.")
+    return redirect("templates")
+
+
+def _follow(request: HttpRequest, row: Template) -> HttpResponse:
+    kind, _, owner = request.POST.get("owner", "").partition(":")
+    common: dict[str, Any] = {
+        "environment": SHOWN,
+        "template": row.name,
+        "expected_version": None,
+        "reason": request.POST.get("reason", ""),
+        "actor": actor_of(request),
+    }
+    limit = request.POST.get("limit", "").strip()[:64]
+    if kind == "tier":
+        revision = edits.set_tier_quota(tier=owner, quota=limit, **common)
+    elif kind == "dependency":
+        revision = edits.set_vendor_limit(dependency=owner, name=limit, **common)
+    else:
+        raise InvalidEdit({"owner": ["Choose whose limit it is."]})
+    hub.nudge()
+    messages.success(request, f"{limit} of {owner} follows {row.name} since revision {revision}.")
+    return redirect("template", name=row.name)
+
+
+def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int = 200) -> HttpResponse:
+    who = count_followers(SHOWN)
+    rows = Template.objects.filter(environment=SHOWN).order_by("name")
+    shown = [(row, window_words(row.window_s), who.get(row.name, Followers())) for row in rows]
+    context = context_of(request, "templates", rows=shown, form=form or TemplateForm(), fresh=True)
+    return render(request, "dashboard/templates.html", context, status=status)
+
+
+def _page(
+    request: HttpRequest,
+    row: Template,
+    *,
+    form: TemplateForm | None = None,
+    conflict: EditConflict | None = None,
+    status: int = 200,
+    **extra: Any,
+) -> HttpResponse:
+    tiers = Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
+    vendors = Dependency.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
+    others = Template.objects.filter(environment=SHOWN).exclude(pk=row.pk).order_by("name")
+    following = followers(SHOWN, row.name, most=_SHOWN)
+    count = count_followers(SHOWN).get(row.name, Followers())
+    context = context_of(
+        request,
+        "templates",
+        row=row,
+        window=window_words(row.window_s),
+        form=form or TemplateForm(initial=TemplateForm.initial_of(row)),
+        # After a conflict the next save is against theirs, knowingly.
+        version=row.version if status != 422 or form is None else form.data.get("version", ""),
+        conflict=conflict,
+        followers=following,
+        count=count,
+        left_off=count.limits - len(following),
+        owners=[
+            *((f"tier:{name}", f"tier {name}") for name in tiers),
+            *((f"dependency:{name}", f"dependency {name}") for name in vendors),
+        ],
+        others=list(others.values_list("name", flat=True)),
+        typed=request.POST,
+        **{"errors": {}, "act": "", **extra},
+    )
+    if form is not None and conflict is not None:
+        context |= _reach(row.name, form)
+    return render(request, "dashboard/template.html", context, status=status)
+
+
+def _reach(name: str, form: TemplateForm) -> dict[str, Any]:
+    """The limits that would be different, and the last days had they been."""
+    form.fields["reason"].required = False
+    if not form.is_valid():
+        # The form says it when it is sent; half a number is no mistake yet.
+        return {"reach": None}
+    try:
+        found = edits.preview_template(environment=SHOWN, template=name, **form.values())
+        replayed = what_if(SHOWN, template_plan(name, **form.values()))
+    except InvalidEdit as error:
+        return {"reach": None, "wrong": [text for texts in error.errors.values() for text in texts][:3]}
+    changes = [change for change in found.changes if change.kind != "template"]
+    return {
+        "reach": str(changed_followers(found, name)),
+        "things": [thing_of(change) for change in changes[:5]],
+        "more": max(0, len(changes) - 5),
+        "whatif": replayed,
+        "peak_at": peak_at(replayed),
+    }
+
+
+def _told(form: TemplateForm, error: InvalidEdit) -> TemplateForm:
+    names = {"quota": "name", "template": None}
+    for field, found in error.errors.items():
+        known = names.get(field, field)
+        form.add_error(
+            known if known in form.fields else None, [forms.ValidationError(text) for text in found]
+        )
+    return form
+
+
+def _find(name: str) -> Template | None:
+    return Template.objects.filter(environment=SHOWN, name=name[:64].replace("\x00", "")).first()
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -1,0 +1,44 @@
+"""The page of a tenant says whom it belongs to, what it spends there, and who belongs to it."""
+
+import re
+from typing import Any
+
+import pytest
+
+from controlplane.audit.actor import Actor
+from controlplane.policies import edits
+from controlplane.policies.models import Tenant
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+COMMON: dict[str, Any] = {
+    "environment": "production",
+    "reason": "A team of theirs",
+    "actor": Actor(name="ada", role="admin", origin="form"),
+}
+
+
+def test_both_ends_of_it_are_shown_and_linked(log_in: Any) -> None:
+    edits.create_tenant(tenant="acme-web", tier="free", parent="acme-retail", **COMMON)
+    below = log_in("vera").get("/tenant?key=acme-web").content.decode()
+    assert 'belongs to <a href="/tenant?key=acme-retail">acme-retail</a>' in below
+    assert "Its requests also spend" in below
+    above = log_in("vera").get("/tenant?key=acme-retail").content.decode()
+    assert "1 belongs to it" in above
+    listed = log_in("vera").get("/tenants?parent=acme-retail").content.decode()
+    assert "acme-web" in listed
+    assert "1 found" in listed
+    values = log_in("vera").get("/tenant/effective?key=acme-web").content.decode()
+    assert "quotas.acme-retail/requests.limit" in values
+
+
+def test_many_are_moved_from_the_page(log_in: Any) -> None:
+    edits.create_tenant(tenant="noisy-sparrow", tier="free", **COMMON)
+    typed = {"prefix": "noisy", "what": "move", "to_parent": "acme-retail", "reason": COMMON["reason"]}
+    preview = log_in("ada").post("/tenants/bulk", typed | {"act": "preview"}).content.decode()
+    assert "1 tenant would change" in preview
+    [seen] = re.findall(r'name="seen" value="(\d+)"', preview)
+    log_in("ada").post("/tenants/bulk", typed | {"act": "save", "seen": seen})
+    assert Tenant.objects.get(key="noisy-sparrow").parent == "acme-retail"
+    wrong = log_in("ada").post("/tenants/bulk", typed | {"act": "preview", "to_parent": "nobody"})
+    assert "There is no tenant &#x27;nobody&#x27;" in wrong.content.decode()

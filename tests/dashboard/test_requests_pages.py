@@ -1,0 +1,142 @@
+"""Where edits need approval: two people at two browsers, and every form that could go round it."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from typing import Any
+
+import pytest
+from people import PASSWORD
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WHY = "CHG-4822 a new contract"
+
+
+@pytest.fixture
+def guarded(production: str) -> str:
+    from controlplane.approvals.rules import set_approvals
+    from controlplane.audit.actor import Actor
+
+    actor = Actor(name="bob", role="admin", origin="form")
+    set_approvals(environment=production, needed=1, reason=WHY, actor=actor)
+    return production
+
+
+def test_every_form_leads_to_the_request_it_became(guarded: str, log_in: Any) -> None:
+    from controlplane.approvals.models import ChangeRequest
+    from controlplane.policies.models import Environment, Tenant
+
+    client, head = log_in("ada"), Environment.objects.get().revision
+    version = Tenant.objects.get().version
+    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
+    numbers = {"quota": "requests", "limit": "9", "window_s": "60", "burst": "9", "version": version}
+    plan = "tenants: {acme-retail: {tier: free}}"
+    forms: list[tuple[str, dict[str, Any]]] = [
+        ("/tenant?key=acme-retail", numbers),
+        ("/tenant?key=acme-retail", numbers | {"starts": later}),
+        ("/tenants/bulk", {"act": "save", "what": "suspend", "tier": "pro", "seen": head}),
+        ("/revisions/1", {"seen": head}),
+        ("/schedules", {"act": "new", "due_at": later, "plan": plan}),
+        ("/requests", {"needed": "0"}),
+    ]
+    for address, typed in forms:
+        answer = client.post(address, typed | {"reason": WHY})
+        number = ChangeRequest.objects.latest("pk").pk
+        assert (answer.status_code, answer["Location"]) == (302, f"/requests/{number}"), (address, answer)
+        assert b"needs" in client.get("/requests").content
+        assert client.get(f"/requests/{number}").status_code == 200
+    file = BytesIO(plan.encode())
+    file.name = "quotas.yaml"
+    draft = client.post("/import", {"file": file})["Location"]
+    assert b"Propose change" in client.get(draft).content
+    client.post(draft, {"reason": WHY})
+    number = ChangeRequest.objects.latest("pk").pk
+    assert f"/requests/{number}".encode() in client.get(draft).content
+    assert (ChangeRequest.objects.count(), Environment.objects.get().revision) == (len(forms) + 1, head)
+    for act in ("approve", "reject"):
+        answer = client.post(f"/requests/{number}", {"act": act, "version": "1", "reason": WHY})
+        assert (answer.status_code, b"you have made or changed it" in answer.content) == (403, True)
+    assert client.post(f"/requests/{number}", {"act": "apply"}).status_code == 422
+    assert ChangeRequest.objects.get(pk=number).state == "open"
+
+
+def test_what_somebody_else_has_changed_is_made_anew_and_approved_again(guarded: str, log_in: Any) -> None:
+    from controlplane.policies.models import Tenant
+
+    client = log_in("ada")
+    typed = {"quota": "requests", "window_s": "60", "burst": "9", "version": Tenant.objects.get().version}
+    first, second = (
+        client.post("/tenant?key=acme-retail", typed | {"limit": limit, "reason": WHY})["Location"]
+        for limit in ("8", "9")
+    )
+    log_in("olga")
+    assert "1,000, of tier pro" in client.get(first).content.decode()
+    for address in (first, second):
+        assert client.post(address, {"act": "approve", "version": "1"}).status_code == 302
+    log_in("ada")
+    assert client.post(first, {"act": "apply"})["Location"].startswith("/revisions/")
+    assert client.post(second, {"act": "apply"}).status_code == 409
+    shown = client.get(second).content.decode()
+    assert "It conflicts with what was changed since" in shown
+    assert "Apply as one revision" not in shown
+    assert client.post(second, {"act": "rebase"}).status_code == 302
+    log_in("olga")
+    assert "made anew 1 time" in client.get(second).content.decode()
+    assert client.post(second, {"act": "approve", "version": "1"}).status_code == 409
+    assert client.post(second, {"act": "approve", "version": "2"}).status_code == 302
+    log_in("ada")
+    client.post(second, {"act": "apply"})
+    assert Tenant.objects.get().quotas.get().limit == 9
+
+
+@pytest.mark.browser
+def test_one_proposes_another_approves_and_the_revision_names_both(
+    guarded: str, page: Any, sign_in: Any, chromium: Any, web: str
+) -> None:
+    other = chromium.new_context(viewport={"width": 1440, "height": 1000}, base_url=web)
+    other.set_default_timeout(30_000)
+    try:
+        olga = other.new_page()
+        olga.goto("/login")
+        olga.fill("#id_username", "olga")
+        olga.fill("#id_password", PASSWORD)
+        olga.click("button[type=submit]")
+        olga.wait_for_selector("#nav")
+        ada = sign_in("ada")
+        ada.goto("/tenant?key=acme-retail&quota=requests")
+        ada.fill("#f-limit", "4321")
+        ada.fill("#f-reason", WHY)
+        _shot(ada, "form")
+        ada.click("text=Propose change")
+        ada.wait_for_url("**/requests/*")
+        ada.wait_for_selector("text=Nothing is changed until it is approved")
+        assert ada.locator("button", has_text="Approve").count() == 0
+        _shot(ada, "proposed")
+        # It reaches the other one without a reload.
+        olga.wait_for_selector("#nav >> text=/1 wait/")
+        _shot(olga, "overview")
+        olga.goto("/requests")
+        _shot(olga, "list")
+        olga.click("table a >> nth=0")
+        olga.wait_for_selector("text=4,321")
+        _shot(olga, "to-approve")
+        olga.fill("#f-reason", "Checked with the contract")
+        olga.click("button:has-text('Approve')")
+        olga.wait_for_selector("text=You have approved it")
+        _shot(olga, "approved")
+        ada.reload()
+        _shot(ada, "ready")
+        ada.click("button:has-text('Apply')")
+        ada.wait_for_url("**/revisions/*")
+        said = ada.locator("header.verdict").inner_text()
+        assert "by ada" in said
+        assert "approved by olga" in said
+        _shot(ada, "revision")
+    finally:
+        other.close()
+
+
+def _shot(page: Any, name: str) -> None:
+    """For whoever wants to look."""
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/requests-{name}.png", full_page=True)

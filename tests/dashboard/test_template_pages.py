@@ -1,0 +1,68 @@
+"""Templates as people use them: made, followed, changed with their reach in sight, and forgotten."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.policies.models import Template, TenantQuota, TierQuota
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WHY = "Agreed with sales on 4 May"
+TENANT = "/tenant?key=acme-retail&quota=requests"
+
+
+def form(**changed: str) -> dict[str, str]:
+    usual = {"limit": "900", "window_s": "60", "burst": "90", "algorithm": "token_bucket", "reason": WHY}
+    return usual | {"failure_policy": "local_share", "shadow": "no", "title": "As most have it"} | changed
+
+
+def page(answer: Any, status: int = 200) -> str:
+    assert answer.status_code == status, answer.content.decode()[:3000]
+    return answer.content.decode()
+
+
+def test_a_template_is_made_followed_changed_and_forgotten(log_in: Any) -> None:
+    client = log_in("ada")
+    said = page(client.post("/templates/new", form(name="standard", limit="x", reason="no")), 422)
+    assert "Enter a whole number." in said
+    assert client.post("/templates/new", form(name="standard")).status_code == 302
+    assert "There is a template of that name." in page(
+        client.post("/templates/new", form(name="standard")), 409
+    )
+    client.post("/templates/new", form(name="wide", limit="5000"))
+
+    where = "/templates/of/standard"
+    follow = {"act": "follow", "owner": "tier:pro", "limit": "requests", "reason": WHY}
+    assert client.post(where, follow).status_code == 302
+    assert TierQuota.objects.get(tier__name="pro").template == "standard"
+    follow = {"quota": "requests", "template": "standard", "version": "1", "reason": WHY}
+    assert client.post("/tenant/follow?key=acme-retail", follow).status_code == 302
+    # Of what is saved in the form of a quota that follows, only the difference is its own.
+    change = {"quota": "requests", "limit": "950", "window_s": "60", "burst": "90", "version": "2"}
+    assert client.post(TENANT, change | {"shadow": "no", "reason": WHY}).status_code == 302
+    assert TenantQuota.objects.get().own == ["limit"]
+    assert 'as <a href="/templates/of/standard">standard</a>, but limit' in page(client.get(TENANT))
+    assert "followed by acme-retail" in page(client.get("/tenant/effective?key=acme-retail"))
+    assert "2 limits of 1 tier and 1 tenant" in page(client.get("/templates"))
+
+    reach = page(client.post(f"{where}/preview", form(limit="1000", reason="")))
+    assert "Changes 1 limit of 1 tier" in reach
+    assert "quotas.requests.limit" in reach
+    version = str(Template.objects.get(name="standard").version)
+    saved = form(act="save", limit="1000", version=version)
+    assert client.post(where, saved).status_code == 302
+    assert TierQuota.objects.get(tier__name="pro").limit == 1000
+    assert "ada saved standard meanwhile" in page(client.post(where, saved | {"limit": "1"}), 409)
+    nonsense = form(act="save", algorithm="sliding_window", version=str(int(version) + 1))
+    assert "Only a token bucket has a burst" in page(client.post(where, nonsense), 422)
+
+    version = str(Template.objects.get(name="standard").version)
+    remove = {"act": "remove", "version": version, "reason": WHY}
+    assert "followed by 2 limits of 1 tier and 1 tenant" in page(client.post(where, remove), 422)
+    assert client.post(where, remove | {"then": "instead:wide"}).status_code == 302
+    assert TierQuota.objects.get(tier__name="pro").limit == 5000
+    assert not Template.objects.filter(name="standard").exists()
+    page(client.get(where), 404)
+    # Whoever only looks sees no form.
+    assert "Save wide" not in page(log_in("vera").get("/templates/of/wide"))
