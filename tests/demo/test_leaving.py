@@ -27,12 +27,15 @@ def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
         text=True,
     )
     with demo:
-        said = until_it_runs(demo)
-        mark = mark_of_child(demo.pid)
-        assert len(marked(mark)) > 9, said
-        assert "running" in a_second_demo_says(tmp_path)
-        demo.send_signal(how)
-        demo.wait(20)
+        try:
+            said = until_it_runs(demo)
+            mark = mark_of_child(demo.pid)
+            assert len(marked(mark)) > 9, said
+            assert "running" in a_second_demo_says(tmp_path)
+            demo.send_signal(how)
+            demo.wait(60)
+        finally:
+            demo.kill()  # or leaving the block would wait for ever
     deadline = time.monotonic() + 20
     while left := marked(mark):
         assert time.monotonic() < deadline, left
@@ -47,7 +50,7 @@ def a_second_demo_says(folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=60,
     )
     assert second.returncode == 1
     return second.stderr

@@ -25,6 +25,7 @@ from controlplane.accounts.tokens import create_agent_token  # noqa: E402
 from controlplane.audit.actor import Actor  # noqa: E402
 from controlplane.breakers import overrides  # noqa: E402
 from controlplane.demo.cast import TUNING  # noqa: E402
+from controlplane.drills import edits as drills  # noqa: E402
 from controlplane.policies import edits  # noqa: E402
 from controlplane.policies.document import environment_of  # noqa: E402
 from controlplane.publishing import publish, tasks  # noqa: E402
@@ -76,6 +77,11 @@ def do(command: dict[str, Any]) -> object:
     if command["do"] == "die":
         setattr(publish, command["before"], _die)
         return _edit(command["edit_then"], command["with"])
+    if command["do"] == "drill":
+        chosen = drills.Chosen(servers=command["servers"])
+        return drills.begin_drill(kind="gone", minutes=command["minutes"], chosen=chosen, **USUAL).pk
+    if command["do"] == "end-drill":
+        return drills.end_drill(drill=command["drill"], **USUAL).pk
     if command["do"] == "shift-clock":
         _shift_clock(command["seconds"])
         return None

@@ -19,6 +19,8 @@ from tests.faults.chaos import Proxy
 
 #: On a busy machine, and with a pod that is made to hog its loop.
 PATIENCE_S = 40.0
+#: For the first line: a process that starts may have a database to fill.
+FIRST_S = 180.0
 
 
 class Talker:
@@ -47,7 +49,7 @@ class Talker:
     def greeting(self) -> dict[str, Any]:
         """The first line it said, waiting for it."""
         if not self._greeting:
-            self._greeting = self._next()
+            self._greeting = self._next(FIRST_S)
         return self._greeting
 
     @property
@@ -81,11 +83,11 @@ class Talker:
             self._answers.put(json.loads(line))
         self._answers.put({})
 
-    def _next(self) -> dict[str, Any]:
+    def _next(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         try:
-            words = self._answers.get(timeout=PATIENCE_S)
+            words = self._answers.get(timeout=timeout_s)
         except Empty:
-            raise AssertionError(f"no answer after {PATIENCE_S:g} s; {last_lines(self._log)}") from None
+            raise AssertionError(f"no answer after {timeout_s:g} s; {last_lines(self._log)}") from None
         if not words:
             raise AssertionError(f"it ended with {self.process.wait()}; {last_lines(self._log)}")
         return words

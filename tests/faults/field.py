@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import redis
 
 from controlplane.demo.cast import BEAT_MS
@@ -106,8 +107,7 @@ class Field:
         self.gateway_address = ("127.0.0.1", gateway.port)
         web = self.troupe.actors["web"]
         web.environment = {**self.variables, "FUSEBOARD_GATEWAY_URL": gateway.url}
-        for number in (1, 2, 3):
-            self.pods.append(self.pod(f"pod-{number}"))
+        self.pods += [self.pod(f"pod-{number}", wait=False) for number in (1, 2, 3)]
         self.settle()
         self.baseline = {pod.name: pod.state() for pod in self.pods}
 
@@ -276,7 +276,7 @@ class Field:
         self.troupe.begin(*fallen)
         self.troupe.await_answers(fallen)
 
-    def settle(self, within_s: float = 30.0) -> None:
+    def settle(self, within_s: float = 60.0) -> None:
         """Wait until everything has converged. Raises ``Broken``, saying what has not."""
         self.load(EVERYTHING, CALM)
         deadline = time.monotonic() + within_s
@@ -302,8 +302,16 @@ class Field:
                 return f"{pod.name} sees {stuck}"
             if state["defects"]:
                 return f"{pod.name} had {state['defects']} defects"
+        if silent := {pod.name for pod in self.pods} - self._heard():
+            return f"the gateway has not heard {silent} of late"
         hashes = {pod.state()["head"][2] for pod in self.pods}
         return "" if len(hashes) == 1 else f"one revision, different content: {hashes}"
+
+    def _heard(self) -> set[str]:
+        """Servers that beat again: after the control plane was away they come back within half a minute."""
+        lately = "SELECT name FROM fleet_server WHERE last_seen_at > now() - interval '5 seconds'"
+        with psycopg.connect(self.postgres.url) as database:
+            return {name for (name,) in database.execute(lately)}
 
     def redis_head(self) -> list[int]:
         with redis.Redis.from_url(self.valkey.url, decode_responses=True, socket_timeout=2) as client:

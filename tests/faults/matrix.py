@@ -18,6 +18,8 @@ class Row:
     play: Play
     #: Also in ``make test``.
     short: bool
+    #: It says how long callers wait, so no other row is played meanwhile.
+    quiet: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Verdict:
 ROWS: list[Row] = []
 
 
-def row(number: str, name: str, *, short: bool = False) -> Callable[[Play], Play]:
+def row(number: str, name: str, *, short: bool = False, quiet: bool = False) -> Callable[[Play], Play]:
     """Enter a function into the matrix."""
 
     def enter(play: Play) -> Play:
-        ROWS.append(Row(number, name, play, short))
+        ROWS.append(Row(number, name, play, short, quiet))
         return play
 
     return enter

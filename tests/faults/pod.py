@@ -144,14 +144,16 @@ class Pod:
                     await asyncio.sleep(self.vendor_s)
                     vendor_s = _monotonic() - began
                 self.agent.report(permit, Outcome.FAILURE if name in self.failing else Outcome.OK)
+        source = _source(decision)
         if decision.allowed:
-            self._note(target, decision)
+            self._note(target, decision, source)
         limits = decision.limits
         return {
             "allowed": decision.allowed,
             "reason": str(decision.reason or ""),
             "rule": decision.rule,
             "mode": decision.mode,
+            "source": source,
             "revision": decision.revision,
             "limit": limits[0].limit if limits else None,
             "remaining": limits[0].remaining if limits else None,
@@ -159,10 +161,8 @@ class Pod:
             "vendor_s": vendor_s,
         }
 
-    def _note(self, target: str, decision: fuseboard.Decision) -> None:
-        charge = decision.charges[0] if decision.charges else None
-        source = "n" if charge is None else "l" if charge.local else "s"
-        at_us = charge.at_us if charge is not None and source == "s" else _wall_ns() // 1000
+    def _note(self, target: str, decision: fuseboard.Decision, source: str) -> None:
+        at_us = decision.charges[0].at_us if source == "s" else _wall_ns() // 1000
         os.write(self.history, f"{at_us} {target} {source}\n".encode())
 
     # Commands
@@ -228,6 +228,13 @@ class Pod:
             "descriptors": _descriptors(),
             "rss_kib": _rss_kib(),
         }
+
+
+def _source(decision: fuseboard.Decision) -> str:
+    """Charged by Redis, locally, or nowhere."""
+    if not decision.charges:
+        return "n"
+    return "l" if decision.charges[0].local else "s"
 
 
 def _descriptors() -> int:

@@ -4,6 +4,7 @@ import re
 
 # Importing them enters their rows.
 from tests.faults import (
+    rows_both,
     rows_breaker,
     rows_desk,
     rows_gone,
@@ -20,6 +21,7 @@ from tests.faults.matrix import ROWS, Row
 __all__ = [
     "ROWS",
     "Row",
+    "rows_both",
     "rows_breaker",
     "rows_desk",
     "rows_gone",

@@ -22,7 +22,7 @@ def permits(limits: "client.Redis") -> int:
     return len(found.permits) if found else 0
 
 
-@row("23", "frozen-prober", short=True)
+@row("23", "frozen-prober")
 def frozen_prober(field: Field) -> str:
     """A pod stops while it holds probes: others probe in its place, and what it says later is too late."""
     prober, *others = field.pods
@@ -67,7 +67,7 @@ def trip_races_probe(field: Field) -> str:
         time.sleep(0.4 + 0.5 * (number % 4))
         field.edit("hold_breaker", dependency="fragile", mode="forced_open", lasts_s=60)
         slowest_s = max(slowest_s, field.until("every pod refuses", lambda: _all_refuse(field), 5))
-        time.sleep(0.05)  # an admission under way is noted
+        time.sleep(0.2)  # an admission under way is noted
         since = time.time_ns() // 1000
         time.sleep(0.5)
         passed = sum(

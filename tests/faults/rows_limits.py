@@ -24,10 +24,10 @@ def reserved(field: Field) -> str:
     """Killed, empty, ramping, frozen, ramping again: never more than the limit in any window."""
     field.load(["d:reserved", "d:strict"], _GREED)
     since = field.begin_anew()
-    time.sleep(3)
+    time.sleep(WINDOW_S if field.short else 3)
     field.kill()
     field.all_in("local", within_s=5)
-    time.sleep(2 if field.short else 6)
+    time.sleep(WINDOW_S if field.short else 6)
     alone = sum(what == "d:reserved" and how == "l" for pod in field.pods for _, what, how in pod.history())
     field.valkey.start()
     field.all_in("shared")

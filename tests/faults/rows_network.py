@@ -9,7 +9,7 @@ from tests.faults.seen import WORK, Callers, Ledger
 from tests.faults.world import LIMIT
 
 
-@row("4", "latency")
+@row("4", "latency", quiet=True)
 def latency(field: Field) -> str:
     """Each pod at another distance: the near one goes on sharing, the others decide alone in time."""
     distances = {field.pods[0]: 0.003, field.pods[1]: 0.03, field.pods[2]: 0.5}
@@ -94,14 +94,14 @@ def _one_way(field: Field, which: str) -> str:
     return f"{seen}; local after {took_s:.1f} s; {lost} calls charged for {asked} questions without an answer"
 
 
-@row("8", "reset-storm", short=True)
+@row("8", "reset-storm")
 def reset_storm(field: Field) -> str:
     """RST every 50 ms: no storm of connections comes back, and no answer reaches the wrong caller."""
     ledger = Ledger(field)
     field.load(WORK, 60)
     field.begin_anew()
     before = sum(pod.to_redis.accepted for pod in field.pods)
-    lasts_s = 3.0 if field.short else 6.0
+    lasts_s = 6.0
     until = time.monotonic() + lasts_s
     while time.monotonic() < until:
         for pod in field.pods:
@@ -124,11 +124,12 @@ def reset_storm(field: Field) -> str:
 def partition(field: Field) -> str:
     """One of three pods is cut off: the others do not notice, and together they keep the limit."""
     alone, *others = field.pods
-    field.load(["d:reserved", "d:strict", "t:acme"], 90)
+    # A pod that asks fewer than ten times per second notices nothing, and a busy machine slows them down.
+    field.load(["d:reserved", "d:strict", "t:acme", "t:acme", "t:acme"], 150)
     time.sleep(2)
     since = field.begin_anew()
     alone.to_redis.cut()
-    field.all_in("local", alone, within_s=15)
+    field.all_in("local", alone, within_s=40)
     time.sleep(6)
     seen = Callers(field)
     moved = {pod.name: _modes(pod) for pod in others if _modes(pod)}
