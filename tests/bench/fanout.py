@@ -17,12 +17,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from control_plane.processes import cpu_s, start
-from control_plane.stand import PROJECT, Bars, say
+from control_plane.stand import PROJECT, Bars, say, within
 
 BROWSERS = 200
 PER_S = 5
 SECONDS = 3.0
 ROUNDS = 3
+#: Of the whole script; a quiet machine needs a quarter of it.
+MOST_S = 180
+#: Messages of a round.
+ENOUGH = BROWSERS * PER_S * SECONDS / 2
 TEXT = "<div id=x hx-swap-oob=true>" + "picture " * 540 + "</div>"
 
 
@@ -109,13 +113,14 @@ async def browsers(port, seconds, process):
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
-    received, counting = 0, False
+    received, counting, connected = 0, False, 0
 
     async def one():
-        nonlocal received
+        nonlocal received, connected
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(handshake)
         await reader.readuntil(b"\r\n\r\n")
+        connected += 1
         frame = len(TEXT) + 4  # longer than 125 bytes, so that its length has two more
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
@@ -124,9 +129,15 @@ async def browsers(port, seconds, process):
         writer.close()
 
     tasks = [asyncio.create_task(one()) for _ in range(BROWSERS)]
-    await asyncio.sleep(1.5)
-    before, counting = cpu_s(process), True
+    loop = asyncio.get_running_loop()
+    while connected < BROWSERS:  # noqa: ASYNC110 - a look now and then costs the server nothing
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.5)
+    begun, before, counting = loop.time(), cpu_s(process), True
+    # A busy machine sends less often than it should; what a message costs can be told nevertheless.
     await asyncio.sleep(seconds)
+    while received < ENOUGH and loop.time() - begun < 5 * seconds:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
     counting = False
     used = cpu_s(process) - before
     for task in tasks:
@@ -138,6 +149,7 @@ async def browsers(port, seconds, process):
 def main():
     import os
 
+    within(MOST_S)
     bars, costs = Bars(), {"hub": [], "group_send": []}
     with ExitStack() as stack:
         variables = os.environ | {
@@ -145,12 +157,16 @@ def main():
             "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
             "FUSEBOARD_REDIS_URL": "redis://127.0.0.1:1/0",
             "FUSEBOARD_BROKER_URL": "redis://127.0.0.1:1/0",
+            "FUSEBOARD_LOG_LEVEL": "WARNING",
         }
         served = {way: start(stack, [__file__, way], variables) for way in costs}
         for _ in range(ROUNDS):
             for way, (process, port) in served.items():
                 received, used = asyncio.run(browsers(port, SECONDS, process))
-                assert received > BROWSERS * PER_S * SECONDS * 0.5, (way, received)
+                if received < ENOUGH / 4:
+                    raise SystemExit(
+                        f"{way}: {received} messages are too few to tell, the machine is too busy"
+                    )
                 costs[way].append(used / received * 1e6)
     for way, found in costs.items():
         say(f"{way:10} {statistics.median(found):6.0f} us of CPU per message, {BROWSERS} browsers")

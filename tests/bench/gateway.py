@@ -18,9 +18,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from control_plane.pods import SERVERS, beat_template, drive, fleet
+from control_plane.pods import SERVERS, Refused, beat_template, drive, fleet
 from control_plane.processes import cpu_s, make_token, start, wait_until_ready
-from control_plane.stand import PROJECT, Bars, control_plane, say
+from control_plane.stand import PROJECT, Bars, control_plane, say, within
 from control_plane.unleash import Skip, poll, start_unleash
 
 ROUNDS = 5
@@ -28,6 +28,10 @@ ROUND_S = 1.5
 PODS = 10_000
 PACE_S = 5.0
 FLEET_S = 10.0
+#: Of the whole script; a quiet machine needs a quarter of it.
+MOST_S = 420
+#: As long as the gateway's.
+ANSWER = b'{"padding":"%b"}' % (b"." * 190)
 
 
 async def bare(scope, receive, send):
@@ -36,9 +40,9 @@ async def bare(scope, receive, send):
         return
     while (await receive()).get("more_body"):
         pass
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"2")]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"{}"})
+    await send({"type": "http.response.body", "body": ANSWER})
 
 
 def serve_bare():
@@ -71,34 +75,38 @@ def compare(bars, stack, gateway, gateway_port, beat):
             20,
         ),
     }
-    skipped = ""
+    skipped = {}
     try:
         process, port = start_unleash(stack)
         rivals["unleash"] = (
             process, port, poll(port), {"ending": b"\r\n\r\n", "statuses": b"HTTP/1.1 304"}, 8,
         )  # fmt: skip
     except Skip as reason:
-        skipped = str(reason)
+        skipped["unleash"] = reason
     measure(gateway, gateway_port, beat)  # every server is met once before anything is counted
     rates = {name: [] for name in (*rivals, "gateway")}
     for _ in range(ROUNDS):
-        for name, (process, port, request, answer, _) in rivals.items():
-            rates[name].append(measure(process, port, request, **answer))
+        for name, (process, port, request, answer, _) in list(rivals.items()):
+            try:
+                rates[name].append(measure(process, port, request, **answer))
+            except Refused as reason:
+                skipped[name] = reason
+                del rivals[name]
         rates["gateway"].append(measure(gateway, gateway_port, beat))
     size = len(beat.split(b"\r\n\r\n", 1)[1])
     say(f"{size:,} bytes of beat, {SERVERS:,} servers; answers per second of CPU:")
-    for name, found in rates.items():
-        say(f"  {name:8} {statistics.median(found):10,.0f}")
+    for name in (*rivals, "gateway"):
+        say(f"  {name:8} {statistics.median(rates[name]):10,.0f}")
     for name, (*_, bar) in rivals.items():
         ratios = [ours / other for ours, other in zip(rates["gateway"], rates[name], strict=True)]
         bars.ratio(f"gateway_vs_{name}", statistics.median(ratios), bar)
-    if skipped:
-        say(f"RATIO gateway_vs_unleash skipped: {skipped}")
+    for name, reason in skipped.items():
+        bars.skipped(f"gateway_vs_{name}", reason)
 
 
 def whole_fleet(bars, gateway, port, beat):
     used = []
-    took, refused = asyncio.run(
+    took, refused, pods = asyncio.run(
         fleet(
             port,
             beat,
@@ -108,17 +116,20 @@ def whole_fleet(bars, gateway, port, beat):
             measured=lambda: used.append(cpu_s(gateway)),
         )
     )
+    if not took:
+        raise SystemExit("no beat was answered, the machine is too busy")
     took.sort()
     cores = (used[1] - used[0]) / FLEET_S
     say(
-        f"{PODS:,} pods every {PACE_S:.0f} s: {len(took) / FLEET_S:,.0f} beats/s accepted,"
+        f"{pods:,} pods every {PACE_S:.0f} s: {len(took) / FLEET_S:,.0f} beats/s accepted,"
         f" {len(refused)} refused, {cores:.2f} cores, p50 {took[len(took) // 2] * 1000:.1f} ms"
     )
     bars.at_most("fleet_p99", took[int(len(took) * 0.99)] * 1000, 20, "ms")
-    bars.at_most("fleet_refused", len(refused), 0, "beats")
+    bars.none("fleet_refused", len(refused), "beats")
 
 
 def main():
+    within(MOST_S)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     bars = Bars()

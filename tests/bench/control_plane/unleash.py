@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 
 import psycopg
 
@@ -59,13 +60,15 @@ def start_unleash(stack):
         else re.sub(r"/[^/?]*\?", "/unleash?", url),
     }
     script = PROJECT / "tests" / "bench" / "control_plane" / "unleash.js"
+    # A file, for a pipe that nobody reads fills up and stops it.
+    errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115 - the stack closes it
     process = stack.enter_context(
         subprocess.Popen(
             ["node", str(script), str(package)],
             env=environment,
             cwd=FOLDER,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             text=True,
         )
     )
@@ -75,7 +78,8 @@ def start_unleash(stack):
             port = int(found[1])
             _add_flags(port)
             return process, port
-    raise Skip(f"it did not start: {process.stderr.read().strip().splitlines()[-1:]}")
+    errors.seek(0)
+    raise Skip(f"it did not start: {errors.read().strip().splitlines()[-1:]}")
 
 
 def poll(port):
