@@ -14,7 +14,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full soak lint format bench faults requirements clean \
-        environment agent-environment chromium luacheck \
+        environment agent-environment chromium curl luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django
 
 help: ## list the targets
@@ -23,14 +23,16 @@ help: ## list the targets
 demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 runs the story by itself, CHECK=all every checkpoint
 	@exec $(PY) manage.py demo $(if $(CHECK),$(if $(filter all,$(CHECK)),--check-all,--check))
 
-# What takes its time runs once: whole formations of servers in the second run, models and mutants in the first.
-ONCE = $(foreach file,cluster sentinel hammer,--ignore=tests/agents/test_$(file).py)
+# Every test runs once: the agent's where there is no Django, but for those that want more installed, or
+# whole formations of servers.
+WITH_MORE = $(foreach file,cluster sentinel hammer integrations_fastapi integrations_guide integrations_wsgi,tests/agents/test_$(file).py)
+WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(wildcard tests/agents/test_*.py))
 
-test: environment agent-environment chromium ## all tests but the slow ones: agent without Django first, then everything
-	@$(AGENT_PY) -m pytest $(ONCE) tests/agents tests/contract
-	@$(PY) -m pytest --ignore=tests/agents/models
+test: environment agent-environment chromium curl ## all tests but the slow ones: the agent's without Django first, then the others
+	@$(AGENT_PY) -m pytest $(WITHOUT_DJANGO)
+	@$(PY) -m pytest $(WITHOUT_DJANGO:%=--ignore=%)
 
-test-full: environment agent-environment chromium ## every test however long, the fault matrix, every checkpoint of the demo
+test-full: environment agent-environment chromium curl ## every test however long, the fault matrix, every checkpoint of the demo
 	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract
 	@$(PY) manage.py demo --check-all
 	@$(MAKE) faults
@@ -68,7 +70,7 @@ lint-tree: environment
 	@$(PY) tools/check_tree.py
 
 lint-django: environment
-	@FUSEBOARD_ORIGINS=https://fuseboard.example.com $(PY) manage.py check --deploy --fail-level WARNING
+	@FUSEBOARD_ORIGINS=https://fuseboard.example.com FUSEBOARD_MFA_ROLES=operator,admin $(PY) manage.py check --deploy --fail-level WARNING
 	@$(PY) manage.py makemigrations --check --dry-run --verbosity 1
 
 format: environment ## rewrite Python and templates in the house format
@@ -104,8 +106,12 @@ agent-environment: environment
 	@sh tools/environment.sh .venv-agent requirements/agent-test.txt
 	@sh tools/install_wheel.sh $(PY) $(AGENT_PY)
 
+# The driver of Playwright wants libatomic, which a small Debian lacks.
 chromium:
-	@sh tools/system_package.sh chromium chromium "the browser tests are skipped"
+	@sh tools/system_package.sh chromium "chromium libatomic1" "the browser tests are skipped"
+
+curl:
+	@sh tools/system_package.sh curl curl "the commands of the page about the API are not tried"
 
 luacheck:
 	@sh tools/system_package.sh luacheck lua-check "Lua files cannot be checked"

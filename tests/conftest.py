@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -23,6 +24,13 @@ from controlplane import embedded
 from controlplane.embedded.valkey import Valkey
 
 _session = ExitStack()
+
+# What the tests start must say its lines by itself, as where nobody set this.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
+# A busy machine makes an example slow, not wrong.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def _start() -> None:
@@ -53,6 +61,11 @@ def pytest_unconfigure() -> None:
 
 
 if "pytest_django" in sys.modules:
+
+    @pytest.fixture(scope="session")
+    def django_db_keepdb() -> bool:
+        """The server goes with the session: dropping its database first only takes time."""
+        return True
 
     @pytest.fixture(scope="session")
     def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
