@@ -3,13 +3,29 @@
 import time
 from typing import Any
 
+from playwright.sync_api import Error
+
 
 def becomes(page: Any, script: str, seconds: float = 30.0) -> None:
-    """Until ``script`` is true. Playwright's own wait needs ``eval``, which our policy forbids."""
+    """Until ``script`` is true. Playwright's own wait needs ``eval``, which our policy forbids.
+
+    A form that was sent may bring another page: what is asked of the page that is just leaving is asked again
+    of the next one. A test whose page must stay says so by itself.
+    """
     deadline = time.monotonic() + seconds
-    while not page.evaluate(script):
+    while not _now(page, script):
         assert time.monotonic() < deadline, f"never came true: {script}"
         page.wait_for_timeout(50)
+
+
+def _now(page: Any, script: str) -> bool:
+    try:
+        return bool(page.evaluate(script))
+    except Error as error:
+        # Also a page that is still being read and has no such element yet.
+        if "context was destroyed" in str(error) or "Cannot read properties of null" in str(error):
+            return False
+        raise
 
 
 def is_live(page: Any) -> None:

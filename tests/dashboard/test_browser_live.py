@@ -159,6 +159,7 @@ def test_a_rows_order_does_not_change_under_the_pointer(sign_in):
     page = sign_in("vera")
     page.goto("/breakers")
     is_live(page)
+    page.evaluate("window.loadedOnce = true")
     page.hover("#row-search")
     for number in (1, 2, 3):
         views = [breaker("payments-api"), breaker("search", "open", generation=9, window_failures=31)]
@@ -168,6 +169,19 @@ def test_a_rows_order_does_not_change_under_the_pointer(sign_in):
     assert page.evaluate("document.querySelector('#rows tr').id") == "row-payments-api"
     page.mouse.move(5, 5)
     becomes(page, "document.querySelector('#rows tr').id === 'row-search'")
+    assert page.evaluate("window.loadedOnce")
+
+
+def test_a_page_that_reconnects_keeps_what_is_typed(sign_in):
+    """Updates are paused and resumed again while the connection is not yet back."""
+    page = sign_in("olga")
+    page.goto("/breakers/search")
+    is_live(page)
+    page.fill("[name=reason]", "the vendor says so")
+    for _ in range(4):
+        page.click("[data-pause]")
+    becomes(page, "document.querySelector('#live b').textContent === 'Live'")
+    assert page.input_value("[name=reason]") == "the vendor says so"
 
 
 def test_a_page_is_live_although_a_script_came_late(page, sign_in):

@@ -58,10 +58,10 @@
     banner.hidden = !stale;
     if (stale) { write($("[data-silent]", banner), `No update for ${span(silent)}.`); write($("[data-shown]", banner), utc(shownAt)); }
   };
-  const reconnect = () => {
-    const socket = connection && connection.socket;
-    if (socket && socket.readyState === WebSocket.OPEN) socket.close(4000);
-    else location.reload();
+  const reconnect = () => { // a new connection begins with the whole; one that is on its way already will bring it
+    const socket = connection && connection.socket, open = socket && socket.readyState === WebSocket.OPEN;
+    if (open) socket.close(4000);
+    return open;
   };
   document.addEventListener("htmx:ws:after:connection", e => { connection = e.detail.connection; opened = Date.now(); });
   document.addEventListener("htmx:ws:close", e => { if (e.detail.code === 4401) location.reload(); });
@@ -208,7 +208,7 @@
     else if (button.dataset.open) $("#" + button.dataset.open).showModal();
     if (button.hasAttribute("data-theme-toggle")) setTheme(root.dataset.theme === "dark" ? "light" : "dark");
     if (button.hasAttribute("data-pause")) setPaused(!paused);
-    if (button.hasAttribute("data-reload")) reconnect();
+    if (button.hasAttribute("data-reload") && !reconnect()) location.reload();
     if (button.matches(".chip[data-kind]")) {
       for (const chip of $$(".chip", button.parentElement)) chip.setAttribute("aria-pressed", chip === button);
       filter();
