@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 
+from controlplane.policies.errors import InvalidEdit
 from fuseboard.contract.words import MAX_LIMIT
 
 SHORTEST_REASON = 8
@@ -13,6 +14,18 @@ CLOSED_MINUTES = 15
 LONGEST = timedelta(hours=24)
 
 _MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it."
+
+
+def whole(text: str, field: str) -> int:
+    """A number of any size, which the edit function compares with what it allows.
+
+    Raises ``InvalidEdit`` for what is none.
+    """
+    text = text.strip()
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        raise InvalidEdit({field: ["Enter a whole number."]})
+    return int(text)
 
 
 class ReasonField(forms.CharField):

@@ -55,10 +55,8 @@ class Problems:
             raise InvalidEdit(self.errors)
 
     def whole(self, field: str, value: object, least: int, most: int) -> None:
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.add(field, "Enter a whole number.")
-        elif not least <= value <= most:
-            self.add(field, f"Enter a number from {least:,} to {most:,}.")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            self.add(field, f"Enter a whole number from {least:,} to {most:,}.")
 
     def flag(self, field: str, value: object) -> None:
         if not isinstance(value, bool):

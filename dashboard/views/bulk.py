@@ -13,6 +13,7 @@ from controlplane.policies import edits
 from controlplane.policies.edits import TenantChange, TenantFilter
 from controlplane.policies.errors import EditConflict, InvalidEdit
 from controlplane.policies.models import Tier, TierQuota
+from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
@@ -27,6 +28,8 @@ ACTS = (
     ("suspend", "Suspend"),
     ("resume", "Resume"),
 )
+#: What the page calls the fields that the edit function names.
+_LABELS = {"scale_percent": "Percent", "window_s": "Window"}
 _FLAGS = {"yes": True, "no": False}
 
 
@@ -54,7 +57,8 @@ def bulk(request: HttpRequest) -> HttpResponseBase:
             return redirect("revision", number=revision)
         found = edits.preview_bulk_edit(environment=SHOWN, filter=who, change=what)
     except InvalidEdit as error:
-        return _page(request, errors=error.errors, preview=_preview(typed), status=422)
+        errors = {_LABELS.get(field, field.capitalize()): said for field, said in error.errors.items()}
+        return _page(request, errors=errors, preview=_preview(typed), status=422)
     except EditConflict as conflict:
         return _page(request, conflict=conflict, preview=_preview(typed), status=409)
     return _page(request, preview=found)
@@ -112,20 +116,13 @@ def _change(typed: Any) -> TenantChange:
     if what == "remove":
         return TenantChange(remove_quotas=(quota,))
     if what == "scale":
-        return TenantChange(scale_percent={quota: _whole(typed, "percent")})
+        return TenantChange(scale_percent={quota: whole(typed.get("percent", ""), "percent")})
     if what == "quota":
         names = [name for name in ("limit", "window_s", "burst") if typed.get(name, "").strip()]
-        return TenantChange(quotas={quota: {name: _whole(typed, name) for name in names}})
+        return TenantChange(quotas={quota: {name: whole(typed[name], name) for name in names}})
     raise InvalidEdit({"what": ["Choose what to do."]})
 
 
 def _key(typed: Any, name: str) -> str:
     text: str = typed.get(name, "").strip()[:200].replace("\x00", "")
     return text
-
-
-def _whole(typed: Any, name: str) -> int:
-    text = typed.get(name, "").strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 12):
-        raise InvalidEdit({name: ["Enter a whole number."]})
-    return int(text)

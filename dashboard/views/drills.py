@@ -13,6 +13,7 @@ from controlplane.accounts.permissions import SHOWN, require
 from controlplane.drills.edits import LONGEST_MINUTES, Chosen, begin_drill, end_drill, under_way
 from controlplane.drills.models import Drill
 from controlplane.policies.errors import InvalidEdit, NotFound
+from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
@@ -35,12 +36,12 @@ def _act(request: HttpRequest) -> HttpResponse:
     }
     try:
         if typed.get("act") == "end":
-            drill = end_drill(drill=_number(typed.get("drill", ""), "drill"), **common)
+            drill = end_drill(drill=whole(typed.get("drill", ""), "drill"), **common)
             said = f"The drill of {drill.chosen} is over; servers hear of it with their next beat."
         else:
             drill = begin_drill(
                 kind=typed.get("kind", ""),
-                minutes=_number(typed.get("minutes", ""), "minutes"),
+                minutes=whole(typed.get("minutes", ""), "minutes"),
                 chosen=_chosen(request),
                 **common,
             )
@@ -60,14 +61,8 @@ def _chosen(request: HttpRequest) -> Chosen:
     if typed.get("who") == "service":
         return Chosen(service=typed.get("service", ""))
     if typed.get("who") == "percent":
-        return Chosen(percent=_number(typed.get("percent", ""), "percent"))
+        return Chosen(percent=whole(typed.get("percent", ""), "percent"))
     return Chosen(servers=typed.getlist("servers"))
-
-
-def _number(text: str, field: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise InvalidEdit({field: ["Enter a whole number."]})
-    return int(text)
 
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:

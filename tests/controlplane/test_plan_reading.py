@@ -98,7 +98,7 @@ def test_a_limit_is_a_whole_number_and_nothing_that_looks_like_one(number: str) 
 def test_one_wrong_among_many_that_are_equal_to_it_is_still_seen() -> None:
     good = "".join(f"  a{n}:\n    quotas: {{r: {{limit: 1, window_s: 60}}}}\n" for n in range(50))
     [(line, said)] = errors_of(f"tenants:\n{good}  b:\n    quotas: {{r: {{limit: true, window_s: 60}}}}\n")
-    assert (line, said) == (103, "Enter a whole number.")
+    assert (line, said) == (103, "Enter a whole number from 0 to 1,000,000,000.")
 
 
 def test_words_other_readers_would_guess_at_stay_words() -> None:

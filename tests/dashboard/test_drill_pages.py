@@ -58,7 +58,7 @@ def test_what_makes_no_sense_is_said_and_what_was_typed_is_kept(log_in, pods):
     answer = begin(log_in("ada"), servers=["pod-1"], minutes="500", reason="A long one, to be sure")
     assert answer.status_code == 422
     page = answer.content.decode()
-    assert "Enter a number from 1 to 60." in page
+    assert "Enter a whole number from 1 to 60." in page
     assert "A long one, to be sure" in page
     assert '<option value="pod-1" selected>' in page
 

@@ -206,6 +206,10 @@ def test_many_tenants_are_shown_then_changed(log_in: Any) -> None:
     [
         ({"what": "suspend"}, "Say whom to change"),
         ({"tier": "pro", "what": "quota", "limit": "x", "quota": "requests"}, "Enter a whole number"),
+        (
+            {"tier": "pro", "what": "scale", "percent": "-5", "quota": "requests"},
+            "Percent: Enter a whole number from 1 to 10,000.",
+        ),
         ({"tier": "pro", "what": "explode"}, "Choose what to do"),
         ({"tier": "pro", "what": "tier", "to_tier": "nowhere"}, "There is no tier"),
         ({"tier": "pro", "what": "remove", "quota": "no such"}, "Use 1 to 64"),
