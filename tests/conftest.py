@@ -60,6 +60,14 @@ def pytest_unconfigure() -> None:
     _session.close()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Continuous integration asks a failed test once more, but never a property: what broke it is a find."""
+    for item in items:
+        if item.get_closest_marker("hypothesis"):
+            item.add_marker(pytest.mark.flaky(reruns=0))
+
+
 if "pytest_django" in sys.modules:
 
     @pytest.fixture(scope="session")
