@@ -7,7 +7,7 @@ memory, and answered with bytes that are already there.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from hmac import compare_digest
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from controlplane.fleet.asking import MAX_BODY_BYTES as QUESTION_BYTES
 from controlplane.fleet.asking import PATH as FLEET_PATH
 from controlplane.gateway import problems
 from controlplane.gateway.fleet import FleetFull
+from controlplane.gateway.heads import Head, Heads
 from controlplane.gateway.holds import read_hold
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.problems import Problem
@@ -29,11 +30,16 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
+#: Status, body and headers.
+Answer = tuple[int, bytes, Headers]
 
 _JSON = (b"content-type", b"application/json")
 _JSON_HEADERS = (_JSON,)
 _PROBLEM = (b"content-type", b"application/problem+json")
 _TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+
+
+Who = TypeVar("Who")
 
 
 class ClientLeft(Exception):
@@ -46,6 +52,9 @@ class GatewayApp:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._metrics = exporter(gateway)
+        self._heads = Heads(gateway.tokens)
+        #: A head that began a beat before: what is known of it, see ``Heads``.
+        self.recall = self._heads.find
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -96,15 +105,28 @@ class GatewayApp:
         await self._respond(send, 200, answer, _JSON_HEADERS)
         gateway.counts.observe(gateway.clock.monotonic() - started)
 
-    def take(self, fields: dict[bytes, bytes], body: bytes) -> tuple[int, bytes, Headers]:
-        """Status, body and headers that answer a beat which is there as a whole, see ``ShortWay``."""
+    def take(self, fields: dict[bytes, bytes], body: bytes, head: bytes) -> Answer:
+        """What answers a beat that is there as a whole, see ``ShortWay``.
+
+        ``head`` is what ``fields`` were read from, byte for byte, or empty where that is not known.
+        """
+        answer = self._taken(self._admit, fields, body)
+        if head and answer[0] == 200:
+            self._heads.keep(head, self._token(fields[b"authorization"]), len(body))
+        return answer
+
+    def take_again(self, head: Head, body: bytes) -> Answer:
+        """The same, of a beat whose head was recalled."""
+        return self._taken(self._admit_again, head, body)
+
+    def _taken(self, admit: Callable[[Who, float], Token], who: Who, body: bytes) -> Answer:
         gateway = self.gateway
         monotonic, counts = gateway.clock.monotonic, gateway.counts
         started = monotonic()
         try:
             if not gateway.ready:
                 raise problems.not_ready("The configuration has not been read yet.")
-            answer = self._answer(self._admit(fields, started), body)
+            answer = self._answer(admit(who, started), body)
         except Problem as problem:
             counts.answers[problem.status] += 1
             return problem.status, problem.document(), (_PROBLEM, *problem.headers)
@@ -118,14 +140,24 @@ class GatewayApp:
         if len(length) > 9 or int(length) > MAX_BODY_BYTES:
             raise problems.too_large()
         token = self._token(fields.get(b"authorization", b""))
-        wait_s = self.gateway.tokens.wait_s(token, now)
-        if wait_s:
-            raise problems.too_many(wait_s)
+        self._pace(token, now)
         content_type = fields.get(b"content-type", b"")
         plain = content_type == b"application/json" or _is_json(content_type)
         if not plain or fields.get(b"content-encoding", b"identity") not in (b"identity", b""):
             raise problems.wrong_media_type()
         return token
+
+    def _admit_again(self, head: Head, now: float) -> Token:
+        """Who asks, where all that time cannot change was looked at before."""
+        if head.token.is_over(self.gateway.clock.wall()):
+            raise problems.unauthorized()
+        self._pace(head.token, now)
+        return head.token
+
+    def _pace(self, token: Token, now: float) -> None:
+        wait_s = self.gateway.tokens.wait_s(token, now)
+        if wait_s:
+            raise problems.too_many(wait_s)
 
     async def _hold(self, scope: Message, receive: Receive, send: Send) -> None:
         """A web process hands over what neither store could take."""

@@ -3,6 +3,8 @@
 from asyncio import Transport
 from typing import Any
 
+from controlplane.gateway.outbox import Outbox
+
 
 class OneWrite:
     """A transport that holds an answer's head until its body is there.
@@ -11,10 +13,12 @@ class OneWrite:
     applications that send both without waiting in between.
     """
 
-    __slots__ = ("_head", "_transport")
+    __slots__ = ("_head", "_outbox", "_transport")
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, outbox: Outbox) -> None:
         self._transport = transport
+        #: Answers that go first.
+        self._outbox = outbox
         self._head = b""
 
     def write(self, data: bytes) -> None:
@@ -23,10 +27,12 @@ class OneWrite:
         elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
             self._head = data
             return
+        self._outbox.send()
         self._transport.write(data)
 
     def close(self) -> None:
         """Also of an answer that was cut short."""
+        self._outbox.send()
         if self._head:
             self._transport.write(self._head)
             self._head = b""

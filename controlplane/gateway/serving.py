@@ -1,9 +1,11 @@
 """How uvicorn serves the gateway."""
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
+from controlplane.gateway.outbox import Outbox
 from controlplane.gateway.short_way import ShortWay
 
 #: Longer than any usual pace, so that a server keeps its connection from beat to beat; uvicorn's
@@ -17,12 +19,12 @@ BACKLOG = 4096
 GRACE_S = 2
 
 
-def uvicorn_config(app: Any, *, http: Any = ShortWay, **tls: Any) -> uvicorn.Config:
+def uvicorn_config(app: Any, *, http: Any = None, **tls: Any) -> uvicorn.Config:
     """How the gateway is served; the benchmark serves its rivals alike, but with uvicorn's own protocol."""
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http=http,
+        http=cast(Any, http or partial(ShortWay, outbox=Outbox())),
         ws="none",
         lifespan="on",
         log_config=None,

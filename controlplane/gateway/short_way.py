@@ -7,13 +7,15 @@ and clients that do not read their answers.
 """
 
 from asyncio import TimerHandle, Transport
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from controlplane.gateway.heads import Head, end_of_head
 from controlplane.gateway.one_write import OneWrite
+from controlplane.gateway.outbox import Outbox
 from fuseboard.contract.sync import SYNC_PATH
 
 #: The second piece of a beat follows the first at once, or is waited for uvicorn's way.
@@ -36,16 +38,29 @@ log = structlog.get_logger(__name__)
 class TakesBeats(Protocol):
     """The application, which is an ASGI application besides."""
 
-    def take(self, fields: dict[bytes, bytes], body: bytes) -> tuple[int, bytes, Headers]:
+    def take(self, fields: dict[bytes, bytes], body: bytes, head: bytes) -> tuple[int, bytes, Headers]:
         """What a whole request to ``SYNC_PATH`` is answered: status, body and further headers."""
+
+    def recall(self, head: bytes) -> Head | None:
+        """What is known of a head, when the same bytes began such a request before."""
+
+    def take_again(self, head: Head, body: bytes) -> tuple[int, bytes, Headers]:
+        """What such a request is answered this time."""
 
 
 class ShortWay(HttpToolsProtocol):
     """uvicorn's own, but for beats, and with an end to every head and every silence."""
 
-    def __init__(self, config: Any, *arguments: Any, **named: Any) -> None:
+    def __init__(self, config: Any, *arguments: Any, outbox: Outbox, **named: Any) -> None:
         super().__init__(config, *arguments, **named)
-        self._take = cast(TakesBeats, config.app).take
+        self._outbox = outbox
+        self._beats = cast(TakesBeats, config.app)
+        #: No request has begun that is not also read to its end.
+        self._between = True
+        #: What was received first of the request that is being read.
+        self._first = b""
+        #: A head that is known and has come whole, and whose body has not.
+        self._head: Head | None = None
         #: A beat's headers by name.
         self._fields: dict[bytes, bytes] = {}
         #: What there is of its body; ``None`` while the request is not a beat.
@@ -59,11 +74,42 @@ class ShortWay(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         self._plain = transport
-        super().connection_made(cast(Transport, OneWrite(transport)))
+        super().connection_made(cast(Transport, OneWrite(transport, self._outbox)))
         self._rested_at = self.loop.time()
         self._watch(self.timeout_keep_alive)
 
     def data_received(self, data: bytes) -> None:
+        if self._between:
+            head = self._head
+            if head is not None:
+                first = self._put_down()
+                if len(data) == head.length:
+                    self._answer_again(head, data)
+                    return
+                data = first + data
+            elif self._is_known(data):
+                return
+            self._first = data
+        self._read(data)
+
+    def _is_known(self, data: bytes) -> bool:
+        """Whether it is a beat with a known head, of one piece or the first of two, and is seen to."""
+        end = end_of_head(data)
+        if not end or self._is_busy() or self.flow.write_paused:
+            return False
+        head = self._beats.recall(data[:end])
+        if head is None:
+            return False
+        if end == len(data) and head.length:
+            self._head, self._first = head, data
+            self._waiting = self.loop.call_later(PATIENCE_S, self._go_on_as_uvicorn)
+        elif end + head.length == len(data):
+            self._answer_again(head, data[end:])
+        else:
+            return False
+        return True
+
+    def _read(self, data: bytes) -> None:
         # That of a request which begins with this piece starts at 0.
         self._head_bytes += len(data)
         # uvicorn stops the timer with every piece and starts one with every answer, which costs a
@@ -82,6 +128,11 @@ class ShortWay(HttpToolsProtocol):
         elif self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self._plain.is_closing():
             self._respond(431, b"", (_CLOSE,))
 
+    def eof_received(self) -> None:
+        # The transport closes itself after this.
+        self._outbox.send()
+        super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
@@ -89,7 +140,7 @@ class ShortWay(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._between = True, 0, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # What follows a body in chunks is no header: a proxy in front has not looked at it.
@@ -110,10 +161,12 @@ class ShortWay(HttpToolsProtocol):
             self._body += body
 
     def on_message_complete(self) -> None:
+        self._between = True
+        first, self._first = self._first, b""
         if self._body is None:
             super().on_message_complete()
         else:
-            self._answer(self._take_body())
+            self._answer(self._take_body(), first)
 
     def timeout_keep_alive_handler(self) -> None:
         if self._is_busy():
@@ -144,13 +197,32 @@ class ShortWay(HttpToolsProtocol):
     def _is_busy(self) -> bool:
         """Whether a request is under way."""
         cycle: RequestResponseCycle | None = self.cycle
-        return self._body is not None or (cycle is not None and not cycle.response_complete)
+        return (
+            self._body is not None
+            or self._head is not None
+            or (cycle is not None and not cycle.response_complete)
+        )
 
     def _go_on_as_uvicorn(self) -> None:
+        if self._head is not None:
+            # Its body is late: it is read like one that nobody knows.
+            first = self._put_down()
+            if not self._plain.is_closing():
+                self._first = first
+                self._read(first)
+            return
         body = self._take_body()
         if not self._plain.is_closing():
             super().on_headers_complete()
             super().on_body(body)
+
+    def _put_down(self) -> bytes:
+        """The head that was waiting for its body, as it came."""
+        self._head, first, self._first = None, self._first, b""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        return first
 
     def _take_body(self) -> bytes:
         """What there is of it, which is nobody's any more."""
@@ -160,15 +232,25 @@ class ShortWay(HttpToolsProtocol):
             self._waiting = None
         return body or b""
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self, body: bytes, first: bytes) -> None:
+        end = end_of_head(first)
+        # What came in other pieces, or with something before or behind it, is not remembered.
+        alone = first.startswith(b"POST ") and first[end:] in (b"", body)
+        head = first[:end] if end and alone else b""
+        self._respond_to(self._beats.take, self._fields, body, head)
+        # Thousands of connections wait for their next beat: none keeps what the collector would look at.
+        self.headers, self._fields = [], _NO_FIELDS
+
+    def _answer_again(self, head: Head, body: bytes) -> None:
+        self._respond_to(self._beats.take_again, head, body)
+
+    def _respond_to(self, take: Callable[..., tuple[int, bytes, Headers]], *given: object) -> None:
         try:
-            status, content, headers = self._take(self._fields, body)
+            status, content, headers = take(*given)
         except Exception:
             log.exception("gateway.beat_failed")
             status, content, headers = 500, b"Internal Server Error", (_TEXT, _CLOSE)
         self._rested_at = self.loop.time()
-        # Thousands of connections wait for their next beat: none keeps what the collector would look at.
-        self.headers, self._fields = [], _NO_FIELDS
         self._respond(status, content, headers)
 
     def _respond(self, status: int, content: bytes, headers: Headers) -> None:
@@ -176,8 +258,9 @@ class ShortWay(HttpToolsProtocol):
         for name, value in headers:
             parts += name, b": ", value, b"\r\n"
         parts += b"\r\n", content
-        self._plain.write(b"".join(parts))
+        self._outbox.put(self._plain, b"".join(parts), self.loop)
         if status != 200 and _CLOSE in headers:
+            self._outbox.send()
             self._plain.close()
 
     def _watch(self, seconds: float) -> None:

@@ -7,9 +7,6 @@ from hmac import compare_digest
 #: Compared against when the selector is unknown, so that both refusals take equally long.
 _NOBODY = sha256(b"").digest()
 
-#: Ways to write the headers of valid tokens (case of the scheme, spaces) that are remembered.
-MOST_PROVEN = 10_000
-
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -21,6 +18,10 @@ class Token:
     environment: str
     #: Unix seconds; ``None`` for never.
     expires_at: float | None = None
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has expired at the unix time ``now``."""
+        return self.expires_at is not None and now >= self.expires_at
 
 
 class Allowance:
@@ -51,31 +52,22 @@ class TokenBook:
         self._burst = burst
         self._tokens: dict[str, Token] = {}
         self._allowances: dict[str, Allowance] = {}
-        #: SHA-256 of a header that was proven -> its token: one hash a beat instead of parsing it again.
-        self._proven: dict[bytes, Token] = {}
+        #: Rises with every change: what was proven by an earlier one is proven no more.
+        self.edition = 0
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def replace(self, tokens: dict[str, Token]) -> None:
         """Take up a new set whole; an allowance outlives a reload."""
+        if tokens == self._tokens:
+            return
         self._tokens = tokens
-        self._proven = {}
+        self.edition += 1
         self._allowances = {name: seen for name, seen in self._allowances.items() if name in tokens}
 
     def check(self, authorization: bytes, now: float) -> Token | None:
         """The token that an ``Authorization`` header proves at the unix time ``now``, or ``None``."""
-        digest = sha256(authorization).digest()
-        token = self._proven.get(digest)
-        if token is None:
-            token = self._prove(authorization)
-            if token is None:
-                return None
-            if len(self._proven) < MOST_PROVEN:
-                self._proven[digest] = token
-        return None if token.expires_at is not None and now >= token.expires_at else token
-
-    def _prove(self, authorization: bytes) -> Token | None:
         scheme, _, credentials = authorization.partition(b" ")
         parts = credentials.strip().split(b"_", 2)
         if scheme.lower() != b"bearer" or len(parts) != 3 or parts[0] != b"fb":
@@ -83,7 +75,7 @@ class TokenBook:
         token = self._tokens.get(parts[1].decode("ascii", "replace"))
         expected = _NOBODY if token is None else token.digest
         proven = compare_digest(sha256(parts[2]).digest(), expected)
-        return token if proven else None
+        return token if proven and token is not None and not token.is_over(now) else None
 
     def wait_s(self, token: Token, now: float) -> float:
         """How long the sender must wait for its next request; 0.0 when it may go on."""

