@@ -34,8 +34,9 @@ CALM_SHARE = 0.6
 #: Rows prepared without letting a beat in between.
 _CHUNK = 50
 
-#: Rows in one statement, so that a fleet met all at once stays far below the statement timeout.
-_BATCH = 1_000
+#: Rows in one statement, so that a fleet met all at once stays far below the statement timeout, and
+#: writing them as one document holds no beat up.
+_BATCH = 250
 
 _FIGURES = """
     INSERT INTO fleet_figures (gateway, environment, at, document) VALUES (%s, %s, now(), %s)
