@@ -6,6 +6,8 @@ from typing import Any
 from django import forms
 
 from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.limits import MAX_WINDOW_S
+from controlplane.policies.validation import Problems
 from fuseboard.contract.words import MAX_LIMIT
 
 SHORTEST_REASON = 8
@@ -26,6 +28,15 @@ def whole(text: str, field: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
         raise InvalidEdit({field: ["Enter a whole number."]})
     return int(text)
+
+
+class WholeField(forms.IntegerField):
+    """A whole number in a range, which every refusal names."""
+
+    def __init__(self, least: int, most: int, *, unit: str = "", **options: Any) -> None:
+        said = f"Enter a whole number{unit} from {least:,} to {most:,}."
+        errors = dict.fromkeys(("invalid", "min_value", "max_value"), said)
+        super().__init__(min_value=least, max_value=most, error_messages=errors, **options)
 
 
 class ReasonField(forms.CharField):
@@ -105,22 +116,11 @@ class QuotaForm(forms.Form):
     """One quota of one tenant."""
 
     quota = forms.CharField(max_length=64)
-    limit = forms.IntegerField(
-        min_value=0, max_value=MAX_LIMIT, error_messages={"invalid": "Enter a whole number."}
-    )
-    window_s = forms.IntegerField(
-        min_value=1, max_value=400 * 86_400, error_messages={"invalid": "Enter a whole number of seconds."}
-    )
-    burst = forms.IntegerField(
-        min_value=1, max_value=MAX_LIMIT, required=False, error_messages={"invalid": "Enter a whole number."}
-    )
+    limit = WholeField(0, MAX_LIMIT)
+    window_s = WholeField(1, MAX_WINDOW_S, unit=" of seconds")
+    burst = WholeField(1, MAX_LIMIT, required=False)
     #: Of a reserved quota, what servers spend without Redis; nothing typed is the fleet's usual.
-    reserved_percent = forms.IntegerField(
-        min_value=0,
-        max_value=100,
-        required=False,
-        error_messages={"invalid": "Enter a whole percentage, or nothing."},
-    )
+    reserved_percent = WholeField(0, 100, required=False)
     #: Whether it only counts; nothing leaves it as it is.
     shadow = forms.ChoiceField(choices=(("", ""), ("yes", "yes"), ("no", "no")), required=False)
     #: When it begins and when it ends, in UTC; empty for at once and never.
@@ -172,23 +172,24 @@ class TemplateForm(forms.Form):
 
     name = forms.CharField(max_length=64, required=False)
     title = forms.CharField(max_length=200, required=False)
-    limit = forms.IntegerField(
-        min_value=0, max_value=MAX_LIMIT, error_messages={"invalid": "Enter a whole number."}
-    )
-    window_s = forms.IntegerField(
-        min_value=1, max_value=400 * 86_400, error_messages={"invalid": "Enter a whole number of seconds."}
-    )
-    burst = forms.IntegerField(
-        min_value=1, max_value=MAX_LIMIT, required=False, error_messages={"invalid": "Enter a whole number."}
-    )
+    limit = WholeField(0, MAX_LIMIT)
+    window_s = WholeField(1, MAX_WINDOW_S, unit=" of seconds")
+    burst = WholeField(1, MAX_LIMIT, required=False)
     algorithm = forms.ChoiceField(choices=ALGORITHMS, initial="token_bucket")
     period = forms.ChoiceField(choices=PERIODS, required=False)
     failure_policy = forms.ChoiceField(choices=WITHOUT_REDIS, initial="local_share")
     shadow = forms.ChoiceField(choices=OVER, initial="no")
-    warn_percent = forms.IntegerField(
-        min_value=0, max_value=100, required=False, error_messages={"invalid": "Enter a whole percentage."}
-    )
+    warn_percent = WholeField(0, 100, required=False)
     reason = ReasonField()
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        problems = Problems()
+        if name:
+            problems.slug("name", name)
+        if problems.errors:
+            raise forms.ValidationError(problems.errors["name"])
+        return name
 
     @classmethod
     def initial_of(cls, row: Any) -> dict[str, Any]:

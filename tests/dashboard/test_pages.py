@@ -193,12 +193,12 @@ def test_a_quota_edit_without_a_script_is_saved_and_shown(log_in):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"limit": "-1"}, "greater than or equal to 0"),
+        ({"limit": "-1"}, "Enter a whole number from 0 to 1,000,000,000."),
         ({"limit": "1.5"}, "Enter a whole number"),
         ({"limit": "NaN"}, "Enter a whole number"),
-        ({"limit": "9" * 30}, "less than or equal to"),
+        ({"limit": "9" * 30}, "Enter a whole number from 0 to 1,000,000,000."),
         ({"limit": ""}, "This field is required"),
-        ({"window_s": "0"}, "greater than or equal to 1"),
+        ({"window_s": "0"}, "Enter a whole number of seconds from 1 to 34,560,000."),
         ({"burst": "many"}, "Enter a whole number"),
         ({"reason": "because"}, "Say why, in 8 characters or more"),
     ],

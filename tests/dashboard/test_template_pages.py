@@ -24,8 +24,9 @@ def page(answer: Any, status: int = 200) -> str:
 
 def test_a_template_is_made_followed_changed_and_forgotten(log_in: Any) -> None:
     client = log_in("ada")
-    said = page(client.post("/templates/new", form(name="standard", limit="x", reason="no")), 422)
-    assert "Enter a whole number." in said
+    said = page(client.post("/templates/new", form(name="no name", limit="x", reason="no")), 422)
+    assert "Enter a whole number from 0 to 1,000,000,000." in said
+    assert "Use 1 to 64 letters" in said
     assert client.post("/templates/new", form(name="standard")).status_code == 302
     assert "There is a template of that name." in page(
         client.post("/templates/new", form(name="standard")), 409
