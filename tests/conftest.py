@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,23 @@ if "pytest_django" in sys.modules:
             )
             for (statement,) in cursor.fetchall():
                 cursor.execute(statement)
+        connection.ops.execute_sql_flush = _patient(connection.ops.execute_sql_flush)  # type: ignore[method-assign]
+
+    def _patient(flush: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
+        """Emptying takes every table for itself, and may meet a page that is still being read for nobody."""
+
+        def again(statements: list[str]) -> None:
+            from django.db import OperationalError
+
+            for _ in range(5):
+                try:
+                    return flush(statements)
+                except OperationalError as error:
+                    if "deadlock detected" not in str(error):
+                        raise
+            return flush(statements)
+
+        return again
 
 
 @pytest.fixture(scope="session")
