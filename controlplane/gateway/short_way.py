@@ -1,7 +1,8 @@
 """Beats answered where they are parsed: without a task, a scope and messages of ASGI for each.
 
 Only a beat that arrives in one piece or two, as clients send head and body, on a connection where
-nothing else is under way, is answered here. Everything else goes uvicorn's way into the same
+nothing else is under way, is answered here; where its head came before, byte for byte, it is not
+even parsed. Everything else goes uvicorn's way into the same
 application: other paths, bodies that take their time, with their deadline, HTTP/1.0, ``Expect``,
 and clients that do not read their answers.
 """
@@ -57,7 +58,7 @@ class ShortWay(HttpToolsProtocol):
         self._beats = cast(TakesBeats, config.app)
         #: No request has begun that is not also read to its end.
         self._between = True
-        #: What was received first of the request that is being read.
+        #: What was received first of the request that is being read, while it may be a beat.
         self._first = b""
         #: A head that is known and has come whole, and whose body has not.
         self._head: Head | None = None
@@ -152,6 +153,7 @@ class ShortWay(HttpToolsProtocol):
         if self._is_beat():
             self._body = b""
         else:
+            self._first = b""
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -211,7 +213,7 @@ class ShortWay(HttpToolsProtocol):
                 self._first = first
                 self._read(first)
             return
-        body = self._take_body()
+        body, self._first = self._take_body(), b""
         if not self._plain.is_closing():
             super().on_headers_complete()
             super().on_body(body)
