@@ -10,6 +10,7 @@ from urllib.parse import quote
 from django.db import connection
 
 from controlplane.policies.models import Change, Environment, Revision, Tenant
+from controlplane.publishing.tasks import sweep_outbox
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 8_000
@@ -57,4 +58,6 @@ def test_killed_while_it_writes_it_leaves_nothing_and_the_next_one_does_it_all(
     assert f"Revision {before + 1}" in said, complained
     assert Tenant.objects.count() == 1 + ROWS
     assert Revision.objects.get(number=before + 1).changed == ROWS
+    # On a busy machine Redis is left to the sweep.
+    sweep_outbox()
     assert record(text_limits, f"c-{ROWS - 1}") is not None
