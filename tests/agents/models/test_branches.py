@@ -13,6 +13,7 @@ from tests.agents.models.machines import breaker_machine, limits_machine
 from tests.agents.models.test_mutants import HUNT, examples
 
 CHANNEL = "branches"
+END = b"that was all"
 BRANCH = re.compile(r"\b(then|else|do)\b")
 
 
@@ -45,8 +46,11 @@ def test_every_branch_is_taken(limits: redis.Redis, monkeypatch: pytest.MonkeyPa
         return script
 
     def drain() -> None:
-        while (message := listener.get_message()) is not None:
-            taken.add(message["data"].decode())
+        limits.publish(CHANNEL, END)
+        # Not by asking until nothing is there: half a message would be an error, and a late one missed.
+        while (message := listener.get_message(timeout=20)) is None or message["data"] != END:
+            if message is not None:
+                taken.add(message["data"].decode())
 
     monkeypatch.setattr(scripts, "read_script", read)
     for example in examples():
