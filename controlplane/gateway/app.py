@@ -112,7 +112,10 @@ class GatewayApp:
         """
         answer = self._taken(self._admit, fields, body)
         if head and answer[0] == 200:
-            self._heads.keep(head, self._token(fields[b"authorization"]), len(body))
+            token = self.gateway.tokens.check(fields[b"authorization"], self.gateway.clock.wall())
+            # It may have expired since it was admitted.
+            if token is not None:
+                self._heads.keep(head, token, len(body))
         return answer
 
     def take_again(self, head: Head, body: bytes) -> Answer:
@@ -243,7 +246,7 @@ class GatewayApp:
             also=gateway.agreed.part(beat, now),
         )
 
-    def _other(self, scope: Message) -> tuple[int, bytes, Headers]:
+    def _other(self, scope: Message) -> Answer:
         path = scope["path"]
         if path not in ("/healthz", "/readyz", "/metrics"):
             raise problems.not_found()

@@ -221,18 +221,19 @@ class ShortWay(HttpToolsProtocol):
     def _put_down(self) -> bytes:
         """The head that was waiting for its body, as it came."""
         self._head, first, self._first = None, self._first, b""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        self._wait_no_longer()
         return first
 
     def _take_body(self) -> bytes:
         """What there is of it, which is nobody's any more."""
         body, self._body = self._body, None
+        self._wait_no_longer()
+        return body or b""
+
+    def _wait_no_longer(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-        return body or b""
 
     def _answer(self, body: bytes, first: bytes) -> None:
         end = end_of_head(first)
