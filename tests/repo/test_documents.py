@@ -14,13 +14,6 @@ TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), r
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
-def test_every_make_command_in_the_documents_exists(document):
-    named = re.findall(r"(?:`|^)make (?:-k )?([a-z][a-z-]*)", document.read_text(), re.MULTILINE)
-    assert named
-    assert set(named) <= TARGETS
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_every_path_and_name_in_the_documents_exists(document):
     """Documents name things instead of linking to them; a name that is gone is a lie."""
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)

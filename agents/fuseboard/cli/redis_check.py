@@ -130,7 +130,7 @@ async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning
             await pubsub.aclose()  # type: ignore[no-untyped-call] # untyped in redis-py
         known = await learn(settings)
     except Misconfigured as error:
-        do = "publish one: any edit on the board does, or 'python manage.py rebuild_redis'"
+        do = f"run 'python manage.py republish {settings.environment}', or edit anything on the dashboard"
         return warn(check, f"{error}: nothing is limited", do), Tuning()
     except (RedisError, OSError, TimeoutError) as error:
         return fail(check, f"cannot be read: {error}", _rights_to_give(settings.environment)), Tuning()

@@ -147,7 +147,7 @@ def expiring_override(telling: Telling) -> str:
     return (
         f"held for {HELD_S} s, all pods refuse after {slowest(held)}, and call again {slowest(let_go)} after "
         f"its end; a quota for {LASTS_S} s after {slowest(raised)}, gone {slowest(back)} after its end; "
-        "fuseboard ended both, and the audit says so"
+        "Fuseboard ended both, and the audit says so"
     )
 
 
