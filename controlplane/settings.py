@@ -147,7 +147,7 @@ TEMPLATES = [
                     _loaders if DEBUG else [("django.template.loaders.cached.Loader", _loaders)],
                 )
             ],
-            "builtins": ["template_partials.templatetags.partials"],
+            "builtins": ["template_partials.templatetags.partials", "dashboard.templatetags.fields"],
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",

@@ -7,15 +7,12 @@ from django import forms
 
 from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.limits import MAX_WINDOW_S
-from controlplane.policies.validation import Problems
+from controlplane.policies.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON, Problems
 from fuseboard.contract.words import MAX_LIMIT
 
-SHORTEST_REASON = 8
 #: Longest time a breaker may be held closed.
 CLOSED_MINUTES = 15
 LONGEST = timedelta(hours=24)
-
-_MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it."
 
 
 def whole(text: str, field: str) -> int:
@@ -43,8 +40,8 @@ class ReasonField(forms.CharField):
     def __init__(self) -> None:
         super().__init__(
             min_length=SHORTEST_REASON,
-            max_length=500,
-            error_messages={"required": _MISSING_REASON, "min_length": _MISSING_REASON},
+            max_length=LONGEST_REASON,
+            error_messages={"required": MISSING_REASON, "min_length": MISSING_REASON},
         )
 
 

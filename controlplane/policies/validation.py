@@ -38,6 +38,7 @@ PLAIN_KEY = (
 
 SHORTEST_REASON = 8
 LONGEST_REASON = 500
+MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it."
 
 
 class Problems:
@@ -105,4 +106,4 @@ class Problems:
         self.text("reason", value, LONGEST_REASON)
         seen = [c for c in value if unicodedata.category(c) != "Cf"] if isinstance(value, str) else []
         if isinstance(value, str) and len("".join(seen).strip()) < SHORTEST_REASON:
-            self.add("reason", f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it.")
+            self.add("reason", MISSING_REASON)

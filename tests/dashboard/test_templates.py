@@ -4,6 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from django.template import Context, Template
+
+from controlplane.policies.validation import LONGEST_REASON, SHORTEST_REASON, Problems
+from dashboard import forms
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "dashboard"
 TEMPLATES = sorted((DASHBOARD / "templates").rglob("*.html"))
@@ -40,3 +44,24 @@ def test_the_script_builds_no_markup_and_no_code_from_text():
 def test_every_form_that_posts_carries_a_token(template):
     forms = re.findall(r"<form[^>]*method=\"post\".*?</form>", template.read_text(), re.DOTALL)
     assert all("{% csrf_token %}" in form for form in forms)
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_no_template_decides_how_long_a_reason_is(template):
+    """``{% reason_length %}`` writes what ``controlplane.validation`` decides."""
+    fields = re.findall(r"<(?:input|textarea)[^>]*\sname=\"reason\"[^>]*", template.read_text())
+    assert all("{% reason_length" in field or 'type="hidden"' in field for field in fields)
+    assert not re.search(r"m(?:in|ax)length=\"\d+\"", "".join(fields))
+
+
+def test_a_reason_has_one_length_everywhere():
+    tag = Template("{% reason_length %} {% reason_length optional=True %}").render(Context())
+    least, most = f'minlength="{SHORTEST_REASON}"', f'maxlength="{LONGEST_REASON}"'
+    assert tag == f"{least} {most} {most}"
+    field = forms.ReasonField()
+    assert (field.min_length, field.max_length) == (SHORTEST_REASON, LONGEST_REASON)
+    problems = Problems()
+    problems.reason("short")
+    assert field.error_messages["min_length"] == problems.errors["reason"][0]
+    page = (DASHBOARD.parent / "docs" / "api.md").read_text()
+    assert f"**reason** of {SHORTEST_REASON} characters or more" in page
