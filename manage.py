@@ -30,7 +30,7 @@ def main():  # type: () -> None
 
     try:
         if command == "demo":
-            from controlplane.demo.premises import premises
+            from controlplane.demo.data_dir import premises
 
             with premises(check=bool({"--check", "--check-all"} & set(sys.argv))):
                 execute_from_command_line(sys.argv)

@@ -13,7 +13,7 @@ from channels.sessions import SessionMiddlewareStack  # noqa: E402
 
 from controlplane import env  # noqa: E402
 from controlplane.accounts.sockets import ClaimsAuthMiddleware, ListedOrigins  # noqa: E402
-from controlplane.api.bodies import BodyLimit  # noqa: E402
+from controlplane.api.http.body_limit import BodyLimit  # noqa: E402
 from dashboard.lifespan import lifespan  # noqa: E402
 from dashboard.routing import websocket_urlpatterns  # noqa: E402
 

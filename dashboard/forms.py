@@ -5,9 +5,9 @@ from typing import Any
 
 from django import forms
 
-from controlplane.policies.errors import InvalidEdit
+from controlplane.errors import InvalidEdit
 from controlplane.policies.limits import MAX_WINDOW_S
-from controlplane.policies.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON, Problems
+from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON, Problems
 from fuseboard.contract.words import MAX_LIMIT
 
 #: Longest time a breaker may be held closed.

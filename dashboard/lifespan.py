@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from controlplane.schedules.standing_in import stand_in
+from controlplane.schedules.worker_backup import stand_in
 from dashboard.hub import hub
 
 Message = MutableMapping[str, Any]

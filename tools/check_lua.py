@@ -26,7 +26,7 @@ def assemble(script: Path) -> tuple[str, list[Origin], set[str]]:
     text, origins, parts = "", [], set()
     for number, line in enumerate(script.read_text().splitlines(keepends=True), start=1):
         if insert := _INSERT.fullmatch(line):
-            source = script.with_name(f"{insert.group(1)}.lua")
+            source = _parts_beside(script) / f"{insert.group(1)}.lua"
             inner, theirs, more = assemble(source)
             text, origins = text + inner, origins + theirs
             parts |= more | {str(source.relative_to(ROOT))}
@@ -34,6 +34,11 @@ def assemble(script: Path) -> tuple[str, list[Origin], set[str]]:
             text += line
             origins.append((str(script.relative_to(ROOT)), number))
     return text, origins, parts
+
+
+def _parts_beside(script: Path) -> Path:
+    """Parts may have parts: all stand in one folder."""
+    return script.parent if script.parent.name == "parts" else script.parent / "parts"
 
 
 def findings(script: Path) -> tuple[set[tuple[Origin, str, str]], set[str]]:

@@ -4,18 +4,18 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from fuseboard.arguments import INVALID, check_actual, check_costs, check_name, check_wait, harmless
-from fuseboard.blocks import Blocks
+from fuseboard.calling.outcomes import judge
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import Mode, Outcome, is_subject
 from fuseboard.decision import Decision, Permit
-from fuseboard.decorators import Neutral
 from fuseboard.errors import Misconfigured, Refused
-from fuseboard.lifetime import Lifetime
-from fuseboard.outcomes import judge
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import NOBODY, Subject
+from fuseboard.surface.arguments import INVALID, check_actual, check_costs, check_name, check_wait, harmless
+from fuseboard.surface.blocks import Blocks
+from fuseboard.surface.decorators import Neutral
+from fuseboard.surface.lifetime import Lifetime
 
 INVALID_TENANT = INVALID
 
@@ -140,7 +140,7 @@ class Agent(Lifetime, Blocks):
         self._tell(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms))
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
-        """Report a call that ended with ``error``, as ``fuseboard.outcomes`` judges it."""
+        """Report a call that ended with ``error``, as ``fuseboard.calling.outcomes`` judges it."""
         outcome, cooldown_ms = (Outcome.NEUTRAL, 0) if isinstance(error, neutral) else judge(error)
         self.report(permit, outcome, cooldown_ms=cooldown_ms)
 

@@ -24,14 +24,14 @@ from typing import Self
 from weakref import WeakSet
 
 from fuseboard.agent import Agent as AsyncAgent
-from fuseboard.arguments import check_wait
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import NOBODY, Subject
-from fuseboard.threads import FromThreads, submit
+from fuseboard.surface.arguments import check_wait
+from fuseboard.surface.threads import FromThreads, submit
 
 __all__ = ["Agent", "from_env"]
 

@@ -40,7 +40,7 @@ class Charge(Struct, frozen=True):
     """What an allowed call was charged, and where: for settling it when its real cost is known."""
 
     domain: str
-    #: A ``fuseboard.admission.demand.Demand``; for the agent alone.
+    #: A ``fuseboard.batching.demand.Demand``; for the agent alone.
     demand: Any
     #: Store time of the admission.
     at_us: int

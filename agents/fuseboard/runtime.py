@@ -13,7 +13,6 @@ from threading import get_ident
 from time import monotonic
 
 from fuseboard.admission import Admission
-from fuseboard.admission.journal import Journal
 from fuseboard.configuration.boot import Keeper, apply_bootstrap, apply_from_disk
 from fuseboard.configuration.disk import Disk
 from fuseboard.configuration.holder import Configuration
@@ -26,6 +25,7 @@ from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.loop_port import LoopPort
 from fuseboard.reporting.sync import SyncThread
 from fuseboard.settings import AgentSettings
+from fuseboard.standalone.journal import Journal
 from fuseboard.store import open_store
 
 logger = logging.getLogger("fuseboard")

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from controlplane.accounts.models import Login, User
 from controlplane.accounts.permissions import role_of
-from controlplane.publishing.revisions import notify
+from controlplane.policies.edits.revise import notify
 
 log = structlog.get_logger(__name__)
 

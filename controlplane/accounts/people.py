@@ -17,9 +17,9 @@ from controlplane.accounts.tickets import issue_link
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.policies.errors import NotFound
+from controlplane.errors import NotFound
 from controlplane.policies.models import Environment
-from controlplane.policies.validation import Problems
+from controlplane.validation import Problems
 
 INVITED = timedelta(days=3)
 #: In ``environment_roles``: no role there, whatever it is elsewhere.

@@ -17,7 +17,7 @@ from controlplane.accounts.models import Ticket, User
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 
 _TEXT = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})", re.ASCII)
 PATH = "/welcome/"

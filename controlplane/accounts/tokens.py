@@ -20,10 +20,10 @@ from controlplane.accounts.models import AgentToken, ApiToken, Role, TokenColumn
 from controlplane.approvals.gate import person_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
+from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
-from controlplane.policies.errors import NotFound
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import notify
+from controlplane.policies.edits.revise import notify
+from controlplane.validation import Problems
 
 CHANNEL = "fuseboard_tokens"
 LONGEST = timedelta(days=366)

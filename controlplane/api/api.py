@@ -6,32 +6,33 @@ from csp.decorators import csp_update
 from django.contrib.auth.decorators import login_required
 from ninja import NinjaAPI, Swagger
 from ninja.openapi.schema import OpenAPISchema
+from ninja.operation import Operation
 
 from controlplane.accounts.permissions import View
-from controlplane.api import (
+from controlplane.api.http.auth import needs
+from controlplane.api.http.idempotency import idempotent
+from controlplane.api.http.openapi import describe
+from controlplane.api.http.parsing import StrictParser, known_query
+from controlplane.api.http.problems import install
+from controlplane.api.routes import (
     audit,
     breakers,
+    change_requests,
     configuration,
     dependencies,
     drills,
+    limit_templates,
     people,
     plans,
-    requests,
     revisions,
     schedules,
     servers,
     subjects,
-    templates,
     tenants,
     tiers,
     tokens,
     usage,
 )
-from controlplane.api.auth import needs
-from controlplane.api.describing import describe
-from controlplane.api.idempotency import idempotent
-from controlplane.api.parsing import StrictParser, known_query
-from controlplane.api.problems import install
 
 
 def _documentation(view: View) -> View:
@@ -40,8 +41,17 @@ def _documentation(view: View) -> View:
     return shown
 
 
+#: What operation ids call a module that has another name now.
+_NAMES_IN_IDS = {"change_requests": "requests", "limit_templates": "templates"}
+
+
 class Described(NinjaAPI):
     """Describes problems, headers and examples as well, which its operations have in common."""
+
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """Generated clients depend on these ids, so moving or renaming a module of ours changes none."""
+        module = operation.view_func.__module__.rpartition(".")[2]
+        return f"controlplane_api_{_NAMES_IN_IDS.get(module, module)}_{operation.view_func.__name__}"
 
     def get_openapi_schema(self, **options: Any) -> OpenAPISchema:
         schema = super().get_openapi_schema(**options)
@@ -62,7 +72,7 @@ api = Described(
     docs_decorator=_documentation,
 )
 install(api)
-requests.install(api)
+change_requests.install(api)
 api.add_decorator(idempotent, mode="operation")
 api.add_decorator(known_query, mode="operation")
 # First: no environment can be of these names.
@@ -73,7 +83,7 @@ for address, router, tag in (
     # Before the tenants: a key may hold slashes, and the longer address must win.
     ("tenants", usage.tenants, "tenants"),
     ("tenants", tenants.router, "tenants"),
-    ("templates", templates.router, "configuration"),
+    ("templates", limit_templates.router, "configuration"),
     ("tiers", tiers.router, "tiers"),
     ("subject-limits", subjects.router, "subject limits"),
     ("dependencies", dependencies.router, "dependencies"),
@@ -86,8 +96,8 @@ for address, router, tag in (
     ("drills", drills.router, "fleet"),
     ("schedules", schedules.router, "configuration"),
     ("revisions", revisions.router, "configuration"),
-    ("requests", requests.router, "change requests"),
-    ("approvals", requests.rule, "change requests"),
+    ("requests", change_requests.router, "change requests"),
+    ("approvals", change_requests.rule, "change requests"),
     ("agent-tokens", tokens.agents, "tokens"),
     ("api-tokens", tokens.programs, "tokens"),
 ):

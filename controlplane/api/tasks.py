@@ -1,6 +1,6 @@
 import structlog
 
-from controlplane.api.idempotency import forget_old_replies
+from controlplane.api.http.idempotency import forget_old_replies
 from controlplane.celery import app
 
 log = structlog.get_logger(__name__)

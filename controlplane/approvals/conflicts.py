@@ -5,8 +5,8 @@ from django.utils import timezone
 
 from controlplane.approvals import gate
 from controlplane.approvals.models import ChangeRequest, ProposedChange
+from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
-from controlplane.policies.errors import EditConflict, InvalidEdit
 from controlplane.policies.fields import different
 from controlplane.policies.models import Change
 from controlplane.policies.state import read_state

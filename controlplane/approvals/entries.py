@@ -3,9 +3,9 @@
 from typing import Any
 
 from controlplane.approvals.models import ChangeRequest
+from controlplane.policies.edits.revise import Revision
 from controlplane.policies.history import Changed, Fields
 from controlplane.policies.models import Dependency, Template, Tenant, Tier
-from controlplane.publishing.revisions import Revision
 
 _ROWS: dict[str, tuple[type[Any], str]] = {
     "tenant": (Tenant, "key"),

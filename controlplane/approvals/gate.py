@@ -1,6 +1,6 @@
 """Where every edit passes: what needs approval becomes a change request here, and no revision.
 
-``controlplane.publishing.revisions.revise`` asks before it commits, so that no edit can go round
+``controlplane.policies.edits.revise.revise`` asks before it commits, so that no edit can go round
 it. An edit that waits was made whole inside its transaction, checked by everything that checks
 edits, and taken back; what it had changed is what the request keeps.
 """
@@ -21,7 +21,7 @@ from controlplane.accounts.permissions import may
 from controlplane.approvals.models import PENDING, ChangeRequest, ProposedChange, RequestState, Rule
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.policies.errors import EditError, InvalidEdit
+from controlplane.errors import EditError, InvalidEdit
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, Fields, as_document, encode, in_parts
 

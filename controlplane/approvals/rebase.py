@@ -3,17 +3,17 @@
 from django.db import DataError, IntegrityError, transaction
 
 from controlplane.approvals import gate
+from controlplane.approvals.change_requests import pending
 from controlplane.approvals.models import ChangeRequest
-from controlplane.approvals.requests import pending
 from controlplane.audit.actor import Actor
+from controlplane.errors import InvalidEdit
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.edits.rollback import changes_back
 from controlplane.policies.edits.write_changes import write_changes
-from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, Fields
 from controlplane.policies.plans import difference, plan_from_document
 from controlplane.policies.state import State, read_state
-from controlplane.publishing.revisions import revise
 
 
 def rebase(*, environment: str, request: int, actor: Actor) -> ChangeRequest:

@@ -10,10 +10,10 @@ from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest, R
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import record
+from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
-from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.models import Environment
-from controlplane.policies.validation import Problems
+from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
 

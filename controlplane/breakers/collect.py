@@ -8,9 +8,9 @@ import structlog
 from django.db import transaction
 
 from controlplane.breakers.models import StreamPosition, Transition
+from controlplane.policies.edits.revise import notify
 from controlplane.policies.models import Dependency
-from controlplane.publishing.revisions import notify
-from controlplane.publishing.store import PATIENT_S, limits
+from controlplane.redis.scripts import PATIENT_S, limits
 from fuseboard.contract import keys
 from fuseboard.contract.words import BreakerState
 

@@ -12,13 +12,13 @@ from django.utils import timezone
 from prometheus_client import Counter
 
 from controlplane.audit.models import Entry
-from controlplane.breakers.emergency import adopt
 from controlplane.breakers.models import Override
+from controlplane.breakers.override_in_redis import adopt
 from controlplane.breakers.script import apply
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency
 from controlplane.publishing.models import OutboxEntry
-from controlplane.publishing.store import PROMPT_S, limits
+from controlplane.redis.scripts import PROMPT_S, limits
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import StoredOverride, parse_override
 from fuseboard.contract.words import OverrideMode

@@ -9,10 +9,10 @@ from django.utils import timezone
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.breakers.enforce import enforce_promptly
 from controlplane.breakers.models import Override
-from controlplane.policies.errors import NotFound
+from controlplane.errors import NotFound
+from controlplane.policies.edits.revise import Revision, revise
 from controlplane.policies.models import Dependency, Environment
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import Revision, revise
+from controlplane.validation import Problems
 from fuseboard.contract.words import OverrideMode
 
 LONGEST = timedelta(hours=24)

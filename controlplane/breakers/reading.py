@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import redis
 
-from controlplane.publishing.store import PROMPT_S, limits
+from controlplane.redis.scripts import PROMPT_S, limits
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 

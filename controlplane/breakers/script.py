@@ -2,7 +2,7 @@ from pathlib import Path
 
 import redis
 
-from controlplane.publishing.store import Script
+from controlplane.redis.scripts import Script
 from fuseboard.contract import keys
 
 APPLY_OVERRIDE = Script(Path(__file__).parent / "lua" / "apply_override.lua")

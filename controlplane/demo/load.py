@@ -18,7 +18,7 @@ import msgspec
 import uvicorn
 from fastapi import FastAPI, Response
 
-from controlplane.demo.cast import DEPENDENCIES, STRANGER, TENANTS
+from controlplane.demo.scenario import DEPENDENCIES, STRANGER, TENANTS
 
 #: Calls under way per pod; more are dropped.
 MOST_AT_ONCE = 60

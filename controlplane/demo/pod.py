@@ -18,7 +18,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.middleware.base import RequestResponseEndpoint
 
 import fuseboard
-from controlplane.demo.cast import DEPENDENCIES
+from controlplane.demo.scenario import DEPENDENCIES
 from fuseboard.integrations.asgi import FuseboardMiddleware
 from fuseboard.integrations.httpx import GuardedTransport
 

@@ -16,7 +16,7 @@ from controlplane.accounts.models import AgentToken, Role, User
 from controlplane.accounts.tokens import create_agent_token, revoke_token
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
-from controlplane.demo import cast
+from controlplane.demo import scenario
 from controlplane.embedded.servers import PROJECT
 from controlplane.policies import edits
 from controlplane.policies.models import Dependency
@@ -40,7 +40,7 @@ class Seeded:
 
 def seed() -> Seeded:
     """Bring the database to what the demo needs."""
-    if not Dependency.objects.filter(environment=ENVIRONMENT, name=cast.FLAKY).exists():
+    if not Dependency.objects.filter(environment=ENVIRONMENT, name=scenario.FLAKY).exists():
         with transaction.atomic():
             _configuration()
     return Seeded(logins=_people(), agent_token=_token())
@@ -48,36 +48,36 @@ def seed() -> Seeded:
 
 def _configuration() -> None:
     edits.create_environment(environment=ENVIRONMENT, reason=_REASON, actor=DIRECTOR)
-    edits.set_tuning(environment=ENVIRONMENT, tuning=cast.TUNING, reason=_REASON, actor=DIRECTOR)
-    for tier, quota in cast.TIERS.items():
+    edits.set_tuning(environment=ENVIRONMENT, tuning=scenario.TUNING, reason=_REASON, actor=DIRECTOR)
+    for tier, quota in scenario.TIERS.items():
         edits.set_tier_quota(
             environment=ENVIRONMENT,
             tier=tier,
-            quota=cast.QUOTA,
+            quota=scenario.QUOTA,
             expected_version=None,
             reason=_REASON,
             actor=DIRECTOR,
             **asdict(quota),
         )
-    tenants = [(tenant.key, tenant.tier, tenant.title) for tenant in cast.TENANTS]
+    tenants = [(tenant.key, tenant.tier, tenant.title) for tenant in scenario.TENANTS]
     edits.create_tenants(
-        environment=ENVIRONMENT, tenants=[*tenants, *cast.RESERVED], reason=_REASON, actor=DIRECTOR
+        environment=ENVIRONMENT, tenants=[*tenants, *scenario.RESERVED], reason=_REASON, actor=DIRECTOR
     )
     edits.set_tenant_quota(
         environment=ENVIRONMENT,
-        tenant=cast.STORYTELLER,
-        quota=cast.QUOTA,
+        tenant=scenario.STORYTELLER,
+        quota=scenario.QUOTA,
         expected_version=None,
         reason=_REASON,
         actor=DIRECTOR,
-        **asdict(cast.UNLIMITED),
+        **asdict(scenario.UNLIMITED),
     )
     _runbooks()
-    for dependency in cast.DEPENDENCIES:
+    for dependency in scenario.DEPENDENCIES:
         _dependency(dependency)
 
 
-def _dependency(played: cast.Dependency) -> None:
+def _dependency(played: scenario.Dependency) -> None:
     edits.create_dependency(
         environment=ENVIRONMENT,
         dependency=played.name,

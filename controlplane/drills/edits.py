@@ -13,11 +13,11 @@ from django.utils import timezone
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.drills.models import Drill
+from controlplane.errors import NotFound
 from controlplane.fleet.live import LIVE_STATES
 from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
-from controlplane.policies.errors import NotFound
-from controlplane.policies.validation import Problems
+from controlplane.validation import Problems
 from fuseboard.contract.words import DrillKind
 
 LONGEST_MINUTES = 60

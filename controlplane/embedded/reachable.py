@@ -7,7 +7,7 @@ import psycopg
 import redis
 
 from controlplane.embedded.servers import configured
-from controlplane.publishing.clients import connect
+from controlplane.redis.clients import connect
 from fuseboard.contract.store_url import StoreUrl
 
 _PATIENCE_S = 3

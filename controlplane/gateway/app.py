@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controlplane.breakers.handed import MAX_BODY_BYTES as HOLD_BYTES
-from controlplane.breakers.handed import PATH
-from controlplane.fleet.asking import MAX_BODY_BYTES as QUESTION_BYTES
-from controlplane.fleet.asking import PATH as FLEET_PATH
-from controlplane.gateway import problems
-from controlplane.gateway.fleet import FleetFull
-from controlplane.gateway.heads import Head, Heads
-from controlplane.gateway.holds import read_hold
+from controlplane.breakers.override_in_gateways import MAX_BODY_BYTES as HOLD_BYTES
+from controlplane.breakers.override_in_gateways import PATH
+from controlplane.fleet.status_client import MAX_BODY_BYTES as QUESTION_BYTES
+from controlplane.fleet.status_client import PATH as FLEET_PATH
+from controlplane.gateway.answers.overrides import read_hold
 from controlplane.gateway.metrics import exporter
-from controlplane.gateway.problems import Problem
 from controlplane.gateway.process import Gateway
-from controlplane.gateway.telling import read_question
-from controlplane.gateway.tokens import Token
+from controlplane.gateway.servers.fleet import FleetFull
+from controlplane.gateway.servers.status_answers import read_question
+from controlplane.gateway.wire import problems
+from controlplane.gateway.wire.known_heads import Head, Heads
+from controlplane.gateway.wire.problems import Problem
+from controlplane.gateway.wire.tokens import Token
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH, decode_request
 
 Message = MutableMapping[str, Any]

@@ -7,24 +7,24 @@ from collections.abc import Awaitable, Callable
 import structlog
 from msgspec import DecodeError
 
-from controlplane.breakers.handed import HandedHold
-from controlplane.gateway import problems
-from controlplane.gateway.adoption import known_server_of
-from controlplane.gateway.agreed import Agreed
-from controlplane.gateway.beats import Names
+from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.gateway.answers.configuration import Configuration, Loaded, Refused
+from controlplane.gateway.answers.overrides import Holds
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.configuration import Configuration, Loaded, Refused
-from controlplane.gateway.fleet import Fleet
-from controlplane.gateway.flush import Flusher
-from controlplane.gateway.holds import Holds
-from controlplane.gateway.loading import Reading
 from controlplane.gateway.metrics import Counts
-from controlplane.gateway.peers import Peers
-from controlplane.gateway.readers import Readers
-from controlplane.gateway.refresh import Refresher
+from controlplane.gateway.postgres.adoption import known_server_of
+from controlplane.gateway.postgres.coordination import Agreed
+from controlplane.gateway.postgres.flush import Flusher
+from controlplane.gateway.postgres.loading import Reading
+from controlplane.gateway.postgres.peers import Peers
+from controlplane.gateway.postgres.refresh import Refresher
+from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.status_answers import Teller
 from controlplane.gateway.settings import GatewaySettings
-from controlplane.gateway.telling import Teller
-from controlplane.gateway.tokens import TokenBook
+from controlplane.gateway.wire import problems
+from controlplane.gateway.wire.beat_names import Names
+from controlplane.gateway.wire.body_deadlines import Readers
+from controlplane.gateway.wire.tokens import TokenBook
 from fuseboard.contract.policy import PolicyError
 
 SWEEP_S = 1.0

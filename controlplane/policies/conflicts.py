@@ -1,8 +1,8 @@
 """Two people, one thing: the second is told what the first has changed."""
 
 from controlplane.audit.models import Entry
+from controlplane.errors import EditConflict
 from controlplane.policies.document import environment_of
-from controlplane.policies.errors import EditConflict
 from controlplane.policies.fields import Fields, different
 from controlplane.policies.history import changed_since, first_recorded
 

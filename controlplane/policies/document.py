@@ -9,7 +9,7 @@ from django.contrib.postgres.aggregates import StringAgg
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from controlplane.breakers.models import Override as OverrideRow
-from controlplane.policies.errors import NotFound
+from controlplane.errors import NotFound
 from controlplane.policies.limits import OPTIONAL, LimitColumns, QuotaColumns
 from controlplane.policies.models import (
     BREAKER_RANGES,

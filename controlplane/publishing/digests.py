@@ -10,11 +10,11 @@ from pathlib import Path
 import structlog
 
 from controlplane.audit.actor import FUSEBOARD
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.models import Tenant
 from controlplane.publishing.publish import read_head, write_buckets
-from controlplane.publishing.revisions import revise
 from controlplane.publishing.snapshot import Snapshot, encode_tenants, take_snapshot
-from controlplane.publishing.store import PATIENT_S, Script, limits
+from controlplane.redis.scripts import PATIENT_S, Script, limits
 from fuseboard.contract import keys
 
 log = structlog.get_logger(__name__)

@@ -22,7 +22,7 @@ from prometheus_client import Counter
 
 from controlplane.publishing.models import Ahead, OutboxEntry
 from controlplane.publishing.snapshot import Snapshot, encode_tenants, take_snapshot
-from controlplane.publishing.store import PATIENT_S, PROMPT_S, Script, limits
+from controlplane.redis.scripts import PATIENT_S, PROMPT_S, Script, limits
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead, hash_of
 from fuseboard.contract.sync import Nudge, encode

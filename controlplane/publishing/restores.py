@@ -7,11 +7,11 @@ from django.db.models.functions import Greatest
 from controlplane.audit.actor import Actor
 from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.publishing.publish import NOTE_AHEAD, read_head
-from controlplane.publishing.revisions import revise
-from controlplane.publishing.store import PATIENT_S, limits
+from controlplane.redis.scripts import PATIENT_S, limits
 from fuseboard.contract.policy import ConfigHead
 
 

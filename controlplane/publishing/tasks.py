@@ -13,7 +13,7 @@ from controlplane.policies.models import Environment
 from controlplane.publishing.digests import reconcile_tenants
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import PublishError, failures, publish_head, read_head
-from controlplane.publishing.store import PATIENT_S, limits
+from controlplane.redis.scripts import PATIENT_S, limits
 
 log = structlog.get_logger(__name__)
 

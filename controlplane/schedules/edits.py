@@ -11,11 +11,11 @@ from controlplane.approvals import gate
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.plans import difference, plan_from_document
 from controlplane.policies.plans.difference import summary
-from controlplane.policies.validation import Problems
 from controlplane.schedules.models import Schedule, ScheduleState
+from controlplane.validation import Problems
 
 #: As far ahead as anybody means it.
 LONGEST = timedelta(days=400)

@@ -8,8 +8,8 @@ from typing import Any
 
 import redis
 
-from controlplane.breakers import emergency
-from controlplane.fleet import asking
+from controlplane.breakers import override_in_redis
+from controlplane.fleet import status_client
 from dashboard.live.facts import BreakerSeen, Dependency, Facts, Override, Server
 
 #: Servers confirm a hold within a few beats; one that none confirms after so long is in force no more.
@@ -21,7 +21,7 @@ UNTOLD = "made while Postgres is away; who and why is in the audit when it is ba
 
 def without_postgres(known: Facts, *, fresh: bool = False) -> Facts:
     """What was known, as of now. Blocking, for as long as a gateway may take to answer."""
-    told = asking.ask(known.environment, fresh=fresh)
+    told = status_client.ask(known.environment, fresh=fresh)
     notes = _notes(known.environment) | told.holds
     now = time.time()
     if not told.answered:
@@ -97,7 +97,7 @@ def _notes(environment: str) -> dict[str, Any]:
     until, notes = _asked.get(environment, (0.0, {}))
     if time.monotonic() >= until:
         try:
-            notes = emergency.noted(environment)
+            notes = override_in_redis.noted(environment)
         except redis.RedisError:
             _asked[environment] = time.monotonic() + _DOUBT_S, notes
     return dict(notes)

@@ -4,7 +4,7 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from controlplane.policies.validation import LONGEST_REASON, SHORTEST_REASON
+from controlplane.validation import LONGEST_REASON, SHORTEST_REASON
 
 register = template.Library()
 

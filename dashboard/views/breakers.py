@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from controlplane.accounts.permissions import require_role
 from controlplane.breakers import overrides
-from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import OverrideForm
 from dashboard.hub import hub
 from dashboard.live.breakers import Breaker

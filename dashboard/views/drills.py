@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import SHOWN, require
 from controlplane.drills.edits import LONGEST_MINUTES, Chosen, begin_drill, end_drill, under_way
 from controlplane.drills.models import Drill
-from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of

@@ -10,7 +10,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require
-from controlplane.policies.errors import InvalidEdit
+from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Draft
 from controlplane.policies.plans import MAX_BYTES, MAX_ROWS, drafting, export_csv, export_plan
 from controlplane.policies.plans.difference import summary

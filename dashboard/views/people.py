@@ -14,7 +14,7 @@ from controlplane.accounts import people as edits
 from controlplane.accounts import tickets
 from controlplane.accounts.models import Login, Role, User
 from controlplane.accounts.permissions import require
-from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.policies.errors import EditConflict
+from controlplane.errors import EditConflict
 from dashboard.forms import QuotaForm
 from dashboard.live.tenant import QuotaRow
 

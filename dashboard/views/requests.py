@@ -10,10 +10,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
-from controlplane.approvals import conflicts, gate, requests, rules
+from controlplane.approvals import change_requests, conflicts, gate, rules
 from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest
 from controlplane.approvals.rebase import rebase
-from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.fields import limit_fields
 from controlplane.policies.models import Tenant, TierQuota
 from dashboard.hub import hub
@@ -45,7 +45,7 @@ _DONE = {
 
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
-def change_requests(request: HttpRequest) -> HttpResponseBase:
+def list_requests(request: HttpRequest) -> HttpResponseBase:
     """What waits, what became of the others, and how many approvals are needed."""
     if request.method == "POST":
         return require("set_approvals")(_set_rule)(request)
@@ -86,20 +86,20 @@ def _act(request: HttpRequest, number: int, act: str) -> HttpResponse:
     try:
         if act == "approve":
             seen = int(version) if version.isascii() and version.isdigit() and len(version) < 10 else 0
-            requests.approve(expected_version=seen, note=typed.get("reason", ""), **given)
+            change_requests.approve(expected_version=seen, note=typed.get("reason", ""), **given)
         elif act == "rebase":
             rebase(**given)
         elif act == "apply":
-            row = requests.apply(**given)
+            row = change_requests.apply(**given)
             return _applied(request, row)
         else:
-            end = requests.reject if act == "reject" else requests.withdraw
+            end = change_requests.reject if act == "reject" else change_requests.withdraw
             end(reason=typed.get("reason", ""), **given)
     except NotFound:
         return _page(request, number)
     except InvalidEdit as error:
         return _page(request, number, errors=error.errors, status=422)
-    except requests.NotYours as error:
+    except change_requests.NotYours as error:
         return _page(request, number, errors={"": [str(error)]}, status=403)
     except EditConflict as conflict:
         return _page(request, number, conflict=conflict, status=409)

@@ -11,9 +11,9 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
 from controlplane.approvals.models import ChangeRequest
+from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies import edits
 from controlplane.policies.edits.rollback import changes_back
-from controlplane.policies.errors import EditConflict, InvalidEdit
 from controlplane.policies.fields import Fields, different
 from controlplane.policies.history import first_recorded
 from controlplane.policies.models import Environment, Revision

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts import tokens as edits
 from controlplane.accounts.models import AgentToken, ApiToken, Role
 from controlplane.accounts.permissions import may, require
-from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of

@@ -12,9 +12,9 @@ import redis
 from django.http import HttpRequest
 from django.utils import timezone
 
-from controlplane.breakers import emergency, handed
-from controlplane.fleet import asking
-from controlplane.policies.errors import InvalidEdit
+from controlplane.breakers import override_in_gateways, override_in_redis
+from controlplane.errors import InvalidEdit
+from controlplane.fleet import status_client
 from dashboard.forms import OverrideForm
 from dashboard.hub import hub
 from dashboard.live.told import confirming, without_postgres
@@ -35,9 +35,9 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
     data = form.cleaned_data
     try:
         if data["act"] == "forced_open":
-            expires_at = _earlier(data["expires_at"], emergency.LONGEST)
+            expires_at = _earlier(data["expires_at"], override_in_redis.LONGEST)
             try:
-                emergency.hold_open_without_postgres(
+                override_in_redis.hold_open_without_postgres(
                     environment="production",
                     dependency=name,
                     reason=data["reason"],
@@ -56,7 +56,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
         if data.get("confirm", "").strip() != name:
             raise InvalidEdit({"confirm": [f"Postgres is away. Type {name} to reset it all the same."]})
         _refuse_what_gateways_hold(name)
-        emergency.reset_without_postgres(
+        override_in_redis.reset_without_postgres(
             environment="production", dependency=name, reason=data["reason"], actor=actor_of(request)
         )
     except redis.RedisError as error:
@@ -68,7 +68,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
 
 def _refuse_what_gateways_hold(name: str) -> None:
     """A hold made while Redis was away, too: gateways serve it until its time, whatever Redis says now."""
-    hold = asking.ask("production", fresh=True).holds.get(name)
+    hold = status_client.ask("production", fresh=True).holds.get(name)
     if hold is not None:
         until = datetime.fromtimestamp(hold["expires_at_us"] / 1_000_000, UTC)
         raise InvalidEdit(
@@ -82,16 +82,16 @@ def _refuse_what_gateways_hold(name: str) -> None:
 
 def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: redis.RedisError) -> str:
     """Hold it open through the gateways alone."""
-    expires_at = _earlier(data["expires_at"], handed.LONGEST)
+    expires_at = _earlier(data["expires_at"], override_in_gateways.LONGEST)
     try:
-        took, there = handed.hand_over(
+        took, there = override_in_gateways.hand_over(
             environment="production",
             dependency=name,
             reason=data["reason"],
             expires_at=expires_at,
             actor=actor_of(request),
         )
-    except handed.NotHanded as refusal:
+    except override_in_gateways.NotHanded as refusal:
         raise InvalidEdit(
             {"act": [f"Neither Postgres nor Redis answers, so nothing was done ({error}; {refusal})."]}
         ) from refusal

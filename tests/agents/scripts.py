@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import redis
 
-from fuseboard.admission.demand import RuleBook, rule_of
-from fuseboard.admission.question import decode_reply
+from fuseboard.batching.demand import RuleBook, rule_of
+from fuseboard.batching.question import decode_reply
 from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.store.scripts import Script, read_script

@@ -21,7 +21,7 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard import AgentSettings, Misconfigured, Mode, Reason, Refused, blocking
 from fuseboard.contract.policy import Dependency, Limit, Tier
 from fuseboard.contract.words import Algorithm, FailurePolicy
-from fuseboard.threads import submit
+from fuseboard.surface.threads import submit
 from tests.agents.gateways import gateway_running
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, PATIENT, POLICY

@@ -16,7 +16,7 @@ import redis
 from controlplane.embedded.valkey import Valkey
 from fuseboard import AgentSettings, Refused, Subject, blocking
 from fuseboard.cli import main
-from fuseboard.cli.findings import Level, clock_finding
+from fuseboard.cli.doctor.findings import Level, clock_finding
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Limit, Override, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension, OverrideMode, Period

@@ -13,7 +13,7 @@ import pytest
 from fuseboard.cli import main
 from fuseboard.cli.ctl import client as ctl_client
 from fuseboard.cli.ctl.breakers import duration
-from fuseboard.cli.ctl.failing import Exit
+from fuseboard.cli.ctl.exits import Exit
 
 TOKEN = "fb_0123456789abcdef_" + "5" * 64
 TRIP = ["ctl", "trip", "payments-api", "--for", "10m", "--reason", "vendor is down"]

@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from fuseboard import AgentSettings, blocking
+from fuseboard.calling.outcomes import outcome_of_exception
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.integrations.httpx import BlockingGuardedTransport, CallRefused, GuardedTransport
-from fuseboard.outcomes import outcome_of_exception
 from tests.agents.published import publish
 from tests.agents.servers import POLICY, until
 

@@ -11,14 +11,14 @@ import pytest
 import redis
 
 from controlplane.embedded.valkey import Valkey
-from fuseboard.admission.demand import Demand, LimitRef
-from fuseboard.admission.journal import Journal
-from fuseboard.admission.offline import OfflineCounts
+from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Policy, Tuning
 from fuseboard.contract.words import FailurePolicy, Mode
 from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
+from fuseboard.standalone.journal import Journal
+from fuseboard.standalone.offline import OfflineCounts
 from tests.agents.servers import POLICY, REQUESTS, Server, configured, give, running, until
 
 QUOTA = keys.tenant_quota("production", "acme", "requests")

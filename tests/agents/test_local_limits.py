@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuseboard.admission import local_limits
-from fuseboard.admission.demand import Demand, LimitRef, rule_of
-from fuseboard.admission.local_limits import LocalLimits
-from fuseboard.admission.reserved import ReservedShare
+from fuseboard.batching.demand import Demand, LimitRef, rule_of
 from fuseboard.contract.policy import Limit, Tuning
 from fuseboard.contract.shares import ShareLease, reserved_calls, settled_limit
 from fuseboard.contract.words import Algorithm, FailurePolicy, Period
+from fuseboard.standalone import local_limits
+from fuseboard.standalone.local_limits import LocalLimits
+from fuseboard.standalone.reserved_share import ReservedShare
 
 VENDOR = Limit(
     name="vendor",

@@ -11,10 +11,10 @@ import pytest
 import redis
 
 from fuseboard import Agent, AgentSettings, Misconfigured, Mode, Outcome, Reason, Refused, Subject
+from fuseboard.calling.outcomes import judge, retry_after_ms
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Limit, Tier
 from fuseboard.contract.words import Algorithm, Dimension, Period
-from fuseboard.outcomes import judge, retry_after_ms
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY, TUNING, until
 

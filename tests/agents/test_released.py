@@ -102,7 +102,7 @@ async def test_a_hold_through_redis_alone_is_told_and_outlives_redis(valkey: Val
 async def test_a_lost_message_costs_time_only(
     server: Server, limits: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fuseboard.admission.released.LOOK_S", 0.05)
+    monkeypatch.setattr("fuseboard.breaker.ended_overrides.LOOK_S", 0.05)
     await looked(server)
     limits.set(OVERRIDE, "none 0 9")
     await until(lambda: held(server) is None)

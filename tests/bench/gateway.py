@@ -51,7 +51,7 @@ def serve_bare():
     import uvicorn
 
     sys.path.insert(0, str(PROJECT))
-    from controlplane.gateway.serving import BACKLOG, uvicorn_config
+    from controlplane.gateway.wire.serving import BACKLOG, uvicorn_config
 
     with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listener:
         say(f"Serving http://127.0.0.1:{listener.getsockname()[1]}/")

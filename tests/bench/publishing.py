@@ -56,7 +56,7 @@ def size_of(store):
 def measure_publishing(bars):
     from controlplane.publishing.digests import reconcile_tenants
     from controlplane.publishing.publish import publish_head
-    from controlplane.publishing.store import PATIENT_S, limits
+    from controlplane.redis.scripts import PATIENT_S, limits
 
     store = limits(deadline_s=PATIENT_S)
     ours, naive = [], []
@@ -108,7 +108,7 @@ def measure_pages(bars, keys):
 def measure_edits(bars, keys):
     """From the call of the edit function until a subscriber of Redis hears of its revision."""
     from controlplane.policies import edits
-    from controlplane.publishing.store import limits
+    from controlplane.redis.scripts import limits
     from fuseboard.contract import keys as names
     from fuseboard.contract.sync import decode_nudge
 

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import msgspec
 
+from controlplane.gateway.answers.configuration import Configuration, Loaded
 from controlplane.gateway.app import GatewayApp
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.configuration import Configuration, Loaded
 from controlplane.gateway.process import Gateway
 from controlplane.gateway.settings import GatewaySettings
-from controlplane.gateway.tokens import Token
+from controlplane.gateway.wire.tokens import Token
 from fuseboard.contract.policy import (
     ConfigHead,
     Dependency,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.api import bodies
-from controlplane.api.bodies import MOST, MOST_OF_PLAN, BodyLimit
+from controlplane.api.http import body_limit
+from controlplane.api.http.body_limit import MOST, MOST_OF_PLAN, BodyLimit
 
 
 async def reader(scope: Any, receive: Any, send: Any) -> None:
@@ -80,7 +80,7 @@ async def test_plans_may_be_larger(path: str) -> None:
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "WITHIN_S", 0.05)
+    monkeypatch.setattr(body_limit, "WITHIN_S", 0.05)
     status, body = await ask([b"{"], stalls=True)
     assert (status, json.loads(body)["status"]) == (408, 408)
 
@@ -88,7 +88,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
 async def test_waiting_for_the_caller_to_leave_takes_as_long_as_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bodies, "WITHIN_S", 0.05)
+    monkeypatch.setattr(body_limit, "WITHIN_S", 0.05)
     left = asyncio.Event()
     messages = [{"type": "http.request", "body": b"{}", "more_body": False}]
 

@@ -155,7 +155,7 @@ def test_the_audit_is_filtered_and_exported(admin: Any, monkeypatch: pytest.Monk
     assert found("target=acme&kind=tenant") == {"tenant.created", "tenant.suspended"}
     assert found("actor=token+test+admin&action=tenant.suspended") == {"tenant.suspended"}
     assert found("since=2999-01-01T00:00:00Z") == set()
-    monkeypatch.setattr("controlplane.api.audit._EXPORTED", 3)
+    monkeypatch.setattr("controlplane.api.routes.audit._EXPORTED", 3)
     whole, address = [], "audit/export"
     while address:
         answer = admin("GET", address)
@@ -252,7 +252,7 @@ def test_an_edit_that_was_made_is_answered_whatever_publishing_does(
     def fail(*_: Any) -> None:
         raise RuntimeError("something nobody thought of")
 
-    monkeypatch.setattr("controlplane.publishing.revisions.publish_promptly", fail)
+    monkeypatch.setattr("controlplane.policies.edits.revise.publish_promptly", fail)
     monkeypatch.setattr("controlplane.breakers.overrides.enforce_promptly", fail)
     admin("POST", "breakers/openai/hold", {"mode": "forced_open", "expires_in_s": 60, **WHY})
     assert admin("GET", "overrides?in_force=true").json()[0]["mode"] == "forced_open"

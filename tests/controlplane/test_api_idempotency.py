@@ -9,7 +9,7 @@ from django.db import close_old_connections, connection, connections, transactio
 from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken
-from controlplane.api import idempotency
+from controlplane.api.http import idempotency
 from controlplane.api.models import KeptReply
 from controlplane.audit.models import Entry
 from controlplane.policies.models import Environment, TenantQuota

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from controlplane.audit.models import Entry
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies import edits
 from controlplane.policies.edits import TenantChange, TenantFilter
 from controlplane.policies.effective import effective
-from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Environment, Tenant
 from controlplane.policies.plans import apply_plan, plan_from_document
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from controlplane.gateway.configuration import MOST_LISTED, Configuration, Loaded
+from controlplane.gateway.answers.configuration import MOST_LISTED, Configuration, Loaded
 from controlplane.publishing import publish
 from controlplane.publishing.snapshot import Snapshot
 from fuseboard.configuration.holder import Configuration as Held

@@ -8,8 +8,8 @@ from django.utils import timezone
 from controlplane.audit.models import Entry
 from controlplane.drills.edits import Chosen, begin_drill, end_drill, under_way
 from controlplane.drills.models import Drill
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.models import Server
-from controlplane.policies.errors import InvalidEdit, NotFound
 from fuseboard.contract.words import DrillKind
 from tests.controlplane.calling import API, send, token_of
 from tests.controlplane.test_gateway_agreed import answered, gateways, token  # noqa: F401 - fixtures

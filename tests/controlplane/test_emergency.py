@@ -7,11 +7,11 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
-from controlplane.breakers.emergency import hold_open_without_postgres, reset_without_postgres
 from controlplane.breakers.enforce import enforce
 from controlplane.breakers.models import Override
+from controlplane.breakers.override_in_redis import hold_open_without_postgres, reset_without_postgres
 from controlplane.breakers.overrides import hold_breaker
-from controlplane.policies.errors import InvalidEdit
+from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency
 from controlplane.publishing.tasks import reconcile_environment
 from fuseboard.contract import keys

@@ -140,7 +140,7 @@ async def test_with_postgres_away_beats_are_answered_and_the_piece_runs_out(gate
     async def refused(_):
         raise OSError("connection refused")
 
-    monkeypatch.setattr("controlplane.gateway.agreed.connect", refused)
+    monkeypatch.setattr("controlplane.gateway.postgres.coordination.connect", refused)
     with pytest.raises(OSError, match="refused"):
         await gateway.agreed.look()
     left = (await answered(gateway)).share.remaining_ms

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from controlplane.gateway.configuration import Configuration, Loaded
+from controlplane.gateway.answers.configuration import Configuration, Loaded
 from fuseboard.contract.policy import TenantRecord, encode_tenant
 from fuseboard.contract.sync import decode_request
 from tests.contract.examples import HEAD, RESPONSE

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.gateway import heads
 from controlplane.gateway.app import GatewayApp
-from controlplane.gateway.heads import Heads
-from controlplane.gateway.tokens import Token, TokenBook
+from controlplane.gateway.wire import known_heads
+from controlplane.gateway.wire.known_heads import Heads
+from controlplane.gateway.wire.tokens import Token, TokenBook
 from tests.agents.servers import until
 from tests.controlplane.gateway import TurnedClock, beat, known_tokens, ready_gateway
 from tests.controlplane.wire import BEARER, JSON, request, wire
@@ -194,7 +194,7 @@ async def test_what_changed_since_is_seen(change, status):
 
 
 def test_memory_is_bounded_and_holds_no_secret(monkeypatch):
-    monkeypatch.setattr(heads, "MOST_HEADS", 3)
+    monkeypatch.setattr(known_heads, "MOST_HEADS", 3)
     book = TokenBook(rate_per_s=1.0, burst=1)
     memory = Heads(book)
     for number in range(4):

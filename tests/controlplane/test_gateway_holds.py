@@ -12,14 +12,14 @@ import pytest
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
-from controlplane.breakers import handed
-from controlplane.breakers.emergency import adopt_handed
-from controlplane.breakers.handed import PATH, HandedHold, hand_over, signature
+from controlplane.breakers import override_in_gateways
 from controlplane.breakers.models import Override
+from controlplane.breakers.override_in_gateways import PATH, HandedHold, hand_over, signature
+from controlplane.breakers.override_in_redis import adopt_handed
 from controlplane.breakers.overrides import end_override, hold_breaker, reset_breaker
+from controlplane.errors import InvalidEdit
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.loading import Reading
-from controlplane.policies.errors import InvalidEdit
+from controlplane.gateway.postgres.loading import Reading
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.offer import read_offer
 from fuseboard.contract.policy import decode_policy, encode_policy, hash_of
@@ -341,10 +341,12 @@ def test_it_says_why_nobody_took_it(gateway_url: Any, alice: Any, settings: Any)
     url, gateway = gateway_url
     gateway.ready = False
     settings.GATEWAY_URLS = [url, "http://127.0.0.1:1"]
-    with pytest.raises(handed.NotHanded, match=r"answers 503.*; http://127.0.0.1:1 does not answer"):
+    with pytest.raises(
+        override_in_gateways.NotHanded, match=r"answers 503.*; http://127.0.0.1:1 does not answer"
+    ):
         give(alice)
     settings.GATEWAY_URLS = []
-    with pytest.raises(handed.NotHanded, match="FUSEBOARD_GATEWAY_URL"):
+    with pytest.raises(override_in_gateways.NotHanded, match="FUSEBOARD_GATEWAY_URL"):
         give(alice)
 
 

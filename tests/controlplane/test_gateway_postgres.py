@@ -11,9 +11,9 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from controlplane.fleet import live
-from controlplane.gateway.figures import figures_of
-from controlplane.gateway.postgres import conninfo
+from controlplane.gateway.postgres.connections import conninfo
 from controlplane.gateway.process import Gateway
+from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.settings import GatewaySettings
 from fuseboard.contract.sync import Applied, BreakerView, Counters, decode_response
 from fuseboard.contract.words import BreakerState, Mode

@@ -3,9 +3,9 @@
 import pytest
 
 from controlplane.fleet.live import add_figures
-from controlplane.gateway.figures import figures_of
-from controlplane.gateway.fleet import Fleet
-from controlplane.gateway.rates import NOTHING, Contribution, Totals, percentile_us
+from controlplane.gateway.servers.figures import figures_of
+from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.rates import NOTHING, Contribution, Totals, percentile_us
 from fuseboard.contract.sync import (
     LATENCY_EDGES_US,
     Counters,

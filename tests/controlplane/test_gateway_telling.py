@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from controlplane.fleet import asking, signing
-from controlplane.fleet.asking import PATH, Answer, Question
+from controlplane.fleet import signing, status_client
+from controlplane.fleet.status_client import PATH, Answer, Question
 from fuseboard.contract.sync import BreakerView, Counters
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode
 from tests.controlplane.gateway import TurnedClock, beat, client, post, ready_gateway
@@ -25,7 +25,7 @@ def question(clock: TurnedClock, **fields: Any) -> bytes:
 
 
 async def ask(gateway: Any, body: bytes, authorization: str | None = None) -> Any:
-    said = signing.sign(body, salt=asking._SALT) if authorization is None else authorization
+    said = signing.sign(body, salt=status_client._SALT) if authorization is None else authorization
     async with client(gateway) as http:
         return await http.post(PATH, content=body, headers={"authorization": said})
 
@@ -72,7 +72,7 @@ async def test_nobody_else_is_told() -> None:
     for wrong in (
         "",
         "Bearer x",
-        signing.sign(body, salt=asking._SALT, secret="of another control plane"),
+        signing.sign(body, salt=status_client._SALT, secret="of another control plane"),
         signing.sign(body, salt="controlplane.breakers.handed"),
     ):
         assert (await ask(gateway, body, wrong)).status_code == 401
@@ -116,17 +116,17 @@ def test_of_two_gateways_the_one_that_heard_a_server_last_is_right(settings: Any
     try:
         urls = [f"http://127.0.0.1:{server.server_port}" for server in servers]
         settings.GATEWAY_URLS = [*urls, "http://127.0.0.1:1"]
-        found = asking.ask("production", fresh=True)
+        found = status_client.ask("production", fresh=True)
         assert (found.answered, found.asked) == (2, 4)
         assert found.servers["moved"]["mode"] == "shared"
         assert set(found.servers) == {"moved", "a", "b"}
         assert found.figures.requests_per_s == 20.0
         settings.GATEWAY_URLS = ["http://127.0.0.1:1"]
         began = time.monotonic()
-        assert asking.ask("production") is found  # they did not wish to be asked again so soon
+        assert status_client.ask("production") is found  # they did not wish to be asked again so soon
         assert time.monotonic() - began < 5
     finally:
-        asking._known.clear()
+        status_client._known.clear()
         for server, thread in zip(servers, threads, strict=True):
             server.shutdown()
             thread.join()
@@ -136,5 +136,5 @@ def test_of_two_gateways_the_one_that_heard_a_server_last_is_right(settings: Any
 @pytest.mark.parametrize("urls", [[], ["http://127.0.0.1:1"]])
 def test_without_a_gateway_nothing_is_told(settings: Any, urls: list[str]) -> None:
     settings.GATEWAY_URLS = urls
-    assert asking.ask("production", fresh=True).answered == 0
-    asking._known.clear()
+    assert status_client.ask("production", fresh=True).answered == 0
+    status_client._known.clear()

@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from controlplane.gateway.short_way import MAX_HEAD_BYTES
+from controlplane.gateway.wire.beat_protocol import MAX_HEAD_BYTES
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH
 from tests.agents.servers import until
 from tests.controlplane.gateway import TurnedClock, beat, ready_gateway

@@ -9,14 +9,14 @@ from test_publishing import head as published
 from test_publishing import record
 
 from controlplane.audit.models import Entry
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies import edits
 from controlplane.policies.edits.expiry import expire_quotas
-from controlplane.policies.edits.templates import (
+from controlplane.policies.edits.limit_templates import (
     changed_followers,
     template_plan,
 )
 from controlplane.policies.effective import effective
-from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.following import count_followers, followers
 from controlplane.policies.models import Environment, Revision, Template, TenantQuota, TierQuota
 from controlplane.policies.plans import (

@@ -6,9 +6,9 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from controlplane.audit.models import Entry
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies import edits
 from controlplane.policies.document import environment_of, policy_of, tenant_records
-from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Dependency, SubjectLimit, TierQuota, VendorLimit
 from fuseboard.contract.policy import Limit, decode_policy, encode_policy
 from fuseboard.contract.words import Algorithm, Dimension, Period

@@ -10,8 +10,8 @@ from controlplane.breakers.enforce import enforce
 from controlplane.breakers.models import Override, StreamPosition, Transition
 from controlplane.breakers.overrides import end_override, expire_overrides, hold_breaker, reset_breaker
 from controlplane.breakers.script import APPLY_OVERRIDE
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of, policy_of
-from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.tasks import reconcile_environment, sweep_outbox

@@ -5,10 +5,10 @@ import io
 
 import pytest
 
+from controlplane.errors import InvalidEdit
 from controlplane.policies import edits
 from controlplane.policies.edits import TenantChange, TenantFilter
 from controlplane.policies.effective import effective
-from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.models import Tenant
 from controlplane.policies.plans import PlanErrors, apply_plan, difference, export_csv, export_plan, read_plan
 from controlplane.publishing.publish import publish_head

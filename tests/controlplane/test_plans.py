@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from controlplane.audit.models import Entry
+from controlplane.errors import EditConflict
 from controlplane.policies import edits
-from controlplane.policies.errors import EditConflict
 from controlplane.policies.models import Environment, Revision, Tenant, TenantQuota
 from controlplane.policies.plans import (
     PlanErrors,

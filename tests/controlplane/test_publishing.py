@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies import edits
-from controlplane.policies.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.edits import revise
 from controlplane.policies.models import Environment, Tenant, TenantQuota
 from controlplane.publishing import publish
 from controlplane.publishing.models import OutboxEntry
@@ -78,7 +79,7 @@ def test_a_nudge_names_the_tenants_that_changed(production: str, limits: Any, al
 def test_the_sweep_publishes_what_a_dead_process_left(
     production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.publishing.revisions.publish_promptly", lambda environment: None)
+    monkeypatch.setattr("controlplane.policies.edits.revise.publish_promptly", lambda environment: None)
     revision = quota(alice, 77)
     assert head(text_limits)["revision"] == str(revision - 1)
     sweep_outbox()
@@ -205,10 +206,8 @@ def test_a_crash_before_commit_leaves_nothing(production: str, text_limits: Any,
         other.close()
         Tenant.objects.count()
 
-    from controlplane.publishing import revisions
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revisions, "notify", crash)
+        patch.setattr(revise, "notify", crash)
         with pytest.raises(Exception, match="terminat"):
             quota(alice, 5)
     connection.close()

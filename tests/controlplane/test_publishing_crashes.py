@@ -28,19 +28,19 @@ from fuseboard.contract.words import OverrideMode
 
 #: In the order in which an edit comes by.
 STEPS = (
-    "controlplane.publishing.revisions.take_revision",
-    "controlplane.publishing.revisions.record",
-    "controlplane.publishing.revisions.store_revision",
-    "controlplane.publishing.revisions.OutboxEntry.objects.create",
-    "controlplane.publishing.revisions.notify",
+    "controlplane.policies.edits.revise.take_revision",
+    "controlplane.policies.edits.revise.record",
+    "controlplane.policies.edits.revise.store_revision",
+    "controlplane.policies.edits.revise.OutboxEntry.objects.create",
+    "controlplane.policies.edits.revise.notify",
     # The transaction is committed from here on.
-    "controlplane.publishing.revisions.publish_promptly",
+    "controlplane.policies.edits.revise.publish_promptly",
     "controlplane.publishing.publish.read_head",
     "controlplane.publishing.publish.take_snapshot",
     "controlplane.publishing.publish.PUBLISH_CONFIG.run",
     "controlplane.publishing.publish.mark_published",
 )
-COMMITTED_FROM = STEPS.index("controlplane.publishing.revisions.publish_promptly")
+COMMITTED_FROM = STEPS.index("controlplane.policies.edits.revise.publish_promptly")
 
 
 def find(step: str) -> tuple[Any, str]:
@@ -167,7 +167,7 @@ def test_a_hold_killed_on_its_way_is_enforced_by_the_next_round(
 ) -> None:
     modes = cycle((OverrideMode.FORCED_OPEN, OverrideMode.METRICS_ONLY))
     for step in (
-        "controlplane.publishing.revisions.publish_promptly",
+        "controlplane.policies.edits.revise.publish_promptly",
         "controlplane.publishing.publish.PUBLISH_CONFIG.run",
         "controlplane.breakers.overrides.enforce_promptly",
         "controlplane.breakers.enforce.enforce",

@@ -7,15 +7,15 @@ import pytest
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies import edits
 from controlplane.policies.effective import effective
-from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.policies.plans import apply_plan, export_plan, plan_from_document
 from controlplane.schedules.due import _fail, announce, applied, failed, run_due
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
-from controlplane.schedules.standing_in import LATE_S, make_overdue
+from controlplane.schedules.worker_backup import LATE_S, make_overdue
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a sale in spring"}
 MORE = {"tenants": {"acme": {"quotas": {"requests": {"limit": 9_000, "window_s": 60}}}}}

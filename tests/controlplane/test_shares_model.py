@@ -14,8 +14,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from controlplane.shares.cells import Cell, FreeCells, freed, level_for
 from controlplane.shares.grantor import Grantor
 from controlplane.shares.step import Promise
-from fuseboard.admission.reserved import ReservedShare
 from fuseboard.contract.shares import ShareLease, calls_of
+from fuseboard.standalone.reserved_share import ReservedShare
 
 LEASE_S, REST_S, WINDOW_S = 100.0, 20.0, 20.0
 #: f x N: few enough that pieces of no whole call occur.

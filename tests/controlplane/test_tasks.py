@@ -13,8 +13,8 @@ from controlplane.policies import edits
 from controlplane.policies.document import environment_of, policy_of, tenant_records
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import read_head
-from controlplane.publishing.store import limits as client_of_limits
 from controlplane.publishing.tasks import prune_outbox, reconcile, sweep_outbox
+from controlplane.redis.scripts import limits as client_of_limits
 from fuseboard.contract.words import OverrideMode
 
 

@@ -14,8 +14,8 @@ import pytest
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
-from controlplane.breakers.emergency import hold_open_without_postgres, reset_without_postgres
 from controlplane.breakers.models import Override, StreamPosition, Transition
+from controlplane.breakers.override_in_redis import hold_open_without_postgres, reset_without_postgres
 from controlplane.breakers.overrides import hold_breaker
 from controlplane.celery import app
 from controlplane.policies import edits
@@ -30,7 +30,7 @@ from fuseboard.contract.breaker_state import parse_override
 from fuseboard.contract.words import OverrideMode
 from tests.controlplane.test_publishing_crashes import killed_at, redis_is_right, set_limit
 
-REVISION = "controlplane.publishing.revisions"
+REVISION = "controlplane.policies.edits.revise"
 #: The last moment before the transaction of an edit is committed, and the first after it.
 COMMIT = (f"after {REVISION}.notify", f"before {REVISION}.publish_promptly")
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
@@ -133,8 +133,8 @@ def test_the_import_of_what_was_done_without_postgres(production: str, text_limi
     each_killed(
         "publishing.reconcile",
         *COMMIT,
-        "before controlplane.breakers.emergency._store",
-        "after controlplane.breakers.emergency._adopt",
+        "before controlplane.breakers.override_in_redis._store",
+        "after controlplane.breakers.override_in_redis._adopt",
         prepare=act,
         check=check,
     )

@@ -22,8 +22,8 @@ from django.core.exceptions import ImproperlyConfigured
 from tls_relay import relay
 
 import fuseboard
-from controlplane.gateway.postgres import conninfo
-from controlplane.publishing.clients import connect
+from controlplane.gateway.postgres.connections import conninfo
+from controlplane.redis.clients import connect
 from dashboard import notices
 from fuseboard.configuration.source import Source
 from fuseboard.contract.store_url import StoreUrl, with_ca

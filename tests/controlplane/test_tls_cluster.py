@@ -8,7 +8,7 @@ import pytest
 import redis
 from tls_relay import relay
 
-from controlplane.publishing.clients import connect
+from controlplane.redis.clients import connect
 from fuseboard.configuration.source import Source
 from fuseboard.contract.store_url import with_ca
 from fuseboard.store import open_store

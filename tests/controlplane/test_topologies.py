@@ -17,8 +17,8 @@ from controlplane.breakers.reading import stored_breakers
 from controlplane.embedded.reachable import problem
 from controlplane.policies import edits
 from controlplane.publishing.publish import PublishError, publish_head, read_head
-from controlplane.publishing.store import limits as client_of_limits
 from controlplane.publishing.tasks import reconcile_environment
+from controlplane.redis.scripts import limits as client_of_limits
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys

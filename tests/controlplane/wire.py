@@ -9,7 +9,7 @@ import msgspec
 from uvicorn.server import ServerState
 
 from controlplane.gateway.app import GatewayApp
-from controlplane.gateway.serving import uvicorn_config
+from controlplane.gateway.wire.serving import uvicorn_config
 from fuseboard.contract.sync import SYNC_PATH
 from tests.controlplane.gateway import TOKEN, beat, ready_gateway
 

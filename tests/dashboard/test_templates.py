@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.template import Context, Template
 
-from controlplane.policies.validation import LONGEST_REASON, SHORTEST_REASON, Problems
+from controlplane.validation import LONGEST_REASON, SHORTEST_REASON, Problems
 from dashboard import forms
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "dashboard"

@@ -9,8 +9,8 @@ import pytest
 import redis
 from django.db import OperationalError, connection
 
-from controlplane.breakers import handed
-from controlplane.fleet import asking
+from controlplane.breakers import override_in_gateways
+from controlplane.fleet import status_client
 from dashboard.hub import hub
 from dashboard.live.reading import read_facts
 from fuseboard.contract import keys
@@ -91,7 +91,7 @@ def test_with_both_stores_away_it_says_that_nothing_was_done(
     def gone(**_: Any) -> None:
         raise redis.ConnectionError("refused")
 
-    monkeypatch.setattr("controlplane.breakers.emergency.hold_open_without_postgres", gone)
+    monkeypatch.setattr("controlplane.breakers.override_in_redis.hold_open_without_postgres", gone)
     answer = operator.post(PAGE, REASON | {"act": "forced_open", "lasts": "15"})
     assert answer.status_code == 422
     assert "nothing was done" in answer.content.decode()
@@ -104,8 +104,8 @@ def test_with_both_stores_away_gateways_hold_it_in_memory_and_nothing_else_works
     def gone(**_: Any) -> None:
         raise redis.ConnectionError("refused")
 
-    monkeypatch.setattr("controlplane.breakers.emergency.hold_open_without_postgres", gone)
-    monkeypatch.setattr("controlplane.breakers.emergency.reset_without_postgres", gone)
+    monkeypatch.setattr("controlplane.breakers.override_in_redis.hold_open_without_postgres", gone)
+    monkeypatch.setattr("controlplane.breakers.override_in_redis.reset_without_postgres", gone)
     settings.GATEWAY_URLS = ["http://one:1", "http://two:2"]
     sent: list[bytes] = []
 
@@ -113,7 +113,7 @@ def test_with_both_stores_away_gateways_hold_it_in_memory_and_nothing_else_works
         sent.append(body)
         return "" if url == "http://one:1" else f"{url} does not answer"
 
-    monkeypatch.setattr(handed, "_post", post)
+    monkeypatch.setattr(override_in_gateways, "_post", post)
     answer = operator.post(
         PAGE, REASON | {"act": "forced_open", "lasts": "240"}, headers={"HX-Request": "true"}
     )
@@ -121,7 +121,7 @@ def test_with_both_stores_away_gateways_hold_it_in_memory_and_nothing_else_works
     page = answer.content.decode()
     assert "in memory only" in page
     assert "1 of 2 gateways took it" in page
-    hold = msgspec.json.decode(sent[0], type=handed.HandedHold)
+    hold = msgspec.json.decode(sent[0], type=override_in_gateways.HandedHold)
     assert (hold.dependency, hold.actor, hold.role) == ("payments-api", "olga", "operator")
     assert 14 * 60 < hold.expires_at_us / 1_000_000 - time.time() <= 15 * 60
     for act in ("reset", "forced_closed", "automatic"):
@@ -152,8 +152,8 @@ def tell(monkeypatch: pytest.MonkeyPatch, *views: dict[str, Any], **held: Any) -
     }
     breakers = [[{"dependency": "payments-api", "state": "closed", **view}] for view in views]
     servers = {f"heard-{n}": {**row, "name": f"heard-{n}", "breakers": one} for n, one in enumerate(breakers)}
-    told = asking.Told(servers, holds=held, answered=1, asked=1)
-    monkeypatch.setattr(asking, "ask", lambda environment, fresh=False: told)
+    told = status_client.Told(servers, holds=held, answered=1, asked=1)
+    monkeypatch.setattr(status_client, "ask", lambda environment, fresh=False: told)
 
 
 def test_gateways_count_who_has_confirmed_a_hold(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 import httpx
 import pytest
 
-from controlplane.demo.cast import DEPENDENCIES, PODS, STRANGER, TENANTS, TIERS
+from controlplane.demo.scenario import DEPENDENCIES, PODS, STRANGER, TENANTS, TIERS
 from controlplane.demo.vendor import Vendor
 
 PER_POD = 30.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.demo.premises import MARK
+from controlplane.demo.data_dir import MARK
 
 PROJECT = Path(__file__).resolve().parents[2]
 

@@ -24,7 +24,7 @@ from controlplane.accounts.models import User  # noqa: E402
 from controlplane.accounts.tokens import create_agent_token  # noqa: E402
 from controlplane.audit.actor import Actor  # noqa: E402
 from controlplane.breakers import overrides  # noqa: E402
-from controlplane.demo.cast import TUNING  # noqa: E402
+from controlplane.demo.scenario import TUNING  # noqa: E402
 from controlplane.drills import edits as drills  # noqa: E402
 from controlplane.policies import edits  # noqa: E402
 from controlplane.policies.document import environment_of  # noqa: E402

@@ -16,8 +16,8 @@ import psutil
 import psycopg
 import redis
 
-from controlplane.demo.cast import BEAT_MS
 from controlplane.demo.processes import Actor, Troupe
+from controlplane.demo.scenario import BEAT_MS
 from controlplane.embedded.postgres import Postgres
 from controlplane.embedded.servers import PROJECT
 from controlplane.embedded.valkey import Valkey

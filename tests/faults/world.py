@@ -11,7 +11,7 @@ WINDOW_US = WINDOW_S * 1_000_000
 #: Half-open permits that may exist at once.
 PROBES = 3
 
-#: That of ``controlplane.demo.cast``, for short spells.
+#: That of ``controlplane.demo.scenario``, for short spells.
 BREAKER = {
     "window_s": 2,
     "minimum_calls": 10,

@@ -9,8 +9,8 @@ import redis
 import fuseboard
 from controlplane.audit.models import Entry
 from controlplane.demo.browser import Browser
-from controlplane.demo.cast import PENNY, QUOTA
 from controlplane.demo.processes import Troupe
+from controlplane.demo.scenario import PENNY, QUOTA
 from controlplane.demo.seed import ENVIRONMENT, Seeded
 from controlplane.fleet.live import confirmed
 from controlplane.policies.models import Environment, TenantQuota

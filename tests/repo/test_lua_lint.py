@@ -21,9 +21,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def _write(folder, **scripts):
-    for name, text in scripts.items():
-        (folder / f"{name}.lua").write_text(text)
-    return [f"{name}.lua" for name in scripts]
+    (folder / "parts").mkdir()
+    files = [f"parts/{name}.lua" if name.startswith("part") else f"{name}.lua" for name in scripts]
+    for file, text in zip(files, scripts.values(), strict=True):
+        (folder / file).write_text(text)
+    return files
 
 
 @needs_luacheck
@@ -40,7 +42,7 @@ def test_a_finding_in_a_part_has_the_parts_name_and_line(folder, capsys):
     script = "#!lua\n\n\n-- insert part\nreturn one()\n"
     files = _write(folder, part=part, first=script, second=script)
     assert check_lua.main(files) == 1
-    assert capsys.readouterr().err == "part.lua:2: (W113) accessing undefined variable 'nobody'\n"
+    assert capsys.readouterr().err == "parts/part.lua:2: (W113) accessing undefined variable 'nobody'\n"
 
 
 @needs_luacheck
@@ -53,7 +55,7 @@ def test_a_function_no_script_uses_is_found_and_one_that_some_use_is_not(folder,
         second="#!lua\n-- insert part\nreturn 3\n",
     )
     assert check_lua.main(files) == 1
-    assert capsys.readouterr().err == "part.lua:2: (W211) unused function 'two'\n"
+    assert capsys.readouterr().err == "parts/part.lua:2: (W211) unused function 'two'\n"
 
 
 @needs_luacheck

@@ -19,7 +19,8 @@ def test_the_wheel_holds_the_agent_and_only_the_agent(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {"fuseboard/__init__.py", "fuseboard/py.typed", "fuseboard/contract/keys.py"} <= names
-    scripts = {f"fuseboard/lua/{path.name}" for path in (ROOT / "agents/fuseboard/lua").glob("*.lua")}
+    agents = ROOT / "agents"
+    scripts = {path.relative_to(agents).as_posix() for path in (agents / "fuseboard/lua").rglob("*.lua")}
     assert scripts
     assert scripts <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"fuseboard"}

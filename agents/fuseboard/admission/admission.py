@@ -8,19 +8,18 @@ from typing import Any
 
 import msgspec
 
-from fuseboard.admission.alone import stand_by
-from fuseboard.admission.answers import Answers
-from fuseboard.admission.batch import Batcher
-from fuseboard.admission.calls import CallAdmission
-from fuseboard.admission.domains import RequestDomains
+from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.decisions import Answers
 from fuseboard.admission.lanes import MAX_LANES, CallLane
-from fuseboard.admission.leases import Leases
-from fuseboard.admission.patience import waited
-from fuseboard.admission.released import Released
-from fuseboard.admission.reports import Reports
-from fuseboard.admission.requests import RequestAdmission
-from fuseboard.admission.settlements import Settlements
-from fuseboard.admission.views import view_of
+from fuseboard.admission.request_admission import RequestAdmission
+from fuseboard.admission.waiting import waited
+from fuseboard.batching.batch import Batcher
+from fuseboard.batching.domains import RequestDomains
+from fuseboard.batching.fleet_leases import Leases
+from fuseboard.batching.settlements import Settlements
+from fuseboard.breaker.ended_overrides import Released
+from fuseboard.breaker.reports import Reports
+from fuseboard.breaker.views import view_of
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import BreakerView
@@ -28,6 +27,7 @@ from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
+from fuseboard.standalone.standby import stand_by
 from fuseboard.store.connection import Store
 from fuseboard.store.drill import DrillStore
 from fuseboard.store.health import StoreHealth

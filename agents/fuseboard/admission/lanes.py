@@ -1,10 +1,10 @@
 """What decides like calls and like requests, worked out once and kept until a rule changes."""
 
-from fuseboard.admission.answers import Answers, statuses
-from fuseboard.admission.demand import Demand
-from fuseboard.admission.domains import LimitDomain
-from fuseboard.admission.gate import Gate
-from fuseboard.admission.question import Answer
+from fuseboard.admission.decisions import Answers, statuses
+from fuseboard.batching.demand import Demand
+from fuseboard.batching.domains import LimitDomain
+from fuseboard.batching.question import Answer
+from fuseboard.breaker.fleet_breaker import Gate
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode
 from fuseboard.decision import Charge, Decision

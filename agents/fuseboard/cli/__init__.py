@@ -15,15 +15,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fuseboard.arguments import INVALID, check_costs, check_name, harmless
 from fuseboard.cli import ctl
-from fuseboard.cli.doctor import Level, examine
-from fuseboard.cli.explain import explain
+from fuseboard.cli.doctor.command import Level, examine
+from fuseboard.cli.explain.command import explain
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.beat import agent_version
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import Subject, costs_of
+from fuseboard.surface.arguments import INVALID, check_costs, check_name, harmless
 
 _MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL", Level.SKIP: "skip"}
 
@@ -31,7 +31,7 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL", Level.SKIP: 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when all is well, 1 when ``doctor`` found a problem, 2 when the question cannot be answered.
 
-    ``ctl`` has more codes: ``fuseboard.cli.ctl.failing.Exit``.
+    ``ctl`` has more codes: ``fuseboard.cli.ctl.exits.Exit``.
     """
     parser = _parser()
     given = parser.parse_args(arguments)

@@ -26,10 +26,10 @@ import httpx
 
 from fuseboard.agent import Agent
 from fuseboard.blocking import Agent as BlockingAgent
+from fuseboard.calling.outcomes import outcome_of_exception, outcome_of_response
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.outcomes import outcome_of_exception, outcome_of_response
 
 
 class CallRefused(Refused, httpx.TransportError):

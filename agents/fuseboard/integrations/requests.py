@@ -17,9 +17,9 @@ import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
 from fuseboard.blocking import Agent
+from fuseboard.calling.outcomes import outcome_of_exception, outcome_of_response
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
-from fuseboard.outcomes import outcome_of_exception, outcome_of_response
 
 
 class CallRefused(Refused, requests.ConnectionError):

@@ -86,14 +86,14 @@ elseif guarded then
     if texts[2] == asked[9] and not texts[1] and not texts[3] then
         generation = asked[10]
     else
-        -- insert guard
+        -- insert breaker
     end
 end
 local admitting = verdict == ADMITS or verdict == PROBES or verdict == BYPASS
 
 -- 2. The limits, the short way: nearly always there is enough for everybody.
--- insert plenty
+-- insert fast_path
 
 -- 3. The limits in general, and who may go.
 -- insert limits
--- insert shares
+-- insert fair_split

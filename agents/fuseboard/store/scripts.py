@@ -31,7 +31,7 @@ def read_script(name: str, *, clock: str = CLOCK) -> Script:
     if text.count(CLOCK) != 1:
         raise ValueError(f"lua/{name}.lua must read the time exactly once, as store/scripts.py spells it")
     while _INSERT.search(text):
-        text = _INSERT.sub(lambda part: (folder / f"{part[1]}.lua").read_text(), text)
+        text = _INSERT.sub(lambda part: (folder / "parts" / f"{part[1]}.lua").read_text(), text)
     text = text.replace(CLOCK, clock)
     return Script(name=name, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
 

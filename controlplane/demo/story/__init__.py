@@ -15,7 +15,7 @@ from controlplane.demo.story import (
     restart,
     survival,
 )
-from controlplane.demo.story.telling import Checkpoint, Telling, Untrue
+from controlplane.demo.story.chapter import Checkpoint, Telling, Untrue
 
 #: Told by ``make demo CHECK=1``, in under a minute. ``up`` and ``clean-exit`` stand around them.
 BASE = (

@@ -3,8 +3,8 @@
 import re
 import time
 
-from controlplane.demo.cast import PODS, STORYTELLER
-from controlplane.demo.story.telling import Telling, Untrue, until
+from controlplane.demo.scenario import PODS, STORYTELLER
+from controlplane.demo.story.chapter import Telling, Untrue, until
 from fuseboard.contract.words import Mode
 
 _CHOSEN, *_OTHERS = reversed(PODS)

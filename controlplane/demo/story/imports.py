@@ -6,8 +6,8 @@ import time
 import httpx
 
 from controlplane.demo.browser import Browser
-from controlplane.demo.cast import PODS, QUOTA
-from controlplane.demo.story.telling import Telling, Untrue
+from controlplane.demo.scenario import PODS, QUOTA
+from controlplane.demo.story.chapter import Telling, Untrue
 
 TENANTS = 100_000
 #: In the middle of the file; its quota is like no other's.

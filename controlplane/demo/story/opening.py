@@ -4,8 +4,8 @@ import time
 
 import httpx
 
-from controlplane.demo.cast import FLAKY, PODS, STORYTELLER
-from controlplane.demo.story.telling import Telling, Untrue
+from controlplane.demo.scenario import FLAKY, PODS, STORYTELLER
+from controlplane.demo.story.chapter import Telling, Untrue
 from fuseboard.contract.words import Mode
 
 PAGES = ("/", "/breakers", "/servers", "/tenants", "/audit")

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Collection
 
-from controlplane.demo.cast import STORYTELLER
-from controlplane.demo.story.telling import Telling, Untrue, slowest
+from controlplane.demo.scenario import STORYTELLER
+from controlplane.demo.story.chapter import Telling, Untrue, slowest
 from fuseboard.contract.words import Reason
 
 DEPENDENCY = "search"

@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from controlplane.demo.cast import DEPENDENCIES, FLAKY, STORYTELLER
+from controlplane.demo.scenario import DEPENDENCIES, FLAKY, STORYTELLER
 from controlplane.demo.seed import ENVIRONMENT
-from controlplane.demo.story.telling import Answer, Telling, Untrue, slowest, until
+from controlplane.demo.story.chapter import Answer, Telling, Untrue, slowest, until
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker
 from fuseboard.contract.policy import BreakerPolicy

@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from controlplane.accounts.tokens import create_api_token
 from controlplane.audit.models import Entry
-from controlplane.demo.cast import PENNY, QUOTA, STORYTELLER, TIERS
+from controlplane.demo.scenario import PENNY, QUOTA, STORYTELLER, TIERS
 from controlplane.demo.seed import DIRECTOR, ENVIRONMENT
-from controlplane.demo.story.telling import Telling, Untrue, slowest, until
+from controlplane.demo.story.chapter import Telling, Untrue, slowest, until
 from controlplane.policies.models import Environment
 from fuseboard.contract.words import Reason
 

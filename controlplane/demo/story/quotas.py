@@ -2,8 +2,8 @@
 
 import time
 
-from controlplane.demo.cast import PENNY, PODS, QUOTA, TIERS
-from controlplane.demo.story.telling import Telling, Untrue, slowest
+from controlplane.demo.scenario import PENNY, PODS, QUOTA, TIERS
+from controlplane.demo.story.chapter import Telling, Untrue, slowest
 
 NEW_LIMIT = 40
 

@@ -6,8 +6,8 @@ import signal
 import time
 
 from controlplane import embedded
-from controlplane.demo.cast import PODS, STORYTELLER
-from controlplane.demo.story.telling import Telling, Untrue, slowest, until
+from controlplane.demo.scenario import PODS, STORYTELLER
+from controlplane.demo.story.chapter import Telling, Untrue, slowest, until
 from fuseboard.contract.words import Mode
 
 LIMITS = "FUSEBOARD_REDIS_URL"

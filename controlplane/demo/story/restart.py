@@ -3,10 +3,10 @@
 import re
 import time
 
-from controlplane.demo.cast import PODS, STORYTELLER
-from controlplane.demo.stage import CONTROL_PLANE
+from controlplane.demo.scenario import PODS, STORYTELLER
+from controlplane.demo.services import CONTROL_PLANE
+from controlplane.demo.story.chapter import Telling, Untrue, slowest, until
 from controlplane.demo.story.quotas import raise_quota
-from controlplane.demo.story.telling import Telling, Untrue, slowest, until
 
 _AWAY_S = 2.0
 _LIMIT_AFTER = 60

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from controlplane import embedded
-from controlplane.demo.cast import PENNY, PODS, QUOTA, STORYTELLER
+from controlplane.demo.scenario import PENNY, PODS, QUOTA, STORYTELLER
 from controlplane.demo.seed import ENVIRONMENT
-from controlplane.demo.stage import CONTROL_PLANE
+from controlplane.demo.services import CONTROL_PLANE
+from controlplane.demo.story.chapter import Telling, Untrue, slowest, until
 from controlplane.demo.story.operator import DEPENDENCY, act
 from controlplane.demo.story.redis import LIMITS
-from controlplane.demo.story.telling import Telling, Untrue, slowest, until
 from fuseboard.contract import keys
 from fuseboard.contract.words import Mode, Reason
 

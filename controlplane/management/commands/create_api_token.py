@@ -7,7 +7,7 @@ from django.utils import timezone
 from controlplane.accounts.models import Role
 from controlplane.accounts.tokens import create_api_token
 from controlplane.audit.actor import Actor
-from controlplane.policies.errors import EditError
+from controlplane.errors import EditError
 
 
 class Command(BaseCommand):

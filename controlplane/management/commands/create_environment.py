@@ -3,8 +3,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.audit.actor import Actor
+from controlplane.errors import EditError
 from controlplane.policies.edits import create_environment
-from controlplane.policies.errors import EditError
 from controlplane.policies.plans import copy_configuration
 
 

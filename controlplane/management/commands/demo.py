@@ -10,11 +10,11 @@ from typing import Any
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
-from controlplane.demo.cast import DEPENDENCIES, FLAKY
-from controlplane.demo.ending import clean_exit
 from controlplane.demo.processes import DidNotStart
+from controlplane.demo.scenario import DEPENDENCIES, FLAKY
 from controlplane.demo.seed import seed
-from controlplane.demo.stage import Stage
+from controlplane.demo.services import Stage
+from controlplane.demo.shutdown import clean_exit
 from controlplane.demo.story import BASE, MORE, Checkpoint, Telling, Untrue
 
 #: The dashboard's, when nobody else has it.

@@ -11,7 +11,7 @@ from django.db import transaction
 from controlplane.accounts.models import Role, User
 from controlplane.accounts.people import invite_person, send_new_link
 from controlplane.audit.actor import Actor
-from controlplane.policies.errors import EditError
+from controlplane.errors import EditError
 
 _ACTOR = Actor(name="command line", role="admin", origin="command")
 _REASON = "The first admin of this installation."

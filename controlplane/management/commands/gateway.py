@@ -8,8 +8,8 @@ from django.core.management.base import BaseCommand
 
 from controlplane.gateway.app import GatewayApp
 from controlplane.gateway.process import Gateway
-from controlplane.gateway.serving import BACKLOG, uvicorn_config
 from controlplane.gateway.settings import from_environment
+from controlplane.gateway.wire.serving import BACKLOG, uvicorn_config
 from controlplane.listening import listen
 from controlplane.tls import uvicorn_options
 

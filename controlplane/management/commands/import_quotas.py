@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.audit.actor import Actor
-from controlplane.policies.errors import EditConflict, EditError
+from controlplane.errors import EditConflict, EditError
 from controlplane.policies.plans import PlanErrors, apply_plan, difference, read_plan
 
 

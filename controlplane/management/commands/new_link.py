@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.accounts.people import remove_second_factor, send_new_link
 from controlplane.audit.actor import Actor
-from controlplane.policies.errors import EditError
+from controlplane.errors import EditError
 
 _ACTOR = Actor(name="command line", role="admin", origin="command")
 

@@ -5,10 +5,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.audit.actor import Actor
 from controlplane.breakers.enforce import enforce
-from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.publishing.publish import PublishError, republish
 from controlplane.publishing.restores import raise_epoch
-from controlplane.publishing.store import PATIENT_S
+from controlplane.redis.scripts import PATIENT_S
 
 
 class Command(BaseCommand):

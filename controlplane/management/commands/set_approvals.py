@@ -5,9 +5,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from controlplane.approvals.models import MOST_NEEDED
 from controlplane.approvals.rules import put_needed, recount
 from controlplane.audit.actor import Actor
+from controlplane.errors import EditError
 from controlplane.policies.document import environment_of
-from controlplane.policies.errors import EditError
-from controlplane.policies.validation import Problems
+from controlplane.validation import Problems
 
 
 class Command(BaseCommand):

@@ -1,6 +1,6 @@
 """Every change of the configuration: one function each, one transaction, one revision.
 
-All arguments are named; all return the new revision. They raise ``controlplane.policies.errors``
+All arguments are named; all return the new revision. They raise ``controlplane.errors``
 and change nothing then. Who may call them is asked before, see ``controlplane.accounts.permissions``.
 """
 
@@ -17,6 +17,7 @@ from controlplane.policies.edits.environments import (
     set_default_tier,
     set_tuning,
 )
+from controlplane.policies.edits.limit_templates import preview_template, remove_template, set_template
 from controlplane.policies.edits.parents import move_tenant
 from controlplane.policies.edits.quotas import (
     remove_tenant_quota,
@@ -28,7 +29,6 @@ from controlplane.policies.edits.quotas import (
 )
 from controlplane.policies.edits.rollback import rollback
 from controlplane.policies.edits.subjects import remove_subject_limit, set_subject_limit
-from controlplane.policies.edits.templates import preview_template, remove_template, set_template
 from controlplane.policies.edits.tenants import (
     change_tier,
     create_tenant,

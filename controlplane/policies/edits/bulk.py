@@ -7,10 +7,11 @@ from typing import Any
 from django.db.models import QuerySet
 
 from controlplane.audit.actor import Actor
+from controlplane.errors import InvalidEdit
 from controlplane.policies.conflicts import check_revision
 from controlplane.policies.document import environment_of
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.edits.write_changes import write_changes
-from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Tenant
@@ -19,8 +20,7 @@ from controlplane.policies.plans.plan import MAX_ROWS, Plan, PlanErrors
 from controlplane.policies.plans.reading import plan_from_document
 from controlplane.policies.plans.resolving import resolve
 from controlplane.policies.state import State, names_of, read_state
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import revise
+from controlplane.validation import Problems
 
 
 @dataclass(frozen=True, kw_only=True)

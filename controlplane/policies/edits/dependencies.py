@@ -2,13 +2,13 @@ from collections.abc import Mapping
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.edits.rows import DependencyEdit
-from controlplane.policies.errors import InvalidEdit, NotFound
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Dependency, Kind, Runbook
 from controlplane.policies.presets import PRESETS
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import revise
+from controlplane.validation import Problems
 
 
 def create_dependency(

@@ -5,12 +5,12 @@ from django.db import transaction
 
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
+from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
-from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.fields import environment_fields, tier_fields
 from controlplane.policies.models import Environment, Tier, TierQuota
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import revise
+from controlplane.validation import Problems
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import FailurePolicy
 

@@ -7,14 +7,14 @@ from django.utils import timezone
 
 from controlplane.audit.actor import FUSEBOARD
 from controlplane.policies.edits.limit_rows import check_together
+from controlplane.policies.edits.revise import Revision, revise
 from controlplane.policies.edits.write_changes import write_changes
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import Changed
 from controlplane.policies.limits import ALONE, columns_of, followed, full_columns, plain_columns
 from controlplane.policies.models import Dependency, Template, TenantQuota
 from controlplane.policies.state import read_tenants
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import Revision, revise
+from controlplane.validation import Problems
 
 #: Ended by one revision: they share it when they end together.
 _AT_ONCE = 1_000

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.db.models import Manager
 
-from controlplane.policies.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.limits import (
     ALONE,
     MAX_BUCKET,
@@ -24,7 +24,7 @@ from controlplane.policies.limits import (
     plain_columns,
 )
 from controlplane.policies.models import Dependency, SubjectLimit, Template
-from controlplane.policies.validation import Problems
+from controlplane.validation import Problems
 from fuseboard.contract.words import MAX_LIMIT, Algorithm, Dimension, FailurePolicy, Period
 
 

@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping
 from django.db import connection
 
 from controlplane.audit.actor import Actor
+from controlplane.errors import InvalidEdit
+from controlplane.policies.edits.revise import Revision, revise
 from controlplane.policies.edits.rows import TenantEdit
-from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.models import Tenant
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import Revision, revise
+from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_PARENTS
 
 TOO_DEEP = f"A tenant has at most {MAX_PARENTS} levels above it: an organisation and a team."

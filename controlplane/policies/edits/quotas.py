@@ -14,11 +14,11 @@ from controlplane.policies.edits.limit_rows import (
     put_limit,
     remove_limit,
 )
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.edits.rows import DependencyEdit, TenantEdit, TierEdit
 from controlplane.policies.limits import columns_of
 from controlplane.policies.models import TenantQuota, TierQuota
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import revise
+from controlplane.validation import Problems
 from fuseboard.contract.words import Algorithm, FailurePolicy
 
 #: As long as a quota may stand in for another.

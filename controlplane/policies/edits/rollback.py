@@ -1,15 +1,15 @@
 """Bring a whole configuration back, as a new revision: what was done stays to be read."""
 
 from controlplane.audit.actor import Actor
+from controlplane.errors import InvalidEdit
 from controlplane.policies.conflicts import check_revision
 from controlplane.policies.document import environment_of
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.edits.write_changes import write_changes
-from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, first_recorded, states_as_of
 from controlplane.policies.state import State, names_of, read_state
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import revise
+from controlplane.validation import Problems
 
 
 def rollback(

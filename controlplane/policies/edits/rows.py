@@ -7,11 +7,11 @@ what was read is still so when it is written.
 from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, TypeVar
 
+from controlplane.errors import NotFound
 from controlplane.policies.conflicts import check_version
-from controlplane.policies.errors import NotFound
+from controlplane.policies.edits.revise import Revision
 from controlplane.policies.fields import Fields, dependency_fields, tenant_fields, tier_fields
 from controlplane.policies.models import Dependency, Tenant, Tier
-from controlplane.publishing.revisions import Revision
 
 Row = TypeVar("Row", Tenant, Tier, Dependency)
 

@@ -11,10 +11,10 @@ from controlplane.policies.edits.limit_rows import (
     put_limit,
     remove_limit,
 )
+from controlplane.policies.edits.revise import Revision, revise
 from controlplane.policies.fields import Fields, environment_fields, limit_fields
 from controlplane.policies.models import Environment
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import Revision, revise
+from controlplane.validation import Problems
 
 
 def set_subject_limit(

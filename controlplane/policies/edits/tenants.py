@@ -1,13 +1,13 @@
 from collections.abc import Iterable
 
 from controlplane.audit.actor import Actor
+from controlplane.errors import InvalidEdit
 from controlplane.policies.edits.parents import keep_parents
+from controlplane.policies.edits.revise import Revision, revise
 from controlplane.policies.edits.rows import TenantEdit, find_tier
-from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import tenant_fields
 from controlplane.policies.models import Tenant
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import Revision, revise
+from controlplane.validation import Problems
 
 
 def create_tenant(

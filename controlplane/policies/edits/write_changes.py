@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from controlplane.breakers.models import Override
+from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
+from controlplane.policies.edits.revise import Revision
 from controlplane.policies.edits.write_tenants import write_tenants
-from controlplane.policies.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import Changed, Progress
 from controlplane.policies.limits import VALUES, LimitColumns, full_columns
@@ -25,7 +26,6 @@ from controlplane.policies.models import (
     TierQuota,
     VendorLimit,
 )
-from controlplane.publishing.revisions import Revision
 
 
 def write_changes(

@@ -5,12 +5,12 @@ from typing import Any
 
 from django.db import connection
 
+from controlplane.errors import InvalidEdit
 from controlplane.policies.edits.parents import keep_parents
-from controlplane.policies.errors import InvalidEdit
+from controlplane.policies.edits.revise import Revision
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed, Progress, encode, in_parts
 from controlplane.policies.limits import full_columns
-from controlplane.publishing.revisions import Revision
 
 _PUT = """
     INSERT INTO policies_tenant

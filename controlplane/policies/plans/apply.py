@@ -2,12 +2,12 @@ from collections.abc import Callable
 
 from controlplane.audit.actor import Actor
 from controlplane.policies.conflicts import check_revision
+from controlplane.policies.edits.revise import revise
 from controlplane.policies.edits.write_changes import write_changes
 from controlplane.policies.history import Progress
 from controlplane.policies.plans.difference import difference
 from controlplane.policies.plans.plan import Plan
-from controlplane.policies.validation import Problems
-from controlplane.publishing.revisions import revise
+from controlplane.validation import Problems
 
 
 def apply_plan(

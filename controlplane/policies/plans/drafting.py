@@ -15,13 +15,13 @@ from django.utils import timezone
 
 from controlplane.approvals.gate import Proposed
 from controlplane.audit.actor import Actor
+from controlplane.errors import EditConflict, EditError, InvalidEdit
 from controlplane.policies.drafts import Draft, DraftState
-from controlplane.policies.errors import EditConflict, EditError, InvalidEdit
 from controlplane.policies.plans.apply import apply_plan
 from controlplane.policies.plans.difference import difference
 from controlplane.policies.plans.plan import MAX_BYTES, PlanErrors
 from controlplane.policies.plans.reading import read_plan
-from controlplane.policies.validation import Problems
+from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from controlplane.policies.errors import InvalidEdit
+from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields
 from controlplane.policies.state import Thing
 

@@ -17,7 +17,7 @@ from controlplane.policies.plans.parents import wrong_parents
 from controlplane.policies.plans.plan import Errors, Plan
 from controlplane.policies.presets import PRESETS
 from controlplane.policies.state import State, Thing, names_of
-from controlplane.policies.validation import PLAIN_KEY, Problems, is_plain_key
+from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.words import Algorithm
 
 #: Thing -> its fields; ``None`` when it goes.

@@ -13,7 +13,7 @@ from controlplane.policies.limits import VALUES
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Kind
 from controlplane.policies.plans.plan import Errors
 from controlplane.policies.plans.yaml_reading import Lines
-from controlplane.policies.validation import Problems
+from controlplane.validation import Problems
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import is_slug, is_subject
 

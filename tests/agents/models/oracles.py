@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, floor
 
-from fuseboard.admission.demand import RING_SIZE
+from fuseboard.batching.demand import RING_SIZE
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.contract.words import Algorithm
 

@@ -57,7 +57,7 @@ from ninja import NinjaAPI, Schema
 from ninja.security import HttpBearer
 
 from control_plane.processes import SECRET
-from controlplane.gateway.serving import BACKLOG, uvicorn_config
+from controlplane.gateway.wire.serving import BACKLOG, uvicorn_config
 
 DIGEST = sha256(SECRET.encode()).hexdigest()
 

@@ -95,7 +95,7 @@ def add_tenants(count, *, own_every=20):
     """Tenants spread over the tiers, every twentieth with a quota of its own, as one revision."""
     from django.db import connection
 
-    from controlplane.publishing.revisions import take_revision
+    from controlplane.policies.edits.revise import take_revision
 
     with connection.cursor() as cursor:
         # The product's is for pages; a busy machine takes longer for so many.

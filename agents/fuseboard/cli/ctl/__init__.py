@@ -15,9 +15,9 @@ import argparse
 import sys
 from typing import TypeAlias
 
-from fuseboard.cli.ctl import breakers, completion, fleet, plans, requests, templates, tenants
+from fuseboard.cli.ctl import breakers, change_requests, completion, fleet, limit_templates, plans, tenants
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.failing import Exit, Failed, Waits
+from fuseboard.cli.ctl.exits import Exit, Failed, Waits
 from fuseboard.cli.ctl.settings import CtlSettings
 
 
@@ -30,7 +30,7 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         client = Client(CtlSettings.from_env(environment=given.environment))
         code = given.does(client, given)
     except Waits as waiting:
-        return requests.waits(given, waiting.content)
+        return change_requests.waits(given, waiting.content)
     except Failed as failure:
         sys.stderr.write(f"fuseboard ctl: {failure}\n")
         return failure.code
@@ -97,17 +97,23 @@ def _add_plans(wanted: Commands) -> None:
 
 
 def _add_requests(wanted: Commands) -> None:
-    listed = _command(wanted, "requests", requests.listing, "edits that wait for approval, or one of them")
+    listed = _command(
+        wanted, "requests", change_requests.listing, "edits that wait for approval, or one of them"
+    )
     listed.add_argument("number", type=int, nargs="?", metavar="request")
     listed.add_argument("--state", default="", help="open, approved, applied, rejected, withdrawn, expired")
     listed.add_argument("--limit", type=int, default=20)
-    agreed = _command(wanted, "approve", requests.approve, "agree to somebody else's request, as it is shown")
+    agreed = _command(
+        wanted, "approve", change_requests.approve, "agree to somebody else's request, as it is shown"
+    )
     agreed.add_argument("--note", default="", help="a word about it")
     agreed.add_argument("--yes", action="store_true", help="do not ask")
-    no = _command(wanted, "reject", requests.reject, "say no to somebody else's request", reason=True)
-    back = _command(wanted, "withdraw", requests.withdraw, "take your own request back", reason=True)
-    anew = _command(wanted, "rebase", requests.rebase, "make a request anew on the newest configuration")
-    made = _command(wanted, "apply-request", requests.make, "make an approved request a revision")
+    no = _command(wanted, "reject", change_requests.reject, "say no to somebody else's request", reason=True)
+    back = _command(wanted, "withdraw", change_requests.withdraw, "take your own request back", reason=True)
+    anew = _command(
+        wanted, "rebase", change_requests.rebase, "make a request anew on the newest configuration"
+    )
+    made = _command(wanted, "apply-request", change_requests.make, "make an approved request a revision")
     for parser in (agreed, no, back, anew, made):
         parser.add_argument("number", type=int, metavar="request")
 
@@ -173,16 +179,18 @@ def _add_tenants(wanted: Commands) -> None:
 def _add_templates(wanted: Commands) -> None:
     template = wanted.add_parser("template", help="values that many limits follow")
     about = template.add_subparsers(dest="template_command", required=True, metavar="COMMAND")
-    _command(about, "list", templates.listing, "templates, and how many limits follow each")
-    _command(about, "show", templates.show, "a template and who follows it").add_argument("template")
-    put = _command(about, "set", templates.set_template, "what is not given stays as it is", reason=True)
+    _command(about, "list", limit_templates.listing, "templates, and how many limits follow each")
+    _command(about, "show", limit_templates.show, "a template and who follows it").add_argument("template")
+    put = _command(
+        about, "set", limit_templates.set_template, "what is not given stays as it is", reason=True
+    )
     for name in ("limit", "window-s", "burst"):
         put.add_argument(f"--{name}", type=int, metavar="N")
     put.add_argument("--title", default=None)
     put.add_argument("--algorithm", choices=_ALGORITHMS, default="", metavar="NAME")
     put.add_argument("--shadow", choices=("yes", "no"), default="", help="only count, or refuse")
     put.add_argument("--dry-run", action="store_true", help="only say what it would change")
-    gone = _command(about, "remove", templates.remove, "forget a template", reason=True)
+    gone = _command(about, "remove", limit_templates.remove, "forget a template", reason=True)
     gone.add_argument("--keep-values", action="store_true", help="those that follow keep what they have")
     gone.add_argument("--instead", default="", metavar="NAME", help="those that follow it follow this one")
     for parser in (put, gone):

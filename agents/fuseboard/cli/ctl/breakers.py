@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import Breaker, Made
-from fuseboard.cli.ctl.saying import clean, moment, say, say_json, span, table
+from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 

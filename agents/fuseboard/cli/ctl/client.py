@@ -25,7 +25,7 @@ from urllib.request import (
 import msgspec
 
 from fuseboard.cli.ctl.documents import Problem
-from fuseboard.cli.ctl.failing import Exit, Failed, Waits, code_of
+from fuseboard.cli.ctl.exits import Exit, Failed, Waits, code_of
 from fuseboard.cli.ctl.settings import CtlSettings
 from fuseboard.reporting.beat import agent_version
 from fuseboard.store.tls import tls_context

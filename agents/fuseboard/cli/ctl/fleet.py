@@ -8,7 +8,7 @@ from typing import Any
 from fuseboard.cli.ctl import breakers, tenants
 from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import Breaker, Entry, EntryPage, Fleet, Server, Transition, TransitionPage
-from fuseboard.cli.ctl.saying import clean, say, say_json, table
+from fuseboard.cli.ctl.output import clean, say, say_json, table
 
 #: Looked back this far in the first round.
 _RECENT = 10

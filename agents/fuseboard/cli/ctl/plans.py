@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client
 from fuseboard.cli.ctl.documents import Made
-from fuseboard.cli.ctl.failing import Exit, Failed
-from fuseboard.cli.ctl.saying import clean, say, say_json
+from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.output import clean, say, say_json
 
 
 class Planned(Struct, frozen=True):

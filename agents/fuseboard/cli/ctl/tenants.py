@@ -6,8 +6,8 @@ import msgspec
 
 from fuseboard.cli.ctl.client import Client, pages, part, tenant_part
 from fuseboard.cli.ctl.documents import Made, Quota, Tenant, TenantPage, Tier
-from fuseboard.cli.ctl.failing import Exit, Failed
-from fuseboard.cli.ctl.saying import clean, moment, say, say_json, span, table
+from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
 
 _NUMBERS = ("limit", "window_s", "burst")
 

@@ -1,0 +1,221 @@
+"""Requests that enter a service: decided by the quotas of their tenant, or of an address or key."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from time import monotonic
+
+from fuseboard.admission.decisions import Answers, Refusal, reason_of, statuses
+from fuseboard.admission.lanes import MAX_LANES, RequestLane
+from fuseboard.batching.batch import Batcher
+from fuseboard.batching.distribute import give_back
+from fuseboard.batching.domains import RequestDomains
+from fuseboard.batching.fleet_leases import Leases, Supply
+from fuseboard.batching.question import Answer
+from fuseboard.batching.settlements import Settlements
+from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract.words import Mode, Reason
+from fuseboard.decision import Charge, Decision, LimitStatus
+from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.request_tallies import UNCOUNTED
+from fuseboard.standalone.local_limits import LocalLimits
+from fuseboard.store.health import StoreHealth
+from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
+
+#: Members of enumerations are slow to look up in Python 3.11.
+SHARED = Mode.SHARED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAdmission:
+    configuration: Configuration
+    counters: Counters
+    health: StoreHealth
+    batcher: Batcher
+    local: LocalLimits
+    domains: RequestDomains
+    settlements: Settlements
+    leases: Leases
+    answers: Answers
+    #: By tenant, what decides its plain requests.
+    lanes: dict[str, RequestLane] = field(default_factory=dict)
+
+    async def admit(self, tenant: str, costs: Costs, subject: Subject) -> Decision:
+        """Decide a request of ``tenant``; without one, by the limits on its address or key."""
+        if tenant:
+            if not self.configuration.snapshot.quotas_of(tenant).met:
+                await self.configuration.meet(tenant)
+            return await self.decide(self.lane(tenant, costs, subject))
+        decision = await self._of_nobody(self.configuration.snapshot, costs, subject)
+        self.counters.request("-", decision.allowed, decision.reason)
+        return decision
+
+    def plain_lane(self, tenant: str) -> RequestLane | None:
+        """What decides one plain request of a tenant; ``None`` when its record must be looked up first."""
+        lane = self.lanes.get(tenant)
+        if lane is None or lane.changes != self.configuration.changes:
+            if not tenant or not self.configuration.snapshot.quotas_of(tenant).met:
+                return None
+            if len(self.lanes) >= MAX_LANES:
+                self.lanes.clear()
+            lane = self.lanes[tenant] = self.lane(tenant, ONE_CALL, NOBODY)
+        return lane
+
+    def lane(self, tenant: str, costs: Costs, subject: Subject) -> RequestLane:
+        snapshot = self.configuration.snapshot
+        rules = snapshot.quotas_of(tenant)
+        domain, demand = self.domains.of_tenant(tenant, rules, costs, subject)
+        if demand.tally is UNCOUNTED:
+            demand.tally = self.counters.tally(tenant, demand.rules)
+            demand.above = tuple(self.counters.tally_above(*owned) for owned in demand.inherited.items())
+        return RequestLane(
+            snapshot,
+            domain,
+            demand,
+            tenant,
+            known=rules.known,
+            suspended=rules.suspended,
+            changes=self.configuration.changes,
+        )
+
+    async def decide(self, lane: RequestLane) -> Decision:
+        """Decide one request, and count it when it is a tenant's."""
+        demand = lane.demand
+        if lane.suspended:
+            decision = self.answers.refuse(
+                lane.snapshot, Refusal(Reason.SUSPENDED, "suspended"), tenant=lane.tenant
+            )
+        elif not demand.refs:
+            decision = self.answers.allow(lane.snapshot, tenant=lane.tenant)
+        elif (demand.never is not None or demand.denial is not None) and (
+            refused := self._refuse_by_what_is_known(lane)
+        ) is not None:
+            decision = refused
+        else:
+            if demand.leasable:
+                supply = demand.supply or self._supply(lane)
+                if (lease := self.leases.spend(supply)) is not None:
+                    return lease.decision  # those are counted together when their lease ends
+                self.leases.note(supply)
+            answer: Answer | None = None
+            if self.health.mode is SHARED or self._asks_in_a_ramp():
+                caller = self.batcher.ask(lane.domain, demand)
+                try:
+                    answer = await caller
+                except asyncio.CancelledError:
+                    give_back(lane.domain, demand, caller)
+                    raise
+            if answer is None:
+                decision = self._decide_locally(lane)
+            else:
+                if answer.decision is None:
+                    answer.decision = self._conclude(lane, answer)
+                decision = answer.decision
+        if lane.tenant:
+            if decision.allowed:
+                demand.tally.allowed += 1
+                for tally in demand.above:
+                    tally.allowed += 1
+            else:
+                self.counters.request_refused(demand.tally, decision.reason, decision.rule)
+                for tally in demand.above:
+                    tally.refuse_inherited(decision.rule)
+            if not lane.known:
+                self.counters.unknown_tenant()
+        return decision
+
+    def adopt(self, _: Snapshot) -> None:
+        """Rules changed: what was leased under the old ones goes back."""
+        self.leases.drop()
+
+    def _conclude(self, lane: RequestLane, answer: Answer) -> Decision:
+        """What Redis's answer means to all who share it."""
+        demand = lane.demand
+        limits = statuses(demand, answer.left)
+        if answer.granted:
+            charge = Charge(lane.domain.name, demand, answer.at_us, answer.token)
+            return self.answers.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
+        blocking = demand.refs[answer.blocked - 1].limit
+        refusal = Refusal(reason_of(blocking, Reason.QUOTA), blocking.name, answer.wait_us / 1_000_000)
+        # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
+        if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
+            demand.deny(refusal.reason, refusal.rule, monotonic() + refusal.wait_s)
+        return self.answers.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
+
+    def _asks_in_a_ramp(self) -> bool:
+        """Not in local mode, and in a ramp the part of the calls that is Redis's."""
+        part = self.health.shared_tenths
+        return part > 0 and (part >= 1.0 or random.random() < part)
+
+    def _supply(self, lane: RequestLane) -> Supply:
+        demand, tenant = lane.demand, lane.tenant
+        if demand.tally is UNCOUNTED:
+            demand.tally = self.counters.tally("-", ())
+
+        def sign(answer: Answer) -> Decision:
+            charge = Charge(lane.domain.name, demand, answer.at_us, "")
+            limits = statuses(demand, answer.left)
+            snapshot = self.configuration.snapshot
+            return self.answers.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
+
+        def count(calls: int) -> None:
+            for tally in (demand.tally, *demand.above):
+                tally.allowed += calls
+            if not lane.known:
+                self.counters.unknown_tenant(calls)
+
+        supply = demand.supply = Supply(lane.domain, demand, sign, count)
+        if tenant and demand.plain:
+            supply.name = tenant
+        return supply
+
+    async def _of_nobody(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Decision:
+        """Every domain that binds, in turn; what was spent is given back unless all of them allow."""
+        spent: list[Charge] = []
+        limits: tuple[LimitStatus, ...] = ()
+        allowed = False
+        try:
+            for domain, demand in self.domains.of_subject(snapshot, costs, subject):
+                decision = await self.decide(RequestLane(snapshot, domain, demand))
+                limits += decision.limits
+                if not decision.allowed:
+                    return decision
+                spent += decision.charges
+            allowed = True
+        finally:  # also when the caller was cancelled between two of them
+            if not allowed:
+                for charge in spent:
+                    self.give_back(charge)
+        return self.answers.allow(snapshot, limits, charges=tuple(spent))
+
+    def give_back(self, charge: Charge) -> None:
+        """The request was not served after all."""
+        if charge.local:
+            self.local.free(charge.demand)
+        else:
+            self.settlements.give_back(charge.domain, charge.demand, charge.at_us, charge.token)
+
+    def _refuse_by_what_is_known(self, lane: RequestLane) -> Decision | None:
+        demand = lane.demand
+        if (never := demand.never) is not None:
+            return self._refuse(lane, Refusal(reason_of(never, Reason.QUOTA), never.name))
+        denial = demand.denial
+        if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
+            return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
+        demand.denial = None
+        return None
+
+    def _decide_locally(self, lane: RequestLane) -> Decision:
+        demand = lane.demand
+        self.counters.decided_locally()
+        blocked = self.local.take(demand, self.health.local_part)
+        if blocked is None:
+            charge = Charge("", demand, 0, "", local=True)
+            return self.answers.allow(lane.snapshot, statuses(demand), tenant=lane.tenant, charges=(charge,))
+        reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else reason_of(blocked.limit, Reason.QUOTA)
+        return self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s))
+
+    def _refuse(self, lane: RequestLane, refusal: Refusal) -> Decision:
+        limits = statuses(lane.demand, spent=refusal.rule)
+        return self.answers.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)

@@ -1,0 +1,258 @@
+"""All callers of one event-loop tick share one question to Redis per domain.
+
+A domain is what one script call decides atomically: a dependency, or the requests of all
+tenants (on a Cluster, of one). One question per domain is in flight; the next gathers
+meanwhile. A question has its deadline from the moment its first caller arrived, sent or not,
+and one timer serves them all. Nothing is ever cancelled: a caller whose deadline passed
+decides locally, and the late answer is still read, because it says what was consumed.
+"""
+
+import asyncio
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+import msgspec
+
+from fuseboard.batching.demand import Demand
+from fuseboard.batching.distribute import hand_out_all, hand_out_shares, tally_shadows
+from fuseboard.batching.late_questions import Doubts
+from fuseboard.batching.question import (
+    ADMITS,
+    BYPASS,
+    LATE,
+    PROBES,
+    Caller,
+    Domain,
+    Question,
+    decode_reply,
+)
+from fuseboard.contract.policy import Tuning
+from fuseboard.store.connection import ConnectionLostError, Reply, Store
+from fuseboard.store.health import StoreHealth
+from fuseboard.store.scripts import ADMIT
+
+#: A timer that fires this much too late says that the loop was busy, not that Redis is slow.
+LOOP_LAG_S = 0.002
+
+#: Calls of one kind, and different kinds of calls, in one question at most; the rest ask next.
+MAX_CALLS = 1000
+MAX_GROUPS = 250
+
+
+class StoreMeter(Protocol):
+    """Where the batcher counts what the store did."""
+
+    def store_answer(self, latency_us: int) -> None: ...
+    def store_timeout(self) -> None: ...
+    def store_error(self) -> None: ...
+
+
+class Batcher:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        health: StoreHealth,
+        meter: StoreMeter,
+        tuning: Callable[[], Tuning],
+        token_prefix: str,
+    ) -> None:
+        self._store = store
+        self._health = health
+        self._meter = meter
+        self._tuning = tuning
+        self._token_prefix = token_prefix
+        self._questions = 0
+        self._ready: list[Domain] = []
+        self._scheduled = False
+        self._deadlines: deque[tuple[float, Question]] = deque()
+        self._doubts = Doubts()
+        self._timer: asyncio.TimerHandle | None = None
+        # Kept from the first question on: asking for it is a system call in Python 3.11.
+        self._loop: asyncio.AbstractEventLoop
+
+    def ask(self, domain: Domain, demand: Demand) -> Caller:
+        """Join the question about ``domain`` that gathers now."""
+        question = domain.gathering
+        if question is not None:
+            callers = question.groups.get(demand)
+            if callers is not None and len(callers) < MAX_CALLS:
+                caller: Caller = Future(loop=self._loop)
+                callers.append(caller)
+                return caller
+        return self._ask_anew(domain, demand)
+
+    def _ask_anew(self, domain: Domain, demand: Demand) -> Caller:
+        """As the first caller of its kind."""
+        question = domain.gathering
+        if question is None or demand in question.groups or len(question.groups) >= MAX_GROUPS:
+            question = self._begin(domain)
+        caller: Caller = Future(loop=self._loop)
+        question.groups[demand] = [caller]
+        if question.eager:
+            domain.gathering = None
+            self._send(domain, question)
+        return caller
+
+    def close(self) -> None:
+        """Let everybody who still waits decide locally."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._deadlines:
+            _, question = self._deadlines.popleft()
+            if not question.over:
+                question.tell_all(None)
+
+    def _begin(self, domain: Domain) -> Question:
+        if not self._questions:
+            self._loop = asyncio.get_running_loop()
+        self._questions += 1
+        deadline_s = self._tuning().store_deadline_us / 1_000_000
+        question = Question(domain, deadline_s, f"{self._token_prefix}{self._questions}")
+        if domain.gathering is not None:  # full: send it without waiting for the one in flight
+            self._send(domain, domain.gathering)
+        domain.gathering = question
+        self._watch(question)
+        question.held = domain.in_flight is not None
+        # Whoever came alone last time comes alone: it need not wait for the end of the tick.
+        question.eager = domain.lonely and not question.held
+        if not question.held and not question.eager:
+            self._schedule(domain)
+        return question
+
+    def _watch(self, question: Question) -> None:
+        self._deadlines.append((question.deadline, question))
+        if self._timer is None:
+            self._timer = self._loop.call_later(max(0.0, question.deadline - monotonic()), self._timer_fired)
+
+    def _schedule(self, domain: Domain) -> None:
+        self._ready.append(domain)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        ready, self._ready = self._ready, []
+        for domain in ready:
+            question = domain.gathering
+            if question is not None and domain.in_flight is None:
+                domain.gathering = None
+                self._send(domain, question)
+
+    def _send(self, domain: Domain, question: Question) -> None:
+        if question.over:
+            return
+        if not self._health.usable:
+            question.tell_all(None)
+            return
+        domain.in_flight = question
+        question.sent_at = monotonic()
+        if not question.held and question.sent_at - question.begun > LOOP_LAG_S:
+            # The loop was busy between the first caller and this tick: Redis gets its full time.
+            question.deadline = question.sent_at + self._tuning().store_deadline_us / 1_000_000
+            self._watch(question)
+        now_us = self._health.store_time_us()
+        not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
+        domain.lonely = len(question.groups) == 1 and question.calls == 1
+        keys, text = question.write(not_after, self._health.shared_tenths, now_us)
+        self._store.run(ADMIT, keys, (text,), lambda reply: self._answered(question, reply))
+
+    def _answered(self, question: Question, reply: Reply) -> None:
+        domain = question.domain
+        late, question.answered = question.over, True
+        try:
+            if isinstance(reply, Exception):
+                self._complain(reply)
+            elif not self._distribute(question, reply, late=late):
+                self._health.failed("an answer that makes no sense")
+                self._meter.store_error()
+        finally:
+            if not question.over:
+                question.tell_all(None)
+            question.groups = {}  # it may stay in the queue of deadlines, its callers need not
+            if domain.in_flight is question:
+                domain.in_flight = None
+                if domain.gathering is not None:
+                    # The callers just woken may ask again in this tick: let them join.
+                    self._schedule(domain)
+
+    def _complain(self, error: Exception) -> None:
+        self._meter.store_error()
+        if not isinstance(error, ConnectionLostError):  # a lost connection was counted when it broke
+            self._health.failed(f"{type(error).__name__}: {error}")
+
+    def _distribute(self, question: Question, reply: Reply, *, late: bool) -> bool:
+        """Hand out what was granted, first come first served. False when ``reply`` is no reply of ours."""
+        try:
+            told = decode_reply(reply)  # type: ignore[arg-type] # anything else is an error of its own
+        except (msgspec.DecodeError, TypeError):
+            return False
+        verdict, figures = told.verdict, told.figures
+        if verdict == LATE:
+            self._health.answered(told.now_us)
+            return True
+        groups, counters = len(question.groups), question.counters
+        complete = len(figures) == counters and verdict in (ADMITS, BYPASS, PROBES)
+        if not complete and len(figures) != 3 * groups + 3 * counters:
+            return False
+        self._health.answered(told.now_us)
+        if not late:
+            self._meter.store_answer(int((monotonic() - question.sent_at) * 1_000_000))
+            question.domain.learned(verdict, told.generation, told.wait_us, told.rest)
+        question.over = True
+        if complete:
+            hand_out_all(question, told)
+        else:
+            hand_out_shares(question, told)
+            tally_shadows(question, told)
+        return True
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._drop_finished()
+        if not self._deadlines:
+            return
+        lag = monotonic() - self._deadlines[0][0]
+        if lag > LOOP_LAG_S:
+            # The answers may lie in the socket already: read first, and blame nobody.
+            self._loop.call_soon(self._expire, False)
+        else:
+            self._expire(True)
+
+    def _drop_finished(self) -> None:
+        while self._deadlines and self._deadlines[0][1].over:
+            self._deadlines.popleft()
+
+    def _expire(self, blame_store: bool) -> None:
+        now = monotonic()
+        self._drop_finished()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, question = self._deadlines.popleft()
+            if not question.over and question.deadline <= now:
+                self._give_up(question)
+                if blame_store:
+                    self._health.missed(question.calls)
+                else:
+                    self._doubts.note(question)
+        if silent := self._doubts.settle():
+            self._health.missed(silent)
+        self._drop_finished()
+        if self._deadlines and self._timer is None:
+            self._timer = self._loop.call_later(max(0.0, self._deadlines[0][0] - now), self._timer_fired)
+
+    def _give_up(self, question: Question) -> None:
+        """Its callers decide locally; the next question need not wait for its answer."""
+        question.tell_all(None)
+        self._meter.store_timeout()
+        domain = question.domain
+        if domain.in_flight is question:
+            domain.in_flight = None
+            if domain.gathering is not None:
+                self._schedule(domain)
+        elif domain.gathering is question:
+            domain.gathering = None

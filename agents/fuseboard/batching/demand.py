@@ -1,0 +1,239 @@
+"""What one call asks of Redis: some of each limit that binds it."""
+
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from fuseboard.batching.calendar import period_around
+from fuseboard.batching.encoding import GroupText
+from fuseboard.contract.policy import Limit, lease_length_ms
+from fuseboard.contract.shares import reserved_burst, reserved_calls
+from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
+from fuseboard.reporting.request_tallies import UNCOUNTED, RequestTally
+
+if TYPE_CHECKING:
+    from fuseboard.batching.fleet_leases import Supply
+    from fuseboard.decision import LimitStatus
+
+#: Sub-buckets of a sliding window: the effective window is one tenth longer than promised.
+RING_SIZE = 10
+
+#: A spent limit is asked for again this often, whatever its exact time: estimates are settled,
+#: here and on other servers, and a budget is not spent until midnight for one that was too high.
+DENIAL_MEMORY_S = 1.0
+
+#: Places a demand's counters may have had before the texts kept for them are thrown away.
+MAX_TEXTS = 16
+
+#: Store time in us, and no rule changes with time after that.
+FOR_EVER = 1 << 62
+
+_NUMBERS = {
+    Algorithm.SLIDING_WINDOW: 1,
+    Algorithm.TOKEN_BUCKET: 2,
+    Algorithm.FIXED_WINDOW: 3,
+    Algorithm.CONCURRENCY: 4,
+}
+
+
+class LimitRef:
+    """One counter in Redis: a limit, and the key of the subject it counts.
+
+    Two refs of one key are one counter: whoever numbers counters must number keys.
+    """
+
+    __slots__ = ("key", "limit")
+
+    def __init__(self, limit: Limit, key: str) -> None:
+        self.limit = limit
+        self.key = key.encode()
+
+    @property
+    def is_slot(self) -> bool:
+        return self.limit.algorithm is Algorithm.CONCURRENCY
+
+
+class RuleBook:
+    """The rules of one question, each once however many keys it is for; numbered from 1."""
+
+    __slots__ = ("_known", "_now_us", "_part", "numbers")
+
+    def __init__(self, part: float, now_us: int) -> None:
+        self._known: dict[int, int] = {}
+        self._part = part
+        self._now_us = now_us
+        self.numbers: list[int] = []
+
+    def number(self, limit: Limit) -> int:
+        # By identity: a tier's limit is one object for all its tenants, and hashing it costs more.
+        number = self._known.get(id(limit))
+        if number is None:
+            number = self._known[id(limit)] = len(self._known) + 1
+            self.numbers += rule_of(limit, self._part, self._now_us)
+        return number
+
+
+@dataclass(slots=True)
+class Denial:
+    """A refusal, and until when it holds in monotonic seconds."""
+
+    reason: Reason
+    rule: str
+    until: float
+    #: Redis is asked again from then on: what was spent may have been given back.
+    believed_until: float = inf
+
+    def left_s(self, now: float) -> float:
+        """How long it still holds; 0 when it is over, or to be asked for again."""
+        return max(0.0, self.until - now) if now < self.believed_until else 0.0
+
+
+class Demand:
+    """Limits, and what a call costs each. Made once for all like calls: identity is equality."""
+
+    __slots__ = (
+        "_first",
+        "_new",
+        "_places",
+        "_texts",
+        "above",
+        "bulk",
+        "costs",
+        "denial",
+        "holds_slots",
+        "inherited",
+        "keys",
+        "leasable",
+        "never",
+        "plain",
+        "priority",
+        "refs",
+        "rules",
+        "statuses",
+        "supply",
+        "tally",
+        "warns",
+    )
+
+    def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
+        self.refs = refs
+        self.keys = tuple([ref.key for ref in refs])
+        self.costs = costs
+        #: 0 to 100; when something is scarce, higher is served first.
+        self.priority = priority
+        #: A refusal that still holds, so that Redis need not be asked again before.
+        self.denial: Denial | None = None
+        #: Asked for so many times by one caller; 0 for once by each.
+        self.bulk = 0
+        #: A limit that could not admit this however long one waits.
+        self.never = self._never_fits()
+        #: Whether its calls may be leased, and how often they are asked for.
+        self.leasable = bool(refs) and all(_leasable(ref.limit) for ref in refs)
+        self.supply: Supply | None = None
+        #: It must be settled when the call has ended, or its slots are lost until their lease ends.
+        self.holds_slots = any(ref.is_slot for ref in refs)
+        #: What a caller is told of its limits, before it is known what is left; and whether some warn.
+        self.statuses: tuple[LimitStatus, ...] | None = None
+        self.warns = any(ref.limit.warn_percent for ref in refs)
+        #: One call of a tenant's and of nobody in particular: nearly every request there is.
+        self.plain = False
+        #: The names of what binds it, and where its requests are counted.
+        self.tally = UNCOUNTED
+        self.above: tuple[RequestTally, ...] = ()
+        #: Tenant it belongs to -> the names there of what binds it.
+        self.inherited: dict[str, tuple[str, ...]] = {}
+        self.rules = tuple([ref.limit.name for ref in refs])
+        # As the first of a question, which it nearly always is.
+        self._new = (0,) * len(refs)
+        self._places = tuple(range(1, len(refs) + 1))
+        self._first = dict(zip(self.keys, self._places, strict=True))
+        #: How it is put to Redis, by the places its counters have in a question.
+        self._texts: dict[tuple[int, ...], GroupText] = {}
+
+    def find(self, numbers: dict[bytes, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Number its counters in a question that has counted ``numbers`` before.
+
+        Returns what the question says of each, 0 for a new one, and the number each has got.
+        """
+        if not numbers and len(self._first) == len(self.keys):
+            numbers.update(self._first)
+            return self._new, self._places
+        seen, places = [], []
+        for key in self.keys:
+            number = numbers.get(key, 0)
+            seen.append(number)
+            places.append(number or numbers.setdefault(key, len(numbers) + 1))
+        return tuple(seen), tuple(places)
+
+    def text(self, places: tuple[int, ...], part: float, now_us: int) -> GroupText:
+        """How it is put to Redis: ``places`` are 0 for a counter new to the question, or its number there."""
+        text = self._texts.get(places)
+        if text is None or text.part != part or now_us >= text.until_us:
+            if len(self._texts) >= MAX_TEXTS:
+                self._texts.clear()
+            text = self._texts[places] = GroupText(
+                priority=self.priority,
+                costs=self.costs,
+                places=places,
+                rules=tuple(rule_of(ref.limit, part, now_us) for ref in self.refs),
+                part=part,
+                until_us=min((period_end(ref.limit, now_us) for ref in self.refs), default=FOR_EVER),
+            )
+        return text
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return tuple(ref.limit for ref in self.refs)
+
+    def deny(self, reason: Reason, rule: str, until: float) -> None:
+        self.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
+
+    def _never_fits(self) -> Limit | None:
+        for ref, cost in zip(self.refs, self.costs, strict=True):
+            if cost > most_at_once(ref.limit) and not ref.limit.shadow:
+                return ref.limit
+        return None
+
+
+def most_at_once(limit: Limit) -> int:
+    """What fits in an empty limit."""
+    if limit.limit == 0:
+        return 0
+    return limit.burst if limit.algorithm is Algorithm.TOKEN_BUCKET else limit.limit
+
+
+def shared_limit(limit: Limit) -> int:
+    """The calls per window that Redis may grant."""
+    return limit.limit - reserved_calls(limit)
+
+
+def rule_of(limit: Limit, part: float, now_us: int) -> tuple[int, ...]:
+    """The six numbers of a limit in ``admit.lua``; ``part`` is Redis's part of it while ramping."""
+    calls = max(1, int(shared_limit(limit) * part))
+    window_us, size = limit.window_ms * 1000, 0
+    if limit.algorithm is Algorithm.SLIDING_WINDOW:
+        size = RING_SIZE
+        if _leasable(limit):
+            # Leased calls are made up to this much later than they were charged.
+            window_us += lease_length_ms(limit) * 1000
+    elif limit.algorithm is Algorithm.TOKEN_BUCKET:
+        size = max(1, int((limit.burst - reserved_burst(limit)) * part))
+    elif limit.period is not None:
+        window_us, size = period_around(now_us, limit.period, limit.time_zone)
+    # A counter that cannot be read is decided by the limit's failure policy.
+    lenient = int(limit.failure_policy is FailurePolicy.FAIL_OPEN)
+    return (_NUMBERS[limit.algorithm], calls, window_us, size, int(limit.shadow), lenient)
+
+
+def period_end(limit: Limit, now_us: int) -> int:
+    """Until when ``rule_of`` stays the same; store time in us."""
+    if limit.period is None:
+        return FOR_EVER
+    return period_around(now_us, limit.period, limit.time_zone)[1]
+
+
+def _leasable(limit: Limit) -> bool:
+    if limit.algorithm is Algorithm.SLIDING_WINDOW:
+        return limit.lease_above > 0
+    return limit.algorithm is not Algorithm.CONCURRENCY and not limit.shadow

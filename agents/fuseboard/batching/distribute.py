@@ -1,0 +1,91 @@
+"""What an answer grants reaches the callers who still wait; the rest goes back to where it came from."""
+
+from asyncio import InvalidStateError
+
+from fuseboard.batching.demand import Demand
+from fuseboard.batching.question import PROBES, Answer, Caller, Domain, Question, Reply
+
+
+def hand_out_all(question: Question, reply: Reply) -> None:
+    """There was enough for everybody."""
+    number = 0
+    for (demand, callers), places in zip(question.groups.items(), question.places, strict=True):
+        yes = Answer(reply, True, tuple([reply.figures[place - 1] for place in places]))
+        number = _grant(question, demand, callers, yes, demand.bulk or len(callers), number)
+
+
+def tally_shadows(question: Question, reply: Reply) -> None:
+    """Count the calls that shadow rules let through and would have refused."""
+    over = reply.figures[3 * len(question.groups) + 1 :: 3]
+    if not any(over):
+        return
+    for demand, places in zip(question.groups, question.places, strict=True):
+        for ref, place in zip(demand.refs, places, strict=True):
+            calls, over[place - 1] = over[place - 1], 0
+            if calls and ref.limit.shadow:
+                demand.tally.would_refuse(ref.limit.name, calls)
+
+
+def hand_out_shares(question: Question, reply: Reply) -> None:
+    """Something was scarce: first come, first served."""
+    number, figures = 0, reply.figures
+    left = figures[3 * len(question.groups) :: 3]
+    for position, (demand, callers) in enumerate(question.groups.items()):
+        granted, blocked, wait_us = figures[3 * position : 3 * position + 3]
+        places = question.places[position]
+        of_these = tuple([left[place - 1] for place in places])
+        number = _grant(question, demand, callers, Answer(reply, True, of_these), granted, number)
+        if demand.bulk:
+            granted = int(granted > 0)
+        if granted < len(callers):
+            # Which limit of the demand is meant by a number of the question's.
+            place = places.index(blocked) + 1 if blocked in places else blocked
+            no = Answer(reply, False, of_these, place, wait_us)
+            for caller in callers[granted:]:
+                if not caller.done():
+                    caller.set_result(no)
+
+
+def _grant(
+    question: Question, demand: Demand, callers: list[Caller], yes: Answer, granted: int, number: int
+) -> int:
+    """Tell the first ``granted`` callers. Granted calls are numbered over all groups; the last number."""
+    domain = question.domain
+    if yes.verdict == PROBES or demand.holds_slots:
+        tokens = [f"{question.token}.{number + place}" for place in range(1, granted + 1)]
+        if demand.bulk:
+            # Probes are not for stock.
+            for token in tokens:
+                domain.unused(demand, yes.with_token(token))
+            if not callers[0].done():
+                callers[0].set_result(None)
+        else:
+            for caller, token in zip(callers, tokens, strict=False):
+                _tell(domain, demand, caller, yes.with_token(token))
+    elif demand.bulk:
+        # Whatever could be had of it is for the one who asked for many.
+        yes.calls = granted
+        if granted:
+            _tell(domain, demand, callers[0], yes)
+    else:
+        for caller in callers if granted == len(callers) else callers[:granted]:
+            try:
+                caller.set_result(yes)
+            except InvalidStateError:  # cheaper than asking each one first
+                domain.unused(demand, yes)
+    return number + granted
+
+
+def _tell(domain: Domain, demand: Demand, caller: Caller, answer: Answer) -> None:
+    """What nobody waits for any more goes back."""
+    if caller.done():
+        domain.unused(demand, answer)
+    else:
+        caller.set_result(answer)
+
+
+def give_back(domain: Domain, demand: Demand, caller: Caller) -> None:
+    """``caller`` was cancelled: if it was granted something in that moment, nobody will use it."""
+    answer = caller.result() if caller.done() and not caller.cancelled() else None
+    if answer is not None and answer.granted:
+        domain.unused(demand, answer)

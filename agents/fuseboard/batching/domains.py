@@ -1,0 +1,166 @@
+"""The domains of requests: a tenant, or an address or key that belongs to none."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from fuseboard.batching.demand import Demand, LimitRef
+from fuseboard.batching.encoding import UNGUARDED, Piece
+from fuseboard.batching.question import Answer, Question
+from fuseboard.batching.settlements import Settlements
+from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Limit
+from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
+
+#: Tenants and subjects kept worked out, and demands of each; the longest unused go first.
+MAX_KEPT = 20_000
+MAX_DEMANDS = 2_000
+
+
+class LimitDomain:
+    """Limits that one script may decide together."""
+
+    __slots__ = ("_head", "_incarnation", "_settlements", "gathering", "in_flight", "lonely", "name")
+
+    def __init__(self, name: str, settlements: Settlements, incarnation: str = "") -> None:
+        """With the key of an ``incarnation``, a store that lost its data grants no strict limit twice."""
+        self.name = name
+        self._incarnation = (incarnation.encode(),) if incarnation else ()
+        self._head = Piece(2, 0) if incarnation else UNGUARDED
+        self.gathering: Question | None = None
+        self.in_flight: Question | None = None
+        self.lonely = False
+        self._settlements = settlements
+
+    def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
+        return self._incarnation + keys, self._head
+
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
+        """There is no breaker here; but the store may be another one."""
+        if rest:
+            self._head = Piece(2, rest)
+
+    def unused(self, demand: Demand, answer: Answer) -> None:
+        self._settlements.give_back(self.name, demand, answer.at_us, answer.token, answer.calls)
+
+
+class Asked:
+    """Every way one tenant, address or key was asked for."""
+
+    __slots__ = ("_demands", "_plain", "domain", "under")
+
+    def __init__(self, domain: LimitDomain, under: object) -> None:
+        self.domain = domain
+        #: What the demands were worked out from; when that changes, so do they.
+        self.under = under
+        self._demands: OrderedDict[tuple[Costs, Subject], Demand] = OrderedDict()
+        self._plain: Demand | None = None
+
+    def demand(self, costs: Costs, subject: Subject, make: Callable[[], Demand]) -> Demand:
+        """The one demand of all calls like this."""
+        if costs is ONE_CALL and subject is NOBODY:
+            if self._plain is None:
+                self._plain = make()
+                self._plain.plain = True
+            return self._plain
+        key = (costs, subject)
+        demand = self._demands.get(key)
+        if demand is None:
+            demand = self._demands[key] = make()
+            if len(self._demands) > MAX_DEMANDS:
+                self._demands.popitem(last=False)
+        return demand
+
+
+class RequestDomains:
+    """Demands by tenant or subject, made on first use and again when a rule changed.
+
+    Where keys of different hash tags may stand in one question (``Store.together``), all of them
+    are one domain: whoever comes in one tick is asked for at once, whatever the tenants.
+    """
+
+    def __init__(self, environment: str, settlements: Settlements, *, together: bool) -> None:
+        self._environment = environment
+        self._settlements = settlements
+        self._everybody: LimitDomain | None = None
+        if together:
+            self._everybody = LimitDomain("requests", settlements, keys.incarnation(environment))
+        self._asked: OrderedDict[str, Asked] = OrderedDict()
+
+    def of_tenant(
+        self, tenant: str, rules: TenantRules, costs: Costs, subject: Subject
+    ) -> tuple[LimitDomain, Demand]:
+        asked = self._get(f"t:{tenant}", rules)
+
+        def make() -> Demand:
+            bound = [quota for quota in rules.of(tenant) if binds(quota.limit, costs, subject)]
+            root = rules.root or tenant
+            refs = [LimitRef(quota.limit, self._key(quota, root, subject)) for quota in bound]
+            demand = demand_of(refs, costs, rules.priority)
+            names: dict[str, tuple[str, ...]] = {}
+            for quota in bound:
+                names[quota.tenant] = (*names.get(quota.tenant, ()), quota.name)
+            demand.rules, demand.inherited = names.pop(tenant, ()), names
+            return demand
+
+        return asked.domain, asked.demand(costs, subject, make)
+
+    def _key(self, quota: Quota, root: str, subject: Subject) -> str:
+        values = tuple(subject.value(dimension) for dimension in quota.limit.per)
+        if quota.tenant == root:
+            return keys.tenant_quota(self._environment, root, quota.name, *values)
+        return keys.member_quota(self._environment, root, quota.tenant, quota.name, *values)
+
+    def of_subject(
+        self, snapshot: Snapshot, costs: Costs, subject: Subject
+    ) -> list[tuple[LimitDomain, Demand]]:
+        """One domain per combination of values that some limit counts by."""
+        found = []
+        by_values: dict[tuple[str, ...], list[Limit]] = {}
+        for limit in snapshot.policy.subject_limits:
+            if not binds(limit, costs, subject):
+                continue
+            values = tuple(f"{dimension}={subject.value(dimension)}" for dimension in limit.per)
+            by_values.setdefault(values, []).append(limit)
+        for values, limits in by_values.items():
+            name = keys.values_digest(values)
+            asked = self._get(f"i:{name}", snapshot.policy)
+
+            def make(limits: list[Limit] = limits, name: str = name) -> Demand:
+                key = keys.subject_limit
+                return demand_of(
+                    [LimitRef(limit, key(self._environment, name, limit.name)) for limit in limits], costs
+                )
+
+            found.append((asked.domain, asked.demand(costs, subject, make)))
+        return found
+
+    def _get(self, name: str, under: object) -> Asked:
+        asked = self._asked.get(name)
+        if asked is not None and asked.under is under:
+            self._asked.move_to_end(name)
+            return asked
+        domain = self._everybody or LimitDomain(name, self._settlements)
+        asked = self._asked[name] = Asked(domain, under)
+        if len(self._asked) > MAX_KEPT:
+            self._asked.popitem(last=False)
+        return asked
+
+
+def binds(limit: Limit, costs: Costs, subject: Subject, *, dependency: str = "") -> bool:
+    """Whether it is of this dependency (or of none), its cost stated, its values known, its endpoint met."""
+    return (
+        limit.dependency == dependency
+        and any(measure == limit.measure and amount > 0 for measure, amount in costs)
+        and all(subject.value(dimension) for dimension in limit.per)
+        and (
+            not limit.endpoints or any(fnmatchcase(subject.endpoint, pattern) for pattern in limit.endpoints)
+        )
+    )
+
+
+def demand_of(refs: list[LimitRef], costs: Costs, priority: int = 50) -> Demand:
+    """What a call with these costs asks of each counter."""
+    amounts = dict(costs)
+    return Demand(tuple(refs), tuple(amounts[ref.limit.measure] for ref in refs), priority)

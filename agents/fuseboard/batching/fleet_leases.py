@@ -1,0 +1,283 @@
+"""Hot keys: calls leased in advance and spent from memory.
+
+A demand that is asked for more often than its threshold gets a lease: one question to Redis
+for many calls at once, spent here until it ends, then renewed. A leased decision costs a
+comparison and a subtraction, and Redis sees one command where it saw hundreds.
+
+What a lease may do to a limit is bounded (docs/limits.md): calls are charged when they are
+leased and made at most ``lease_length_s`` later, so a sliding window that may be leased counts
+over that much more time and still never lets more than its limit through any window; a bucket
+may let through what it refills in that time. A server holds at most its share of ``HELD_PART``
+of a limit. What is unused goes back to where it was charged; what a dead server held is lost
+for one window, which refuses too much, never too little.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+
+from fuseboard.batching.batch import Batcher
+from fuseboard.batching.demand import Demand, most_at_once
+from fuseboard.batching.question import ADMITS, Answer, Domain
+from fuseboard.batching.settlements import Settlements
+from fuseboard.contract.policy import lease_length_ms
+from fuseboard.decision import Decision
+
+#: Decisions per second over the fleet above which a key is hot, unless a limit says otherwise.
+HOT_PER_S = 5_000
+#: A key stays leased until it was below its threshold for so long.
+COOL_AFTER_S = 60.0
+#: The part of a limit that all servers together may hold unspent.
+HELD_PART = 0.2
+#: The rate is measured over stretches of this length.
+STRETCH_S = 0.25
+#: A lease is renewed when this part of its time has passed, or when less than this part is left of it.
+RENEW_AFTER = 0.6
+RENEW_BELOW = 0.4
+#: Ask for a little more than is expected, so that the odd busy moment needs no second question.
+MARGIN = 1.2
+
+
+class Lease:
+    """Calls of one demand, paid for. Holds until ``until``, monotonic seconds."""
+
+    __slots__ = ("answer", "begun", "counted", "decision", "granted", "low", "supply", "tokens", "until")
+
+    def __init__(
+        self, supply: "Supply", answer: Answer, begun: float, length_s: float, decision: Decision
+    ) -> None:
+        self.supply = supply
+        self.answer = answer
+        self.granted = self.tokens = answer.calls
+        #: Whoever spends this one asks for the next lease.
+        self.low = max(1, int(answer.calls * RENEW_BELOW))
+        self.begun = begun
+        self.until = begun + length_s
+        #: The one decision of all its calls.
+        self.decision = decision
+        #: Calls of it that were counted already.
+        self.counted = 0
+
+
+class Supply:
+    """How often one demand is asked for, and the lease it has."""
+
+    __slots__ = (
+        "asked",
+        "count",
+        "demand",
+        "domain",
+        "hot_at",
+        "lease",
+        "name",
+        "rate",
+        "renewing",
+        "sign",
+        "since",
+        "terms",
+        "timer",
+    )
+
+    def __init__(
+        self, domain: Domain, demand: Demand, sign: Callable[[Answer], Decision], count: Callable[[int], None]
+    ) -> None:
+        self.domain = domain
+        #: The same limits and costs, asked for many times at once.
+        self.demand = Demand(demand.refs, demand.costs, demand.priority)
+        self.sign = sign
+        self.count = count
+        self.asked = 0
+        self.since = monotonic()
+        #: Calls per second, smoothed, and when it was last above the threshold.
+        self.rate = 0.0
+        self.hot_at = float("-inf")
+        self.lease: Lease | None = None
+        #: Under which its lease is at hand; empty for one that is not.
+        self.name = ""
+        self.renewing = False
+        #: Rises when what was leased, or is being leased, must not be spent.
+        self.terms = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Leases:
+    """Notices what is hot and keeps it supplied."""
+
+    def __init__(
+        self,
+        *,
+        batcher: Batcher,
+        settlements: Settlements,
+        live_servers: Callable[[], int],
+        usable: Callable[[], bool],
+    ) -> None:
+        self._batcher = batcher
+        self._settlements = settlements
+        self._live_servers = live_servers
+        self._usable = usable
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._supplies: set[Supply] = set()
+        self._at_hand: dict[str, Lease] = {}
+        self.spend_at_hand = self._spend_at_hand()
+
+    def spend(self, supply: Supply) -> Lease | None:
+        """One call of the lease, if there is one that has one."""
+        lease = supply.lease
+        if lease is None or lease.tokens <= 0 or monotonic() >= lease.until:
+            return None
+        if lease.tokens == lease.low:
+            self.renew(supply)
+        lease.tokens -= 1
+        return lease
+
+    def _spend_at_hand(self) -> Callable[[str], Decision | None]:
+        """One call by name, if it is paid for, and the decision on it.
+
+        Its names stay bound, and it looks at little: it is the whole cost of a leased decision.
+        """
+        find, clock, spend = self._at_hand.get, monotonic, self.spend
+
+        def leased(name: str) -> Decision | None:
+            lease = find(name)
+            if lease is None:
+                return None
+            tokens = lease.tokens
+            if tokens > lease.low and clock() < lease.until:
+                lease.tokens = tokens - 1
+                return lease.decision
+            spent = spend(lease.supply)
+            return None if spent is None else spent.decision
+
+        return leased
+
+    def note(self, supply: Supply) -> None:
+        """One call was asked of Redis by itself."""
+        supply.asked += 1
+        now = monotonic()
+        passed = now - supply.since
+        if passed < STRETCH_S:
+            return
+        self._measure(supply, supply.asked / passed)
+        supply.asked, supply.since = 0, now
+        if supply.hot_at == now or now - supply.hot_at < COOL_AFTER_S:
+            self.renew(supply)
+
+    def drop(self) -> None:
+        """Something changed: give everything back, and begin again when it is still hot."""
+        for supply in tuple(self._supplies):
+            self.revoke(supply)
+
+    def stop(self) -> None:
+        self.drop()
+        for task in self._tasks:
+            task.cancel()
+
+    def _measure(self, supply: Supply, rate: float) -> None:
+        # Rises at once and falls by halves: too small a lease costs a question, too large a one a refund.
+        supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
+        if supply.rate >= self._threshold(supply.demand):
+            supply.hot_at = monotonic()
+
+    def _threshold(self, demand: Demand) -> float:
+        common = HOT_PER_S / self._live_servers()
+        return min(ref.limit.lease_above or common for ref in demand.refs)
+
+    def renew(self, supply: Supply) -> None:
+        """Ask for the next lease in the background, if nobody does already."""
+        if supply.renewing or not self._usable():
+            return
+        if supply.lease is not None:
+            # Spent sooner than expected: or it would stay too small after every quiet moment.
+            self._measure(supply, _rate_of(supply.lease))
+        supply.renewing = True
+        self._supplies.add(supply)
+        task = asyncio.get_running_loop().create_task(self._supply(supply), name="fuseboard-lease")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _supply(self, supply: Supply) -> None:
+        demand, terms = supply.demand, supply.terms
+        length_s = min(lease_length_ms(ref.limit) for ref in demand.refs) / 1000
+        begun = monotonic()
+        try:
+            demand.bulk = self._amount(supply, length_s)
+            answer = await self._batcher.ask(supply.domain, demand)
+        finally:
+            supply.renewing = False
+            if supply.lease is None:
+                self._supplies.discard(supply)
+        if answer is None or not answer.granted:
+            return
+        if answer.verdict != ADMITS or supply.terms != terms:
+            # Probes are not for stock; nor is what was granted before the breaker or a rule changed.
+            supply.domain.unused(demand, answer)
+            return
+        self._end(supply)
+        self._supplies.add(supply)
+        supply.lease = Lease(supply, answer, begun, length_s, supply.sign(answer))
+        if supply.name:
+            self._at_hand[supply.name] = supply.lease
+        loop = asyncio.get_running_loop()
+        supply.timer = loop.call_later(length_s * RENEW_AFTER, self._look, supply, supply.lease)
+
+    def _amount(self, supply: Supply, length_s: float) -> int:
+        """What is expected to be spent; at most this server's share of what may be held."""
+        demand, servers = supply.demand, self._live_servers()
+        expected = int(supply.rate * length_s * MARGIN)
+        most = min(
+            int(most_at_once(ref.limit) * HELD_PART / servers / cost)
+            for ref, cost in zip(demand.refs, demand.costs, strict=True)
+        )
+        return max(1, min(expected, most))
+
+    def _look(self, supply: Supply, lease: Lease) -> None:
+        """Some of its time has passed: renew it while it is hot, else let it end."""
+        supply.timer = None
+        if supply.lease is not lease:
+            return
+        now = monotonic()
+        spent = lease.granted - lease.tokens
+        self._measure(supply, _rate_of(lease))
+        self._count(supply, lease)
+        if spent and now - supply.hot_at < COOL_AFTER_S:
+            self.renew(supply)
+        supply.timer = asyncio.get_running_loop().call_later(
+            max(0.0, lease.until - now), self._expire, supply, lease
+        )
+
+    def _expire(self, supply: Supply, lease: Lease) -> None:
+        if supply.lease is lease:
+            self._end(supply)
+
+    def revoke(self, supply: Supply) -> None:
+        """What it was leased under has changed: nothing of it may be spent any more."""
+        supply.terms += 1
+        self._end(supply)
+
+    def _end(self, supply: Supply) -> None:
+        """Count what was spent, and give back what was not."""
+        lease, supply.lease = supply.lease, None
+        self._supplies.discard(supply)
+        if supply.timer is not None:
+            supply.timer.cancel()
+            supply.timer = None
+        if lease is None:
+            return
+        if self._at_hand.get(supply.name) is lease:
+            del self._at_hand[supply.name]
+        self._count(supply, lease)
+        if lease.tokens > 0:
+            lease.answer.calls, lease.tokens = lease.tokens, 0
+            supply.domain.unused(supply.demand, lease.answer)
+
+    @staticmethod
+    def _count(supply: Supply, lease: Lease) -> None:
+        spent = lease.granted - lease.tokens
+        if spent > lease.counted:
+            supply.count(spent - lease.counted)
+            lease.counted = spent
+
+
+def _rate_of(lease: Lease) -> float:
+    """How fast it is spent, in calls per second."""
+    return (lease.granted - lease.tokens) / max(0.001, monotonic() - lease.begun)

@@ -1,0 +1,186 @@
+"""One question to Redis about one domain, and what its callers are told."""
+
+import asyncio
+from copy import copy
+from time import monotonic
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from fuseboard.batching.demand import Demand
+from fuseboard.batching.encoding import GroupText, Piece, join_question
+from fuseboard.contract.words import Mode
+from fuseboard.decision import Decision
+
+# Verdicts of ``admit.lua``.
+ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE, COOLING_DOWN, SLOW_START = range(9)
+
+
+class Reply(Struct, array_like=True, frozen=True, gc=False):
+    """What ``admit.lua`` returns; see there."""
+
+    verdict: int
+    generation: int
+    wait_us: int
+    now_us: int
+    rest: str
+    figures: list[int]
+
+
+#: Refuses what is no reply of ours.
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+class Signer(Protocol):
+    """Makes the decision of an answer: a ``CallLane``."""
+
+    def sign(self, answer: "Answer", mode: Mode) -> Decision: ...
+
+
+class Answer:
+    """What one group of like calls is told. Shared by all callers it applies to, unless it has a token."""
+
+    __slots__ = (
+        "at_us",
+        "blocked",
+        "calls",
+        "decision",
+        "generation",
+        "granted",
+        "left",
+        "mode",
+        "signer",
+        "token",
+        "verdict",
+        "wait_us",
+    )
+
+    def __init__(
+        self, reply: Reply, granted: bool, left: tuple[int, ...], blocked: int = 0, wait_us: int = 0
+    ) -> None:
+        self.granted = granted
+        self.verdict = reply.verdict
+        self.generation = reply.generation
+        #: Store time of the decision.
+        self.at_us = reply.now_us
+        #: Calls left per limit of the demand.
+        self.left = left
+        #: The limit of the demand that refused, counted from 1; -1 the breaker; 0 when granted.
+        self.blocked = blocked
+        self.wait_us = wait_us
+        #: Of a probe, or of a call that holds a slot.
+        self.token = ""
+        #: How many calls it is leave for.
+        self.calls = 1
+        #: What the first caller made of it; all who share the answer share that too.
+        self.decision: Decision | None = None
+        #: Who makes that, once somebody asks, and the mode it was given in.
+        self.signer: Signer | None = None
+        self.mode = Mode.SHARED
+
+    def decide(self) -> Decision:
+        if self.decision is None:
+            assert self.signer is not None  # noqa: S101 - whoever hands it on has set it
+            self.decision = self.signer.sign(self, self.mode)
+        return self.decision
+
+    def with_token(self, token: str) -> "Answer":
+        """The same, for the one caller who holds this token."""
+        own = copy(self)
+        own.token = token
+        return own
+
+
+#: ``None`` in place of an answer: Redis did not answer in time, decide locally.
+Caller = asyncio.Future[Answer | None]
+
+
+class Domain(Protocol):
+    """What a question is about. The attributes belong to the batcher."""
+
+    gathering: "Question | None"
+    in_flight: "Question | None"
+    #: The last question was of one caller only.
+    lonely: bool
+
+    def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
+        """All keys of a question about limits of these ``keys``, and the breaker's part of it."""
+        ...
+
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
+        """Redis answered in time; ``verdict`` is about the domain as a whole.
+
+        ``rest`` is the text of a breaker that is closed and at rest, if it was looked at.
+        """
+        ...
+
+    def unused(self, demand: Demand, answer: Answer) -> None:
+        """This was granted to a caller who no longer waits for it."""
+        ...
+
+
+class Question:
+    """One batch: callers grouped by what they ask for, in order of arrival."""
+
+    __slots__ = (
+        "answered",
+        "begun",
+        "counters",
+        "deadline",
+        "domain",
+        "eager",
+        "groups",
+        "held",
+        "over",
+        "places",
+        "sent_at",
+        "token",
+    )
+
+    def __init__(self, domain: Domain, deadline_s: float, token: str) -> None:
+        self.domain = domain
+        self.groups: dict[Demand, list[Caller]] = {}
+        #: How many counters there are, and which of them each group asks for; known when it is sent.
+        self.counters = 0
+        self.places: list[tuple[int, ...]] = []
+        #: When its first caller came, and until when that one waits at most; monotonic seconds.
+        self.begun = monotonic()
+        self.deadline = self.begun + deadline_s
+        self.token = token
+        self.sent_at = 0.0
+        #: It waits behind an earlier question about the same domain.
+        self.held = False
+        #: It is sent as soon as it has a caller.
+        self.eager = False
+        #: Every caller has been told something.
+        self.over = False
+        #: Redis said something, or the connection broke; maybe too late.
+        self.answered = False
+
+    @property
+    def calls(self) -> int:
+        return sum(map(len, self.groups.values()))
+
+    def write(self, not_after: int, part: float, now_us: int) -> tuple[tuple[bytes, ...], bytes]:
+        """Keys and text of the question, as ``admit.lua`` takes them."""
+        if len(self.groups) > 1:
+            # The order in which they are served; it is the order of the reply.
+            self.groups = dict(sorted(self.groups.items(), key=lambda group: -group[0].priority))
+        # A counter stands once, or what one group spends would be overwritten by what the next one does.
+        numbers: dict[bytes, int] = {}
+        groups: list[tuple[GroupText, int]] = []
+        for demand, callers in self.groups.items():
+            seen, places = demand.find(numbers)
+            groups.append((demand.text(seen, part, now_us), demand.bulk or len(callers)))
+            self.places.append(places)
+        self.counters = len(numbers)
+        keys, guard = self.domain.put(tuple(numbers))
+        return keys, join_question(not_after, self.token, guard, groups)
+
+    def tell_all(self, answer: Answer | None) -> None:
+        self.over = True
+        for callers in self.groups.values():
+            for caller in callers:
+                if not caller.done():
+                    caller.set_result(answer)

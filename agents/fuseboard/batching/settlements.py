@@ -1,0 +1,97 @@
+"""Corrections of what was charged: refunds, actual costs, and slots that are free again."""
+
+import asyncio
+from dataclasses import dataclass
+
+from fuseboard.batching.demand import Demand, LimitRef, RuleBook
+from fuseboard.batching.encoding import msgpack_encode
+from fuseboard.contract.policy import Limit
+from fuseboard.store.connection import ConnectionLostError, Reply, Store
+from fuseboard.store.health import StoreHealth
+from fuseboard.store.scripts import SETTLE
+
+#: Corrections wait this long for company; a freed slot is worth a quick word.
+WAIT_S = 0.005
+#: More than this many kept while Redis is gone, and the oldest are forgotten: leases end by themselves.
+MAX_WAITING = 10_000
+
+#: Corrections in one question.
+MAX_TOGETHER = 500
+
+
+@dataclass(slots=True)
+class Correction:
+    limit: Limit
+    amount: int = 0
+    tokens: tuple[str, ...] = ()
+
+
+class Settlements:
+    """Sends corrections in batches, one script call per domain."""
+
+    def __init__(self, *, store: Store, health: StoreHealth) -> None:
+        self._store = store
+        self._health = health
+        #: domain -> (counter, store time of admission) -> correction
+        self._waiting: dict[str, dict[tuple[bytes, int], Correction]] = {}
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def give_back(self, domain: str, demand: Demand, at_us: int, token: str, calls: int = 1) -> None:
+        """These calls were not made: they spent nothing."""
+        for ref, cost in zip(demand.refs, demand.costs, strict=True):
+            self._add(domain, ref, at_us, -cost * calls, token)
+
+    def free(self, domain: str, demand: Demand, token: str) -> None:
+        """The call has ended: its slots are free, what it spent stays spent."""
+        for ref in demand.refs:
+            if ref.is_slot:
+                self._add(domain, ref, 0, 0, token)
+
+    def correct(self, domain: str, demand: Demand, at_us: int, measure: str, actual: int) -> None:
+        """The call cost ``actual`` of ``measure``, whatever was estimated."""
+        for ref, estimate in zip(demand.refs, demand.costs, strict=True):
+            if ref.limit.measure == measure and actual != estimate and not ref.is_slot:
+                self._add(domain, ref, at_us, actual - estimate, "")
+
+    def _add(self, domain: str, ref: LimitRef, at_us: int, amount: int, token: str) -> None:
+        if self._count >= MAX_WAITING:
+            return
+        # Refunds belong to the bucket they were spent in: keep those of one tenth of a second apart.
+        key = (ref.key, at_us // 100_000 * 100_000 if amount < 0 else 0)
+        corrections = self._waiting.setdefault(domain, {})
+        correction = corrections.get(key)
+        if correction is None:
+            correction = corrections[key] = Correction(ref.limit)
+            self._count += 1
+        if ref.is_slot:
+            correction.tokens += (token,)
+        else:
+            correction.amount += amount
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self.flush)
+
+    def flush(self) -> None:
+        """Send what waits; forget it when Redis is gone, for then it counts nothing either."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting, self._count = self._waiting, {}, 0
+        if not self._health.usable:
+            return
+        for corrections in waiting.values():
+            every = list(corrections.items())
+            for first in range(0, len(every), MAX_TOGETHER):
+                self._send(every[first : first + MAX_TOGETHER])
+
+    def _send(self, corrections: list[tuple[tuple[bytes, int], Correction]]) -> None:
+        rules = RuleBook(self._health.shared_tenths, self._health.store_time_us())
+        words: list[object] = [rules.numbers]
+        for (_, at_us), correction in corrections:
+            words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens)
+        keys = tuple(key for (key, _), _ in corrections)
+        self._store.run(SETTLE, keys, (msgpack_encode(words),), self._answered)
+
+    def _answered(self, reply: Reply) -> None:
+        if isinstance(reply, Exception) and not isinstance(reply, ConnectionLostError):
+            self._health.failed(f"settle: {reply}")

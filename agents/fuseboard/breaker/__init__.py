@@ -1,0 +1,1 @@
+"""Circuit breakers: the fleet's, as this pod knows it, and the pod's own."""

@@ -1,0 +1,269 @@
+"""The gate of one dependency: what this server knows of its breaker, and what it has yet to report."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
+
+from fuseboard.batching.demand import Demand, Denial, LimitRef
+from fuseboard.batching.domains import MAX_DEMANDS, binds, demand_of
+from fuseboard.batching.encoding import Piece
+from fuseboard.batching.fleet_leases import Leases
+from fuseboard.batching.question import (
+    ADMITS,
+    COOLING_DOWN,
+    FORCED_OPEN,
+    OPEN,
+    PROBE_BUSY,
+    PROBES,
+    SLOW_START,
+    Answer,
+    Question,
+)
+from fuseboard.batching.settlements import Settlements
+from fuseboard.breaker.local_breaker import LocalBreaker
+from fuseboard.breaker.tallies import PendingReport, Tally
+from fuseboard.configuration.snapshot import TenantRules
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Dependency
+from fuseboard.contract.words import BreakerState, Outcome, Reason
+from fuseboard.reporting.counters import Counters
+from fuseboard.subject import NOBODY, Costs
+
+#: A refusal for busy probes is remembered this long at most: a slot may be free any moment.
+PROBE_BUSY_MEMORY_S = 0.1
+
+_STATE_OF_VERDICT = {
+    ADMITS: BreakerState.CLOSED,
+    PROBES: BreakerState.HALF_OPEN,
+    OPEN: BreakerState.OPEN,
+    # As long as the hold: it is one here, too, when Redis is gone before it ends.
+    FORCED_OPEN: BreakerState.OPEN,
+    PROBE_BUSY: BreakerState.HALF_OPEN,
+    SLOW_START: BreakerState.CLOSED,
+}
+_PROBE_OUTCOMES = {Outcome.NEUTRAL: 0, Outcome.OK: 1, Outcome.SLOW: 2, Outcome.FAILURE: 2}
+_STATES = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
+
+
+class Gate:
+    """A dependency's domain. ``on_change`` is called when its state is no longer what was last seen."""
+
+    def __init__(
+        self,
+        *,
+        environment: str,
+        server: str,
+        dependency: Dependency,
+        on_change: Callable[[], None],
+        report_soon: Callable[["Gate"], None],
+        counters: Counters,
+        settlements: Settlements,
+        leases: Leases,
+    ) -> None:
+        self.name = dependency.name
+        self.gathering: Question | None = None
+        self.in_flight: Question | None = None
+        self.lonely = False
+        self.denial: Denial | None = None
+        self.local = LocalBreaker()
+        self.pending: dict[int, PendingReport] = {}
+        #: Its outcomes are on their way already.
+        self.scheduled = False
+        self.environment = environment
+        self.server = server
+        self._counters = counters
+        self._on_change = on_change
+        self._report_soon = report_soon
+        # What was last learned of the fleet's breaker.
+        self.state = BreakerState.CLOSED
+        self.generation = 0
+        self.since = monotonic()
+        #: When the open state may be probed; monotonic seconds.
+        self.until = 0.0
+        self.window = (0, 0, 0)
+        self.tally = Tally(self, 0)
+        self.domain = f"d:{dependency.name}"
+        self._settlements = settlements
+        self._leases = leases
+        #: By costs, and by tenant when its quotas bind; with the rules each was made of.
+        self._demands: OrderedDict[object, tuple[Demand, TenantRules | None]] = OrderedDict()
+        self.adopt(dependency)
+
+    def adopt(self, dependency: Dependency) -> None:
+        """Decide by this policy from now on."""
+        before = getattr(self, "dependency", dependency)
+        self.dependency = dependency
+        self.held = dependency.override is not None
+        policy = dependency.breaker
+        # Open times are lengthened by up to a tenth of jitter.
+        open_max_us = policy.open_max_ms * 1100
+        times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
+        self._figures = (1, policy.probes, *times, self.server)
+        self._rests(0, self.generation)
+        named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
+        self.guard_keys = tuple(key(self.environment, self.name).encode() for key in named)
+        self.end_leases()
+        self._demands.clear()
+        self.denial = None
+        if dependency.reset_revision != before.reset_revision:
+            self.local.reset()
+            self._see(BreakerState.CLOSED, self.generation, 0.0)
+        elif dependency.override != before.override:
+            self.released()
+
+    def released(self) -> None:
+        """Whoever held it has changed their mind: what was learned before says nothing now."""
+        self.local.reset()
+        self.until = min(self.until, monotonic())
+        self._on_change()
+
+    def not_sent(self) -> None:
+        """If the call was to be the local probe, let another be it."""
+        self.local.record(Outcome.NEUTRAL, self.dependency.breaker)
+
+    def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> Demand:
+        """The vendor's limits, and the tenant's quotas on this dependency."""
+        key = (tenant, costs) if rules is not None else costs
+        known = self._demands.get(key)
+        if known is not None and known[1] is rules:
+            return known[0]
+        refs = [
+            LimitRef(limit, keys.vendor_limit(self.environment, self.name, limit.name))
+            for limit in self.dependency.vendor_limits
+            if binds(limit, costs, NOBODY)
+        ]
+        for quota in rules.of(tenant) if rules is not None else ():
+            if binds(quota.limit, costs, NOBODY, dependency=self.name):
+                counter = keys.dependency_quota(self.environment, self.name, quota.tenant, quota.name)
+                refs.append(LimitRef(quota.limit, counter))
+        demand = demand_of(refs, costs, rules.priority if rules is not None else 50)
+        self._demands[key] = (demand, rules)
+        if len(self._demands) > MAX_DEMANDS:
+            self._demands.popitem(last=False)
+        return demand
+
+    def end_leases(self) -> None:
+        """The breaker moved: what was leased under its old state must not be spent."""
+        for demand, _ in self._demands.values():
+            if demand.supply is not None:
+                self._leases.revoke(demand.supply)
+
+    # What the batcher needs
+
+    def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
+        return self.guard_keys[:3] + keys + self.guard_keys[3:], self._guard
+
+    def _rests(self, text: str | int, generation: int) -> None:
+        """The breaker is closed and at rest for as long as its key says exactly ``text``.
+
+        Without a text, ``generation`` is what was seen last: if it is gone, data was lost.
+        """
+        self._guard = Piece(*self._figures, text, generation)
+
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
+        if verdict == ADMITS and self.state is BreakerState.CLOSED and generation == self.generation:
+            if rest:
+                self._rests(rest, generation)
+            return
+        now = monotonic()
+        seconds = wait_us / 1_000_000
+        if verdict == FORCED_OPEN:
+            self.denial = Denial(Reason.FORCED_OPEN, self.name, now + seconds)
+        elif verdict == COOLING_DOWN:
+            self.denial = Denial(Reason.COOLING_DOWN, self.name, now + seconds)
+        elif verdict == OPEN:
+            self.denial = Denial(Reason.BREAKER_OPEN, self.name, now + seconds)
+        elif verdict == PROBE_BUSY:
+            self.denial = Denial(Reason.PROBE_BUSY, self.name, now + min(seconds, PROBE_BUSY_MEMORY_S))
+        if (state := _STATE_OF_VERDICT.get(verdict)) is not None:
+            self._see(state, generation, now + seconds)
+
+    def unused(self, demand: Demand, answer: Answer) -> None:
+        self._settlements.give_back(self.domain, demand, answer.at_us, answer.token, answer.calls)
+        if answer.verdict == PROBES:
+            pending = self.pending.setdefault(answer.generation, PendingReport())
+            pending.probes.append((answer.token, 0))
+            self._report_soon(self)
+
+    # Outcomes
+
+    def went_well(self, calls: int, generation: int) -> None:
+        """So many calls ended well."""
+        self._counters.calls_ok(self.name, calls)
+        self.local.went_well(calls)
+        pending = self.pending.get(generation)
+        if pending is None:
+            pending = self.pending[generation] = PendingReport()
+        pending.ok += calls
+        pending.tail = 0
+
+    def record(self, outcome: Outcome, generation: int, probe: str) -> None:
+        """Keep an outcome for the fleet's breaker; ``probe`` is the token of a half-open permit."""
+        pending = self.pending.get(generation)
+        if pending is None:
+            pending = self.pending[generation] = PendingReport()
+        if probe:
+            pending.probes.append((probe, _PROBE_OUTCOMES[outcome]))
+        elif outcome is Outcome.OK:
+            pending.ok += 1
+            pending.tail = 0
+        elif outcome is Outcome.FAILURE:
+            pending.failure += 1
+            pending.tail += 1
+        elif outcome is Outcome.SLOW:
+            pending.slow += 1
+            pending.tail = 0
+
+    def cool_down(self, milliseconds: int, generation: int) -> None:
+        """The vendor asked to be left alone: heed it here at once, and tell the fleet."""
+        until = monotonic() + milliseconds / 1000
+        if self.denial is None or self.denial.until < until:
+            self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
+        pending = self.pending.setdefault(generation, PendingReport())
+        pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
+
+    def reported(self, reply: list[int]) -> None:
+        """Take in what ``report.lua`` answered."""
+        _, state, generation, remaining_us, _, calls, failures, consecutive = reply
+        now = monotonic()
+        if calls:
+            self.window = (calls, failures, consecutive)
+        if generation < self.generation:
+            return
+        self._see(_STATES[state], generation, now + remaining_us / 1_000_000)
+        if self.state is BreakerState.OPEN and remaining_us:
+            self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
+
+    def opened(self, generation: int, remaining_us: int) -> None:
+        """Another server's report has opened it: end what is leased at once."""
+        if generation <= self.generation:
+            return
+        longest_us = self.dependency.breaker.open_max_ms * 1100
+        self._see(BreakerState.OPEN, generation, monotonic() + min(remaining_us, longest_us) / 1_000_000)
+        self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
+
+    def _see(self, state: BreakerState, generation: int, until: float) -> None:
+        changed = state is not self.state or generation != self.generation
+        if generation != self.tally.generation:
+            self.tally.count()
+            self.tally = Tally(self, generation)
+        if changed:
+            self._rests(0, generation)
+            self.since = monotonic()
+            self.end_leases()
+            # The fleet has decided something newer than what this server alone concluded.
+            self.local.reset()
+            if state is BreakerState.CLOSED:
+                self.window = (0, 0, 0)
+        self.state, self.generation = state, generation
+        self.until = until if state is BreakerState.OPEN else 0.0
+        if changed:
+            self._on_change()
+
+    def stand_alone(self) -> None:
+        """Redis is gone: go on from the last shared state with this server's own breaker."""
+        if self.state is not BreakerState.CLOSED and self.local.state is BreakerState.CLOSED:
+            self.local.take_over(self.until, self.dependency.breaker)
+        self.pending.clear()
+        if self.denial is not None and self.denial.reason is not Reason.COOLING_DOWN:
+            self.denial = None

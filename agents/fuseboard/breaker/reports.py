@@ -1,0 +1,99 @@
+"""Outcomes on their way to Redis: batched per dependency and generation, urgent ones at once."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from fuseboard.breaker.fleet_breaker import Gate
+from fuseboard.breaker.tallies import PendingReport, Tally
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Tuning
+from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word
+from fuseboard.store.health import StoreHealth
+from fuseboard.store.scripts import REPORT
+
+#: Failures and probe results wait this long for company.
+URGENT_S = 0.005
+
+
+class Reports:
+    def __init__(self, *, store: Store, health: StoreHealth, tuning: Callable[[], Tuning]) -> None:
+        self._store = store
+        self._health = health
+        self._tuning = tuning
+        self._gates: dict[str, Gate] = {}
+        self._tallies: list[Tally] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, gate: Gate, *, urgent: bool) -> None:
+        """Send what ``gate`` has pending soon."""
+        self._gates[gate.name] = gate
+        gate.scheduled = True
+        loop = asyncio.get_running_loop()
+        due = loop.time() + (URGENT_S if urgent else self._tuning().report_interval_ms / 1000)
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self.flush)
+
+    def tally(self, tally: Tally) -> None:
+        """Count a call that went well with the others, when the next report is due."""
+        tally.scheduled = True
+        self._tallies.append(tally)
+        self.add(tally.gate, urgent=False)
+
+    def flush(self) -> None:
+        """Send everything pending now; drop it when Redis is gone, for then it decides nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        tallies, self._tallies = self._tallies, []
+        for tally in tallies:
+            tally.scheduled = False
+            tally.count()
+        gates, self._gates = self._gates, {}
+        for gate in gates.values():
+            pending, gate.pending, gate.scheduled = gate.pending, {}, False
+            gate.local.fold(gate.dependency.breaker)
+            if not self._health.usable:
+                continue
+            for generation, outcomes in pending.items():
+                arguments = _arguments(gate, generation, outcomes)
+                self._store.run(REPORT, gate.guard_keys, arguments, self._answered(gate))
+
+    def _answered(self, gate: Gate) -> Callable[[Reply], None]:
+        def answered(reply: Reply) -> None:
+            if isinstance(reply, ConnectionLostError):
+                return  # counted when the connection broke
+            if isinstance(reply, list) and len(reply) == 8 and all(type(part) is int for part in reply):
+                self._health.answered(reply[4])
+                gate.reported(reply)
+            else:
+                self._health.failed(f"report: {reply}")
+
+        return answered
+
+
+def _arguments(gate: Gate, generation: int, pending: PendingReport) -> tuple[Word, ...]:
+    """What ``report.lua`` is told; see there."""
+    policy = gate.dependency.breaker
+    counted = (pending.ok, pending.failure, pending.slow, pending.tail)
+    conditions = (
+        policy.consecutive_failures,
+        policy.failure_percent,
+        policy.slow_percent,
+        policy.minimum_calls,
+        policy.window_s,
+        policy.minimum_servers,
+    )
+    times = (
+        policy.open_ms * 1000,
+        policy.open_max_ms * 1000,
+        policy.successes_to_close,
+        random.randint(0, 100),
+    )
+    cooldown_us = pending.cooldown_ms * 1000
+    probes = tuple(part for probe in pending.probes for part in probe)
+    where = (keys.breaker_channel(gate.environment), gate.name)
+    return (gate.server, generation, *counted, *conditions, *times, cooldown_us, *where, *probes)

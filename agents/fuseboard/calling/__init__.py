@@ -1,0 +1,1 @@
+"""What surrounds one outgoing call: how its outcome is judged."""

@@ -1,0 +1,68 @@
+"""Is everything here fit to decide? Settings, disk, Redis and gateway, one finding per question."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from fuseboard.cli.doctor.findings import Finding, Level, fail, ok, skip, warn
+from fuseboard.cli.doctor.gateway_check import check_gateway
+from fuseboard.cli.doctor.redis_check import check_redis
+from fuseboard.configuration.disk import DiskError, read_bootstrap
+from fuseboard.configuration.offer import OfferError
+from fuseboard.errors import Misconfigured
+from fuseboard.settings import AgentSettings
+
+__all__ = ["Finding", "Level", "examine"]
+
+
+async def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
+    """Every check, in the order in which one would mend. Changes nothing that lasts."""
+    try:
+        settings = AgentSettings.from_env(environ)
+    except Misconfigured as error:
+        return [
+            fail("settings", str(error), "set the environment of the pod, then ask again"),
+            skip("everything else", "it needs the settings"),
+        ]
+    findings = [ok("settings", str(settings)), _check_state_dir(settings), *_check_bootstrap(settings)]
+    findings += await check_redis(settings)
+    findings += await check_gateway(settings)
+    return findings
+
+
+def _check_state_dir(settings: AgentSettings) -> Finding:
+    path = settings.state_dir
+    if path is None:
+        return warn(
+            "state directory",
+            "off: a pod that starts with Redis and gateway gone limits nothing",
+            "set FUSEBOARD_STATE_DIR to a directory that outlives the process",
+        )
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=".doctor-", dir=path)
+        os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+    except OSError as error:
+        return fail(
+            "state directory",
+            f"{path} cannot be written: {error.strerror}",
+            f"give it to the user of the pod (uid {os.getuid()}), or set FUSEBOARD_STATE_DIR elsewhere",
+        )
+    return ok("state directory", f"{path} can be written")
+
+
+def _check_bootstrap(settings: AgentSettings) -> list[Finding]:
+    if settings.bootstrap_file is None:
+        return []
+    try:
+        offer = read_bootstrap(settings.bootstrap_file, environment=settings.environment)
+    except (DiskError, OfferError, msgspec.DecodeError) as error:
+        says = f"{settings.bootstrap_file}: {error}"
+        return [fail("bootstrap file", says, "mend or remove it: a first start with all down needs it")]
+    tiers = len(offer.policy.tiers) if offer.policy is not None else 0
+    return [ok("bootstrap file", f"{settings.bootstrap_file} holds {tiers} tiers")]

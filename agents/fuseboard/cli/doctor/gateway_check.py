@@ -1,0 +1,73 @@
+"""The gateway, asked as the agent asks it: one beat of a server that leaves at once."""
+
+import asyncio
+import http.client
+import os
+import time
+from uuid import uuid4
+
+from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, warn
+from fuseboard.contract.sync import SYNC_PATH, SyncRequest, encode
+from fuseboard.reporting.beat import FailedBeatError, Failure, agent_version, read_answer
+from fuseboard.reporting.connection import AnswerError, Connection
+from fuseboard.settings import AgentSettings
+
+TIMEOUT_S = 2.0
+
+_DO = {
+    Failure.UNREACHABLE: "is the gateway running, and FUSEBOARD_URL its address as seen from here?",
+    Failure.BUSY: "the gateway answers, but cannot serve: look at its log",
+    Failure.REFUSED: "make a token with 'python manage.py create_agent_token', and set FUSEBOARD_TOKEN",
+    Failure.WRONG: "FUSEBOARD_URL must be the gateway's address, without a path",
+}
+
+
+async def check_gateway(settings: AgentSettings) -> list[Finding]:
+    if not settings.url:
+        do = "set FUSEBOARD_URL and FUSEBOARD_TOKEN, unless that is what you want"
+        return [
+            warn("gateway", "none: the configuration comes from Redis alone, and no page shows this pod", do)
+        ]
+    return await asyncio.to_thread(_beat, settings)
+
+
+def _beat(settings: AgentSettings) -> list[Finding]:
+    connection = Connection(
+        settings.url.rstrip("/") + SYNC_PATH,
+        headers={
+            "Authorization": f"Bearer {settings.token}",
+            "User-Agent": f"fuseboard-doctor/{agent_version()}",
+        },
+        timeout_s=TIMEOUT_S,
+        total_s=2 * TIMEOUT_S,
+        ca_file=settings.ca_file,
+    )
+    request = SyncRequest(
+        environment=settings.environment,
+        service=settings.service,
+        # Not the pod's own name: the pod that runs beside this must not be shown as leaving.
+        server=f"doctor-{os.getpid()}",
+        boot=uuid4().hex,
+        sequence=1,
+        agent_version=agent_version(),
+        leaving=True,
+    )
+    began = time.time()
+    try:
+        response = read_answer(connection.post(encode(request)))
+    except FailedBeatError as error:
+        return [fail("gateway", f"{settings.url}: {error}", _DO[error.failure])]
+    except (OSError, http.client.HTTPException, AnswerError) as error:
+        says = f"{settings.url}: {type(error).__name__}: {error}"
+        return [fail("gateway", says, _DO[Failure.UNREACHABLE])]
+    finally:
+        connection.close()
+    took_s = time.time() - began
+    ahead_s = began + took_s / 2 - response.server_time_us / 1_000_000
+    says = (
+        f"{settings.url} takes the token, and has revision {response.head.revision} in {took_s * 1000:.0f} ms"
+    )
+    return [
+        ok("gateway", says),
+        clock_finding("clock of the gateway", "the gateway's", ahead_s, took_s / 2),
+    ]

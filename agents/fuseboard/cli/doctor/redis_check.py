@@ -1,0 +1,189 @@
+"""Redis "limits": can it be reached, is it the right kind, and does it let the agent decide?"""
+
+import asyncio
+import re
+import time
+
+import hiredis
+from redis.exceptions import RedisError
+
+from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, skip, warn
+from fuseboard.cli.doctor.script_test import DEPENDENCY, Trial
+from fuseboard.cli.found_configuration import learn
+from fuseboard.configuration.source import Source
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Tuning
+from fuseboard.contract.store_url import StoreUrl
+from fuseboard.errors import Misconfigured
+from fuseboard.settings import AgentSettings
+from fuseboard.store import Store, open_store
+from fuseboard.store.connection import ConnectionLostError
+from fuseboard.store.tls import tls_context
+
+CALLS = 200
+OLDEST = 7
+
+_FAILURES = (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError)
+
+
+async def check_redis(settings: AgentSettings) -> list[Finding]:
+    url = StoreUrl.parse(settings.redis_url)
+    where = url.socket or ",".join(str(address) for address in url.addresses)
+    store = open_store(settings.redis_url)
+    try:
+        await store.connect(2.0)
+    except _FAILURES as error:
+        return [_unreachable(where, error), skip("Redis otherwise", "it cannot be reached")]
+    try:
+        began = time.time()
+        seconds, micros = _pair(await store.call("TIME"))
+        took_s = time.time() - began
+        ahead_s = began + took_s / 2 - seconds - micros / 1_000_000
+        findings = [
+            ok("redis", f"{where} answers in {took_s * 1000:.1f} ms ({url.kind})"),
+            await _check_version(store),
+            await _check_eviction(store),
+            clock_finding("clock of Redis", "Redis's", ahead_s, took_s / 2),
+            await _check_login(url),
+        ]
+    except _FAILURES as error:
+        return [_unreachable(where, error)]
+    finally:
+        await store.close()
+    configuration, tuning = await _check_configuration(settings)
+    return [*findings, configuration, *await _check_scripts(settings, tuning)]
+
+
+def _unreachable(where: str, error: Exception) -> Finding:
+    text = str(error) or type(error).__name__
+    if isinstance(error, hiredis.ReplyError) and text.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH")):
+        do = "set user and password in FUSEBOARD_REDIS_URL; percent-encode whatever is no letter or digit"
+    elif isinstance(error, hiredis.ReplyError) and text.startswith("NOPERM"):
+        do = _rights_to_give("production")
+    elif "LOADING" in text:
+        do = "wait: it reads its data from disk"
+    else:
+        do = "is Redis running, FUSEBOARD_REDIS_URL its address as seen from here, and no firewall between?"
+    return fail("redis", f"{where}: {text}", do)
+
+
+async def _check_version(store: Store) -> Finding:
+    try:
+        text = _text(await store.call("INFO", "server"))
+    except hiredis.ReplyError as error:
+        return skip("redis version", f"this user may not ask INFO ({error})")
+    valkey, redis = _field(text, "valkey_version"), _field(text, "redis_version")
+    name = f"Valkey {valkey}" if valkey else f"Redis {redis}"
+    major = (redis or "0").partition(".")[0]
+    if major.isdigit() and int(major) >= OLDEST:
+        return ok("redis version", name)
+    return fail("redis version", f"{name} is too old for '#!lua' scripts", f"use Redis {OLDEST} or Valkey")
+
+
+async def _check_eviction(store: Store) -> Finding:
+    try:
+        text = _text(await store.call("INFO", "memory"))
+    except hiredis.ReplyError as error:
+        return skip("eviction policy", f"this user may not ask INFO ({error})")
+    policy, most = _field(text, "maxmemory_policy"), _field(text, "maxmemory_human")
+    if policy == "noeviction":
+        return ok("eviction policy", f"noeviction, maxmemory {most or 'unlimited'}")
+    return fail(
+        "eviction policy",
+        f"{policy or 'unknown'}: a full Redis would drop counters and breakers",
+        "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
+    )
+
+
+async def _check_login(url: StoreUrl) -> Finding:
+    """Whether a stranger may do what an agent may."""
+    if url.socket or url.kind == "sentinel":
+        return skip("default user", "asked for a server at an address only")
+    host, port = url.addresses[0]
+    try:
+        async with asyncio.timeout(1.0):
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=tls_context(url.ca_file) if url.tls else None
+            )
+            writer.write(b"PING\r\n")
+            answer = await reader.readline()
+            writer.close()
+    except (OSError, TimeoutError) as error:
+        return skip("default user", f"could not ask without a password ({error})")
+    if not answer.startswith(b"+PONG"):
+        return ok("default user", "a stranger is turned away")
+    says = "anybody who reaches Redis may change limits and breakers: the default user has no password"
+    do = "ACL SETUSER default off, or requirepass; and a user of their own for agents"
+    local = host in ("127.0.0.1", "::1", "localhost")
+    return warn("default user", says, do) if local else fail("default user", says, do)
+
+
+async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning]:
+    check = "configuration"
+    source = Source(url=settings.redis_url, environment=settings.environment)
+    try:
+        pubsub = (await source.locate()).pubsub()
+        try:
+            await pubsub.subscribe(keys.config_channel(settings.environment))
+            await pubsub.get_message(timeout=1.0)
+        finally:
+            await pubsub.aclose()  # type: ignore[no-untyped-call] # untyped in redis-py
+        known = await learn(settings)
+    except Misconfigured as error:
+        do = f"run 'python manage.py republish {settings.environment}', or edit anything on the dashboard"
+        return warn(check, f"{error}: nothing is limited", do), Tuning()
+    except (RedisError, OSError, TimeoutError) as error:
+        return fail(check, f"cannot be read: {error}", _rights_to_give(settings.environment)), Tuning()
+    finally:
+        await source.close()
+    policy, head = known.snapshot.policy, known.snapshot.head
+    says = f"revision {head.revision}: {len(policy.tiers)} tiers, {len(policy.dependencies)} dependencies"
+    found = warn(check, f"{says}; {known.notes[0]}", "see above") if known.notes else ok(check, says)
+    return found, policy.tuning
+
+
+async def _check_scripts(settings: AgentSettings, tuning: Tuning) -> list[Finding]:
+    """Decide for real, on a dependency of its own, and clean up."""
+    trial = Trial(settings, tuning)
+    took_s = sorted(await trial.run(CALLS))
+    if trial.errors:
+        says = f"scripts fail: {trial.errors[0]}"
+        denied = any(re.search(r"NOPERM|permission|ACL", error) for error in trial.errors)
+        do = _rights_to_give(settings.environment) if denied else "see the message; is the server a replica?"
+        return [fail("scripts", says, do), skip("latency", "the scripts fail")]
+    findings = [ok("scripts", f"all run, on the keys of dependency {DEPENDENCY!r}, which are gone again")]
+    if len(took_s) < CALLS:
+        says = f"only {len(took_s)} of {CALLS} questions were answered"
+        return [*findings, fail("latency", says, "look at Redis's own latency: redis-cli --latency")]
+    p50_ms, p99_ms = (took_s[int(len(took_s) * part)] * 1000 for part in (0.5, 0.99))
+    deadline_ms = tuning.store_deadline_us / 1000
+    says = (
+        f"p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms of {CALLS} decisions; the deadline is {deadline_ms:g} ms"
+    )
+    do = "put Redis nearer to the pod, look for a busy host, or raise store_deadline_us"
+    if p99_ms > deadline_ms:
+        return [*findings, fail("latency", f"{says}: late ones are decided locally", do)]
+    return [*findings, warn("latency", says, do) if p99_ms > deadline_ms / 2 else ok("latency", says)]
+
+
+def _rights_to_give(environment: str) -> str:
+    return (
+        "give the agent's user what it needs: the line that 'python manage.py redis_acl' prints for it, "
+        f"or ACL SETUSER <user> ~fb1:{environment}:* "
+        f"&fb1:{environment}:* +@connection +@read +@write +@scripting +@pubsub +@transaction +time +info"
+    )
+
+
+def _field(info: str, name: str) -> str:
+    found = re.search(rf"^{name}:(.*?)\r?$", info, flags=re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def _text(reply: object) -> str:
+    return reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+
+
+def _pair(reply: object) -> tuple[int, int]:
+    if not isinstance(reply, list) or len(reply) != 2:
+        raise ConnectionLostError(f"TIME was answered with {reply!r}")
+    return int(reply[0]), int(reply[1])

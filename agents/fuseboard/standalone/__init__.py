@@ -1,0 +1,1 @@
+"""Decisions without Redis, and the report of them when Redis returns."""

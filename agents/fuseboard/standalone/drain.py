@@ -1,0 +1,173 @@
+"""Tells Redis what was decided without it: before a ramp begins, and soon after odd calls.
+
+Each segment is told once per domain, whatever happens in between: its name goes with it, and
+Redis remembers names for longer than a journal is kept.
+"""
+
+import asyncio
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fuseboard.batching.demand import LimitRef, RuleBook
+from fuseboard.batching.encoding import msgpack_encode
+from fuseboard.contract import keys
+from fuseboard.standalone.journal import KEPT_S, Journal
+from fuseboard.standalone.local_limits import LocalLimits
+from fuseboard.standalone.offline import Segment
+from fuseboard.store.connection import NotServedError, Reply, Store
+from fuseboard.store.health import StoreHealth
+from fuseboard.store.scripts import DRAIN
+
+logger = logging.getLogger("fuseboard.journal")
+
+#: Totals nobody read by then are history of no interest.
+TOTALS_KEPT_S = 40 * 86_400
+#: Domains told together, and how long they may take.
+TOGETHER = 50
+ANSWER_S = 1.0
+#: How long a ramp waits for what is left to tell; the rest follows in the background.
+BEFORE_RAMP_S = 3.0
+#: Odd calls are told after so long.
+SOON_S = 2.0
+
+
+class Drain:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self, *, store: Store, health: StoreHealth, local: LocalLimits, journal: Journal | None = None
+    ) -> None:
+        self._store = store
+        self._health = health
+        self._local = local
+        self._offline = local.offline
+        self.journal = journal
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        self._stopped = False
+        #: Segments told, and segments of servers that died before they could tell them.
+        self.told = self.adopted = 0
+
+    def noted(self) -> None:
+        """Something was decided locally: tell it soon, or write it down when there is nobody to tell."""
+        if self.journal is not None and not self._health.usable:
+            self.journal.noted()
+        if self._timer is None and not self._stopped:
+            delay_s = SOON_S * random.uniform(0.5, 1.5)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._soon)
+
+    def stop(self) -> None:
+        """What was not told yet is written down, for whoever comes next."""
+        self._stopped = True
+        if self.journal is not None:
+            self.journal.finish()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def before_ramp(self) -> None:
+        """Tell what there is, for as long as a ramp may wait for it."""
+        task = self.begin(orphans=True)
+        await asyncio.wait({task}, timeout=BEFORE_RAMP_S)
+
+    def _soon(self) -> None:
+        self._timer = None
+        if self._health.usable:
+            self.begin()
+        else:
+            self.noted()  # a connection that comes back without an outage is no event
+
+    def begin(self, *, orphans: bool = False) -> asyncio.Task[None]:
+        """Tell what there is in the background; with ``orphans`` also what dead servers left on this disk."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(
+                self._tell_all(orphans), name="fuseboard-drain"
+            )
+        return self._task
+
+    async def _tell_all(self, orphans: bool) -> None:
+        async with self._turn:
+            if self._stopped:
+                return
+            if await self._tell_closed():
+                # Only now, so that a store that takes nothing makes no more and more segments.
+                if self.journal is not None:
+                    self.journal.flush_soon()
+                self._offline.close()
+                await self._tell_closed()
+            if self._offline.closed:
+                self.noted()
+            elif orphans and self.journal is not None:
+                for orphan in await self.journal.orphans():
+                    if await self._tell(orphan):
+                        self.adopted += 1
+                        self.journal.forget(orphan.name)
+
+    async def _tell_closed(self) -> bool:
+        for segment in list(self._offline.closed):
+            if not await self._tell(segment):
+                return False
+            self._offline.closed.remove(segment)
+            self.told += 1
+            if self.journal is not None:
+                self.journal.forget(segment.name)
+        return True
+
+    async def _tell(self, segment: Segment) -> bool:
+        """Whether every domain of it was told, now or before."""
+        domains: dict[str, list[str]] = defaultdict(list)
+        for key in segment.totals:
+            text = key.decode()
+            domains[keys.offline_totals(text)].append(text)
+        every = list(domains.values())
+        for first in range(0, len(every), TOGETHER):
+            answers = [self._ask(segment, limits) for limits in every[first : first + TOGETHER]]
+            done, late = await asyncio.wait(answers, timeout=ANSWER_S)
+            if late or any(self._failed(answer.result()) for answer in done):
+                return False
+        return True
+
+    def _ask(self, segment: Segment, limits: list[str]) -> asyncio.Future[Reply]:
+        refs = [(ref, amount) for ref, amount in self._charges(segment, limits) if amount > 0]
+        rules = RuleBook(1.0, self._health.store_time_us())
+        numbers: list[int] = []
+        for ref, amount in refs:
+            numbers += (rules.number(ref.limit), amount)
+        totals: list[str | int] = []
+        for limit in limits:
+            totals += (keys.offline_field(limit), segment.totals[limit.encode()])
+        script_keys = (
+            keys.offline_told(limits[0]).encode(),
+            keys.offline_totals(limits[0]).encode(),
+            *(ref.key for ref, _ in refs),
+        )
+        blob = msgpack_encode([rules.numbers, totals, *numbers])
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Reply) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        arguments = (segment.name, 2 * KEPT_S, TOTALS_KEPT_S, blob)
+        self._store.run(DRAIN, script_keys, arguments, answered)
+        return answer
+
+    def _charges(self, segment: Segment, limits: Iterable[str]) -> Iterable[tuple[LimitRef, int]]:
+        """Of shares this server spent: what still counts."""
+        for limit in limits:
+            key = limit.encode()
+            ref = segment.spent.get(key)
+            if ref is not None and not ref.limit.shadow:
+                yield ref, min(segment.totals[key], self._local.still_spent(ref))
+
+    def _failed(self, reply: Reply) -> bool:
+        if isinstance(reply, NotServedError):
+            return True
+        if isinstance(reply, Exception):
+            logger.warning("journal.not_told: %s; it is tried again", reply)
+            return True
+        return False

@@ -1,0 +1,226 @@
+"""What was decided without Redis, on disk: so that a pod that dies before Redis is back is counted too.
+
+One file per segment: a line naming it, then lines of counts, each with its checksum. A torn or
+damaged line is not counted, the others are. Files are bounded: what would not fit is written
+anew as one line of totals, and what does not fit even so is only kept in memory. A disk that is
+full or read-only is counted, and changes nothing else.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from fuseboard.standalone.offline import OfflineCounts, Segment
+
+try:
+    import fcntl
+except ImportError:  # no orphans are adopted where there are no such locks
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("fuseboard.journal")
+
+FORMAT = "fuseboard-journal-1"
+#: A segment's file is never larger, however the fleet is tuned: whoever adopts it reads no more.
+MAX_FILE_BYTES = 8 * 1024 * 1024
+#: Files that nobody told by then are deleted: Redis remembers names for twice as long.
+KEPT_S = 6 * 86_400
+#: Files of dead servers looked at in one go.
+MAX_ORPHANS = 100
+#: How long the end of a process waits for the last line.
+FINISH_S = 0.2
+#: Counts wait this long for company.
+WRITE_S = 1.0
+
+
+class Journal:
+    """Written by a thread of its own while there is something to write; the rest is the loop's."""
+
+    def __init__(self, directory: Path, *, environment: str, service: str, counts: OfflineCounts) -> None:
+        self._directory = directory
+        # No slug contains "@", so two pairs never share a name.
+        self._prefix = f"{environment}@{service}"
+        self._counts = counts
+        self._lock_file: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        #: One writer at a time; it also keeps a file from being written after it was forgotten.
+        self._writing = threading.Lock()
+        self._forgotten: deque[str] = deque(maxlen=100)
+        self._writer: threading.Thread | None = None
+        #: Of one file, by the fleet's tuning.
+        self.most_bytes = MAX_FILE_BYTES
+        self.failures = 0
+
+    # On the loop
+
+    def noted(self) -> None:
+        """There is something to write."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WRITE_S, self.flush_soon)
+
+    def finish(self) -> None:
+        """Write what is left and let others adopt it; a disk that hangs is waited for a moment only."""
+        self.flush_soon()
+        if self._writer is not None:
+            self._writer.join(FINISH_S)
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def flush_soon(self) -> None:
+        """Write what was not written yet, in the background."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        changed, self._counts.changed = self._counts.changed, {}
+        if changed:
+            segment = self._counts.segment
+            self._writer = threading.Thread(
+                target=self._write,
+                args=(segment.name, changed, dict(segment.totals)),
+                name="fuseboard-journal",
+                daemon=True,
+            )
+            self._writer.start()
+
+    def forget(self, name: str) -> None:
+        """Everything of this segment was told."""
+        threading.Thread(target=self._delete, args=(name,), name="fuseboard-journal", daemon=True).start()
+
+    async def orphans(self) -> list[Segment]:
+        """What servers left behind that are dead now."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[Segment]] = loop.create_future()
+
+        def look() -> None:
+            segments = self._find_orphans()
+            try:
+                loop.call_soon_threadsafe(lambda: None if found.done() else found.set_result(segments))
+            except RuntimeError:
+                logger.debug("journal.read_too_late")
+
+        threading.Thread(target=look, name="fuseboard-journal", daemon=True).start()
+        return await found
+
+    # In threads
+
+    def _write(self, name: str, changed: dict[bytes, int], totals: dict[bytes, int]) -> None:
+        with self._writing:
+            if name in self._forgotten:
+                return
+            try:
+                self._own()
+                path = self._path(name)
+                line = _line(changed)
+                size = path.stat().st_size if path.exists() else 0
+                if size + len(line) > self.most_bytes:
+                    self._write_anew(path, name, totals)
+                    return
+                with path.open("ab") as file:
+                    file.write(line if size else _line(name) + line)
+            except OSError as error:
+                self._failed(error)
+
+    def _write_anew(self, path: Path, name: str, totals: dict[bytes, int]) -> None:
+        content = _line(name) + _line(totals)
+        if len(content) > self.most_bytes:
+            return
+        temporary = path.with_suffix(".anew")
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+
+    def _own(self) -> None:
+        """Hold a lock for as long as this process lives, so that nobody adopts what it still writes."""
+        if self._lock_file is not None or fcntl is None:
+            return
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        boot = self._counts.segment.name.rpartition("-")[0]
+        descriptor = os.open(self._directory / f"{self._prefix}.{boot}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._lock_file = descriptor
+
+    def _delete(self, name: str) -> None:
+        with self._writing:
+            self._forgotten.append(name)
+            try:
+                self._path(name).unlink(missing_ok=True)
+            except OSError as error:
+                self._failed(error)
+
+    def _find_orphans(self) -> list[Segment]:
+        if fcntl is None:
+            return []
+        found = []
+        try:
+            locks = sorted(self._directory.glob(f"{self._prefix}.*.lock"))[:MAX_ORPHANS]
+            for lock in locks:
+                boot = lock.name[len(self._prefix) + 1 : -len(".lock")]
+                if boot == self._counts.segment.name.rpartition("-")[0] or _is_alive(lock):
+                    continue
+                files = list(self._directory.glob(f"{self._prefix}.{boot}-*.journal"))
+                if not files:
+                    lock.unlink(missing_ok=True)
+                found += [segment for path in files if (segment := _read(path)) is not None]
+        except OSError as error:
+            self._failed(error)
+        return found
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{self._prefix}.{name}.journal"
+
+    def _failed(self, error: OSError) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            logger.warning("journal.not_kept dir=%s: %s; the agent goes on", self._directory, error.strerror)
+
+
+def _line(content: str | dict[bytes, int]) -> bytes:
+    """Begins with a line break, so that a torn line before it costs nothing but itself."""
+    told = content if isinstance(content, str) else {key.decode(): n for key, n in content.items()}
+    body = msgspec.json.encode(told)
+    return b"\n%08x %b\n" % (crc32(body), body)
+
+
+def _read(path: Path) -> Segment | None:
+    """What a file says; ``None``, and the file is gone, when it says nothing or is too old."""
+    if time.time() - path.stat().st_mtime > KEPT_S:
+        logger.warning("journal.too_old path=%s: deleted, and never counted", path)
+        path.unlink(missing_ok=True)
+        return None
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    segment = Segment(path.name.rpartition(".journal")[0].rpartition(".")[2])
+    for line in content.split(b"\n"):
+        checksum, _, body = line.partition(b" ")
+        if not body or checksum != b"%08x" % crc32(body):
+            continue
+        try:
+            counts = msgspec.json.decode(body, type=dict[str, int] | str)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if isinstance(counts, dict):
+            for key, amount in counts.items():
+                if "}" in key:
+                    segment.totals[key.encode()] = segment.totals.get(key.encode(), 0) + amount
+    if not segment.totals:
+        path.unlink(missing_ok=True)
+        return None
+    return segment
+
+
+def _is_alive(lock: Path) -> bool:
+    """Whether the process that made this file still holds it."""
+    descriptor = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,198 @@
+"""How one server counts a limit by itself. Times are monotonic seconds."""
+
+from collections import deque
+from collections.abc import Callable
+from time import time
+from typing import NamedTuple, Protocol
+
+from fuseboard.batching.calendar import period_around
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.words import Algorithm, Period
+
+
+class Turn(NamedTuple):
+    """When a server may make the one call it has every so often: the stretch comes again and again."""
+
+    every_s: float
+    begins_s: float
+    lasts_s: float
+
+    def wait(self, now: float) -> float:
+        """Seconds until the stretch; 0 within it."""
+        into = (now - self.begins_s) % self.every_s
+        return 0.0 if into < self.lasts_s else self.every_s - into
+
+
+class Portion(NamedTuple):
+    """What one server may spend of a limit."""
+
+    #: Per window; with a ``turn`` it is one call in each.
+    calls: float
+    #: At once; token buckets only.
+    burst: float
+    turn: Turn | None = None
+
+
+class Counter(Protocol):
+    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+        """Seconds until ``cost`` fits into the portion; 0 when it fits now."""
+        ...
+
+    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None: ...
+
+    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+        """What was spent here and still counts."""
+        ...
+
+
+class Bucket:
+    """GCRA."""
+
+    __slots__ = ("arrival",)
+
+    def __init__(self) -> None:
+        self.arrival = 0.0
+
+    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+        spacing = limit.window_ms / 1000 / portion.calls
+        free_at = self.arrival - (portion.burst - min(cost, portion.burst)) * spacing
+        return max(0.0, free_at - now)
+
+    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+        self.arrival = max(self.arrival, now) + cost * limit.window_ms / 1000 / portion.calls
+
+    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+        return int(max(0.0, self.arrival - now) * portion.calls * 1000 / limit.window_ms + 0.5)
+
+
+class Window:
+    """Exact log of the last window."""
+
+    __slots__ = ("log", "sum")
+
+    def __init__(self) -> None:
+        self.log: deque[tuple[float, int]] = deque()
+        self.sum = 0
+
+    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+        calls, window = int(portion.calls + 1e-9), limit.window_ms / 1000
+        self._forget(now - window)
+        need = self.sum + min(cost, calls) - calls
+        for moment, amount in self.log:
+            if need <= 0:
+                break
+            need -= amount
+            if need <= 0:
+                return moment + window - now
+        return 0.0
+
+    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+        self.log.append((now, cost))
+        self.sum += cost
+
+    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+        self._forget(now - limit.window_ms / 1000)
+        return self.sum
+
+    def _forget(self, until: float) -> None:
+        while self.log and self.log[0][0] <= until:
+            self.sum -= self.log.popleft()[1]
+
+
+class Turns:
+    """One call in each turn."""
+
+    __slots__ = ("last", "wrapped")
+
+    def __init__(self, wrapped: Counter) -> None:
+        #: Takes over when the portion grows to a whole call.
+        self.wrapped = wrapped
+        self.last = float("-inf")
+
+    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+        turn = portion.turn
+        if turn is None:
+            return self.wrapped.wait(portion, limit, cost, now)
+        left = turn.wait(now)
+        if left > 0 or now - self.last >= turn.lasts_s:
+            return left
+        return turn.every_s - (now - turn.begins_s) % turn.every_s
+
+    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+        if portion.turn is None:
+            self.wrapped.spend(portion, limit, cost, now)
+        else:
+            self.last = now
+
+    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+        if portion.turn is None:
+            return self.wrapped.spent(portion, limit, now)
+        return int(now - self.last < limit.window_ms / 1000)
+
+
+class CalendarPeriod:
+    """The calendar is the one thing a pod's wall clock must say; Redis checks it when it is there."""
+
+    __slots__ = ("amount", "began", "calendar", "ends")
+
+    def __init__(self) -> None:
+        self.began = self.ends = 0
+        self.amount = 0
+        #: Whose period this is: looked up once for each, for that costs more than the rest of a decision.
+        self.calendar: tuple[Period | None, str] = (None, "")
+
+    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+        wall_us = int(time() * 1_000_000)
+        ends = self._enter(limit, wall_us)
+        return 0.0 if self.amount + cost <= max(1.0, portion.calls) else (ends - wall_us) / 1_000_000
+
+    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+        self.amount += cost
+
+    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+        self._enter(limit, int(time() * 1_000_000))
+        return self.amount
+
+    def _enter(self, limit: Limit, wall_us: int) -> int:
+        calendar = limit.period, limit.time_zone
+        if calendar == self.calendar and self.began <= wall_us < self.ends:
+            return self.ends
+        assert limit.period is not None  # noqa: S101 - decode_policy saw to it
+        began, self.ends = period_around(wall_us, limit.period, limit.time_zone)
+        if began != self.began:
+            self.began, self.amount = began, 0
+        self.calendar = calendar
+        return self.ends
+
+
+class Slots:
+    """Calls under way, each a lease."""
+
+    __slots__ = ("leases",)
+
+    def __init__(self) -> None:
+        self.leases: deque[float] = deque()
+
+    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+        while self.leases and self.leases[0] <= now:
+            self.leases.popleft()
+        allowed = max(1, int(portion.calls + 1e-9))
+        return 0.0 if len(self.leases) + cost <= allowed else self.leases[0] - now if self.leases else 1.0
+
+    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+        self.leases.extend([now + limit.window_ms / 1000] * cost)
+
+    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+        return 0  # they are freed where they were taken
+
+    def free(self) -> None:
+        if self.leases:
+            self.leases.popleft()
+
+
+KINDS: dict[Algorithm, Callable[[], Counter]] = {
+    Algorithm.SLIDING_WINDOW: lambda: Turns(Window()),
+    Algorithm.TOKEN_BUCKET: lambda: Turns(Bucket()),
+    Algorithm.FIXED_WINDOW: CalendarPeriod,
+    Algorithm.CONCURRENCY: Slots,
+}

@@ -1,0 +1,137 @@
+"""This server's own share of each limit: what is left of it when Redis cannot be asked."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
+
+from fuseboard.batching.demand import Demand, LimitRef
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.shares import reserved_burst, reserved_calls
+from fuseboard.contract.words import Algorithm, FailurePolicy
+from fuseboard.standalone.local_counters import KINDS, Counter, Portion, Slots, Turn
+from fuseboard.standalone.offline import OfflineCounts
+from fuseboard.standalone.reserved_share import ReservedShare
+
+#: Counters kept at most; the longest unused goes first.
+MAX_COUNTERS = 50_000
+
+#: How long a share of nothing asks to be left alone: the next beat may bring one.
+NO_SHARE_WAIT_S = 1.0
+
+
+class Blocked:
+    """Which limit refused a call, and for how long."""
+
+    __slots__ = ("limit", "unavailable", "wait_s")
+
+    def __init__(self, limit: Limit, wait_s: float, *, unavailable: bool = False) -> None:
+        self.limit = limit
+        self.wait_s = wait_s
+        #: Refused because the store cannot be asked, not because anything is spent.
+        self.unavailable = unavailable
+
+
+class LocalLimits:
+    """This server's own counters, used when Redis is gone and for its part of a ramp.
+
+    ``reserved`` limits are spent from this server's piece of what Redis never grants;
+    ``local_share`` is the limit over the number of servers, and below one call a turn in time.
+    """
+
+    def __init__(
+        self,
+        live_servers: Callable[[], int],
+        *,
+        share: ReservedShare | None = None,
+        offline: OfflineCounts | None = None,
+        fleet_offset_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._live_servers = live_servers
+        self.share = share or ReservedShare()
+        self.offline = offline or OfflineCounts()
+        #: The servers' time minus the monotonic clock, once somebody told it.
+        self._fleet_offset_s = fleet_offset_s
+        self._counters: OrderedDict[bytes, tuple[Algorithm, Counter]] = OrderedDict()
+
+    def take(self, demand: Demand, part: float) -> Blocked | None:
+        """Spend from every limit, or from none and say which refused.
+
+        ``part`` is what servers may spend locally at all: 1 when Redis is gone, less in a ramp.
+        """
+        now = monotonic()
+        charged: list[tuple[Counter, Portion, LimitRef, int]] = []
+        worst: Blocked | None = None
+        for ref, cost in zip(demand.refs, demand.costs, strict=True):
+            limit = ref.limit
+            if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
+                continue
+            if limit.failure_policy is FailurePolicy.FAIL_CLOSED:
+                return Blocked(limit, 1.0, unavailable=True)
+            portion = self.portion(limit, part)
+            if portion is None:
+                return Blocked(limit, NO_SHARE_WAIT_S, unavailable=True)
+            counter = self._counter(ref)
+            wait_s = counter.wait(portion, limit, cost, now)
+            if wait_s > 0 and (worst is None or wait_s > worst.wait_s):
+                worst = Blocked(limit, wait_s)
+            charged.append((counter, portion, ref, cost))
+        if worst is not None:
+            return worst
+        for counter, portion, ref, cost in charged:
+            counter.spend(portion, ref.limit, cost, now)
+        self.offline.note(demand)
+        return None
+
+    def free(self, demand: Demand) -> None:
+        """A call that took its slots here has ended."""
+        for ref in demand.refs:
+            if ref.is_slot and isinstance(counter := self._counter(ref), Slots):
+                counter.free()
+
+    def portion(self, limit: Limit, part: float) -> Portion | None:
+        """What this server may spend of ``limit``; ``None`` for nothing at all."""
+        if limit.limit == 0:
+            return None
+        if limit.failure_policy is FailurePolicy.RESERVED:
+            calls = self.share.calls(reserved_calls(limit))
+            burst = self.share.calls(reserved_burst(limit))
+            if calls == 0 or (limit.algorithm is Algorithm.TOKEN_BUCKET and burst == 0):
+                return None
+            return Portion(calls, burst)
+        servers = self._live_servers()
+        fair = limit.limit * part / servers
+        turn = None if fair >= 1 else self._turn(limit.window_ms / 1000 / fair)
+        return Portion(fair, max(1.0, limit.burst * part / servers), turn)
+
+    def still_spent(self, ref: LimitRef) -> int:
+        """What this server spent by itself of a ``local_share`` limit and what still counts."""
+        known = self._counters.get(ref.key)
+        portion = self.portion(ref.limit, 1.0)
+        if known is None or portion is None or known[0] is not ref.limit.algorithm:
+            return 0
+        return known[1].spent(portion, ref.limit, monotonic())
+
+    def _turn(self, fair_s: float) -> Turn:
+        """One call every three fair distances, in a stretch that no other server has.
+
+        So no window holds more than the limit, however the stretches lie. A server without a
+        place of its own, or that was never told the time, has one at random.
+        """
+        every_s = 3 * fair_s
+        held, offset_s = self.share.held, self._fleet_offset_s()
+        if held is None or offset_s is None:
+            place, width = self.share.dice, 1 / (2 * self._live_servers())
+            return Turn(every_s, place * every_s, width * every_s)
+        place, width = held.place / 2**held.level, 1 / 2**held.level
+        return Turn(every_s, place * every_s - offset_s % every_s, min(width, 1 / 6) * every_s)
+
+    def _counter(self, ref: LimitRef) -> Counter:
+        algorithm = ref.limit.algorithm
+        known = self._counters.get(ref.key)
+        if known is None or known[0] is not algorithm:
+            known = self._counters[ref.key] = (algorithm, KINDS[algorithm]())
+            if len(self._counters) > MAX_COUNTERS:
+                self._counters.popitem(last=False)
+        else:
+            self._counters.move_to_end(ref.key)
+        return known[1]

@@ -1,0 +1,1 @@
+"""What an application calls: the API of `Agent`, for coroutines, threads, decorators and blocks."""

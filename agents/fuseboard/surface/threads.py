@@ -1,0 +1,210 @@
+"""An agent on an event loop, asked from threads that may block."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fuseboard.contract.words import Outcome
+from fuseboard.decision import Decision, Permit
+from fuseboard.errors import Misconfigured, Refused
+from fuseboard.subject import NOBODY, Subject
+from fuseboard.surface.arguments import check_wait
+from fuseboard.surface.decorators import Decorators, Neutral
+
+if TYPE_CHECKING:
+    from fuseboard.agent import Agent
+
+logger = logging.getLogger("fuseboard")
+
+T = TypeVar("T")
+
+#: The agent keeps its own deadline of a few milliseconds; this one is for a process that is stuck.
+LATE_S = 1.0
+
+
+class FromThreads(Decorators):
+    """Safe from any number of threads, except the one the agent's loop runs in."""
+
+    def __init__(self, agent: "Callable[[], Agent]") -> None:
+        self._agent_now = agent
+        #: Decisions that the loop did not come to in time; the calls were allowed.
+        self.late = 0
+
+    # Requests that enter a service
+
+    def check(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Decision:
+        """As ``fuseboard.Agent.check``."""
+        check_wait(wait_s)
+        agent = self._agent_now()
+        decision = self._ask(
+            agent,
+            lambda: agent.check(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
+            undo=agent.give_back,
+            timeout_s=LATE_S + wait_s,
+        )
+        return decision or agent.allow_unasked(tenant=tenant or "")
+
+    @contextmanager
+    def request(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Iterator[Decision]:
+        """As ``fuseboard.Agent.request``. Raises ``Refused``."""
+        decision = self.check(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        if not decision.allowed:
+            raise Refused(decision)
+        try:
+            yield decision
+        finally:
+            self._agent_now().finish(decision)
+
+    # Calls that leave a service
+
+    def admit_call(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float = 0.0,
+    ) -> Permit:
+        """As ``fuseboard.Agent.admit_call``. Raises ``Refused``."""
+        check_wait(wait_s)
+        agent = self._agent_now()
+        permit = self._ask(
+            agent,
+            lambda: agent.admit_call(
+                dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+            ),
+            undo=agent.give_back,
+            timeout_s=LATE_S + wait_s,
+        )
+        return permit or agent.permit_unasked(dependency)
+
+    @contextmanager
+    def call(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float = 0.0,
+        neutral: Neutral = (),
+    ) -> Iterator[Permit]:
+        """As ``fuseboard.Agent.call``. Raises ``Refused``."""
+        permit = self.admit_call(
+            dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+        )
+        agent, started = self._agent_now(), monotonic()
+        try:
+            yield permit
+        except BaseException as error:
+            agent.report_error(permit, error, neutral)
+            raise
+        agent.report(permit, Outcome.OK, monotonic() - started)
+
+    def _blocks(self, name: str) -> tuple[None, Callable[..., AbstractContextManager[object]]]:
+        return None, getattr(self, name)
+
+    def _ask(
+        self,
+        agent: "Agent",
+        question: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        undo: Callable[[T], None],
+        timeout_s: float,
+    ) -> T | None:
+        """What the agent's loop answers; ``None`` when it is stopped or does not come to it."""
+        _refuse_loops()
+        answer = submit(agent, question, undo)
+        if answer is None:
+            return None
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError:
+            if not answer.cancel():
+                return answer.result()
+            self.late += 1
+            if self.late == 1:
+                logger.error("threads.late: the call was allowed; further ones are only counted")
+            return None
+        except CancelledError:
+            return None  # the loop ended meanwhile
+        except BaseException:
+            # Also when this thread is interrupted: whoever does not get the answer gives it back.
+            answer.cancel()
+            raise
+
+
+def submit(
+    agent: "Agent", question: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], None]
+) -> Future[T] | None:
+    """Put ``question`` to the agent's loop; ``None`` when that has ended.
+
+    An answer is either taken or undone: cancelling the future before it came has it undone.
+    """
+    loop = agent.loop
+    if not agent.running or loop.is_closed():
+        return None
+    answer: Future[T] = Future()
+
+    async def ask() -> None:
+        try:
+            result = await question()
+        except Exception as error:
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(error)
+        except BaseException:
+            answer.cancel()
+            raise
+        else:
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(result)
+            else:
+                undo(result)
+
+    def begin() -> None:
+        task = loop.create_task(ask())
+        _asking.add(task)
+        task.add_done_callback(_asking.discard)
+
+    try:
+        loop.call_soon_threadsafe(begin)
+    except RuntimeError:  # closed in between
+        return None
+    return answer
+
+
+#: The loop itself keeps only weak references to its tasks.
+_asking: set[asyncio.Task[None]] = set()
+
+
+def _refuse_loops() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise Misconfigured(
+        "this would hold up the event loop: use fuseboard.Agent and 'await', or call it in a thread"
+    )

@@ -1,0 +1,1 @@
+"""HTTP around the routes: authentication, limits, headers, problems, idempotency."""

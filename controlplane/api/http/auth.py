@@ -1,0 +1,78 @@
+"""Who calls: a program with a token, or a browser with a session and its CSRF token."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja.errors import AuthorizationError
+from ninja.security import HttpBearer, SessionAuth
+
+from controlplane.accounts import tokens
+from controlplane.accounts.permissions import may, role_of
+from controlplane.api.http.rate_limit import Spent, allowances
+from controlplane.audit.actor import Actor
+
+
+class TokenAuth(HttpBearer):
+    def __init__(self, action: str) -> None:
+        super().__init__()
+        self.action = action
+
+    def authenticate(self, request: HttpRequest, token: str) -> Any:
+        return _allowed(request, tokens.user_of(token), self.action)
+
+
+class BrowserAuth(SessionAuth):
+    """A session, unless a token was sent: one that is wrong must not pass by a cookie."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__()
+        self.action = action
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if "Authorization" in request.headers:
+            return None
+        return super().__call__(request)
+
+    def authenticate(self, request: HttpRequest, key: str | None) -> Any:
+        return _allowed(request, super().authenticate(request, key), self.action)
+
+
+def needs(action: str) -> list[Any]:
+    """Ways to prove one may do this; asked before anything that was sent is looked at."""
+    return [TokenAuth(action), BrowserAuth(action)]
+
+
+def _allowed(request: HttpRequest, user: Any, action: str) -> Any:
+    if user is None:
+        return None
+    request.auth = user  # type: ignore[attr-defined]
+    allowance = allowances.take(caller_of(request))
+    request.allowance = allowance  # type: ignore[attr-defined]
+    if not allowance.allowed:
+        raise Spent
+    if not may(user, action, environment_in(request)):
+        raise AuthorizationError
+    return user
+
+
+def environment_in(request: HttpRequest) -> str:
+    """The environment in the address; empty for what belongs to all of them."""
+    return str(request.resolver_match.kwargs.get("environment", "")) if request.resolver_match else ""
+
+
+def caller_of(request: HttpRequest) -> str:
+    """One text for each token and each person."""
+    user = request.auth  # type: ignore[attr-defined]
+    selector = getattr(user, "selector", "")
+    return f"token:{selector}" if selector else f"user:{user.get_username()}"[:200]
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    user = request.auth  # type: ignore[attr-defined]
+    return Actor(
+        name=user.get_username(),
+        role=role_of(user, environment_in(request)),
+        origin="api",
+        address=request.META.get("REMOTE_ADDR", "") or "",
+        person=getattr(user, "owner", ""),
+    )

@@ -1,0 +1,135 @@
+"""``Idempotency-Key``: a write that is sent twice is made once.
+
+The reply is kept in the transaction of the edit, so that no crash can come between them. Whoever
+sends the same key meanwhile waits for the first at the row's unique index, and then gets its
+reply; one that waits too long is answered 409. Refused edits are not kept: they changed nothing.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from hashlib import sha256
+from typing import Any
+
+from django.db import OperationalError, connection, transaction
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from ninja import Schema
+from ninja.errors import HttpError
+from psycopg.errors import LockNotAvailable
+
+from controlplane.api.http.auth import caller_of
+from controlplane.api.http.uploads import upload_of
+from controlplane.api.models import KeptReply
+from controlplane.api.schemas.proposals import accepted
+from controlplane.approvals.gate import Proposed
+from controlplane.approvals.models import ChangeRequest
+
+KEPT_FOR = timedelta(hours=24)
+
+#: Visible ASCII without commas: two headers of one name arrive as one with a comma.
+_KEY = re.compile(r"[!-+\--~]{1,200}")
+
+
+#: In a kept reply, in place of a document: the change request that the edit became.
+_WAITS = "urn:fuseboard:change-request"
+
+
+class Reused(Exception):
+    """The key was used for another request."""
+
+
+class InProgress(Exception):
+    """Another request with the same key has not ended yet."""
+
+
+def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Called with checked arguments: a request the schema refuses never takes a key."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        header = request.headers.get("Idempotency-Key")
+        if header is None or request.method == "GET" or hasattr(view, "changes_nothing"):
+            return view(request, *args, **kwargs)
+        if not _KEY.fullmatch(header):
+            raise HttpError(400, "Idempotency-Key must be one header of 1 to 200 visible ASCII characters.")
+        with transaction.atomic():
+            kept, mine = _claim(
+                caller_of(request), header, fingerprint_of(request, _body_digest(view, request))
+            )
+            if not mine:
+                request.replayed = True  # type: ignore[attr-defined]
+                return _again(kept.reply)
+            try:
+                reply = view(request, *args, **kwargs)
+            except Proposed as proposed:
+                # The request is kept with the reply, or neither is.
+                KeptReply.objects.filter(pk=kept.pk).update(reply={_WAITS: proposed.request.pk})
+                return accepted(proposed.request)
+            KeptReply.objects.filter(pk=kept.pk).update(reply=_kept_form(reply))
+        return reply
+
+    return answer
+
+
+def changes_nothing(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a POST that only asks: it may be repeated as it is."""
+    view.changes_nothing = True  # type: ignore[attr-defined]
+    return view
+
+
+def reads_file(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark an operation whose body is a file, see ``uploads``."""
+    view.reads_file = True  # type: ignore[attr-defined]
+    return view
+
+
+def _body_digest(view: Callable[..., Any], request: HttpRequest) -> str:
+    return upload_of(request)[1] if hasattr(view, "reads_file") else sha256(request.body).hexdigest()
+
+
+def fingerprint_of(request: HttpRequest, body_digest: str) -> str:
+    parts = (request.method or "", request.get_full_path(), request.headers.get("If-Match", ""), body_digest)
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _claim(caller: str, key: str, fingerprint: str) -> tuple[KeptReply, bool]:
+    """The row of this key, and whether it was made just now."""
+    old = KeptReply.objects.filter(caller=caller, key=key, created_at__lt=Now() - KEPT_FOR)
+    old.delete()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO api_keptreply (caller, key, fingerprint) VALUES (%s, %s, %s)"
+                " ON CONFLICT DO NOTHING",
+                [caller, key, fingerprint],
+            )
+            mine = cursor.rowcount == 1
+    except OperationalError as error:
+        if isinstance(error.__cause__, LockNotAvailable):
+            raise InProgress from error
+        raise
+    kept = KeptReply.objects.get(caller=caller, key=key)
+    if kept.fingerprint != fingerprint:
+        raise Reused
+    return kept, mine
+
+
+def _again(reply: Any) -> Any:
+    """An edit that became a change request is answered with what became of that."""
+    if isinstance(reply, dict) and reply.keys() == {_WAITS}:
+        return accepted(ChangeRequest.objects.get(pk=reply[_WAITS]))
+    return reply
+
+
+def _kept_form(reply: Any) -> Any:
+    if not isinstance(reply, Schema):
+        raise TypeError("Only documents can be kept; give the operation a schema to answer with.")
+    secrets: frozenset[str] = getattr(reply, "secrets", frozenset())
+    return reply.model_dump(mode="json") | dict.fromkeys(secrets)
+
+
+def forget_old_replies() -> int:
+    """Delete the replies that nobody may ask for any more; how many there were."""
+    return KeptReply.objects.filter(created_at__lt=Now() - KEPT_FOR).delete()[0]

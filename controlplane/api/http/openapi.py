@@ -1,0 +1,156 @@
+"""What the OpenAPI document says besides what ninja knows: problems, headers, examples."""
+
+import re
+from typing import Any
+
+from controlplane.api.http.problems import CONTENT_TYPE
+from controlplane.api.schemas.examples import EXAMPLES
+
+_DOCUMENT = {"$ref": "#/components/schemas/Problem"}
+
+_PROBLEM_SCHEMA = {
+    "title": "Problem",
+    "description": "RFC 9457. ``type`` says what happened, for programs; ``detail`` what to do, for people.",
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["field", "message"],
+                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+        "expected_version": {"type": "integer"},
+        "current_version": {"type": "integer"},
+        "changed": {
+            "type": "object",
+            "description": "What somebody else changed meanwhile: field and value.",
+        },
+        "changed_by": {"type": "string"},
+        "changed_at": {"type": ["string", "null"]},
+    },
+    "example": {
+        "type": "urn:fuseboard:problem:invalid",
+        "title": "Unprocessable Entity",
+        "status": 422,
+        "detail": "limit: Enter a whole number.",
+        "errors": [{"field": "limit", "message": "Enter a whole number."}],
+    },
+}
+
+#: Status -> when it is answered. Every operation may also be answered 5xx, which ``default`` describes.
+_ALWAYS = {
+    400: "The request cannot be read",
+    401: "No valid token, and no session",
+    403: "The role, or the token's scope or environment, does not allow it; or the CSRF token is missing",
+    404: "There is no such environment or thing",
+    422: "Fields make no sense; ``errors`` names them",
+    429: "Asked too often; see ``Retry-After``",
+}
+_OF_WRITES = {
+    409: "Somebody else changed it meanwhile; or a request with this key is still being worked on",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    428: "No version was sent, as If-Match or expected_version",
+}
+
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Chosen by you, new for each edit. Sent again with the same request within 24 hours it is "
+    "answered as the first time, with Idempotency-Replayed: true, and changes nothing.",
+    "schema": {"type": "string", "pattern": "^[!-+\\--~]{1,200}$"},
+}
+_IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "description": "The ETag of what you have read, in place of expected_version or expected_revision.",
+    "schema": {"type": "string", "pattern": '^"[0-9]{1,9}"$'},
+}
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "The ETag of what you have; 304 when it has not changed.",
+    "schema": {"type": "string", "pattern": '^"[0-9a-f]{1,40}"$'},
+}
+#: What is posted for its length only.
+_ASKING = {"controlplane_api_plans_plan", "controlplane_api_plans_preview_many"} | {
+    "controlplane_api_usage_replay_plan",
+    "controlplane_api_templates_preview",
+}
+_RATE_HEADERS = {
+    "RateLimit": {"schema": {"type": "string"}, "description": "What is left to the caller."},
+    "RateLimit-Policy": {"schema": {"type": "string"}, "description": "What a caller may ask."},
+}
+_TAG_HEADER = {"ETag": {"schema": {"type": "string"}, "description": "For If-None-Match and If-Match."}}
+_REPLAYED = {
+    "Idempotency-Replayed": {"schema": {"type": "string"}, "description": "true: nothing was changed now."}
+}
+
+
+#: Below an environment: writes that become change requests where edits need approval.
+_EDITS = re.compile(
+    r"/api/v1/\{environment\}/((configuration|tenants|tiers|templates|subject-limits|dependencies|apply"
+    r"|rollback|bulk)(/|$)|(schedules|approvals)$)"
+)
+_WAITS = {
+    "description": "Edits need approval in this environment: it became a change request, and changed nothing"
+    " yet. ``Location`` says where to look",
+    "headers": _RATE_HEADERS
+    | _REPLAYED
+    | {"Location": {"schema": {"type": "string"}, "description": "Path of the change request."}},
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RequestRow"}}},
+}
+
+
+def describe(schema: Any) -> None:
+    """Complete the document in place."""
+    schemas = schema["components"]["schemas"]
+    schemas["Problem"] = _PROBLEM_SCHEMA
+    for name, example in EXAMPLES.items():
+        if name in schemas:
+            schemas[name]["example"] = example
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            _describe_operation(path, method, operation, schemas)
+
+
+def _describe_operation(path: str, method: str, operation: Any, schemas: Any) -> None:
+    writes = method != "get"
+    parameters = operation.setdefault("parameters", [])
+    for answer in operation["responses"].values():
+        answer["headers"] = _RATE_HEADERS | (_REPLAYED if writes else _TAG_HEADER)
+    if writes:
+        if operation["operationId"] not in _ASKING:
+            parameters.append(_IDEMPOTENCY_KEY)
+        if _is_versioned(operation, schemas):
+            parameters.append(_IF_MATCH)
+    else:
+        parameters.append(_IF_NONE_MATCH)
+        operation["responses"][304] = {"description": "What you have has not changed"}
+    if writes and _EDITS.match(path) and operation["operationId"] not in _ASKING:
+        operation["responses"][202] = _WAITS
+    for status, when in (_ALWAYS | (_OF_WRITES if writes else {})).items():
+        operation["responses"][status] = _problem(when)
+    operation["responses"]["default"] = _problem("Any other problem")
+
+
+def _is_versioned(operation: Any, schemas: Any) -> bool:
+    named = {parameter["name"] for parameter in operation["parameters"]}
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    reference = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+    fields = named | schemas.get(reference, {}).get("properties", {}).keys()
+    return bool(fields & {"expected_version", "expected_revision"})
+
+
+def _problem(when: str) -> dict[str, Any]:
+    return {"description": when, "content": {CONTENT_TYPE: {"schema": _DOCUMENT}}}

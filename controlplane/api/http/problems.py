@@ -1,0 +1,160 @@
+"""Errors as RFC 9457 documents: ``type``, ``title``, ``status``, ``detail`` and, with 422, ``errors``."""
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, AuthorizationError, HttpError, ValidationError
+
+from controlplane.api.http.idempotency import InProgress, Reused
+from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
+from controlplane.api.http.rate_limit import Spent
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
+
+CONTENT_TYPE = "application/problem+json"
+
+#: Headers of a response that stay when its body becomes a problem document.
+_KEPT = ("Allow", "RateLimit", "RateLimit-Policy", "Retry-After", "Vary", "WWW-Authenticate")
+
+_DETAILS = {
+    401: "Log in, or send Authorization: Bearer with a valid token.",
+    404: "There is nothing at this address.",
+    405: "The address exists, but not with this method.",
+    412: "What is there has changed, or If-Match does not belong here.",
+    413: "The body is too large.",
+    429: "You ask more often than you may; Retry-After says when to come back.",
+    500: "That was our fault; it has been logged. Nothing was changed.",
+    503: "Postgres cannot be reached. Nothing was changed; try again in a few seconds.",
+}
+
+
+#: In our words what pydantic found; the rest is said in its own.
+_SAID = {
+    "missing": "It is missing.",
+    "extra_forbidden": "There is no such field.",
+    "string_too_short": "Use at least {min_length} characters.",
+    "string_too_long": "Use at most {max_length} characters.",
+    "string_type": "Enter text.",
+    "bool_type": "Say true or false.",
+    "int_type": "Enter a whole number.",
+    "int_from_float": "Enter a whole number.",
+    "greater_than_equal": "Enter a number of at least {ge:,}.",
+    "less_than_equal": "Enter a number of at most {le:,}.",
+}
+
+
+def problem(status: int, detail: str = "", *, kind: str = "", **more: Any) -> HttpResponse:
+    title = HTTPStatus(status).phrase
+    document = {
+        "type": f"urn:fuseboard:problem:{kind or title.lower().replace(' ', '-')}",
+        "title": title,
+        "status": status,
+        "detail": detail or _DETAILS.get(status, title),
+        **more,
+    }
+    response = JsonResponse(document, status=status, content_type=CONTENT_TYPE)
+    if status == 401:
+        response["WWW-Authenticate"] = 'Bearer realm="fuseboard"'
+    return response
+
+
+def install(api: NinjaAPI) -> None:
+    """Answer what the operations raise."""
+
+    def handle(error: type[Exception], answer: Callable[[Any], HttpResponse]) -> None:
+        api.add_exception_handler(error, lambda request, exception: answer(exception))
+
+    api.add_exception_handler(AuthorizationError, lambda request, _: _forbidden(request))
+
+    handle(ValidationError, lambda e: _invalid([_field_error(found) for found in e.errors]))
+    handle(InvalidEdit, lambda e: _invalid([(field, " ".join(found)) for field, found in e.errors.items()]))
+    handle(EditConflict, _conflict)
+    handle(NotFound, lambda e: problem(404, str(e)))
+    handle(AuthenticationError, lambda e: problem(401))
+    handle(HttpError, _http_error)
+    handle(RequestDataTooBig, lambda e: problem(413))
+    handle(Spent, lambda e: problem(429))
+    handle(Reused, lambda e: problem(422, _REUSED, kind="idempotency-key-reused"))
+    handle(InProgress, lambda e: _retry_after(problem(409, _IN_PROGRESS, kind="in-progress"), 1))
+
+
+_REUSED = "This Idempotency-Key was used for another request. A new request needs a new key."
+_IN_PROGRESS = "A request with this Idempotency-Key is still being worked on. Send it again."
+
+
+def _forbidden(request: HttpRequest) -> HttpResponse:
+    where = request.resolver_match.kwargs.get("environment") if request.resolver_match else None
+    if where is None:
+        return problem(403, "Your role may not do this.")
+    return problem(
+        403, f"Your role in environment '{where}' may not do this; a token may be for another one."
+    )
+
+
+def _http_error(error: HttpError) -> HttpResponse:
+    cause = error.__cause__
+    if isinstance(cause, UnsupportedBody):
+        return problem(415, str(cause))
+    if isinstance(cause, UnreadableBody):
+        return problem(400, f"The body cannot be read. {cause}")
+    return problem(error.status_code, str(error))
+
+
+def _retry_after(response: HttpResponse, seconds: int) -> HttpResponse:
+    response.headers["Retry-After"] = str(seconds)
+    return response
+
+
+def _invalid(errors: Sequence[tuple[str, str]]) -> HttpResponse:
+    return problem(
+        422,
+        "; ".join(f"{field}: {message}" for field, message in errors),
+        kind="invalid",
+        errors=[{"field": field, "message": message} for field, message in errors],
+    )
+
+
+def _field_error(found: dict[str, Any]) -> tuple[str, str]:
+    # The first part of the location says body, path or query; in a body the second is ours.
+    where, *rest = found["loc"]
+    parts = rest[1:] if where == "body" and len(rest) > 1 else rest
+    # A body that is no object at all has no field to name but ours.
+    field = "" if where == "body" and len(rest) == 1 else ".".join(map(str, parts))
+    said = _SAID.get(found["type"], "")
+    return field or str(where), said.format_map(found.get("ctx", {})) or found["msg"].removeprefix(
+        "Value error, "
+    )
+
+
+def _conflict(error: EditConflict) -> HttpResponse:
+    return problem(
+        409,
+        f"{error.by or 'Somebody'} changed it meanwhile: {error}.",
+        kind="conflict",
+        expected_version=error.expected_version,
+        current_version=error.current_version,
+        changed=error.changed,
+        changed_by=error.by,
+        changed_at=error.at.isoformat() if error.at else None,
+    )
+
+
+class ProblemResponses:
+    """Middleware: whatever goes wrong under /api/, wherever, is answered as a problem document."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        is_problem = response.headers.get("Content-Type", "").startswith(CONTENT_TYPE)
+        if response.status_code < 400 or is_problem or not request.path.startswith("/api/"):
+            return response
+        answer = problem(response.status_code)
+        for name in _KEPT:
+            if name in response.headers:
+                answer.headers[name] = response.headers[name]
+        return answer

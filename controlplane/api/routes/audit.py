@@ -1,0 +1,98 @@
+from typing import Annotated, Literal
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+from pydantic import BeforeValidator, Field
+
+from controlplane.api.http.auth import needs
+from controlplane.api.schemas.edits_in import Environment, Moment, PageSize, RowId, Slug, Subject, digits
+from controlplane.api.schemas.operations_out import EntryOut, EntryPage
+from controlplane.audit.export import CONTENT_TYPES as _KINDS
+from controlplane.audit.export import export
+from controlplane.audit.models import Entry
+from controlplane.policies.document import environment_of
+
+router = Router()
+
+#: Entries in one file of the export; more come with the next one.
+_EXPORTED = 10_000
+
+#: Lookup -> value; ``None`` where nothing was asked for.
+Filters = dict[str, object]
+
+
+@router.get("", response=EntryPage)
+def list_entries(
+    request: HttpRequest,
+    environment: Environment,
+    before: RowId | None = None,
+    actor: Subject | None = None,
+    action: Slug | None = None,
+    kind: Slug | None = None,
+    target: Subject | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    limit: PageSize = 100,
+) -> EntryPage:
+    """Newest first; ``next`` is the ``before`` of the next page.
+
+    Entries of people and tokens, which belong to no environment, are among them.
+    """
+    filters: Filters = {
+        "id__lt": before,
+        "actor": actor,
+        "action": action,
+        "target_kind": kind,
+        "target_name": target,
+        "at__gte": since,
+        "at__lt": until,
+    }
+    found = list(_entries(environment, filters).order_by("-id")[: limit + 1])
+    more = len(found) > limit
+    items = [EntryOut.from_orm(row) for row in found[:limit]]
+    return EntryPage(items=items, next=items[-1].id if more else None)
+
+
+@router.get(
+    "/export",
+    auth=needs("export_audit"),
+    openapi_extra={
+        "responses": {
+            200: {
+                "description": "Oldest first, with the hashes that chain them",
+                "content": {
+                    kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in _KINDS.values()
+                },
+            }
+        }
+    },
+)
+def export_entries(
+    request: HttpRequest,
+    environment: Environment,
+    after: Annotated[int, BeforeValidator(digits), Field(ge=0, le=2**62)] = 0,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    format: Literal["csv", "jsonl"] = "jsonl",  # noqa: A002
+) -> HttpResponse:
+    """Up to 10,000 entries after the one with the id ``after``, oldest first.
+
+    As long as there are more, ``Link`` with ``rel="next"`` says where.
+    """
+    rows = _entries(environment, {"id__gt": after, "at__gte": since, "at__lt": until})
+    ids = list(rows.order_by("id").values_list("id", flat=True)[: _EXPORTED + 1])
+    more, ids = len(ids) > _EXPORTED, ids[:_EXPORTED]
+    text = "".join(export(rows.filter(id__lte=ids[-1] if ids else 0), format))
+    response = HttpResponse(text, content_type=_KINDS[format])
+    response["Content-Disposition"] = f'attachment; filename="audit-{environment}.{format}"'
+    if more:
+        query = request.GET.copy()
+        query["after"] = str(ids[-1])
+        response["Link"] = f'<{request.path}?{query.urlencode()}>; rel="next"'
+    return response
+
+
+def _entries(environment: str, filters: Filters) -> QuerySet[Entry]:
+    rows = Entry.objects.filter(environment__in=(environment_of(environment).slug, ""))
+    return rows.filter(**{field: value for field, value in filters.items() if value is not None})

@@ -1,0 +1,208 @@
+"""Change requests: edits that wait for a second person, and how many of them an environment asks for."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest, HttpResponse
+from ninja import NinjaAPI, Router, Schema
+from pydantic import ConfigDict, Field
+
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.problems import problem
+from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, RowId, Strict, Text
+from controlplane.api.schemas.operations_out import ChangeOut
+from controlplane.api.schemas.proposals import EXAMPLE, RequestRow, accepted, row_of
+from controlplane.approvals import change_requests, conflicts, gate, rules
+from controlplane.approvals.models import MOST_NEEDED, Approval, ChangeRequest
+from controlplane.approvals.rebase import rebase
+from controlplane.errors import NotFound
+from controlplane.policies.document import environment_of
+
+router = Router()
+rule = Router()
+
+#: Changes shown of one request; an import has more than anybody reads.
+_SHOWN = 1_000
+
+
+class RequestPage(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": {"items": [EXAMPLE], "next": None}})
+
+    items: list[RequestRow]
+    next: int | None
+
+
+class ApprovalOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"actor": "olga", "at": "2026-05-04T13:20:00Z", "version": 1, "note": "Checked"}
+        }
+    )
+
+    actor: str
+    at: datetime
+    #: Of the request that was approved; earlier ones do not count any more.
+    version: int
+    note: str
+
+
+class RequestDetail(RequestRow):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": EXAMPLE
+            | {
+                "conflict": False,
+                "approved_by": [],
+                "changes": [
+                    {
+                        "kind": "tenant",
+                        "name": "acme",
+                        "before": {"tier": "pro", "title": "", "suspended": False},
+                        "after": {"tier": "enterprise", "title": "", "suspended": False},
+                    }
+                ],
+            }
+        }
+    )
+
+    #: Whether something it changes was changed after it was made: it has to be rebased.
+    conflict: bool
+    approved_by: list[ApprovalOut]
+    changes: list[ChangeOut]
+
+
+class ApproveIn(Strict):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"expected_version": 1, "note": "Checked against the contract"}}
+    )
+
+    #: Of the request as you have seen it.
+    expected_version: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    note: Annotated[Text, Field(max_length=500)] = ""
+
+
+class RuleIn(ReasonIn):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"needed": 1, "reason": "Production has customers now"}}
+    )
+
+    needed: Annotated[int, Field(ge=0, le=MOST_NEEDED)]
+
+
+class RuleOut(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": {"needed": 1, "approvers": ["ada", "olga"]}})
+
+    #: How many people have to approve an edit besides who made it; 0 for none.
+    needed: int
+    #: Who may approve; nobody approves what is their own.
+    approvers: list[str]
+
+
+@rule.get("", response=RuleOut)
+def get_rule(request: HttpRequest, environment: Environment) -> RuleOut:
+    """How many approvals every edit of the configuration needs."""
+    slug = environment_of(environment).slug
+    return RuleOut(needed=gate.needed_in(slug), approvers=rules.approvers(slug))
+
+
+@rule.put("", response=RuleOut, auth=needs("set_approvals"))
+def set_rule(request: HttpRequest, environment: Environment, values: RuleIn) -> RuleOut:
+    """Ask for more at once; fewer wait for approval as an edit does."""
+    slug = environment_of(environment).slug
+    needed = rules.set_approvals(
+        environment=slug, needed=values.needed, reason=values.reason, actor=actor_of(request)
+    )
+    return RuleOut(needed=needed, approvers=rules.approvers(slug))
+
+
+@router.get("", response=RequestPage)
+def list_requests(
+    request: HttpRequest,
+    environment: Environment,
+    state: Literal["open", "approved", "applied", "rejected", "withdrawn", "expired"] | None = None,
+    before: RowId | None = None,
+    limit: PageSize = 100,
+) -> RequestPage:
+    """Newest first; ``next`` is the ``before`` of the next page."""
+    rows = ChangeRequest.objects.filter(environment=environment_of(environment).slug)
+    if state:
+        rows = rows.filter(state=state)
+    if before:
+        rows = rows.filter(id__lt=before)
+    found = list(rows.order_by("-id")[: limit + 1])
+    items = [row_of(row) for row in found[:limit]]
+    return RequestPage(items=items, next=items[-1].id if len(found) > limit else None)
+
+
+@router.get("/{number}", response=RequestDetail)
+def get_request(request: HttpRequest, environment: Environment, number: RowId) -> RequestDetail:
+    """What it would change: at most 1,000 things of it; and who has approved it."""
+    row = ChangeRequest.objects.filter(environment=environment_of(environment).slug, pk=number).first()
+    if row is None:
+        raise NotFound("change request", str(number))
+    return RequestDetail(
+        **row_of(row).dict(),
+        conflict=row.pending and conflicts.changed_since(row).exists(),
+        approved_by=[_approval(each) for each in row.approvals.order_by("at")],
+        changes=[ChangeOut.from_orm(each) for each in row.changes.order_by("kind", "name")[:_SHOWN]],
+    )
+
+
+@router.post("/{number}/approve", response=RequestRow, auth=needs("approve_change"))
+def approve(request: HttpRequest, environment: Environment, number: RowId, values: ApproveIn) -> RequestRow:
+    """Agree to it as you have seen it. A token does so in the name of whom it belongs to."""
+    row = change_requests.approve(
+        environment=environment,
+        request=number,
+        expected_version=values.expected_version,
+        note=values.note,
+        actor=actor_of(request),
+    )
+    return row_of(row)
+
+
+@router.post("/{number}/reject", response=RequestRow, auth=needs("approve_change"))
+def reject(request: HttpRequest, environment: Environment, number: RowId, values: ReasonIn) -> RequestRow:
+    """Say no, and why."""
+    row = change_requests.reject(
+        environment=environment, request=number, reason=values.reason, actor=actor_of(request)
+    )
+    return row_of(row)
+
+
+@router.post("/{number}/withdraw", response=RequestRow, auth=needs("edit_quota"))
+def withdraw(request: HttpRequest, environment: Environment, number: RowId, values: ReasonIn) -> RequestRow:
+    """Take your own back."""
+    row = change_requests.withdraw(
+        environment=environment, request=number, reason=values.reason, actor=actor_of(request)
+    )
+    return row_of(row)
+
+
+@router.post("/{number}/rebase", response=RequestRow, auth=needs("edit_quota"))
+def make_anew(request: HttpRequest, environment: Environment, number: RowId) -> RequestRow:
+    """Make it anew on the newest configuration; its approvals begin again."""
+    return row_of(rebase(environment=environment, request=number, actor=actor_of(request)))
+
+
+@router.post("/{number}/apply", response=RequestRow, auth=needs("edit_quota"))
+def apply(request: HttpRequest, environment: Environment, number: RowId) -> RequestRow:
+    """Make it the revision, or the schedule, that it asks for."""
+    return row_of(change_requests.apply(environment=environment, request=number, actor=actor_of(request)))
+
+
+def install(api: NinjaAPI) -> None:
+    """Answer edits that became requests, and people who may not decide about them."""
+
+    def waits(request: HttpRequest, error: Any) -> HttpResponse:
+        return accepted(error.request)
+
+    def refused(request: HttpRequest, error: Any) -> HttpResponse:
+        return problem(403, str(error))
+
+    api.add_exception_handler(gate.Proposed, waits)
+    api.add_exception_handler(change_requests.NotYours, refused)
+
+
+def _approval(row: Approval) -> ApprovalOut:
+    return ApprovalOut(actor=row.actor, at=row.at, version=row.version, note=row.note)

@@ -1,0 +1,77 @@
+"""What belongs to a whole environment, and runbooks, which belong to all of them."""
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from msgspec import to_builtins
+from ninja import Router
+
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.configuration_out import ConfigurationOut, Done, RevisionOut, RunbookOut
+from controlplane.api.schemas.edits_in import DefaultTierIn, Environment, RunbookIn, Slug, TuningIn
+from controlplane.errors import NotFound
+from controlplane.policies import edits
+from controlplane.policies.document import environment_of, tuning_of
+from controlplane.policies.models import Runbook
+
+router = Router()
+runbooks = Router()
+
+
+@router.get("", response=ConfigurationOut)
+def get_configuration(
+    request: HttpRequest, response: HttpResponse, environment: Environment
+) -> ConfigurationOut:
+    """The newest revision, the tier of strangers and the fleet's timings."""
+    row = environment_of(environment)
+    response["ETag"] = f'"{row.revision}"'
+    return ConfigurationOut(
+        environment=row.slug,
+        epoch=row.epoch,
+        revision=row.revision,
+        default_tier=row.default_tier.name,
+        tuning=to_builtins(tuning_of(row)),
+    )
+
+
+@router.put("/default-tier", response=RevisionOut, auth=needs("edit_quota"))
+def set_default_tier(request: HttpRequest, environment: Environment, values: DefaultTierIn) -> RevisionOut:
+    """Choose the tier of tenants nobody has registered."""
+    revision = edits.set_default_tier(
+        environment=environment, tier=values.tier, reason=values.reason, actor=actor_of(request)
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.patch("/tuning", response=RevisionOut, auth=needs("edit_breaker_policy"))
+def set_tuning(request: HttpRequest, environment: Environment, values: TuningIn) -> RevisionOut:
+    """Change timings of every agent of the fleet."""
+    revision = edits.set_tuning(
+        environment=environment, tuning=values.tuning, reason=values.reason, actor=actor_of(request)
+    )
+    return RevisionOut(revision=revision)
+
+
+@runbooks.get("", response=list[RunbookOut])
+def list_runbooks(request: HttpRequest) -> QuerySet[Runbook]:
+    return Runbook.objects.order_by("slug")
+
+
+@runbooks.get("/{runbook}", response=RunbookOut)
+def get_runbook(request: HttpRequest, runbook: Slug) -> Runbook:
+    row = Runbook.objects.filter(slug=runbook).first()
+    if row is None:
+        raise NotFound("runbook", runbook)
+    return row
+
+
+@runbooks.put("/{runbook}", response=Done, auth=needs("edit_breaker_policy"))
+def save_runbook(request: HttpRequest, runbook: Slug, values: RunbookIn) -> Done:
+    """Write it, or write it anew. Servers need none of it, so it makes no revision."""
+    edits.save_runbook(
+        runbook=runbook,
+        title=values.title,
+        body=values.body,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return Done()

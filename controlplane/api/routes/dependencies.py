@@ -1,0 +1,138 @@
+from django.db.models import Prefetch, QuerySet
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.versions import version_read
+from controlplane.api.schemas.configuration_out import DependencyOut, LimitOut, RevisionOut
+from controlplane.api.schemas.edits_in import (
+    BreakerPolicyIn,
+    DependencyIn,
+    DescriptionIn,
+    Environment,
+    ExpectedVersion,
+    Reason,
+    Slug,
+    VendorLimitIn,
+)
+from controlplane.errors import NotFound
+from controlplane.policies import edits
+from controlplane.policies.document import environment_of
+from controlplane.policies.models import BREAKER_RANGES, Dependency, VendorLimit
+
+router = Router()
+
+
+@router.get("", response=list[DependencyOut])
+def list_dependencies(request: HttpRequest, environment: Environment) -> list[DependencyOut]:
+    return [_out(row) for row in _dependencies(environment)]
+
+
+@router.post("", response={201: RevisionOut}, auth=needs("edit_breaker_policy"))
+def create_dependency(request: HttpRequest, environment: Environment, values: DependencyIn) -> RevisionOut:
+    """Register something that is called over the network; ``breaker`` replaces parts of its kind's policy."""
+    revision = edits.create_dependency(
+        environment=environment,
+        dependency=values.name,
+        actor=actor_of(request),
+        **values.model_dump(exclude={"name"}),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.get("/{dependency}", response=DependencyOut)
+def get_dependency(
+    request: HttpRequest, response: HttpResponse, environment: Environment, dependency: Slug
+) -> DependencyOut:
+    row = _dependencies(environment).filter(name=dependency).first()
+    if row is None:
+        raise NotFound("dependency", dependency)
+    response["ETag"] = f'"{row.version}"'
+    return _out(row)
+
+
+@router.put("/{dependency}/description", response=RevisionOut, auth=needs("edit_breaker_policy"))
+def describe(
+    request: HttpRequest, environment: Environment, dependency: Slug, values: DescriptionIn
+) -> RevisionOut:
+    """Say what people read about it."""
+    revision = edits.describe_dependency(
+        environment=environment,
+        dependency=dependency,
+        expected_version=version_read(request, values.expected_version),
+        actor=actor_of(request),
+        **values.model_dump(exclude={"expected_version"}),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.patch("/{dependency}/breaker", response=RevisionOut, auth=needs("edit_breaker_policy"))
+def set_breaker_policy(
+    request: HttpRequest, environment: Environment, dependency: Slug, values: BreakerPolicyIn
+) -> RevisionOut:
+    """Change when the breaker opens, probes and closes."""
+    revision = edits.set_breaker_policy(
+        environment=environment,
+        dependency=dependency,
+        expected_version=version_read(request, values.expected_version),
+        actor=actor_of(request),
+        **values.model_dump(exclude={"expected_version"}),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.put("/{dependency}/vendor-limits/{name}", response=RevisionOut, auth=needs("edit_breaker_policy"))
+def set_vendor_limit(
+    request: HttpRequest, environment: Environment, dependency: Slug, name: Slug, values: VendorLimitIn
+) -> RevisionOut:
+    """What the vendor lets the whole fleet do; strict unless said otherwise."""
+    revision = edits.set_vendor_limit(
+        environment=environment,
+        dependency=dependency,
+        name=name,
+        expected_version=version_read(request, values.expected_version),
+        actor=actor_of(request),
+        **values.model_dump(exclude={"expected_version"}),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.delete("/{dependency}/vendor-limits/{name}", response=RevisionOut, auth=needs("edit_breaker_policy"))
+def remove_vendor_limit(
+    request: HttpRequest,
+    environment: Environment,
+    dependency: Slug,
+    name: Slug,
+    reason: Reason,
+    expected_version: ExpectedVersion | None = None,
+) -> RevisionOut:
+    revision = edits.remove_vendor_limit(
+        environment=environment,
+        dependency=dependency,
+        name=name,
+        expected_version=version_read(request, expected_version),
+        reason=reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+def _dependencies(environment: str) -> QuerySet[Dependency]:
+    limits = Prefetch("vendor_limits", queryset=VendorLimit.objects.order_by("name"))
+    rows = Dependency.objects.filter(environment=environment_of(environment))
+    return rows.prefetch_related(limits).order_by("name")
+
+
+def _out(row: Dependency) -> DependencyOut:
+    return DependencyOut(
+        name=row.name,
+        title=row.title,
+        kind=row.kind,
+        owner=row.owner,
+        fallback_note=row.fallback_note,
+        runbook=row.runbook_id,
+        timeout_ms=row.timeout_ms,
+        breaker={column: getattr(row, column) for column in BREAKER_RANGES},
+        vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
+        version=row.version,
+    )

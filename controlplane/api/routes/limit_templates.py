@@ -1,0 +1,137 @@
+"""Templates: values that many limits follow."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+from pydantic import ConfigDict
+
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.http.versions import version_read
+from controlplane.api.schemas.configuration_out import FollowerOut, FollowersOut, RevisionOut, TemplateOut
+from controlplane.api.schemas.edits_in import (
+    Environment,
+    ExpectedVersion,
+    Flag,
+    PageSize,
+    Reason,
+    Slug,
+    TemplateIn,
+)
+from controlplane.api.schemas.examples import EXAMPLES
+from controlplane.api.schemas.operations_out import PlannedOut
+from controlplane.errors import NotFound
+from controlplane.policies import edits
+from controlplane.policies.document import environment_of
+from controlplane.policies.edits.limit_templates import changed_followers
+from controlplane.policies.following import Followers, count_followers, followers
+from controlplane.policies.models import Template
+
+router = Router()
+
+
+class TemplatePlannedOut(PlannedOut):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": EXAMPLES["PlannedOut"]
+            | {"followers": {"limits": 14, "tiers": 3, "tenants": 9, "dependencies": 1, "subject_limits": 0}}
+        }
+    )
+
+    #: How many limits would be different.
+    followers: FollowersOut
+
+
+@router.get("", response=list[TemplateOut])
+def list_templates(request: HttpRequest, environment: Environment) -> list[TemplateOut]:
+    who = count_followers(environment)
+    rows = environment_of(environment).templates.order_by("name")
+    return [_out(row, who.get(row.name, Followers())) for row in rows]
+
+
+@router.get("/{template}", response=TemplateOut)
+def get_template(
+    request: HttpRequest, response: HttpResponse, environment: Environment, template: Slug
+) -> TemplateOut:
+    row = _find(environment, template)
+    response["ETag"] = f'"{row.version}"'
+    return _out(row, count_followers(environment).get(template, Followers()))
+
+
+@router.get("/{template}/followers", response=list[FollowerOut])
+def list_followers(
+    request: HttpRequest, environment: Environment, template: Slug, limit: PageSize = 100
+) -> Any:
+    """The first limits that follow it, and what each has of its own."""
+    return followers(environment, _find(environment, template).name, most=limit)
+
+
+@router.put("/{template}", response=RevisionOut, auth=needs("edit_quota"))
+def set_template(
+    request: HttpRequest, environment: Environment, template: Slug, values: TemplateIn
+) -> RevisionOut:
+    """Make a template, on version 0, or change one, and with it every limit that follows: one revision."""
+    revision = edits.set_template(
+        environment=environment,
+        template=template,
+        expected_version=version_read(request, values.expected_version),
+        actor=actor_of(request),
+        **values.model_dump(exclude={"expected_version"}),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.post("/{template}/preview", response=TemplatePlannedOut)
+@changes_nothing
+def preview(
+    request: HttpRequest, environment: Environment, template: Slug, values: TemplateIn
+) -> TemplatePlannedOut:
+    """Say what that would change, and whom."""
+    found = edits.preview_template(
+        environment=environment,
+        template=template,
+        **values.model_dump(exclude={"expected_version", "reason"}),
+    )
+    return TemplatePlannedOut(
+        revision=found.revision,
+        changes=len(found.changes),
+        **found.counts,
+        text=found.to_text(),
+        followers=FollowersOut.from_orm(changed_followers(found, template)),
+    )
+
+
+@router.delete("/{template}", response=RevisionOut, auth=needs("edit_quota"))
+def remove_template(
+    request: HttpRequest,
+    environment: Environment,
+    template: Slug,
+    reason: Reason,
+    expected_version: ExpectedVersion | None = None,
+    keep_values: Flag = False,
+    instead: Slug | None = None,
+) -> RevisionOut:
+    """Forget it. Limits that follow it keep their values, or follow another ``instead``: one must be said."""
+    revision = edits.remove_template(
+        environment=environment,
+        template=template,
+        expected_version=version_read(request, expected_version),
+        reason=reason,
+        actor=actor_of(request),
+        keep_values=keep_values,
+        instead=instead,
+    )
+    return RevisionOut(revision=revision)
+
+
+def _find(environment: str, template: str) -> Template:
+    row = environment_of(environment).templates.filter(name=template).first()
+    if row is None:
+        raise NotFound("template", template)
+    return row
+
+
+def _out(row: Template, who: Followers) -> TemplateOut:
+    fields = {name: getattr(row, name) for name in TemplateOut.model_fields if name != "followers"}
+    return TemplateOut(**fields, followers=FollowersOut.from_orm(who))

@@ -1,0 +1,132 @@
+"""Who may log in, and what they may do.
+
+What would let somebody into another person's account (a new link, a second factor removed) is not
+here: that is done by an admin at the board, and by no token.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from allauth.mfa.models import Authenticator
+from django.http import HttpRequest
+from ninja import Router, Schema
+from pydantic import AfterValidator, ConfigDict, Field
+
+from controlplane.accounts import people as edits
+from controlplane.accounts.models import User
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.configuration_out import Done
+from controlplane.api.schemas.edits_in import ReasonIn, Slug, Text, printable
+
+router = Router(auth=needs("manage_people"))
+
+Username = Annotated[str, Field(min_length=1, max_length=150), AfterValidator(printable)]
+RoleWord = Literal["viewer", "operator", "admin"]
+Elsewhere = Annotated[
+    dict[Slug, RoleWord | Literal[""]],
+    Field(max_length=100, description="Environment and the role there, where it differs; empty for none."),
+]
+_WHY = {"reason": "Joined the on-call rota"}
+
+
+class RolesIn(ReasonIn):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"role": "viewer", "environment_roles": {"staging": "admin"}, **_WHY}}
+    )
+
+    role: RoleWord
+    environment_roles: Elsewhere = {}  # noqa: RUF012
+
+
+class PersonIn(RolesIn):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"username": "olga", "email": "", "role": "operator", **_WHY}}
+    )
+
+    username: Username
+    email: Text = ""
+
+
+class SwitchIn(ReasonIn):
+    model_config = ConfigDict(json_schema_extra={"example": {"active": False, "reason": "Left the company"}})
+
+    active: bool
+
+
+class PersonOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "username": "olga",
+                "email": "",
+                "role": "operator",
+                "environment_roles": {},
+                "is_active": True,
+                "second_factor": True,
+            }
+        }
+    )
+
+    username: str
+    email: str
+    role: str
+    environment_roles: dict[str, str]
+    is_active: bool
+    second_factor: bool
+
+
+class InvitedOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"username": "olga", "link": "https://fuseboard.example.com/welcome/..."}
+        }
+    )
+    secrets: ClassVar[frozenset[str]] = frozenset({"link"})
+
+    username: str
+    #: With which they set a password, once. Shown this once; a repetition says null.
+    link: str | None
+
+
+@router.get("", response=list[PersonOut])
+def list_people(request: HttpRequest) -> list[PersonOut]:
+    """By name; the first 500."""
+    with_factor = set(Authenticator.objects.filter(type="totp").values_list("user_id", flat=True))
+    return [
+        PersonOut(
+            username=user.username,
+            email=user.email,
+            role=user.role,
+            environment_roles=user.environment_roles,
+            is_active=user.is_active,
+            second_factor=user.pk in with_factor,
+        )
+        for user in User.objects.order_by("username")[:500]
+    ]
+
+
+@router.post("", response={201: InvitedOut})
+def invite(request: HttpRequest, values: PersonIn) -> InvitedOut:
+    """A new person without a password, and the link with which they set one."""
+    link = edits.invite_person(actor=actor_of(request), **values.model_dump())
+    return InvitedOut(username=values.username, link=request.build_absolute_uri(link))
+
+
+@router.put("/{username}/roles", response=Done)
+def change_roles(request: HttpRequest, username: Username, values: RolesIn) -> Done:
+    """What somebody may do from now on; their open pages follow within seconds."""
+    edits.change_roles(username=username, actor=actor_of(request), **values.model_dump())
+    return Done()
+
+
+@router.put("/{username}/active", response=Done)
+def switch(request: HttpRequest, username: Username, values: SwitchIn) -> Done:
+    """Let somebody in no more, and end their sessions at once; or let them in again."""
+    edits.switch_person(username=username, actor=actor_of(request), **values.model_dump())
+    return Done()
+
+
+@router.post("/{username}/log-out", response=Done)
+def log_out(request: HttpRequest, username: Username, values: ReasonIn) -> Done:
+    """End every session of somebody."""
+    edits.log_out_everywhere(username=username, reason=values.reason, actor=actor_of(request))
+    return Done()

@@ -1,0 +1,161 @@
+"""The configuration as a whole: as a file, as revisions, and many tenants at once."""
+
+from typing import Any, Literal
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.idempotency import changes_nothing, reads_file
+from controlplane.api.http.uploads import KINDS, upload_of
+from controlplane.api.http.versions import revision_read
+from controlplane.api.schemas.bulk_in import BulkIn, RollbackIn
+from controlplane.api.schemas.configuration_out import RevisionOut
+from controlplane.api.schemas.edits_in import (
+    Environment,
+    ExpectedRevision,
+    Flag,
+    Gateways,
+    HeaderName,
+    Reason,
+)
+from controlplane.api.schemas.operations_out import PlannedOut
+from controlplane.policies.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit
+from controlplane.policies.edits.rollback import rollback
+from controlplane.policies.nginx import export_nginx
+from controlplane.policies.plans import (
+    Difference,
+    apply_plan,
+    difference,
+    export_csv,
+    export_plan,
+    read_plan,
+)
+
+router = Router()
+
+_EXAMPLE = "tenants:\n  acme:\n    tier: pro\n    quotas:\n      requests: {limit: 1000, window_s: 60}\n"
+FILE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {kind: {"schema": {"type": "string"}} for kind in KINDS}
+        | {KINDS[0]: {"schema": {"type": "string"}, "example": _EXAMPLE}},
+    }
+}
+_EXPORTED: dict[str, Any] = {
+    "responses": {
+        200: {
+            "description": "The file",
+            "content": {
+                KINDS[0]: {"schema": {"type": "object"}},
+                KINDS[-1]: {"schema": {"type": "string"}},
+                "text/plain": {"schema": {"type": "string"}},
+            },
+        }
+    }
+}
+
+
+@router.post("/plan", response=PlannedOut, openapi_extra=FILE)
+@changes_nothing
+def plan(request: HttpRequest, environment: Environment, prune: Flag = False) -> PlannedOut:
+    """Say what applying this file would change. ``prune`` removes what the file's sections do not name."""
+    stream, _ = upload_of(request)
+    return _planned(difference(environment, read_plan(stream), prune=prune))
+
+
+@router.post("/apply", response=RevisionOut, auth=needs("edit_quota"), openapi_extra=FILE)
+@reads_file
+def apply(
+    request: HttpRequest,
+    environment: Environment,
+    reason: Reason,
+    expected_revision: ExpectedRevision | None = None,
+    prune: Flag = False,
+) -> RevisionOut:
+    """Make everything as the file says, as one revision, or nothing.
+
+    Applied again it changes nothing, and answers the present revision.
+    """
+    stream, _ = upload_of(request)
+    revision = apply_plan(
+        environment=environment,
+        plan=read_plan(stream),
+        expected_revision=revision_read(request, expected_revision),
+        reason=reason,
+        actor=actor_of(request),
+        prune=prune,
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.get("/export", auth=needs("export_configuration"), openapi_extra=_EXPORTED)
+def export(
+    request: HttpRequest,
+    environment: Environment,
+    format: Literal["yaml", "csv", "nginx"] = "yaml",  # noqa: A002
+    header: HeaderName = "X-Tenant",
+    gateways: Gateways = 1,
+) -> HttpResponse:
+    """The whole configuration as YAML; tenants and their quotas as CSV; or request limits for nginx.
+
+    For nginx, ``header`` names what carries the tenant, and limits are divided by ``gateways``.
+    """
+    if format == "nginx":
+        parts, kind, ending = (
+            export_nginx(environment, header=header, gateways=gateways),
+            "text/plain",
+            "conf",
+        )
+    elif format == "yaml":
+        parts, kind, ending = export_plan(environment), KINDS[0], "yaml"
+    else:
+        parts, kind, ending = export_csv(environment), KINDS[-1], "csv"
+    response = HttpResponse("".join(parts), content_type=kind)
+    response["Content-Disposition"] = f'attachment; filename="{environment}.{ending}"'
+    return response
+
+
+@router.post("/rollback", response=RevisionOut, auth=needs("edit_quota"))
+def roll_back(request: HttpRequest, environment: Environment, values: RollbackIn) -> RevisionOut:
+    """Bring a whole revision back, as a new one. Holds of breakers stay as they are."""
+    revision = rollback(
+        environment=environment,
+        to_revision=values.to_revision,
+        expected_revision=revision_read(request, values.expected_revision),
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.post("/bulk", response=RevisionOut, auth=needs("edit_tenant"))
+def edit_many(request: HttpRequest, environment: Environment, values: BulkIn) -> RevisionOut:
+    """Change every tenant the filter finds, as one revision, or none."""
+    revision = bulk_edit(
+        environment=environment,
+        **_bulk(values),
+        expected_revision=revision_read(request, values.expected_revision),
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.post("/bulk/preview", response=PlannedOut)
+@changes_nothing
+def preview_many(request: HttpRequest, environment: Environment, values: BulkIn) -> PlannedOut:
+    """Say what that would change."""
+    return _planned(preview_bulk_edit(environment=environment, **_bulk(values)))
+
+
+def _bulk(values: BulkIn) -> dict[str, Any]:
+    change = values.change.model_dump()
+    change["remove_quotas"] = tuple(change["remove_quotas"])
+    return {"filter": TenantFilter(**values.filter.model_dump()), "change": TenantChange(**change)}
+
+
+def _planned(found: Difference) -> PlannedOut:
+    return PlannedOut(
+        revision=found.revision, changes=len(found.changes), **found.counts, text=found.to_text()
+    )

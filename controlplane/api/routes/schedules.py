@@ -1,0 +1,90 @@
+"""Changes for later."""
+
+from typing import Literal
+
+from django.http import HttpRequest
+from ninja import Router
+
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.bulk_in import ScheduleIn
+from controlplane.api.schemas.edits_in import Environment, PageSize, Reason, ReasonIn, RowId
+from controlplane.api.schemas.operations_out import ScheduleOut, SchedulePage
+from controlplane.errors import NotFound
+from controlplane.policies.document import environment_of
+from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
+from controlplane.schedules.models import Schedule
+
+router = Router()
+
+
+@router.get("", response=SchedulePage)
+def list_schedules(
+    request: HttpRequest,
+    environment: Environment,
+    state: Literal["waiting", "applied", "failed", "cancelled"] | None = None,
+    before: RowId | None = None,
+    limit: PageSize = 100,
+) -> SchedulePage:
+    """Newest first; ``next`` is the ``before`` of the next page."""
+    rows = Schedule.objects.filter(environment=environment_of(environment).slug)
+    if state:
+        rows = rows.filter(state=state)
+    if before:
+        rows = rows.filter(id__lt=before)
+    found = list(rows.order_by("-id")[: limit + 1])
+    items = [ScheduleOut.from_orm(row) for row in found[:limit]]
+    return SchedulePage(items=items, next=items[-1].id if len(found) > limit else None)
+
+
+@router.post("", response={201: ScheduleOut}, auth=needs("edit_quota"))
+def schedule(request: HttpRequest, environment: Environment, values: ScheduleIn) -> ScheduleOut:
+    """Have a plan applied at a time. It must make sense now, and is checked again then."""
+    row = schedule_change(
+        environment=environment_of(environment).slug,
+        due_at=values.due_at,
+        document=values.document,
+        title=values.title,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return _out(row)
+
+
+@router.get("/{number}", response=ScheduleOut)
+def get_schedule(request: HttpRequest, environment: Environment, number: RowId) -> Schedule:
+    row = Schedule.objects.filter(environment=environment_of(environment).slug, pk=number).first()
+    if row is None:
+        raise NotFound("schedule", str(number))
+    return row
+
+
+@router.delete("/{number}", response=ScheduleOut, auth=needs("edit_quota"))
+def cancel(request: HttpRequest, environment: Environment, number: RowId, reason: Reason) -> ScheduleOut:
+    """Have it not applied."""
+    row = cancel_schedule(
+        environment=environment_of(environment).slug,
+        schedule=number,
+        reason=reason,
+        actor=actor_of(request),
+    )
+    return _out(row)
+
+
+@router.post("/{number}/acknowledge", response=ScheduleOut, auth=needs("edit_quota"))
+def acknowledge(
+    request: HttpRequest, environment: Environment, number: RowId, values: ReasonIn
+) -> ScheduleOut:
+    """Say that somebody takes care of one that failed."""
+    row = acknowledge_failure(
+        environment=environment_of(environment).slug,
+        schedule=number,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return _out(row)
+
+
+def _out(row: Schedule) -> ScheduleOut:
+    # What the database has filled in.
+    row.refresh_from_db()
+    return ScheduleOut.from_orm(row)

@@ -1,0 +1,47 @@
+from dataclasses import asdict
+
+from django.http import HttpRequest
+from ninja import Router
+
+from controlplane.api.schemas.edits_in import Environment, PageSize, Slug
+from controlplane.api.schemas.operations_out import EventOut, FleetOut, ServerOut
+from controlplane.errors import NotFound
+from controlplane.fleet import live
+from controlplane.fleet.models import Event, Server
+from controlplane.policies.document import environment_of
+
+router = Router()
+fleet = Router()
+
+
+@router.get("", response=list[ServerOut])
+def list_servers(request: HttpRequest, environment: Environment) -> list[Server]:
+    """What each server said last, and whether it is still there."""
+    return live.servers(environment_of(environment).slug)
+
+
+@router.get("/{server}", response=ServerOut)
+def get_server(request: HttpRequest, environment: Environment, server: Slug) -> Server:
+    row = Server.objects.filter(environment=environment_of(environment).slug, name=server).first()
+    if row is None:
+        raise NotFound("server", server)
+    return row
+
+
+@router.get("/{server}/events", response=list[EventOut])
+def list_events(
+    request: HttpRequest, environment: Environment, server: Slug, limit: PageSize = 100
+) -> list[Event]:
+    """What happened to it, newest first."""
+    rows = Event.objects.filter(environment=environment_of(environment).slug, server=server)
+    return list(rows.order_by("-at", "-id")[:limit])
+
+
+@fleet.get("", response=FleetOut)
+def get_fleet(request: HttpRequest, environment: Environment) -> FleetOut:
+    """What the fleet does now, and how far the newest revision has come."""
+    row = environment_of(environment)
+    confirmed, servers = live.confirmed(row.slug, row.revision, epoch=row.epoch)
+    figures = asdict(live.figures(row.slug))
+    figures.pop("live_servers")
+    return FleetOut(revision=row.revision, confirmed=confirmed, servers=servers, **figures)

@@ -1,0 +1,212 @@
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Prefetch, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from ninja import Router
+
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.versions import version_read
+from controlplane.api.schemas.configuration_out import (
+    EffectiveOut,
+    RevisionOut,
+    TenantOut,
+    TenantPage,
+    TenantQuotaOut,
+)
+from controlplane.api.schemas.edits_in import (
+    Environment,
+    ExpectedVersion,
+    Flag,
+    PageSize,
+    Reason,
+    Slug,
+    Subject,
+    TenantChange,
+    TenantIn,
+    TenantQuotaIn,
+)
+from controlplane.approvals.gate import needed_in
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies import edits
+from controlplane.policies.document import environment_of
+from controlplane.policies.effective import EffectiveValue, effective
+from controlplane.policies.models import Tenant, TenantQuota
+from controlplane.policies.searching import first_tenants, search_tenants
+
+router = Router()
+
+_QUOTAS = Prefetch("quotas", queryset=TenantQuota.objects.order_by("name"))
+
+
+@router.get("", response=TenantPage)
+def list_tenants(
+    request: HttpRequest,
+    environment: Environment,
+    after: Subject | None = None,
+    search: Subject | None = None,
+    prefix: Subject | None = None,
+    tier: Slug | None = None,
+    parent: Subject | None = None,
+    suspended: Flag | None = None,
+    limit: PageSize = 100,
+) -> TenantPage:
+    """By key. ``search`` finds keys and titles that contain it, ``prefix`` keys that begin with it."""
+    rows = Tenant.objects.filter(environment=environment_of(environment), deleted=False)
+    if prefix:
+        rows = rows.filter(key__startswith=prefix)
+    if tier:
+        rows = rows.filter(tier__name=tier)
+    if parent:
+        rows = rows.filter(parent=parent)
+    if suspended is not None:
+        rows = rows.filter(suspended=suspended)
+    if search:
+        rows = search_tenants(rows, search)
+    if after:
+        rows = rows.filter(key__gt=after)
+    found = list(first_tenants(rows, "key", limit + 1).prefetch_related(_QUOTAS))
+    more = len(found) > limit
+    return TenantPage(items=[_out(row) for row in found[:limit]], next=found[limit - 1].key if more else None)
+
+
+@router.post("", response={201: RevisionOut}, auth=needs("edit_tenant"))
+def create_tenant(request: HttpRequest, environment: Environment, tenant: TenantIn) -> RevisionOut:
+    revision = edits.create_tenant(
+        environment=environment,
+        tenant=tenant.key,
+        tier=tenant.tier,
+        title=tenant.title,
+        parent=tenant.parent,
+        reason=tenant.reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.put("/{path:tenant}/quotas/{quota}", response=RevisionOut, auth=needs("edit_quota"))
+def set_quota(
+    request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, values: TenantQuotaIn
+) -> RevisionOut:
+    """Give a tenant a quota of its own, in place of its tier's of that name; for a time, or for good."""
+    lasts = values.expires_in_s
+    revision = edits.set_tenant_quota(
+        environment=environment,
+        tenant=tenant,
+        quota=quota,
+        expected_version=version_read(request, values.expected_version),
+        expires_at=timezone.now() + timedelta(seconds=lasts) if lasts is not None else None,
+        **values.model_dump(exclude={"expected_version", "expires_in_s"}),
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.delete("/{path:tenant}/quotas/{quota}", response=RevisionOut, auth=needs("edit_quota"))
+def remove_quota(
+    request: HttpRequest,
+    environment: Environment,
+    tenant: Subject,
+    quota: Slug,
+    reason: Reason,
+    expected_version: ExpectedVersion | None = None,
+) -> RevisionOut:
+    """Let the tier's quota of that name apply again."""
+    revision = edits.remove_tenant_quota(
+        environment=environment,
+        tenant=tenant,
+        quota=quota,
+        expected_version=version_read(request, expected_version),
+        reason=reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.get("/{path:tenant}/effective", response=list[EffectiveOut])
+def get_effective(request: HttpRequest, environment: Environment, tenant: Subject) -> list[EffectiveValue]:
+    """Every value that applies and where it comes from; of a stranger, the default tier's."""
+    return effective(environment, tenant)
+
+
+@router.patch("/{path:tenant}", response=RevisionOut, auth=needs("edit_tenant"))
+def change_tenant(
+    request: HttpRequest, environment: Environment, tenant: Subject, values: TenantChange
+) -> RevisionOut:
+    """Move the tenant to another tier or parent, suspend or resume it."""
+    version = version_read(request, values.expected_version)
+    common: dict[str, Any] = {
+        "environment": environment,
+        "tenant": tenant,
+        "reason": values.reason,
+        "actor": actor_of(request),
+    }
+    revision = 0
+    several = sum(value is not None for value in (values.tier, values.parent, values.suspended)) > 1
+    if several and needed_in(environment):
+        said = "Edits wait for approval here, each of its own: send tier, parent and suspended one by one."
+        raise InvalidEdit({"tier": [said]})
+    # One that becomes a change request must not be taken back together with it.
+    with transaction.atomic() if several else nullcontext():
+        if values.tier is not None:
+            revision = edits.change_tier(tier=values.tier, expected_version=version, **common)
+            version += 1
+        if values.parent is not None:
+            revision = edits.move_tenant(parent=values.parent, expected_version=version, **common)
+            version += 1
+        if values.suspended is not None:
+            change = edits.suspend_tenant if values.suspended else edits.resume_tenant
+            revision = change(expected_version=version, **common)
+    if not revision:
+        raise InvalidEdit({"tier": ["Say what to change: tier, parent or suspended."]})
+    return RevisionOut(revision=revision)
+
+
+@router.delete("/{path:tenant}", response=RevisionOut, auth=needs("edit_tenant"))
+def remove_tenant(
+    request: HttpRequest,
+    environment: Environment,
+    tenant: Subject,
+    reason: Reason,
+    expected_version: ExpectedVersion | None = None,
+) -> RevisionOut:
+    """Forget the tenant: it gets the default tier, as anybody nobody has registered."""
+    revision = edits.remove_tenant(
+        environment=environment,
+        tenant=tenant,
+        expected_version=version_read(request, expected_version),
+        reason=reason,
+        actor=actor_of(request),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.get("/{path:tenant}", response=TenantOut)
+def get_tenant(
+    request: HttpRequest, response: HttpResponse, environment: Environment, tenant: Subject
+) -> TenantOut:
+    row = _tenants(environment).filter(key=tenant).first()
+    if row is None:
+        raise NotFound("tenant", tenant)
+    response["ETag"] = f'"{row.version}"'
+    return _out(row)
+
+
+def _tenants(environment: str) -> QuerySet[Tenant]:
+    rows = Tenant.objects.filter(environment=environment_of(environment), deleted=False)
+    return rows.select_related("tier").prefetch_related(_QUOTAS).order_by("key")
+
+
+def _out(row: Tenant) -> TenantOut:
+    return TenantOut(
+        key=row.key,
+        title=row.title,
+        tier=row.tier.name,
+        parent=row.parent,
+        suspended=row.suspended,
+        version=row.version,
+        quotas=[TenantQuotaOut.from_orm(quota) for quota in row.quotas.all()],
+    )

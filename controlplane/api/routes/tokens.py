@@ -1,0 +1,153 @@
+"""Tokens of agents and of programs. Their text is shown once, when they are made; only hashes are kept."""
+
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from django.db.models import Q
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router
+
+from controlplane.accounts import tokens
+from controlplane.accounts.models import AgentToken, ApiToken
+from controlplane.accounts.permissions import may
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.configuration_out import ApiTokenOut, Done, NewTokenOut, TokenOut
+from controlplane.api.schemas.edits_in import ApiTokenIn, Environment, Reason, RotateIn, Slug, TokenIn
+from controlplane.errors import NotFound
+from controlplane.policies.document import environment_of
+
+agents = Router(auth=needs("manage_tokens"))
+programs = Router(auth=needs("manage_tokens"))
+
+Scope = Literal["read", "operate", "admin"]
+_ROLES: dict[Scope, str] = {"read": "viewer", "operate": "operator", "admin": "admin"}
+_SCOPES = {role: scope for scope, role in _ROLES.items()}
+
+
+@agents.get("", response=list[TokenOut])
+def list_agent_tokens(request: HttpRequest, environment: Environment) -> Any:
+    """Those that are valid, and those that ended in the last 30 days."""
+    return _recent(AgentToken.objects.filter(environment=environment_of(environment).slug))
+
+
+@agents.post("", response={201: NewTokenOut})
+def create_agent_token(request: HttpRequest, environment: Environment, values: TokenIn) -> NewTokenOut:
+    """Lets servers sync with this environment, and nothing else."""
+    expires_at = timezone.now() + timedelta(seconds=values.expires_in_s)
+    text = tokens.create_agent_token(
+        environment=environment,
+        name=values.name,
+        expires_at=expires_at,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return _new(text, expires_at)
+
+
+@agents.post("/{selector}/rotate", response={201: NewTokenOut})
+def rotate_agent_token(
+    request: HttpRequest, environment: Environment, selector: Slug, values: RotateIn
+) -> NewTokenOut:
+    """A new token; the old one works for ``overlap_s`` longer, so that servers can change over."""
+    return _rotate(request, AgentToken, environment, selector, values)
+
+
+@agents.delete("/{selector}", response=Done)
+def revoke_agent_token(
+    request: HttpRequest, environment: Environment, selector: Slug, reason: Reason
+) -> Done:
+    """Refuse it from now on. Servers that use it decide on by what they know."""
+    return _revoke(request, AgentToken, environment, selector, reason)
+
+
+@programs.get("", response=list[ApiTokenOut])
+def list_api_tokens(request: HttpRequest, environment: Environment) -> list[ApiTokenOut]:
+    """Those that are valid, and those that ended in the last 30 days.
+
+    Tokens of all environments are shown to whoever may manage them: admins of all environments.
+    """
+    rows = _recent(ApiToken.objects.filter(environment__in=_places(request, ApiToken, environment)))
+    return [ApiTokenOut(**TokenOut.from_orm(row).dict(), scope=_SCOPES[row.role]) for row in rows]
+
+
+@programs.post("", response={201: NewTokenOut})
+def create_api_token(request: HttpRequest, environment: Environment, values: ApiTokenIn) -> NewTokenOut:
+    """Lets a program use the API in this environment, as far as its scope goes."""
+    expires_at = timezone.now() + timedelta(seconds=values.expires_in_s)
+    text = tokens.create_api_token(
+        environment=environment,
+        name=values.name,
+        role=_ROLES[values.scope],
+        expires_at=expires_at,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return _new(text, expires_at)
+
+
+@programs.post("/{selector}/rotate", response={201: NewTokenOut})
+def rotate_api_token(
+    request: HttpRequest, environment: Environment, selector: Slug, values: RotateIn
+) -> NewTokenOut:
+    """A new token of the same scope; the old one works for ``overlap_s`` longer."""
+    return _rotate(request, ApiToken, environment, selector, values)
+
+
+@programs.delete("/{selector}", response=Done)
+def revoke_api_token(request: HttpRequest, environment: Environment, selector: Slug, reason: Reason) -> Done:
+    """Refuse it from now on."""
+    return _revoke(request, ApiToken, environment, selector, reason)
+
+
+def _recent(rows: Any) -> Any:
+    month = timezone.now() - timedelta(days=30)
+    return rows.filter(Q(revoked_at=None) | Q(revoked_at__gt=month), expires_at__gt=month).order_by("-id")
+
+
+def _rotate(
+    request: HttpRequest,
+    model: type[AgentToken] | type[ApiToken],
+    environment: str,
+    selector: str,
+    values: RotateIn,
+) -> NewTokenOut:
+    expires_at = timezone.now() + timedelta(seconds=values.expires_in_s)
+    text = tokens.rotate_token(
+        model=model,
+        environments=_places(request, model, environment),
+        selector=selector,
+        overlap=timedelta(seconds=values.overlap_s),
+        expires_at=expires_at,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return _new(text, expires_at)
+
+
+def _revoke(
+    request: HttpRequest,
+    model: type[AgentToken] | type[ApiToken],
+    environment: str,
+    selector: str,
+    reason: str,
+) -> Done:
+    # One environment's admin must not end another's tokens.
+    places = _places(request, model, environment)
+    if not model.objects.filter(environment__in=places, selector=selector).exists():
+        raise NotFound("token", selector)
+    tokens.revoke_token(selector=selector, reason=reason, actor=actor_of(request))
+    return Done()
+
+
+def _places(
+    request: HttpRequest, model: type[AgentToken] | type[ApiToken], environment: str
+) -> tuple[str, ...]:
+    """The environments whose tokens the caller may manage here."""
+    here = environment_of(environment).slug
+    everywhere = model is ApiToken and may(request.auth, "manage_tokens")  # type: ignore[attr-defined]
+    return (here, "") if everywhere else (here,)
+
+
+def _new(text: str, expires_at: datetime) -> NewTokenOut:
+    return NewTokenOut(selector=text.split("_")[1], token=text, expires_at=expires_at)

@@ -1,0 +1,205 @@
+"""What tenants asked for, and what an edit would have done with it."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal, TypeVar
+
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router, Schema
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.http.uploads import upload_of
+from controlplane.api.routes.plans import FILE
+from controlplane.api.schemas.edits_in import Environment, Moment, PageSize, Slug, Subject, digits
+from controlplane.policies.document import environment_of
+from controlplane.policies.plans import read_plan
+from controlplane.usage.models import Demand, RuleDemand
+from controlplane.usage.rollups import EVERYBODY
+from controlplane.usage.what_if import what_if, what_if_shadow
+
+tenants = Router()
+router = Router()
+
+_Row = TypeVar("_Row", bound=Model)
+Grain = Literal["10s", "minute", "hour"]
+_GRAINS = {"10s": 10, "minute": 60, "hour": 3600}
+Days = Annotated[int, BeforeValidator(digits), Field(ge=1, le=31, description="Replayed so many days back.")]
+
+
+class DemandOut(Schema):
+    """Requests of a span of time, whatever was answered; ``refused`` of them with 429."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"at": "2026-05-04T13:12:00Z", "asked": 1890, "refused": 210}}
+    )
+
+    at: datetime
+    asked: int
+    refused: int
+
+
+class TenantOutcomeOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"tenant": "acme", "asked": 120000, "refused_before": 2100, "refused_after": 0}
+        }
+    )
+
+    tenant: str
+    asked: int
+    refused_before: int
+    refused_after: int
+
+
+class RuleDemandOut(DemandOut):
+    """Requests that one rule bound; ``shadow`` is what it would have refused, had it not been a shadow."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "rule": "requests",
+                "at": "2026-05-04T13:12:00Z",
+                "asked": 1890,
+                "refused": 210,
+                "shadow": 0,
+            }
+        }
+    )
+
+    rule: str
+    shadow: int
+
+
+class RuleOutcomeOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"rule": "requests", "asked": 120000, "refused_before": 2100, "refused_after": 0}
+        }
+    )
+
+    rule: str
+    asked: int
+    refused_before: int
+    refused_after: int
+
+
+class CountedOut(Schema):
+    """What the pods themselves counted of a limit; ``shadow`` would have been refused, were it no shadow."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"asked": 120000, "refused": 0, "shadow": 310, "since": "2026-05-01T09:00:00Z"}
+        }
+    )
+
+    asked: int
+    refused: int
+    shadow: int
+    since: datetime
+
+
+class WhatIfOut(Schema):
+    """The last days, replayed without and with the change."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "days": 7,
+                "minutes_known": 9000,
+                "coverage_percent": 89.3,
+                "asked": 120000,
+                "refused_before": 2100,
+                "refused_after": 0,
+                "peak_before": 910.5,
+                "peak_after": 912.0,
+                "peak_at": 1777900320,
+                "others_at_peak": 880.0,
+                "unmeasured": 3,
+                "tenants": [],
+                "rules": [],
+                "counted": None,
+            }
+        }
+    )
+
+    days: int
+    #: Minutes of those days in which anybody was measured; the rest is not known.
+    minutes_known: int
+    coverage_percent: float
+    asked: int
+    refused_before: int
+    refused_after: int
+    #: Requests per second let through in the busiest minute of the whole cluster.
+    peak_before: float
+    peak_after: float
+    #: When that is, after the edit; unix seconds.
+    peak_at: int | None
+    #: What everybody who is not edited took of it, per second.
+    others_at_peak: float
+    #: Edited tenants that are not known to have asked for anything.
+    unmeasured: int
+    #: Tenants that are edited and were measured, the most different first.
+    tenants: list[TenantOutcomeOut]
+    #: The limits that are edited, each put through what it bound itself.
+    rules: list[RuleOutcomeOut]
+    #: Of a shadow limit only, and where pods have counted it.
+    counted: CountedOut | None
+
+
+@tenants.get("/{path:tenant}/usage", response=list[DemandOut])
+def get_usage(
+    request: HttpRequest,
+    environment: Environment,
+    tenant: Subject,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    grain: Grain = "minute",
+    limit: PageSize = 100,
+) -> Any:
+    """Oldest first, from ``since`` on: an hour ago unless it is given. What was not measured is left out."""
+    kept = Demand.objects.filter(environment=environment_of(environment).slug, tenant=tenant)
+    return _part(kept, since, until, grain)[:limit]
+
+
+@tenants.get("/{path:tenant}/usage/{rule}", response=list[RuleDemandOut])
+def get_usage_of_rule(
+    request: HttpRequest,
+    environment: Environment,
+    tenant: Subject,
+    rule: Slug,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    grain: Grain = "minute",
+    limit: PageSize = 100,
+) -> Any:
+    """What one of its quotas bound, oldest first. Tenant ``-`` stands for all together."""
+    kept = RuleDemand.objects.filter(
+        environment=environment_of(environment).slug, tenant=EVERYBODY if tenant == "-" else tenant, rule=rule
+    )
+    return _part(kept, since, until, grain)[:limit]
+
+
+def _part(kept: QuerySet[_Row], since: Moment | None, until: Moment | None, grain: Grain) -> QuerySet[_Row]:
+    """What is kept of a span of time, oldest first; without an end, up to now."""
+    rows = kept.filter(grain_s=_GRAINS[grain], at__gte=since or timezone.now() - timedelta(hours=1))
+    if until:
+        rows = rows.filter(at__lt=until)
+    return rows.order_by("at")
+
+
+@tenants.get("/{path:tenant}/quotas/{quota}/what-if", response=WhatIfOut)
+def replay_shadow(
+    request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, days: Days = 7
+) -> Any:
+    """What a shadow limit of the tenant would have refused, had it been in force."""
+    return what_if_shadow(environment_of(environment).slug, tenant, quota, days=days)
+
+
+@router.post("/what-if", response=WhatIfOut, openapi_extra=FILE)
+@changes_nothing
+def replay_plan(request: HttpRequest, environment: Environment, days: Days = 7) -> WhatIfOut:
+    """Replay the last days without and with a file; nothing is changed."""
+    stream, _ = upload_of(request)
+    return WhatIfOut.from_orm(what_if(environment_of(environment).slug, read_plan(stream), days=days))

@@ -1,0 +1,65 @@
+"""What comes in about the configuration as a whole."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from controlplane.api.schemas.edits_in import (
+    Endpoint,
+    ExpectedRevision,
+    Moment,
+    Parent,
+    ReasonIn,
+    Slug,
+    Strict,
+    Subject,
+    Text,
+)
+
+
+class ScheduleIn(ReasonIn):
+    due_at: Moment
+    title: Text = ""
+    document: Annotated[
+        dict[str, Any], Field(max_length=10, description="What it changes, in the form of a plan.")
+    ]
+
+
+class RollbackIn(ReasonIn):
+    to_revision: Annotated[int, Field(ge=0, le=2**53)]
+    expected_revision: ExpectedRevision | None = None
+
+
+class BulkFilter(Strict):
+    """Tenants that fit everything that is given; nothing given is nobody."""
+
+    tier: Slug | Literal[""] = ""
+    prefix: Subject | Literal[""] = ""
+    has_quota: bool | None = None
+    quota: Slug | Literal[""] = ""
+    suspended: bool | None = None
+    parent: Subject | Literal[""] = ""
+    everybody: bool = False
+
+
+class BulkChange(Strict):
+    """What becomes of each; what is left out stays as it is."""
+
+    tier: Slug | None = None
+    suspended: bool | None = None
+    parent: Parent | None = None
+    quotas: Annotated[
+        dict[Slug, dict[Slug, int | bool | Text | list[Endpoint]]],
+        Field(max_length=20, description="Name of a quota and its columns, as in a plan."),
+    ] = {}  # noqa: RUF012
+    remove_quotas: Annotated[list[Slug], Field(max_length=20)] = []  # noqa: RUF012
+    scale_percent: Annotated[
+        dict[Slug, Annotated[int, Field(ge=1, le=10_000)]],
+        Field(max_length=20, description="Name of a quota and percent of what it is now."),
+    ] = {}  # noqa: RUF012
+
+
+class BulkIn(ReasonIn):
+    filter: BulkFilter
+    change: BulkChange
+    expected_revision: ExpectedRevision | None = None

@@ -1,0 +1,299 @@
+"""What comes in is strict: no unknown fields, no numbers in quotes, no fractions, no control characters."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from ninja import Path, Schema
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field
+
+from controlplane.policies.limits import MAX_ENDPOINT, MAX_ENDPOINTS, MAX_WINDOW_S
+from controlplane.policies.models import MAX_MS
+from controlplane.policies.nginx import MAX_GATEWAYS
+from controlplane.validation import (
+    LONGEST_REASON,
+    PLAIN_KEY,
+    SHORTEST_REASON,
+    is_plain_key,
+    is_printable,
+)
+from fuseboard.contract.words import MAX_LIMIT, SLUG_PATTERN, is_subject
+
+
+def printable(text: str) -> str:
+    if not is_printable(text):
+        raise ValueError("Remove the control characters.")
+    return text
+
+
+def _subject(text: str) -> str:
+    if not is_subject(text):
+        raise ValueError("Use 1 to 200 characters without control characters.")
+    return text
+
+
+def digits(value: Any) -> Any:
+    """Numbers in an address: without the blanks, signs and underscores that pydantic would take."""
+    if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,19}", value, re.ASCII):
+        raise ValueError("Enter a whole number.")
+    return value
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, str) and value not in ("true", "false"):
+        raise ValueError("Say true or false.")
+    return value
+
+
+def _moment(value: Any) -> Any:
+    """pydantic would take seconds since 1970 as well, and ten other forms; or, strictly, none at all."""
+    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
+        raise ValueError("Use a time with a time zone, like 2026-05-04T10:00:00Z.")
+    found = datetime.fromisoformat(value)
+    if not 2000 <= found.year <= 2999 or abs(found.utcoffset() or timedelta(0)) > timedelta(hours=15):
+        raise ValueError("Use a time between the years 2000 and 3000.")
+    return found.astimezone(UTC)
+
+
+_RFC3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII
+)
+
+
+def _new_key(text: str) -> str:
+    """Two keys that look alike must not be two tenants."""
+    if is_subject(text) and not is_plain_key(text):
+        raise ValueError(PLAIN_KEY)
+    return _subject(text)
+
+
+Slug = Annotated[str, Field(pattern=SLUG_PATTERN, max_length=64)]
+#: Stands in the routers' prefix, where ninja does not look for it by itself.
+Environment = Path[Slug]
+Subject = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_subject)]
+Reason = Annotated[
+    str, Field(min_length=SHORTEST_REASON, max_length=LONGEST_REASON), AfterValidator(printable)
+]
+Text = Annotated[str, Field(max_length=200), AfterValidator(printable)]
+Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
+Note = Annotated[str, Field(max_length=500), AfterValidator(printable)]
+BreakerColumns = dict[Slug, Annotated[int, Field(ge=0, le=MAX_MS)]]
+Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(printable)]
+Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
+PageSize = Annotated[int, BeforeValidator(digits), Field(ge=1, le=500, description="At most so many.")]
+HeaderName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9-]*$", max_length=64)]
+Gateways = Annotated[
+    int, BeforeValidator(digits), Field(ge=1, le=MAX_GATEWAYS, description="How many share the limits.")
+]
+ExpectedVersion = Annotated[
+    int,
+    BeforeValidator(digits),
+    Field(ge=1, le=2**31 - 1, description="The version you have read; or send it as If-Match."),
+]
+RowId = Annotated[int, BeforeValidator(digits), Field(ge=1, le=2**62)]
+ExpectedRevision = Annotated[
+    int,
+    BeforeValidator(digits),
+    Field(ge=0, le=2**53, description="The configuration's revision you have read; or send it as If-Match."),
+]
+Flag = Annotated[bool, BeforeValidator(_word)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
+
+
+class Strict(Schema):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ReasonIn(Strict):
+    reason: Reason
+
+
+def _example(given: dict[str, Any]) -> ConfigDict:
+    """Of an edit; every one has a reason."""
+    return ConfigDict(json_schema_extra={"example": given | {"reason": "Agreed with sales on 4 May"}})
+
+
+class ValuesIn(ReasonIn):
+    """What is left out stays as it is; a new one needs ``limit`` and ``window_s``."""
+
+    limit: Annotated[
+        int | None, Field(ge=0, le=MAX_LIMIT, description="Calls per window; 0 refuses every call.")
+    ] = None
+    window_s: Annotated[int | None, Field(ge=1, le=MAX_WINDOW_S)] = None
+    burst: Annotated[int | None, Field(ge=1, le=MAX_LIMIT, description="Calls that may be made at once.")] = (
+        None
+    )
+    algorithm: Literal["sliding_window", "token_bucket", "fixed_window", "concurrency"] | None = None
+    failure_policy: Literal["fail_open", "fail_closed", "local_share", "reserved"] | None = None
+    shadow: bool | None = None
+    period: Annotated[
+        Literal["hour", "day", "week", "month", ""] | None,
+        Field(description="Of fixed windows only, and required there; empty takes it away."),
+    ] = None
+    time_zone: Annotated[
+        Text | None, Field(description="Where the period's midnight is, like Europe/Berlin.")
+    ] = None
+    measure: Annotated[
+        Slug | None, Field(description="What is counted: calls, or another cost that callers state.")
+    ] = None
+    per: Annotated[
+        list[Literal["user", "ip", "api_key", "endpoint"]] | None,
+        Field(max_length=4, description="Count apart for each value of these."),
+    ] = None
+    endpoints: Annotated[
+        list[Endpoint] | None,
+        Field(max_length=MAX_ENDPOINTS, description="Only for endpoints like these; none for all."),
+    ] = None
+    warn_percent: Annotated[
+        int | None, Field(ge=0, le=100, description="Say so when this much is spent; 0 never.")
+    ] = None
+    lease_above: Annotated[
+        int | None,
+        Field(ge=0, le=MAX_LIMIT, description="Lease in advance above this many per second; 0 as usual."),
+    ] = None
+    reserved_percent: Annotated[
+        int | None,
+        Field(ge=-1, le=100, description="Of reserved ones: spent without Redis; -1 for the fleet's usual."),
+    ] = None
+
+
+class TemplateIn(ValuesIn):
+    model_config = _example(
+        {"title": "As most have it", "limit": 1000, "window_s": 60, "expected_version": 0}
+    )
+
+    title: Text | None = None
+    #: The version this edit was made on, or 0 for a new one; or send it as If-Match.
+    expected_version: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+
+
+class LimitIn(ValuesIn):
+    """What is left out stays as it is; of one that follows a template, what is given becomes its own."""
+
+    template: Annotated[
+        Slug | Literal[""] | None,
+        Field(description="Follows it from now on in all that is not given here; empty ends that."),
+    ] = None
+
+
+class QuotaIn(LimitIn):
+    #: The version this edit was made on; or send it as If-Match.
+    expected_version: Version | None = None
+    dependency: Annotated[
+        Slug | Literal[""] | None,
+        Field(description="Counts calls of this dependency; empty for requests to the service itself."),
+    ] = None
+
+
+class TenantQuotaIn(QuotaIn):
+    expires_in_s: Annotated[
+        int | None,
+        Field(ge=1, le=400 * 86_400, description="Then what it replaces applies again; left out, it stays."),
+    ] = None
+
+
+_PARENT = "The tenant it belongs to, whose quotas its requests spend too; empty for none."
+Parent = Annotated[Subject | Literal[""], Field(description=_PARENT)]
+
+
+class TenantIn(ReasonIn):
+    key: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_new_key)]
+    tier: Slug
+    title: Text = ""
+    parent: Parent = ""
+
+
+class TenantChange(ReasonIn):
+    """What is left out stays as it is."""
+
+    tier: Slug | None = None
+    parent: Parent | None = None
+    suspended: Annotated[bool | None, Field(description="A suspended tenant's requests are refused.")] = None
+    expected_version: Version | None = None
+
+
+class TierIn(ReasonIn):
+    name: Slug
+    title: Text = ""
+    priority: Annotated[int, Field(ge=0, le=100, description="Under overload the lowest is shed first.")] = 50
+
+
+class DefaultTierIn(ReasonIn):
+    tier: Slug
+
+
+class TuningIn(ReasonIn):
+    tuning: Annotated[
+        dict[Slug, Annotated[int, Field(ge=0, le=2**53)]],
+        Field(min_length=1, max_length=50, description="Timings of the whole fleet's agents, by name."),
+    ]
+
+
+class ExtendIn(ReasonIn):
+    expires_in_s: Annotated[
+        int, Field(ge=1, le=86_400, description="From now. At most 24 hours; 15 minutes with forced_closed.")
+    ]
+
+
+class HoldIn(ExtendIn):
+    mode: Literal["forced_open", "forced_closed", "metrics_only", "disabled"]
+
+
+class BreakerPolicyIn(ReasonIn):
+    """What is left out stays as it is."""
+
+    breaker: Annotated[BreakerColumns, Field(description="Columns of the breaker's policy.")] = {}  # noqa: RUF012
+    timeout_ms: Annotated[int | None, Field(ge=1, le=MAX_MS)] = None
+    expected_version: Version | None = None
+
+
+class DescriptionIn(ReasonIn):
+    title: Text = ""
+    owner: Text = ""
+    fallback_note: Note = ""
+    runbook: Slug | None = None
+    expected_version: Version | None = None
+
+
+class DependencyIn(ReasonIn):
+    name: Slug
+    kind: Annotated[
+        Literal["llm", "external", "database", "internal"],
+        Field(description="Decides what the breaker's policy starts from."),
+    ]
+    title: Text = ""
+    owner: Text = ""
+    fallback_note: Note = ""
+    timeout_ms: Annotated[int, Field(ge=1, le=MAX_MS)] = 30_000
+    runbook: Slug | None = None
+    breaker: BreakerColumns = {}  # noqa: RUF012
+
+
+class VendorLimitIn(LimitIn):
+    expected_version: Version | None = None
+
+
+class RunbookIn(ReasonIn):
+    title: Title
+    body: Annotated[str, Field(max_length=100_000, description="Markdown."), AfterValidator(printable)]
+
+
+class TokenIn(ReasonIn):
+    name: Annotated[
+        str, Field(min_length=1, max_length=200, description="What it is for."), AfterValidator(printable)
+    ]
+    expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400)]
+
+
+class ApiTokenIn(TokenIn):
+    scope: Annotated[
+        Literal["read", "operate", "admin"],
+        Field(description="read; operate adds breakers; admin adds everything else."),
+    ]
+
+
+class RotateIn(ReasonIn):
+    expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400, description="Of the new token.")]
+    overlap_s: Annotated[
+        int, Field(ge=0, le=86_400, description="For so long the old token works as well.")
+    ] = 3600

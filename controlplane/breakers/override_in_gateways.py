@@ -1,0 +1,107 @@
+"""A hold handed to the gateways, while neither Postgres nor Redis is there to take it.
+
+Gateways keep it in memory and serve it with the configuration.
+"""
+
+import secrets
+import time
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import msgspec
+import structlog
+from django.conf import settings
+from django.utils import timezone
+from msgspec import Meta, Struct
+
+from controlplane.audit.actor import Actor, Origin
+from controlplane.fleet import signing
+from controlplane.validation import Problems
+from fuseboard.contract.words import Slug
+
+log = structlog.get_logger(__name__)
+
+PATH = "/control/v1/hold"
+MAX_BODY_BYTES = 8_192
+LONGEST = timedelta(minutes=15)
+#: For each gateway; somebody waits for the page.
+TIMEOUT_S = 2.0
+
+_SALT = "controlplane.breakers.handed"
+
+
+class HandedHold(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who holds which breaker open, until when and why."""
+
+    #: Milliseconds since the epoch, and what makes it one of a kind: it is adopted once.
+    id: Annotated[str, Meta(pattern=r"^[0-9]{13}-[0-9a-f]{16}\Z")]
+    environment: Slug
+    dependency: Slug
+    reason: Annotated[str, Meta(min_length=1, max_length=500)]
+    expires_at_us: Annotated[int, Meta(ge=1, le=2**53)]
+    actor: Annotated[str, Meta(min_length=1, max_length=200)]
+    role: Annotated[str, Meta(max_length=32)]
+    origin: Origin
+    address: Annotated[str, Meta(max_length=64)] = ""
+
+
+class NotHanded(Exception):
+    """No gateway took it; the message says why."""
+
+
+def hand_over(
+    *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
+) -> tuple[int, int]:
+    """Hand a hold open to every gateway; how many took it, and how many there are.
+
+    Raises ``InvalidEdit``, or ``NotHanded`` when none took it.
+    """
+    problems = Problems()
+    problems.slug("dependency", dependency)
+    problems.reason(reason)
+    remaining = expires_at - timezone.now()
+    if remaining <= timedelta(0):
+        problems.add("expires_at", "Choose a time in the future.")
+    elif remaining > LONGEST:
+        problems.add("expires_at", "At most 15 minutes while Postgres and Redis are down.")
+    problems.settle()
+    urls: list[str] = settings.GATEWAY_URLS
+    if not urls:
+        raise NotHanded("FUSEBOARD_GATEWAY_URL names no gateway that could hold it in memory")
+    body = msgspec.json.encode(
+        HandedHold(
+            id=f"{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(8)}",
+            environment=environment,
+            dependency=dependency,
+            reason=reason,
+            expires_at_us=int(expires_at.timestamp() * 1_000_000),
+            actor=actor.name,
+            role=actor.role,
+            origin=actor.origin,
+            address=actor.address,
+        )
+    )
+    failures = [failure for url in urls if (failure := _post(url, body))]
+    if len(failures) == len(urls):
+        raise NotHanded("; ".join(failures))
+    log.warning("breaker.held_in_memory", environment=environment, dependency=dependency, failures=failures)
+    return len(urls) - len(failures), len(urls)
+
+
+def signature(body: bytes, *, secret: str | None = None) -> str:
+    """The Authorization header for this body."""
+    return signing.sign(body, salt=_SALT, secret=secret)
+
+
+def is_signed(body: bytes, authorization: bytes) -> bool:
+    """Whether a web process of ours wrote this body."""
+    return signing.is_signed(body, authorization, salt=_SALT)
+
+
+def _post(url: str, body: bytes) -> str:
+    """Why the gateway at ``url`` did not take it; empty when it did."""
+    try:
+        signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=1_000)
+    except signing.Unanswered as error:
+        return str(error)
+    return ""

@@ -1,0 +1,226 @@
+"""Holding a breaker open, or resetting it, while Postgres is down.
+
+Protection must not wait for the store that only makes it durable. So the hold goes to Redis
+alone, with a note of who and why in a stream there; as soon as Postgres is back, and before
+anything else touches holds, the notes become overrides, revisions and audit entries like any
+others. Only those who read pages by their claims get here: tokens are checked in Postgres.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import redis
+import structlog
+from django.db import Error as DatabaseError
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from msgspec.structs import asdict
+
+from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Override
+from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.breakers.script import apply
+from controlplane.errors import NotFound
+from controlplane.policies.edits.revise import Revision, revise
+from controlplane.policies.models import Dependency
+from controlplane.publishing.publish import read_head
+from controlplane.redis.scripts import limits
+from controlplane.validation import Problems
+from fuseboard.contract import keys
+from fuseboard.contract.breaker_state import parse_breaker, parse_override
+from fuseboard.contract.words import OverrideMode
+
+log = structlog.get_logger(__name__)
+
+LONGEST = timedelta(minutes=30)
+#: For reading the notes.
+GLANCE_S = 0.3
+
+
+def hold_open_without_postgres(
+    *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
+) -> None:
+    """Force a breaker open through Redis alone. Raises ``redis.RedisError`` when that is down, too."""
+    problems = Problems()
+    problems.slug("dependency", dependency)
+    problems.reason(reason)
+    remaining = expires_at - timezone.now()
+    if remaining <= timedelta(0):
+        problems.add("expires_at", "Choose a time in the future.")
+    elif remaining > LONGEST:
+        problems.add("expires_at", "At most 30 minutes while Postgres is down.")
+    problems.settle()
+    _act(environment, dependency, OverrideMode.FORCED_OPEN, reason, actor, expires_at=expires_at)
+
+
+def reset_without_postgres(*, environment: str, dependency: str, reason: str, actor: Actor) -> None:
+    """Close a breaker through Redis alone; the caller has asked twice, for it takes protection away."""
+    problems = Problems()
+    problems.slug("dependency", dependency)
+    problems.reason(reason)
+    problems.settle()
+    _act(environment, dependency, "reset", reason, actor)
+
+
+def _act(
+    environment: str,
+    dependency: str,
+    what: str,
+    reason: str,
+    actor: Actor,
+    *,
+    expires_at: datetime | None = None,
+) -> None:
+    store = limits()
+    head = read_head(store, environment)
+    text: Any = store.get(keys.override(environment, dependency))
+    stored = parse_override(text)
+    # Above everything Redis has seen. The revision Postgres gives it later is at least as high.
+    revision = max(head.revision if head else 0, stored.revision if stored else 0) + 1
+    expires_at_us = int(expires_at.timestamp() * 1_000_000) if expires_at else 0
+    note = {
+        "what": what,
+        "dependency": dependency,
+        "reason": reason,
+        "expires_at_us": expires_at_us,
+        "actor": actor.name,
+        "role": actor.role,
+        "origin": actor.origin,
+        "address": actor.address,
+    }
+    # The note first: a hold without one would be ended as one that nobody ordered.
+    store.xadd(keys.emergency(environment), {"note": json.dumps(note)})
+    apply(store, environment, dependency, what, revision, expires_at_us, actor.name)
+    _have_servers_ask(store, environment, dependency)
+    log.warning("breaker.acted_without_postgres", environment=environment, dependency=dependency, what=what)
+
+
+def _have_servers_ask(store: redis.Redis, environment: str, dependency: str) -> None:
+    """Servers believe what they know of a breaker until its time, and no document tells them better now."""
+    text: Any = store.get(keys.breaker(environment, dependency))
+    breaker = parse_breaker(text)
+    if breaker is not None:
+        # Open for no time at all: whoever hears it asks Redis with its next call.
+        store.publish(keys.breaker_channel(environment), f"{dependency} {breaker.generation} 0")
+
+
+def adopt(store: redis.Redis, environment: str) -> None:
+    """Make the notes durable, oldest first, each once."""
+    try:
+        entries: Any = store.xrange(keys.emergency(environment), count=100)
+    except redis.ResponseError as error:
+        log.error("emergency.unreadable", environment=environment, error=str(error))
+        return
+    for entry_id, fields in entries:
+        try:
+            note = json.loads(fields["note"])
+            _adopt(environment, entry_id, note)
+        except (KeyError, ValueError, TypeError, Dependency.DoesNotExist) as error:
+            log.error("emergency.unreadable", environment=environment, entry=entry_id, error=str(error))
+        store.xdel(keys.emergency(environment), entry_id)
+
+
+def noted(environment: str) -> dict[str, dict[str, Any]]:
+    """What was done through Redis and is not durable yet: the newest note of each breaker, with its id.
+
+    Raises ``redis.RedisError``; somebody waits for a page.
+    """
+    entries: Any = limits(deadline_s=GLANCE_S).xrevrange(keys.emergency(environment), count=100)
+    found: dict[str, dict[str, Any]] = {}
+    for entry_id, fields in entries:
+        with suppress(KeyError, ValueError, TypeError):  # whoever adopts them complains
+            note = json.loads(fields["note"])
+            kept = {name: note[name] for name in ("what", "dependency", "reason", "actor")}
+            found.setdefault(
+                note["dependency"], kept | {"id": entry_id, "expires_at_us": int(note["expires_at_us"])}
+            )
+    return found
+
+
+def adopt_handed(holds: Sequence[HandedHold]) -> list[str]:
+    """Make durable what gateways hold in memory, each once for all of them; the ids of those settled."""
+    settled = []
+    for hold in holds:
+        note = {"what": OverrideMode.FORCED_OPEN.value, "without": "postgres and redis", **asdict(hold)}
+        try:
+            _adopt(hold.environment, hold.id, note)
+        except (NotFound, Dependency.DoesNotExist) as error:
+            log.error("emergency.unreadable", environment=hold.environment, entry=hold.id, error=str(error))
+        except DatabaseError as error:
+            # It stays in memory, and is tried again with the next reading.
+            log.warning("emergency.adoption_waits", environment=hold.environment, error=str(error))
+            break
+        settled.append(hold.id)
+    return settled
+
+
+class _AdoptedBefore(Exception):
+    """The process died between commit and removal."""
+
+
+def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
+    actor = Actor(
+        name=str(note["actor"]), role=str(note["role"]), origin=note["origin"], address=str(note["address"])
+    )
+    made_at = datetime.fromtimestamp(int(entry_id.partition("-")[0]) / 1000, tz=UTC)
+    with (
+        suppress(_AdoptedBefore),
+        revise(environment=environment, actor=actor, reason=note["reason"], waits=False) as revision,
+    ):
+        if Entry.objects.filter(environment=environment, after__journal=entry_id).exists():
+            raise _AdoptedBefore
+        dependency = Dependency.objects.get(environment_id=environment, name=note["dependency"])
+        overrides = Override.objects.filter(dependency=dependency)
+        superseded = (
+            overrides.filter(Q(created_at__gt=made_at) | Q(ended_at__gt=made_at)).exists()
+            or _resets_since(environment, dependency.name, made_at).exists()
+        )
+        if not superseded:
+            # As of then, not of now: what was noted next is newer than this.
+            overrides.filter(ended_at__isnull=True).update(ended_at=made_at, ended_by=actor.name)
+            _store(revision, dependency, note, made_at)
+        revision.audit(
+            f"breaker.{'reset' if note['what'] == 'reset' else 'held'}",
+            target_kind="dependency",
+            target_name=dependency.name,
+            before=None,
+            after={
+                "override.mode": note["what"],
+                "made_at": made_at.isoformat(timespec="seconds"),
+                "made_without": note.get("without", "postgres"),
+                "superseded": superseded,
+                "journal": entry_id,
+            },
+        )
+    log.info("emergency.adopted", environment=environment, entry=entry_id)
+
+
+def _resets_since(environment: str, dependency: str, made_at: datetime) -> QuerySet[Entry]:
+    """Those Postgres knew from the start; the time of an adopted one's entry says nothing."""
+    resets = Entry.objects.filter(
+        environment=environment, action="breaker.reset", target_name=dependency, at__gt=made_at
+    )
+    return resets.exclude(after__has_key="journal")
+
+
+def _store(revision: Revision, dependency: Dependency, note: dict[str, Any], made_at: datetime) -> None:
+    if note["what"] == "reset":
+        # Redis has done it already; servers that could not ask Redis learn it from the document.
+        dependency.reset_revision = revision.number
+        dependency.save(update_fields=["reset_revision"])
+        return
+    expires_at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=note["expires_at_us"])
+    if expires_at > timezone.now():
+        Override.objects.create(
+            dependency=dependency,
+            mode=OverrideMode.FORCED_OPEN,
+            reason=note["reason"],
+            actor=note["actor"],
+            created_at=made_at,
+            expires_at=expires_at,
+            revision=revision.number,
+        )

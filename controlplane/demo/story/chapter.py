@@ -1,0 +1,167 @@
+"""What every checkpoint uses: the stage, the people in front of their browsers, calls to the pods."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import redis
+
+from controlplane.demo.browser import Browser
+from controlplane.demo.scenario import PODS
+from controlplane.demo.services import Stage
+
+
+class Untrue(Exception):
+    """A checkpoint saw something other than the story says; the message is what it saw."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    name: str
+    #: Returns the evidence; raises ``Untrue``.
+    tell: Callable[["Telling"], str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a pod. Times are ``time.monotonic()``."""
+
+    sent_at: float
+    at: float
+    status: int
+    headers: httpx.Headers
+    body: dict[str, Any]
+
+    @property
+    def mode(self) -> str:
+        return str(self.headers.get("X-Fuseboard-Mode", ""))
+
+    @property
+    def revision(self) -> int:
+        return int(self.headers.get("X-Fuseboard-Revision", "0"))
+
+    @property
+    def refused_because(self) -> str:
+        """Why the call to the dependency was refused; empty when it was made."""
+        return str(self.body.get("refused_because") or "")
+
+
+class Telling:
+    """One run of the story."""
+
+    def __init__(self, stage: Stage, limits_url: str) -> None:
+        self.stage = stage
+        self.limits = redis.Redis.from_url(limits_url, decode_responses=True)
+        self._browsers: dict[str, Browser] = {}
+        self._stack = ExitStack()
+        self._clients = {
+            pod: self._stack.enter_context(httpx.Client(base_url=stage.url(pod), timeout=5.0)) for pod in PODS
+        }
+
+    def close(self) -> None:
+        self._stack.close()
+        for browser in self._browsers.values():
+            browser.close()
+        self.limits.close()
+
+    def browser(self, role: str) -> Browser:
+        """The browser of the person with this role, who is logged in."""
+        if role not in self._browsers:
+            browser = self._browsers[role] = Browser(self.stage.url("web"))
+            page = browser.log_in(role, self.stage.seeded.logins[role])
+            if page.status_code != 200 or "/login" in str(page.url):
+                raise Untrue(f"{role} cannot log in: status {page.status_code} at {page.url.path}")
+        return self._browsers[role]
+
+    def ask(self, pod: str, dependency: str, tenant: str) -> Answer:
+        return ask(self._clients[pod], dependency, tenant)
+
+    def watch(self, dependency: str, tenant: str) -> "Watch":
+        return Watch(self.stage, dependency, tenant)
+
+
+def ask(client: httpx.Client, dependency: str, tenant: str) -> Answer:
+    sent_at = time.monotonic()
+    answer = client.get(f"/{dependency}", headers={"X-Tenant": tenant})
+    return Answer(sent_at, time.monotonic(), answer.status_code, answer.headers, answer.json())
+
+
+class Watch:
+    """Asks every pod the same, some 30 times per second each, and remembers the answers."""
+
+    PACE_S = 0.03
+
+    def __init__(self, stage: Stage, dependency: str, tenant: str) -> None:
+        self._ask = (dependency, tenant)
+        self._urls = {pod: stage.url(pod) for pod in PODS}
+        self._stop = threading.Event()
+        self.answers: dict[str, list[Answer]] = {pod: [] for pod in PODS}
+        self.errors: list[str] = []
+        self._threads = [threading.Thread(target=self._run, args=(pod,)) for pod in PODS]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, pod: str) -> None:
+        with httpx.Client(base_url=self._urls[pod], timeout=5.0) as client:
+            while not self._stop.wait(self.PACE_S):
+                try:
+                    self.answers[pod].append(ask(client, *self._ask))
+                except (httpx.HTTPError, ValueError) as error:
+                    self.errors.append(f"{pod}: {error!r}")
+
+    def first(
+        self, what: str, holds: Callable[[Answer], bool], *, since: float, within_s: float
+    ) -> dict[str, float]:
+        """Milliseconds from ``since`` until each pod first answered so. Raises ``Untrue``."""
+        deadline = time.monotonic() + within_s
+        while True:
+            found = {
+                pod: next((a.at for a in list(answers) if a.sent_at >= since and holds(a)), None)
+                for pod, answers in self.answers.items()
+            }
+            times = {pod: (at - since) * 1000 for pod, at in found.items() if at is not None}
+            if len(times) == len(found):
+                return times
+            if time.monotonic() > deadline:
+                missing = ", ".join(sorted(found.keys() - times.keys()))
+                raise Untrue(f"{missing} did not {what} within {within_s:.0f} s; {self._last()}")
+            time.sleep(0.01)
+
+    def _last(self) -> str:
+        last = {
+            pod: f"{answers[-1].status} {answers[-1].body}"
+            for pod, answers in self.answers.items()
+            if answers
+        }
+        return f"last answers: {last}; errors: {self.errors[-1:] or 'none'}"
+
+
+def until(what: str, holds: Callable[[], bool], *, within_s: float) -> float:
+    """Poll until ``holds``; the milliseconds it took. Raises ``Untrue``."""
+    began = time.monotonic()
+    while not holds():
+        if time.monotonic() - began > within_s:
+            raise Untrue(f"{what}: not within {within_s:.0f} s")
+        time.sleep(0.05)
+    return (time.monotonic() - began) * 1000
+
+
+def slowest(times: dict[str, float]) -> str:
+    """``34 ms (shop-1 12, shop-2 34, shop-3 20)``."""
+    each = ", ".join(f"{pod} {ms:.0f}" for pod, ms in sorted(times.items()))
+    return f"{max(times.values()):.0f} ms ({each})"

@@ -1,0 +1,1 @@
+"""What a heartbeat is answered with: configuration, overrides, reserved shares, drills."""

@@ -1,0 +1,220 @@
+"""From memory to Postgres: one statement per batch, then one notification.
+
+While Postgres is away nothing piles up: what is not written yet is a set of servers, and each
+is written as it is then, not as it was.
+"""
+
+import asyncio
+import json
+from operator import attrgetter
+
+import structlog
+from psycopg import AsyncConnection, DataError, IntegrityError
+from psycopg.types.json import Jsonb
+
+from controlplane.gateway.clock import Clock
+from controlplane.gateway.metrics import Counts
+from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
+from controlplane.gateway.postgres.rows import UPSERT, Row, encode_rows, row_of
+from controlplane.gateway.servers.figures import figures_of
+from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.settings import GatewaySettings
+
+CHANNEL = "fuseboard_fleet"
+
+#: Servers named in one notification; a reader looks at all when it needs more.
+MOST_NAMED = 50
+
+#: How long an urgent change waits for others to travel with.
+GATHER_S = 0.03
+
+#: Of a server that says nothing new, one row per beat is enough: this share of its pace lies between two.
+CALM_SHARE = 0.6
+
+#: Rows prepared without letting a beat in between.
+_CHUNK = 50
+
+#: Rows in one statement, so that a fleet met all at once stays far below the statement timeout, and
+#: writing them as one document holds no beat up.
+_BATCH = 250
+
+_FIGURES = """
+    INSERT INTO fleet_figures (gateway, environment, at, document) VALUES (%s, %s, now(), %s)
+    ON CONFLICT (gateway, environment) DO UPDATE SET at = EXCLUDED.at, document = EXCLUDED.document
+"""
+
+#: What nobody asks for any more: servers long gone, and gateways that came back under another name.
+_FORGET = (
+    "DELETE FROM fleet_server WHERE state = 'gone' AND last_seen_at < now() - interval '1 day'",
+    "DELETE FROM fleet_event WHERE at < now() - interval '30 days'",
+    "DELETE FROM fleet_figures WHERE at < now() - interval '1 day'",
+)
+FORGET_EVERY_S = 600.0
+
+log = structlog.get_logger(__name__)
+
+
+class Flusher:
+    """Writes what is dirty: once per second, and at once when something urgent is."""
+
+    def __init__(
+        self, fleets: dict[str, Fleet], settings: GatewaySettings, counts: Counts, clock: Clock
+    ) -> None:
+        self._fleets = fleets
+        self._clock = clock
+        self._settings = settings
+        self._counts = counts
+        self._urgent = asyncio.Event()
+        self._connection: AsyncConnection | None = None
+        self._backoff = Backoff()
+        self._failing = False
+        self._forget_at = 0.0
+
+    def hurry(self) -> None:
+        self._urgent.set()
+
+    async def run(self) -> None:
+        """Write, then wait for what comes first: the next second, or something urgent; for ever."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            with_figures = loop.time() >= due
+            if with_figures:
+                due = max(due + self._settings.flush_s, loop.time())
+            await self._try_to_write(with_figures=with_figures)
+            await self._wait(due - loop.time())
+
+    async def finish(self) -> None:
+        """One last batch, and goodbye."""
+        await self._try_to_write(with_figures=False, every=True)
+        await close(self._connection)
+        self._connection = None
+
+    async def write(self, *, with_figures: bool, every: bool = False) -> None:
+        """One batch; with ``every`` also of servers that were written a moment ago.
+
+        Raises one of ``Unreachable``; what was not written stays dirty.
+        """
+        batch = self._take(every=every)
+        try:
+            rows = await self._rows(batch)
+            if not rows and not with_figures:
+                return
+            if self._connection is None:
+                self._connection = await connect("flush")
+            for start in range(0, len(rows), _BATCH):
+                async with asyncio.timeout(self._settings.flush_timeout_s):
+                    await self._upsert(self._connection, rows[start : start + _BATCH])
+                self._written(batch, rows[start : start + _BATCH])
+            async with asyncio.timeout(self._settings.flush_timeout_s):
+                await self._tell(self._connection, batch, with_figures=with_figures)
+        except BaseException:
+            for dirty in batch:
+                dirty.put_back()
+            raise
+        self._counts.flushes += 1
+        self._counts.rows_flushed += len(rows)
+
+    def _take(self, *, every: bool) -> list["_Dirty"]:
+        self._urgent.clear()
+        now = float("inf") if every else self._clock.monotonic()
+        return [_Dirty(fleet, now) for fleet in self._fleets.values()]
+
+    async def _rows(self, batch: list["_Dirty"]) -> list[Row]:
+        rows: list[Row] = []
+        for dirty in batch:
+            for start in range(0, len(dirty.servers), _CHUNK):
+                chunk = dirty.servers[start : start + _CHUNK]
+                dirty.fleet.refresh_rates(chunk)
+                rows.extend([row_of(server, self._settings.gateway) for server in chunk])
+                await asyncio.sleep(0)
+        # Always in the same order, so that two gateways never wait for each other's rows.
+        return sorted(rows, key=attrgetter("environment", "name"))
+
+    def _written(self, batch: list["_Dirty"], rows: list[Row]) -> None:
+        """Keep what was achieved: a fleet met all at once is written in steps, however slow Postgres is."""
+        now, by_fleet = self._clock.monotonic(), {dirty.fleet.environment: dirty for dirty in batch}
+        for row in rows:
+            by_fleet[row.environment].written(row.name, now)
+
+    async def _tell(self, connection: AsyncConnection, batch: list["_Dirty"], *, with_figures: bool) -> None:
+        if with_figures:
+            for fleet in self._fleets.values():
+                document = Jsonb(figures_of(fleet))
+                await connection.execute(_FIGURES, (self._settings.gateway, fleet.environment, document))
+        if self._forget_at <= asyncio.get_running_loop().time():
+            self._forget_at = asyncio.get_running_loop().time() + FORGET_EVERY_S
+            for statement in _FORGET:
+                await connection.execute(statement)
+        names = [name for dirty in batch for name in dirty.names][:MOST_NAMED]
+        payload = json.dumps({"servers": names, "figures": with_figures})
+        await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+
+    async def _upsert(self, connection: AsyncConnection, rows: list[Row]) -> None:
+        try:
+            await connection.execute(UPSERT, [encode_rows(rows)])
+        except (DataError, IntegrityError) as error:
+            # One row that Postgres cannot keep must not stop the others.
+            if len(rows) == 1:
+                log.error("gateway.row_refused", server=rows[0].name, error=str(error))
+                return
+            half = len(rows) // 2
+            await self._upsert(connection, rows[:half])
+            await self._upsert(connection, rows[half:])
+
+    async def _try_to_write(self, *, with_figures: bool, every: bool = False) -> None:
+        try:
+            await self.write(with_figures=with_figures, every=every)
+        except Unreachable as error:
+            await self._lose_connection(error)
+        else:
+            if self._failing:
+                log.info("gateway.flush_recovered")
+            self._failing = False
+            self._backoff.reset()
+
+    async def _lose_connection(self, error: Exception) -> None:
+        self._counts.flush_failures += 1
+        if not self._failing:
+            log.warning("gateway.flush_failed", error=str(error), kind=type(error).__name__)
+        self._failing = True
+        await close(self._connection)
+        self._connection = None
+        await self._backoff.pause()
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._urgent.wait()
+                await asyncio.sleep(GATHER_S)
+        except TimeoutError:
+            pass
+
+
+class _Dirty:
+    """What one fleet has to write at the monotonic time ``now``, taken from it."""
+
+    def __init__(self, fleet: Fleet, now: float) -> None:
+        self.fleet = fleet
+        self._urgent = fleet.urgent
+        self._dirty = {
+            name: server
+            for name, server in fleet.dirty.items()
+            if name in self._urgent or now - server.written >= server.next_s * CALM_SHARE
+        }
+        self.servers = list(self._dirty.values())
+        #: The urgent ones first.
+        self.names = list(dict.fromkeys([*self._urgent, *self._dirty]))
+        fleet.urgent = {}
+        if len(self._dirty) == len(fleet.dirty):
+            fleet.dirty = {}
+        else:
+            fleet.dirty = {name: held for name, held in fleet.dirty.items() if name not in self._dirty}
+
+    def written(self, name: str, now: float) -> None:
+        self._dirty.pop(name).written = now
+
+    def put_back(self) -> None:
+        """Make it dirty again; what has become dirty meanwhile is newer."""
+        self.fleet.urgent = self._urgent | self.fleet.urgent
+        self.fleet.dirty = self._dirty | self.fleet.dirty

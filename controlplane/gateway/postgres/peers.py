@@ -1,0 +1,68 @@
+"""What one gateway must know of the others, read from Postgres once per second and never in a beat.
+
+Servers keep their connection, so each is heard by one gateway at a time, but moves when a gateway
+stops or a balancer decides so. A server that this process no longer hears may be heard elsewhere:
+then it is handed over, and its silence here means nothing. A server of a gateway that stopped is
+taken over, so that somebody notices when it falls silent.
+
+While Postgres is away the last count stands, and nobody is handed over.
+"""
+
+from psycopg import AsyncConnection
+
+from controlplane.fleet.live import SPENDING_FOR
+from controlplane.gateway.clock import Clock
+from controlplane.gateway.servers.fleet import Fleet
+from controlplane.publishing.publish import NOTE_AHEAD
+
+#: Two gateways' clocks, and the same beat written twice, differ by less than this.
+SAME_BEAT_S = 0.05
+
+_COUNT = f"""
+    SELECT environment,
+           (count(*) + coalesce(sum(rivals), 0) + count(*) FILTER (
+               WHERE alternations > 1 AND alternated_at > now() - interval '10 minutes'))::bigint
+    FROM fleet_server
+    WHERE state <> 'gone'
+      AND (state <> 'offline' OR last_seen_at > now() - interval '{SPENDING_FOR.total_seconds():.0f} s')
+    GROUP BY environment
+"""  # noqa: S608 - a number of this code
+
+_ELSEWHERE = """
+    SELECT name, extract(epoch FROM last_seen_at)::float8 FROM fleet_server
+    WHERE environment = %s AND name = ANY(%s) AND gateway <> %s
+"""
+
+
+class Peers:
+    def __init__(self, fleets: dict[str, Fleet], clock: Clock, *, gateway: str) -> None:
+        self._fleets = fleets
+        self._clock = clock
+        self._gateway = gateway
+        #: Environment -> the newest that was compared with Postgres.
+        self._told: dict[str, tuple[int, int]] = {}
+
+    async def look(self, connection: AsyncConnection) -> None:
+        """Raises one of ``Unreachable``."""
+        counts: dict[str, int] = dict(await (await connection.execute(_COUNT)).fetchall())
+        for environment, fleet in list(self._fleets.items()):
+            await self._hand_over(connection, fleet)
+            fleet.note_everywhere(counts.get(environment, 0))
+            await self._note_ahead(connection, fleet)
+
+    async def _hand_over(self, connection: AsyncConnection, fleet: Fleet) -> None:
+        silent = {server.beat.server: server.seen_wall for server in fleet.overdue(self._clock.monotonic())}
+        if not silent:
+            return
+        cursor = await connection.execute(_ELSEWHERE, (fleet.environment, list(silent), self._gateway))
+        for name, seen_wall in await cursor.fetchall():
+            if seen_wall > silent[name] + SAME_BEAT_S:
+                fleet.hand_over(name)
+
+    async def _note_ahead(self, connection: AsyncConnection, fleet: Fleet) -> None:
+        """A server that applied what Postgres never made says that Postgres was restored."""
+        epoch, revision, server = fleet.newest
+        if self._told.get(fleet.environment, (0, 0)) < (epoch, revision):
+            known = [epoch, revision]
+            await connection.execute(NOTE_AHEAD, [*known, server, fleet.environment, *known])
+            self._told[fleet.environment] = epoch, revision

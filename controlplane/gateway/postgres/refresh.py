@@ -1,0 +1,112 @@
+"""Keeps the copy in memory up to date: on notification, and every few seconds in any case."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
+from controlplane.gateway.postgres.loading import Reading, read
+from fuseboard.contract.policy import ConfigHead
+
+CHANNELS = ("fuseboard_config", "fuseboard_tokens")
+
+log = structlog.get_logger(__name__)
+
+
+class Refresher:
+    """Reads Postgres in a thread and hands every ``Reading`` to ``take``, on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        heads: Callable[[], dict[str, ConfigHead]],
+        take: Callable[[Reading], None],
+        failed: Callable[[], None],
+        holds: Callable[[], list[HandedHold]],
+        every_s: float,
+        gateway: str,
+    ) -> None:
+        self._heads, self._take, self._failed, self._holds = heads, take, failed, holds
+        self._every_s = every_s
+        self._gateway = gateway
+        self._wanted = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "gateway-reads")
+        self._with_servers = True
+        self._broken = False
+
+    async def run(self) -> None:
+        """Read whenever something changed; for ever."""
+        backoff = Backoff(most_s=self._every_s)
+        while True:
+            self._wanted.clear()
+            if not await self.refresh():
+                await backoff.pause()
+                continue
+            backoff.reset()
+            try:
+                async with asyncio.timeout(self._every_s):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+    def hurry(self) -> None:
+        """Read soon."""
+        self._wanted.set()
+
+    async def refresh(self) -> bool:
+        """Read once; whether it worked. What could not be read leaves in force what there was."""
+        loop = asyncio.get_running_loop()
+        try:
+            reading = await loop.run_in_executor(
+                self._thread, _read, self._heads(), self._with_servers, self._gateway, self._holds()
+            )
+        except DatabaseError as error:
+            self._failed()
+            if not self._broken:
+                log.warning("gateway.reload_failed", error=str(error), kind=type(error).__name__)
+            self._broken = True
+            return False
+        if self._broken:
+            log.info("gateway.reload_recovered")
+        self._broken = self._with_servers = False
+        self._take(reading)
+        return True
+
+    async def listen(self) -> None:
+        """Ask for a reading at every notification, and after every new connection; for ever."""
+        backoff = Backoff()
+        while True:
+            connection = None
+            try:
+                connection = await connect("listen")
+                for channel in CHANNELS:
+                    await connection.execute(f"LISTEN {channel}")
+                backoff.reset()
+                # What was notified while nobody listened is not repeated.
+                self._wanted.set()
+                async for _ in connection.notifies():
+                    self._wanted.set()
+            except Unreachable as error:
+                log.warning("gateway.listen_failed", error=str(error))
+            finally:
+                await close(connection)
+            await backoff.pause()
+
+    async def close(self) -> None:
+        """End the thread, and its connection, once it has read what it is reading."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, connections.close_all)
+        self._thread.shutdown(wait=False)
+
+
+def _read(known: dict[str, ConfigHead], with_servers: bool, gateway: str, holds: list[HandedHold]) -> Reading:
+    try:
+        return read(known, with_servers=with_servers, gateway=gateway, holds=holds)
+    except DatabaseError:
+        # A connection that failed once is not tried again.
+        connections["default"].close()
+        raise

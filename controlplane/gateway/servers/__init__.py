@@ -1,0 +1,1 @@
+"""The fleet in memory: every server, its liveness, rates and figures."""

@@ -1,0 +1,90 @@
+"""The document of ``fleet.Figures``: rates per second over every server this gateway hears."""
+
+from collections import defaultdict
+from heapq import nsmallest
+from typing import Any
+
+from controlplane.fleet.live import TOP_TENANTS
+from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.rates import Key, pair, percentile_us
+
+#: Tenants whose demand is kept, see ``controlplane.usage``: as many as a server lists.
+USAGE_TENANTS = 100
+#: Pairs of a rule and a tenant, or everybody, whose demand is kept.
+USAGE_RULES = 150
+
+#: Kind of total -> field of a dependency.
+_DEPENDENCY_FIELDS = {
+    "calls": "calls_per_s",
+    "failures": "failures_per_s",
+    "slow": "slow_per_s",
+    "refused": "refused_per_s",
+}
+
+
+def figures_of(fleet: Fleet) -> dict[str, Any]:
+    """The fields of ``fleet.live.FleetFigures``, but for the number of gateways."""
+    milli = fleet.totals.milli
+    reasons = {name: value / 1000 for (kind, name), value in milli.items() if kind == "reason"}
+    latency = fleet.totals.latency
+    return {
+        "requests_per_s": _plain(milli, "requests"),
+        "refused_per_s": round(sum(reasons.values()), 3),
+        "refused_by_reason": reasons,
+        "tenants": _tenants(milli),
+        "usage": _tenants(milli, most=USAGE_TENANTS),
+        "rules": _rules(milli),
+        "dependencies": _dependencies(milli),
+        "store": {
+            "p50_us": percentile_us(latency, 0.50),
+            "p99_us": percentile_us(latency, 0.99),
+            "timeouts_per_s": _plain(milli, "timeouts"),
+            "errors_per_s": _plain(milli, "errors"),
+        },
+        "decided_locally_per_s": _plain(milli, "decided_locally"),
+        "unknown_tenants_per_s": _plain(milli, "unknown_tenants"),
+        "live_servers": fleet.live_servers,
+        "frozen": fleet.preservation.frozen,
+        "uncounted": fleet.uncounted(),
+    }
+
+
+def _plain(milli: dict[Key, int], kind: str) -> float:
+    return milli.get((kind, ""), 0) / 1000
+
+
+def _tenants(milli: dict[Key, int], *, most: int = TOP_TENANTS) -> list[dict[str, Any]]:
+    """Those refused most, then those asking most."""
+    asked = {name: value for (kind, name), value in milli.items() if kind == "tenant_requests"}
+    refused = {name: milli.get(("tenant_refused", name), 0) for name in asked}
+    busiest = nsmallest(most, asked, key=lambda name: (-refused[name], -asked[name], name))
+    return [
+        {"tenant": name, "requests_per_s": asked[name] / 1000, "refused_per_s": refused[name] / 1000}
+        for name in busiest
+    ]
+
+
+def _rules(milli: dict[Key, int]) -> list[dict[str, Any]]:
+    """What rules bound: of all tenants together, then of the busiest."""
+    asked = {
+        name.partition("\x1f")[::2]: value for (kind, name), value in milli.items() if kind == "rule_asked"
+    }
+    busiest = nsmallest(USAGE_RULES, asked, key=lambda found: (found[1] != "", -asked[found], found))
+    return [
+        {
+            "tenant": tenant,
+            "rule": rule,
+            "asked_per_s": asked[rule, tenant] / 1000,
+            "refused_per_s": milli.get(("rule_refused", pair(tenant, rule)), 0) / 1000,
+            "shadow_per_s": milli.get(("rule_shadow", pair(tenant, rule)), 0) / 1000,
+        }
+        for rule, tenant in busiest
+    ]
+
+
+def _dependencies(milli: dict[Key, int]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_DEPENDENCY_FIELDS.values(), 0.0))
+    for (kind, name), value in milli.items():
+        if kind in _DEPENDENCY_FIELDS:
+            found[name][_DEPENDENCY_FIELDS[kind]] = value / 1000
+    return dict(sorted(found.items()))

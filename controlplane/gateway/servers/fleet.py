@@ -1,0 +1,263 @@
+"""The servers of one environment: who is there, since when, and what they count."""
+
+from collections.abc import Iterable
+
+import structlog
+
+from controlplane.fleet.live import SPENDING_FOR
+from controlplane.fleet.models import ServerState
+from controlplane.gateway.clock import Clock
+from controlplane.gateway.servers.liveness import ASLEEP_S, RecentMaximum, SelfPreservation
+from controlplane.gateway.servers.rates import NOTHING, Totals
+from controlplane.gateway.servers.server import KnownServer
+from fuseboard.contract.sync import SyncRequest
+
+#: More servers than this in one environment is a mistake, or an attack.
+MOST_SERVERS = 50_000
+
+#: A server that said goodbye is remembered this long, so that an overtaken beat does not revive it.
+TOMBSTONE_S = 60.0
+
+_SPENDING_S = SPENDING_FOR.total_seconds()
+
+_SILENT = (ServerState.UNKNOWN, ServerState.OFFLINE)
+
+log = structlog.get_logger(__name__)
+
+
+class FleetFull(Exception):
+    """There is no room for another server."""
+
+
+class Fleet:
+    """Absorbs beats and, once a second, silence. ``dirty`` holds what Postgres does not know yet."""
+
+    def __init__(self, environment: str, clock: Clock, *, beat_ms: int, beats_per_s: int) -> None:
+        self.environment = environment
+        self.servers: dict[str, KnownServer] = {}
+        self.dirty: dict[str, KnownServer] = {}
+        #: The part of ``dirty`` that should be seen at once.
+        self.urgent: dict[str, KnownServer] = {}
+        self.totals = Totals()
+        self.preservation = SelfPreservation()
+        self.stale_beats = 0
+        #: The newest configuration that any server has applied: epoch, revision, and which server.
+        self.newest: tuple[int, int, str] = (0, 0, "")
+        #: When a server should come back: later as the fleet grows, so that beats per second stay bounded.
+        self.next_ms = beat_ms
+        #: Servers that may be spending, over all gateways: the most of the last ten minutes, at least 1.
+        self.live_servers = 1
+        self._clock = clock
+        self._beat_ms = beat_ms
+        self._beats_per_s = beats_per_s
+        self._most = RecentMaximum()
+        self._here = 0
+        self._everywhere = 0
+        self._swept = clock.monotonic()
+
+    def absorb(self, beat: SyncRequest, *, now: float | None = None, wall: float | None = None) -> bool:
+        """Take in one beat; whether it should be seen at once. Stale beats change nothing.
+
+        Raises ``FleetFull``.
+        """
+        now = self._clock.monotonic() if now is None else now
+        wall = self._clock.wall() if wall is None else wall
+        name, next_s = beat.server, self.next_ms / 1000
+        server = self.servers.get(name)
+        if server is None:
+            server, news = self._meet(beat, now=now, wall=wall, next_s=next_s), True
+        elif server.is_stale(beat, wall=wall):
+            self.stale_beats += 1
+            return self._doubt(server, beat, now)
+        else:
+            news = False
+        news = server.take(beat, now=now, wall=wall, next_s=next_s) or news
+        self.dirty[name] = server
+        if news:
+            self.urgent[name] = server
+            applied = beat.applied
+            if (applied.epoch, applied.revision) > self.newest[:2]:
+                self.newest = applied.epoch, applied.revision, name
+        return news
+
+    def wait_s(self, name: str, now: float) -> float:
+        """Seconds until this server may beat again; 0.0 when it may now."""
+        server = self.servers.get(name)
+        return 0.0 if server is None else server.allowance.take(now)
+
+    def adopt(self, server: KnownServer) -> None:
+        """Take over a server from Postgres: its lease begins now, its counters with its next beat."""
+        name = server.beat.server
+        if name not in self.servers and len(self.servers) < MOST_SERVERS:
+            # Dirty, so that its row says who looks after it.
+            self.servers[name] = self.dirty[name] = server
+            self._note_size(self._here + 1)
+
+    def overdue(self, now: float) -> list[KnownServer]:
+        """Those whose next beat should have been here."""
+        return [
+            server
+            for server in self.servers.values()
+            if now - server.seen > server.next_s and server.state is not ServerState.GONE
+        ]
+
+    def hand_over(self, name: str) -> None:
+        """Another gateway hears this server now: its silence here means nothing."""
+        server = self.servers.pop(name)
+        self.totals.replace(server.rates, NOTHING)
+        self.dirty.pop(name, None)
+        self.urgent.pop(name, None)
+
+    def note_everywhere(self, count: int) -> None:
+        """How many servers all gateways together know of."""
+        self._everywhere = count
+        self._note_size(self._here)
+
+    def sweep(self) -> list[KnownServer]:
+        """Let silence do its work; the servers whose state changed."""
+        now = self._clock.monotonic()
+        if now - self._swept > ASLEEP_S:
+            self._start_leases_anew(now)
+        self._swept = now
+        calm, others = self._part(now)
+        in_time, wanted = _silent(others, now)
+        self._judge(wanted, calm + in_time, now)
+        changed = [server for server, state in wanted if self._move(server, state)]
+        for server in changed:
+            self.dirty[server.beat.server] = self.urgent[server.beat.server] = server
+        self._forget_the_gone(others, now)
+        self._note_size(calm + self._spending(others, now))
+        return changed
+
+    def refresh_rates(self, servers: Iterable[KnownServer]) -> None:
+        """Bring the totals up to date with these servers' newest counters."""
+        for server in servers:
+            heard = server.state in (ServerState.ONLINE, ServerState.LATE)
+            rates = server.track.contribution() if heard else NOTHING
+            self.totals.replace(server.rates, rates)
+            server.rates = rates
+
+    def uncounted(self) -> int:
+        """Servers that are there and in no rate yet: heard less than twice since this process started."""
+        there = (ServerState.ONLINE, ServerState.LATE)
+        return sum(1 for server in self.servers.values() if server.state in there and not server.track.counts)
+
+    def count(self, state: ServerState) -> int:
+        return sum(1 for server in self.servers.values() if server.state is state)
+
+    def _meet(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> KnownServer:
+        if len(self.servers) >= MOST_SERVERS:
+            raise FleetFull
+        server = KnownServer(
+            beat=beat, seen=now, seen_wall=wall, next_s=next_s, started_wall=wall - beat.up_ms / 1000
+        )
+        self.servers[beat.server] = server
+        # Whoever only takes its leave spends nothing: `fuseboard doctor`, or a pod whose row is gone already.
+        if not beat.leaving:
+            self._note_size(self._here + 1)
+        return server
+
+    def _part(self, now: float) -> tuple[int, list[KnownServer]]:
+        """How many there is nothing to say of, heard in time and alone under their names; and the others.
+
+        Most are among the first: one look at each keeps a sweep of 10,000 short.
+        """
+        others = [
+            server
+            for server in self.servers.values()
+            if now - server.seen > server.next_s
+            or server.state is not ServerState.ONLINE
+            or server.rivals_heard is not None
+        ]
+        return len(self.servers) - len(others), others
+
+    def _judge(self, wanted: list[tuple[KnownServer, ServerState]], in_time: int, now: float) -> None:
+        was_frozen = self.preservation.frozen
+        present = [(s, state) for s, state in wanted if s.state is not ServerState.OFFLINE]
+        expected = in_time + len(present)
+        silent = [server for server, state in present if state not in (ServerState.ONLINE, ServerState.LATE)]
+        self.preservation.observe(
+            now=now,
+            newly_silent=sum(1 for server in silent if server.state not in _SILENT),
+            silent=len(silent),
+            expected=expected,
+        )
+        if self.preservation.frozen != was_frozen:
+            log.warning(
+                "fleet_expiry_frozen" if self.preservation.frozen else "fleet_expiry_resumed",
+                environment=self.environment,
+                silent=len(silent),
+                expected=expected,
+            )
+
+    def _move(self, server: KnownServer, state: ServerState) -> bool:
+        if self.preservation.frozen and state in (ServerState.OFFLINE, ServerState.GONE):
+            state = ServerState.UNKNOWN if server.state is not ServerState.OFFLINE else server.state
+        if state is server.state:
+            return False
+        server.state = state
+        if state is ServerState.GONE:
+            server.left_wall = self._clock.wall()
+        return True
+
+    def _forget_the_gone(self, others: list[KnownServer], now: float) -> None:
+        for server in others:
+            name = server.beat.server
+            if (
+                server.state is ServerState.GONE
+                and name not in self.dirty
+                and now - server.seen > TOMBSTONE_S
+            ):
+                del self.servers[name]
+
+    def _start_leases_anew(self, now: float) -> None:
+        """Whoever was silent while this process did not run may have been speaking to nobody."""
+        log.warning("gateway_was_asleep", environment=self.environment, for_s=round(now - self._swept, 1))
+        asleep = now - self._swept
+        for server in self.servers.values():
+            server.seen = min(now, server.seen + asleep)
+
+    def _doubt(self, server: KnownServer, beat: SyncRequest, now: float) -> bool:
+        """A beat that does not count; whether it shows that there are two processes under one name."""
+        if beat.boot == server.beat.boot:
+            return False
+        before = server.rivals
+        server.hear_rival(beat, now)
+        if server.rivals == before:
+            return False
+        self.dirty[beat.server] = self.urgent[beat.server] = server
+        log.warning(
+            "fleet.duplicate_name", environment=self.environment, server=beat.server, others=server.rivals
+        )
+        return True
+
+    def _spending(self, others: list[KnownServer], now: float) -> int:
+        """How many processes of these may be spending."""
+        here = 0
+        for server in others:
+            if server.rivals_heard is not None:
+                before = server.rivals
+                server.count_rivals(now)
+                if server.rivals != before:
+                    self.dirty[server.beat.server] = server
+            if server.state is not ServerState.GONE and now - server.seen <= _SPENDING_S:
+                here += 1 + server.rivals
+        return here
+
+    def _note_size(self, here: int) -> None:
+        """``here`` servers may be spending, of those this process knows."""
+        self._here = here
+        self.live_servers = self._most.add(self._clock.monotonic(), max(here, self._everywhere))
+        self.next_ms = min(600_000, max(self._beat_ms, here * 1000 // self._beats_per_s))
+
+
+def _silent(servers: list[KnownServer], now: float) -> tuple[int, list[tuple[KnownServer, ServerState]]]:
+    """How many of them are heard in time, and the rest with the state their silence makes."""
+    in_time, silent = 0, []
+    # `next_s` is sooner than any state changes.
+    for server in servers:
+        if server.state is ServerState.ONLINE and now - server.seen <= server.next_s:
+            in_time += 1
+        elif server.state is not ServerState.GONE:
+            silent.append((server, server.state_at(now)))
+    return in_time, silent

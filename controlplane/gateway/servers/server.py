@@ -1,0 +1,152 @@
+"""One server, as its beats tell of it."""
+
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from controlplane.fleet.models import ServerState
+from controlplane.gateway.servers.duplicates import Rivals
+from controlplane.gateway.servers.liveness import lease_of, state_after
+from controlplane.gateway.servers.rates import NOTHING, Contribution, Track
+from controlplane.gateway.wire.tokens import Allowance
+from fuseboard.contract.sync import BreakerView, Counters, SyncRequest
+from fuseboard.contract.words import BreakerState, Mode, OverrideMode
+
+#: A process this young is counted from its start, an older one from its first beat here.
+YOUNG_MS = 15_000
+
+#: Readings of the same moment, taken at two beats, differ by the network's mood.
+SAME_MOMENT_S = 2.0
+
+#: Boots a server has left behind, kept so that their late beats are known as such.
+_RETIRED_KEPT = 4
+
+#: Beats of one server: far more than any change of state needs, far fewer than a loop run wild makes.
+_BEATS_PER_S = 20.0
+_BEATS_AT_ONCE = 40
+
+_IN_TRACK = Counters()
+
+
+class BreakerRow(Struct, gc=False):
+    """One entry of ``Server.breakers``; times in unix seconds."""
+
+    dependency: str
+    state: BreakerState
+    generation: int
+    since: float
+    until: float | None
+    override: OverrideMode | None
+    local: bool
+    window_calls: int
+    window_failures: int
+    consecutive_failures: int
+
+
+def _new_allowance() -> Allowance:
+    return Allowance(rate_per_s=_BEATS_PER_S, burst=_BEATS_AT_ONCE)
+
+
+@dataclass(slots=True, eq=False)
+class KnownServer:
+    """What the gateway knows of one server. Times ending in ``_wall`` are unix seconds, others monotonic."""
+
+    beat: SyncRequest
+    seen: float
+    seen_wall: float
+    #: When it was told to come back, in seconds after ``seen``.
+    next_s: float
+    started_wall: float
+    state: ServerState = ServerState.ONLINE
+    left_wall: float | None = None
+    #: Read back from Postgres, and not heard from by this process.
+    adopted: bool = False
+    retired: list[str] = field(default_factory=list)
+    allowance: Allowance = field(default_factory=_new_allowance)
+    track: Track = field(default_factory=Track)
+    rates: Contribution = NOTHING
+    #: Other processes under its name, as the row says.
+    rivals: int = 0
+    rivals_heard: Rivals | None = None
+    #: When the last row was made of it, monotonic.
+    written: float = float("-inf")
+    #: What the last row said, so that moments stay put from row to row.
+    mode_since: tuple[Mode, float] | None = None
+    breaker_rows: dict[str, BreakerRow] = field(default_factory=dict)
+
+    def state_at(self, now: float) -> ServerState:
+        return state_after(now - self.seen, self.next_s)
+
+    def is_stale(self, beat: SyncRequest, *, wall: float) -> bool:
+        """Whether a beat tells of the past: repeated, overtaken, or of a process that was replaced.
+
+        A server that has fallen silent may come back with any sequence, and as any of its boots.
+        """
+        if self.state is ServerState.GONE:
+            return beat.boot in self.retired or self._repeats(beat)
+        if self.adopted or self.state not in (ServerState.ONLINE, ServerState.LATE):
+            return False
+        if beat.boot == self.beat.boot:
+            return self._repeats(beat)
+        return beat.boot in self.retired or wall - beat.up_ms / 1000 < self.started_wall - SAME_MOMENT_S
+
+    def take(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> bool:
+        """Take up a beat that is not stale; whether it tells something that should be seen at once."""
+        last = self.beat
+        restarted = beat.boot != last.boot
+        news = (
+            restarted
+            or beat.leaving
+            or self.state is not ServerState.ONLINE
+            or beat.mode is not last.mode
+            or _moved(last.breakers, beat.breakers)
+            or beat.applied != last.applied
+        )
+        if restarted:
+            self.retired = [*self.retired, last.boot][-_RETIRED_KEPT:]
+            self.started_wall = wall - beat.up_ms / 1000
+            self.track = Track()
+            self.mode_since, self.breaker_rows = None, {}
+            if self.rivals_heard is not None:
+                self.rivals_heard.forget(beat.boot)
+        if self.track.empty and beat.up_ms <= YOUNG_MS:
+            self.track.begin(now - beat.up_ms / 1000)
+        self.track.add(now, beat.counters)
+        # What was counted is in the track.
+        beat = replace(beat, counters=_IN_TRACK)
+        self.beat, self.seen, self.seen_wall, self.next_s = beat, now, wall, next_s
+        self.adopted = False
+        self.state = ServerState.GONE if beat.leaving else ServerState.ONLINE
+        self.left_wall = wall if beat.leaving else None
+        return news
+
+    def hear_rival(self, beat: SyncRequest, now: float) -> None:
+        """A beat of another process under this name."""
+        if self.rivals_heard is None:
+            self.rivals_heard = Rivals()
+        self.rivals_heard.hear(beat.boot, beat.sequence, now)
+        self.count_rivals(now)
+
+    def count_rivals(self, now: float) -> None:
+        if self.rivals_heard is not None:
+            lease_s = lease_of(self.next_s)
+            self.rivals = self.rivals_heard.count(now, pace_s=self.next_s, lease_s=lease_s)
+
+    def _repeats(self, beat: SyncRequest) -> bool:
+        return beat.boot == self.beat.boot and beat.sequence <= self.beat.sequence
+
+
+def _moved(was: tuple[BreakerView, ...], now: tuple[BreakerView, ...]) -> bool:
+    """Whether a breaker changed in what an operator waits for: not in its age, nor in its counts."""
+    if len(was) != len(now):
+        return True
+    for old, new in zip(was, now, strict=True):
+        if (
+            old.state is not new.state
+            or old.override is not new.override
+            or old.local is not new.local
+            or old.dependency != new.dependency
+        ):
+            return True
+    return False

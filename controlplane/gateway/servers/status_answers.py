@@ -1,0 +1,83 @@
+"""What this gateway hears of servers, for web processes while Postgres cannot tell them."""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.fleet.models import ServerState
+from controlplane.fleet.status_client import VALID_S, Question, is_asked_by_us
+from controlplane.gateway.clock import Clock
+from controlplane.gateway.postgres.rows import Row, row_of
+from controlplane.gateway.servers.figures import figures_of
+from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.server import KnownServer
+from controlplane.gateway.wire import problems
+
+#: A fleet is written down once for all who ask, and so many servers per second at most.
+KEEP_S = 1.0
+ROWS_PER_S = 2_000
+#: Rows prepared without letting a beat in between.
+_CHUNK = 50
+
+_decode = msgspec.json.Decoder(Question).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read_question(body: bytes, authorization: bytes, clock: Clock) -> str:
+    """The environment asked for. Raises ``Problem``; looks at nothing before the signature is right."""
+    if not is_asked_by_us(body, authorization):
+        raise problems.unsigned()
+    try:
+        question = _decode(body)
+    except msgspec.ValidationError as error:
+        raise problems.invalid(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise problems.malformed(error) from None
+    if abs(question.at_us / 1_000_000 - clock.wall()) > VALID_S:
+        raise problems.invalid_field("at_us", "It was asked at another time by the clock of the gateway.")
+    return question.environment
+
+
+class Teller:
+    """Keeps what was written down last, by environment."""
+
+    def __init__(self, clock: Clock, *, gateway: str) -> None:
+        self._clock = clock
+        self._gateway = gateway
+        self._written: dict[str, tuple[float, bytes]] = {}
+        self._turn = asyncio.Lock()
+
+    async def tell(self, fleet: Fleet, holds: Iterable[HandedHold]) -> bytes:
+        """An ``Answer`` as JSON, about a second old at most; older for thousands of servers."""
+        async with self._turn:
+            until, body = self._written.get(fleet.environment, (0.0, b""))
+            if body and self._clock.monotonic() < until:
+                return body
+            keep_s = max(KEEP_S, len(fleet.servers) / ROWS_PER_S)
+            rows = await self._rows(fleet)
+            answer = {
+                "servers": rows,
+                "figures": figures_of(fleet),
+                "holds": [hold for hold in holds if hold.environment == fleet.environment],
+                "again_ms": int(keep_s * 1000),
+            }
+            body = _encode(answer)
+            self._written[fleet.environment] = self._clock.monotonic() + keep_s, body
+            return body
+
+    async def _rows(self, fleet: Fleet) -> list[Row]:
+        rows: list[Row] = []
+        servers = [server for server in fleet.servers.values() if server.state is not ServerState.GONE]
+        for start in range(0, len(servers), _CHUNK):
+            # Some may have been handed over to another gateway meanwhile.
+            there = [server for server in servers[start : start + _CHUNK] if server is _in(fleet, server)]
+            fleet.refresh_rates(there)
+            rows.extend([row_of(server, self._gateway) for server in there])
+            await asyncio.sleep(0)
+        return rows
+
+
+def _in(fleet: Fleet, server: KnownServer) -> KnownServer | None:
+    return fleet.servers.get(server.beat.server)

@@ -1,0 +1,43 @@
+"""What the types of a beat cannot say."""
+
+from controlplane.gateway.wire.problems import invalid_field
+from fuseboard.contract.sync import SyncRequest
+from fuseboard.contract.words import is_slug, is_subject
+
+#: Names remembered: far more than fleets have, and an end to what a token run wild may fill.
+MOST_NAMES = 200_000
+
+
+class Names:
+    """Slugs that were looked at before: nearly all of a beat's, so that its patterns are matched once."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def check(self, beat: SyncRequest) -> None:
+        """Raises ``Problem`` (422) naming the field."""
+        names = [beat.server, beat.service]
+        names += [view.dependency for view in beat.breakers]
+        names += [counted.dependency for counted in beat.counters.dependencies]
+        if not self._known.issuperset(names):
+            self._look_at(beat)
+        for at, tenant in enumerate(beat.want):
+            if not is_subject(tenant):
+                raise invalid_field(f"want[{at}]", "expected 1 to 200 characters without control characters")
+
+    def _look_at(self, beat: SyncRequest) -> None:
+        self._meet(beat.server, "server")
+        self._meet(beat.service, "service")
+        for at, view in enumerate(beat.breakers):
+            self._meet(view.dependency, f"breakers[{at}].dependency")
+        for at, counted in enumerate(beat.counters.dependencies):
+            self._meet(counted.dependency, f"counters.dependencies[{at}].dependency")
+
+    def _meet(self, name: str, field: str) -> None:
+        if name in self._known:
+            return
+        if not is_slug(name):
+            raise invalid_field(field, "expected a slug of at most 64 characters")
+        if len(self._known) >= MOST_NAMES:
+            self._known.clear()
+        self._known.add(name)

@@ -1,0 +1,52 @@
+"""The control plane's way to Redis "limits": few questions, each with a deadline, none retried."""
+
+from functools import lru_cache
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from redis.exceptions import NoScriptError
+
+from controlplane.redis.clients import connect
+
+#: Inside a request: one missed answer and the sweep takes over.
+PROMPT_S = 0.5
+#: In the background, where a whole configuration may travel.
+PATIENT_S = 5.0
+
+
+@lru_cache(maxsize=4)
+def _client(url: str, deadline_s: float) -> redis.Redis:
+    return connect(
+        url,
+        deadline_s=deadline_s,
+        decode_responses=True,
+        # A key somebody damaged reads as garbage, not as an exception.
+        encoding_errors="replace",
+        health_check_interval=0,
+        client_name="fuseboard-control",
+    )
+
+
+def limits(*, deadline_s: float = PROMPT_S) -> redis.Redis:
+    """A client that waits at most ``deadline_s`` for each answer. Raises ``redis.RedisError``."""
+    if not settings.REDIS_URL:
+        raise ImproperlyConfigured("FUSEBOARD_REDIS_URL is not set; see `manage.py check`.")
+    return _client(settings.REDIS_URL, deadline_s)
+
+
+class Script:
+    """One Lua file; loaded again by itself when Redis was restarted."""
+
+    def __init__(self, file: Path) -> None:
+        self.text = file.read_text(encoding="utf-8")
+        self._sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def run(self, store: redis.Redis, *, keys: list[str], args: list[Any]) -> Any:
+        try:
+            return store.evalsha(self._sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return store.eval(self.text, len(keys), *keys, *args)

@@ -1,0 +1,109 @@
+"""Collects what is wrong with an edit, so that a form can say everything at once."""
+
+import re
+import unicodedata
+from datetime import datetime
+from enum import StrEnum
+
+from controlplane.errors import InvalidEdit
+from fuseboard.contract.words import is_slug, is_subject
+
+#: Control characters except tab and line breaks, halves of surrogate pairs, and what turns the
+#: direction of the text around it: a reason must not make an audit read differently than it is.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: Alphabets with letters that cannot be told from another's by eye.
+_ALIKE = {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"}
+
+
+def is_printable(text: str) -> bool:
+    return _UNPRINTABLE.search(text) is None
+
+
+def is_plain_key(key: str) -> bool:
+    """Whether a new tenant may be called so: not to be taken for another key by somebody who reads it."""
+    if key.isascii():
+        return key == key.strip()
+    invisible = any(unicodedata.category(character) == "Cf" for character in key)
+    alphabets = {
+        unicodedata.name(character, "").partition(" ")[0] for character in key if character.isalpha()
+    }
+    plain = unicodedata.is_normalized("NFKC", key) and not invisible and key == key.strip()
+    return plain and len(alphabets & _ALIKE) <= 1
+
+
+#: What to do about a key that is not.
+PLAIN_KEY = (
+    "Use plain characters (Unicode NFKC) of one alphabet, none that is invisible, and no blanks at the ends."
+)
+
+SHORTEST_REASON = 8
+LONGEST_REASON = 500
+MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it."
+
+
+class Problems:
+    """Field -> what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, list[str]] = {}
+
+    def add(self, field: str, message: str) -> None:
+        self.errors.setdefault(field, []).append(message)
+
+    def settle(self) -> None:
+        """Raise ``InvalidEdit`` when anything was wrong."""
+        if self.errors:
+            raise InvalidEdit(self.errors)
+
+    def whole(self, field: str, value: object, least: int, most: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            self.add(field, f"Enter a whole number from {least:,} to {most:,}.")
+
+    def flag(self, field: str, value: object) -> None:
+        if not isinstance(value, bool):
+            self.add(field, "Say true or false.")
+
+    def choice(self, field: str, value: object, words: type[StrEnum]) -> None:
+        if value not in list(words):
+            self.add(field, f"Choose one of: {', '.join(words)}.")
+
+    def slug(self, field: str, value: object) -> None:
+        if not isinstance(value, str) or not is_slug(value):
+            self.add(
+                field,
+                "Use 1 to 64 letters, digits, dots, dashes or underscores,"
+                " beginning and ending with a letter or digit.",
+            )
+
+    def subject(self, field: str, value: object) -> None:
+        if not isinstance(value, str) or not is_subject(value):
+            self.add(field, "Use 1 to 200 characters without control characters.")
+
+    def new_key(self, field: str, value: object) -> None:
+        """Of a tenant that is not there yet; ``subject`` is for those that are."""
+        if isinstance(value, str) and is_subject(value) and not is_plain_key(value):
+            self.add(field, PLAIN_KEY)
+        self.subject(field, value)
+
+    def text(self, field: str, value: object, longest: int) -> None:
+        if not isinstance(value, str):
+            self.add(field, "Enter text.")
+        elif not is_printable(value):
+            self.add(field, "Remove the control characters.")
+        elif len(value) > longest:
+            self.add(field, f"Use at most {longest:,} characters.")
+
+    def moment(self, field: str, value: object) -> None:
+        """A time with its zone, as text."""
+        try:
+            naive = datetime.fromisoformat(str(value)).tzinfo is None
+        except ValueError:
+            naive = True
+        if naive or not isinstance(value, str):
+            self.add(field, "Enter a time with its zone, in quotes, like '2030-01-31T18:00:00+00:00'.")
+
+    def reason(self, value: object) -> None:
+        self.text("reason", value, LONGEST_REASON)
+        seen = [c for c in value if unicodedata.category(c) != "Cf"] if isinstance(value, str) else []
+        if isinstance(value, str) and len("".join(seen).strip()) < SHORTEST_REASON:
+            self.add("reason", MISSING_REASON)
