@@ -127,7 +127,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "dashboard.proposing.Proposals",
+    "dashboard.proposal_middleware.Proposals",
 ]
 
 ROOT_URLCONF = "controlplane.urls"

@@ -14,12 +14,12 @@ from typing import Protocol
 import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections
 
+from controlplane.status.facts import Facts
+from controlplane.status.reading import read_facts
+from controlplane.status.without_postgres import without_postgres
 from dashboard.live.drawing import Drawing, Sent, draw, transitions_said
-from dashboard.live.facts import Facts
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
-from dashboard.live.reading import read_facts
-from dashboard.live.told import without_postgres
 from dashboard.live.topics import Topic
 from dashboard.notices import listen
 

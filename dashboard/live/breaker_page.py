@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from django.utils.safestring import SafeString
 
+from controlplane.status.facts import Transition
 from dashboard.live.breakers import Breaker
-from dashboard.live.facts import Transition
 from dashboard.live.history import History
 from dashboard.live.overview import Live
 from dashboard.live.tiles import number

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from django.utils.safestring import SafeString
 
 from controlplane.fleet.live import DependencyFigures
-from dashboard.live.faces import FACES, Face
-from dashboard.live.facts import BreakerSeen, Dependency, Facts, Override, Server
+from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server
+from dashboard.live.breaker_looks import FACES, Face
 from dashboard.live.history import History
 from dashboard.live.timeline import segments, shares
 from dashboard.plots import band

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from controlplane.status.facts import Facts
 from dashboard.live.breakers import Breaker
-from dashboard.live.facts import Facts
 from dashboard.live.servers import LAG_CRITICAL_S, FleetSummary
 
 #: Share of requests answered 429 above which it is more than one greedy tenant.

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from dashboard.live.facts import Facts
+from controlplane.status.facts import Facts
 
 POINTS = 40
 #: Seconds per point: a young history is drawn finer, so that ten minutes of life are not one dot.

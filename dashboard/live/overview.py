@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from controlplane.status.facts import Change, Facts, Transition
+from dashboard.live.breaker_looks import FACES, Face
 from dashboard.live.breakers import Breaker, breakers
+from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.conditions import Condition, conditions, remember
-from dashboard.live.faces import FACES, Face
-from dashboard.live.facts import Change, Facts, Transition
 from dashboard.live.history import History
 from dashboard.live.servers import FleetSummary, server_rows, summary
 from dashboard.live.tiles import Tile, samples, tiles
@@ -62,7 +63,7 @@ class Live:
     tenants: tuple[TenantRow, ...]
     others: TenantRow | None
     counts: tuple[tuple[Face, int], ...]
-    events: tuple[Change | Transition, ...]
+    events: tuple[ChangeLine | Transition, ...]
 
     @property
     def cards(self) -> tuple[Breaker, ...]:
@@ -191,22 +192,22 @@ def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
     return tuple(top), TenantRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
 
 
-def _events(facts: Facts) -> tuple[Change | Transition, ...]:
+def _events(facts: Facts) -> tuple[ChangeLine | Transition, ...]:
     """People's changes and the breakers' own transitions in one line of time, newest first."""
     machines = [t for t in facts.transitions if not t.actor][:7]
-    merged: list[Change | Transition] = [*_gathered(facts.changes), *machines]
+    merged: list[ChangeLine | Transition] = [*_gathered(facts.changes), *machines]
     return tuple(sorted(merged, key=lambda event: -event.at)[:7])
 
 
-def _gathered(changes: tuple[Change, ...]) -> list[Change]:
+def _gathered(changes: tuple[Change, ...]) -> list[ChangeLine]:
     """One line for a bulk edit: its many entries share a revision."""
     by_revision: dict[object, list[Change]] = {}
     for change in changes:
-        same = change.id if change.revision is None else (change.revision, change.verb)
+        same = change.id if change.revision is None else (change.revision, change.action)
         by_revision.setdefault(same, []).append(change)
     return [
-        many[0]
+        line_of(many[0])
         if len(many) == 1
-        else replace(many[0], target=f"{many[-1].target} and {len(many) - 1} more", after="")
+        else replace(line_of(many[0]), target=f"{many[-1].target} and {len(many) - 1} more", after="")
         for many in by_revision.values()
     ]

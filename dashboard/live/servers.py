@@ -3,9 +3,9 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from controlplane.status.facts import Facts, Server
+from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
-from dashboard.live.faces import FACES
-from dashboard.live.facts import Facts, Server
 
 #: A server reports every 5 s, so that a lag below two beats says nothing yet.
 LAG_WARN_S = 10.0

@@ -11,11 +11,11 @@ from controlplane.fleet.live import TenantFigures
 from controlplane.policies.limits import QuotaColumns
 from controlplane.policies.models import Tenant
 from controlplane.policies.revision_rows import Change as Changed
+from controlplane.status.reading import change_of
 from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS
-from dashboard.live.facts import Change
+from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.overview import Live
-from dashboard.live.reading import change_of
 from dashboard.words import policy_words
 from fuseboard.contract.words import FailurePolicy
 
@@ -148,7 +148,7 @@ def rollout(live: Live, revision: int) -> Rollout:
     return Rollout(revision=revision, applied=len(servers) - len(missing), live=len(servers), missing=missing)
 
 
-def history(environment: str, key: str) -> list[Change]:
+def history(environment: str, key: str) -> list[ChangeLine]:
     """What was done to this tenant, by itself or together with others: by a plan, a rollback, in bulk."""
     rows = Entry.objects.filter(environment=environment, target_name=key, target_kind__startswith="tenant")
     entries = list(rows.order_by("-id")[:_HISTORY])
@@ -157,7 +157,7 @@ def history(environment: str, key: str) -> list[Change]:
     together = together.select_related("revision").order_by("-revision")[:_HISTORY]
     entries += [_entry_of(change) for change in together if change.revision.number not in alone]
     entries.sort(key=lambda entry: entry.at, reverse=True)
-    return [change_of(entry) for entry in entries[:_HISTORY]]
+    return [line_of(change_of(entry)) for entry in entries[:_HISTORY]]
 
 
 def _entry_of(change: Changed) -> Entry:

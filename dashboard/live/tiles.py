@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from django.utils.safestring import SafeString
 
+from controlplane.status.facts import Facts
 from dashboard.live.conditions import REFUSED_SHARE
-from dashboard.live.facts import Facts
 from dashboard.live.history import History
 from dashboard.live.servers import LAG_WARN_S, FleetSummary
 from dashboard.plots import spark

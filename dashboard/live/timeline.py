@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from django.utils.html import escape
 from django.utils.safestring import SafeString
 
-from dashboard.live.faces import FACES
-from dashboard.live.facts import Change, Override, Transition
+from controlplane.status.facts import Change, Override, Transition
+from dashboard.live.breaker_looks import FACES
 from dashboard.plots import short, svg
 
 RANGES = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400}

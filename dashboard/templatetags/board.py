@@ -8,8 +8,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dashboard import plots
+from dashboard.live.breaker_looks import FACES, Face
 from dashboard.live.breakers import Breaker
-from dashboard.live.faces import FACES, Face
 from dashboard.live.servers import ServerRow
 from dashboard.live.tiles import number
 from dashboard.words import cause_words, policy_words

@@ -14,8 +14,8 @@ from controlplane.accounts.models import Role
 from controlplane.accounts.permissions import SHOWN, may, require, require_role
 from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
-from dashboard.live.facts import Change
-from dashboard.live.reading import ENVIRONMENT, change_of
+from controlplane.status.reading import ENVIRONMENT, change_of
+from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.views.page import context_of
 
 _PER_PAGE = 60
@@ -30,7 +30,7 @@ _FILES: dict[str, Format] = {"csv": "csv", "jsonl": "jsonl"}
 @dataclass(frozen=True)
 class Day:
     name: str
-    entries: list[Change]
+    entries: list[ChangeLine]
 
 
 @require_GET
@@ -42,7 +42,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     before = request.GET.get("before", "")
     if before.isascii() and before.isdigit() and len(before) < 19:
         rows = rows.filter(pk__lt=int(before))
-    entries = [change_of(row) for row in rows.order_by("-id")[: _PER_PAGE + 1]]
+    entries = [line_of(change_of(row)) for row in rows.order_by("-id")[: _PER_PAGE + 1]]
     more, entries = len(entries) > _PER_PAGE, entries[:_PER_PAGE]
     newest = Entry.objects.order_by("-id").values_list("pk", flat=True).first() or 0
     context = context_of(request, "audit", key=str(newest))
@@ -124,10 +124,10 @@ def _filtered(filters: dict[str, str]) -> QuerySet[Entry]:
     return chosen.get(filters.get("by", ""), rows)
 
 
-def _days(entries: list[Change]) -> list[Day]:
+def _days(entries: list[ChangeLine]) -> list[Day]:
     today = datetime.now(UTC).date()
 
-    def name(change: Change) -> str:
+    def name(change: ChangeLine) -> str:
         day = datetime.fromtimestamp(change.at, UTC).date()
         return {0: "Today", 1: "Yesterday"}.get((today - day).days, f"{day:%-d %B %Y}")
 

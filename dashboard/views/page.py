@@ -7,11 +7,11 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
+from controlplane.status.facts import Facts
+from controlplane.status.reading import read_facts
+from controlplane.status.without_postgres import without_postgres
 from dashboard.hub import hub
-from dashboard.live.facts import Facts
 from dashboard.live.overview import Live, build
-from dashboard.live.reading import read_facts
-from dashboard.live.told import without_postgres
 from dashboard.live.topics import Topic, page_context
 from dashboard.reader import Reader, reader_of
 

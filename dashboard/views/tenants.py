@@ -21,8 +21,8 @@ from controlplane.schedules.edits import schedule_change
 from controlplane.usage.what_if import what_if_shadow
 from dashboard.forms import QuotaForm
 from dashboard.hub import hub
-from dashboard.live.belonging import members, parents
 from dashboard.live.tenant import QuotaRow
+from dashboard.live.tenant_parents import members, parents
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found
 from dashboard.views.quota_fields import conflict_of, quota_fields

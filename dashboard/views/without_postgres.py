@@ -15,9 +15,9 @@ from django.utils import timezone
 from controlplane.breakers import override_in_gateways, override_in_redis
 from controlplane.errors import InvalidEdit
 from controlplane.fleet import status_client
+from controlplane.status.without_postgres import confirming, without_postgres
 from dashboard.forms import OverrideForm
 from dashboard.hub import hub
-from dashboard.live.told import confirming, without_postgres
 from dashboard.reader import actor_of
 
 #: Servers tell of a breaker that moved within 100 ms of their next call to it: so long is waited for

@@ -381,8 +381,8 @@ def test_changes_read_as_sentences():
 def test_while_postgres_is_away_pages_show_what_was_last_known(log_in, monkeypatch, path):
     from django.db import OperationalError
 
+    from controlplane.status.reading import read_facts
     from dashboard.hub import hub
-    from dashboard.live.reading import read_facts
 
     client = log_in("vera")
     monkeypatch.setattr(hub, "facts", read_facts())
@@ -391,7 +391,7 @@ def test_while_postgres_is_away_pages_show_what_was_last_known(log_in, monkeypat
         raise OperationalError("connection refused")
 
     monkeypatch.setattr("dashboard.views.page.read_facts", away)
-    monkeypatch.setattr("dashboard.live.told.time.time", lambda: hub.facts.as_of + 60)
+    monkeypatch.setattr("controlplane.status.without_postgres.time.time", lambda: hub.facts.as_of + 60)
     page = client.get(path)
     assert page.status_code == 200
     assert "Postgres is away" in page.content.decode()

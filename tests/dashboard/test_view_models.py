@@ -4,8 +4,8 @@ import pytest
 from django.template.loader import get_template
 
 from controlplane.fleet.live import DependencyFigures, FleetFigures, StoreFigures, TenantFigures
+from controlplane.status.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
 from dashboard.live.drawing import Sent, draw, transitions_said
-from dashboard.live.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
 from dashboard.live.history import History, mark
 from dashboard.live.overview import build
 from dashboard.live.timeline import not_closed_s, segments
@@ -212,7 +212,7 @@ def test_transitions_are_said_and_figures_are_not():
 
 def test_names_from_outside_are_escaped_everywhere():
     bad = "<b>&\"'"
-    change = Change(at=NOW, actor=bad, human=True, action=bad, verb=bad, target=bad, reason=bad, after=bad)
+    change = Change(at=NOW, actor=bad, human=True, action=bad, target=bad, reason=bad, after={bad: bad})
     figures = FleetFigures(requests_per_s=5, tenants=[TenantFigures(bad, 3.0, 1.0)])
     one = Server(name="a", zone=bad, mode="local", mode_cause=bad, last_seen=NOW, epoch=1, revision=7)
     live = picture(facts(one, changes=(change,), figures=figures))

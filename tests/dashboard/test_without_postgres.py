@@ -11,8 +11,8 @@ from django.db import OperationalError, connection
 
 from controlplane.breakers import override_in_gateways
 from controlplane.fleet import status_client
+from controlplane.status.reading import read_facts
 from dashboard.hub import hub
-from dashboard.live.reading import read_facts
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override
 from fuseboard.contract.words import BreakerState, OverrideMode

@@ -10,7 +10,7 @@ import redis
 
 from controlplane.breakers import override_in_redis
 from controlplane.fleet import status_client
-from dashboard.live.facts import BreakerSeen, Dependency, Facts, Override, Server
+from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server
 
 #: Servers confirm a hold within a few beats; one that none confirms after so long is in force no more.
 CONFIRMED_S = 15.0

@@ -4,7 +4,7 @@ All moments are seconds since the epoch, so that a page can count from them by i
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from controlplane.fleet.live import FleetFigures
 from fuseboard.contract.policy import Tuning
@@ -106,14 +106,14 @@ class Change:
 
     at: float
     actor: str
+    #: Made by a person, not by a program or a task.
     human: bool
-    #: As a heading, and as what the actor did to the target.
+    #: As the audit stores it: ``tenant_quota.set``.
     action: str
-    verb: str
     target: str
     reason: str = ""
-    before: str = ""
-    after: str = ""
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
     revision: int | None = None
     id: int = 0
     target_kind: str = ""

@@ -15,10 +15,9 @@ from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
-from dashboard.live import upcoming
-from dashboard.live.facts import Change, Dependency, Facts, Override, Server, Transition
-from dashboard.live.told import seen_of
-from dashboard.words import action_verb, action_words, difference
+from controlplane.status import scheduled_changes
+from controlplane.status.facts import Change, Dependency, Facts, Override, Server, Transition
+from controlplane.status.without_postgres import seen_of
 
 ENVIRONMENT = "production"
 #: Enough for six hours of a breaker that flaps.
@@ -48,8 +47,8 @@ def read_facts(environment: str = ENVIRONMENT) -> Facts:
         changes=changes,
         duplicated=tuple(live.duplicated(environment)),
         ahead=_ahead(environment, found.epoch),
-        schedules_failed=upcoming.failed(environment),
-        soon=upcoming.soon(environment),
+        schedules_failed=scheduled_changes.failed(environment),
+        soon=scheduled_changes.soon(environment),
         approvals_needed=needed_in(environment),
         requests_open=pending_in(environment),
         revisions=tuple((c.revision, c.at) for c in reversed(changes) if c.revision is not None),
@@ -170,18 +169,16 @@ def read_changes(environment: str, *, count: int = _CHANGES) -> tuple[Change, ..
 
 
 def change_of(row: Entry) -> Change:
-    before, after = difference(row.before, row.after)
     return Change(
         id=row.pk,
         at=row.at.timestamp(),
         actor=row.actor,
         human=row.role in _PEOPLE and row.origin not in _MACHINES,
-        action=action_words(row.action),
-        verb=action_verb(row.action),
+        action=row.action,
         target_kind=row.target_kind,
         target=row.target_name,
         reason=row.reason,
-        before=before,
-        after=after,
+        before=row.before,
+        after=row.after,
         revision=row.revision,
     )

@@ -1,0 +1,42 @@
+"""Audit entries as the pages show them: one line each, in words."""
+
+from dataclasses import dataclass
+
+from controlplane.status.facts import Change
+from dashboard.words import action_verb, action_words, difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeLine:
+    id: int
+    at: float
+    actor: str
+    human: bool
+    #: As a heading, and as what the actor did to the target.
+    action: str
+    verb: str
+    target_kind: str
+    target: str
+    reason: str
+    #: The values that the change replaced, and the new ones.
+    before: str
+    after: str
+    revision: int | None
+
+
+def line_of(change: Change) -> ChangeLine:
+    before, after = difference(change.before, change.after)
+    return ChangeLine(
+        id=change.id,
+        at=change.at,
+        actor=change.actor,
+        human=change.human,
+        action=action_words(change.action),
+        verb=action_verb(change.action),
+        target_kind=change.target_kind,
+        target=change.target,
+        reason=change.reason,
+        before=before,
+        after=after,
+        revision=change.revision,
+    )
