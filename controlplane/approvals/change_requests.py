@@ -145,7 +145,7 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
             actor=author,
             reason=row.reason,
             restores=row.restores,
-            approved=row.pk,
+            approved_request=row.pk,
         ) as revision:
             check_base(row, making=revision.number)
             retell(row, changes, revision)

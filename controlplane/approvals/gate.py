@@ -1,8 +1,8 @@
-"""Where every edit passes: what needs approval becomes a change request here, and no revision.
+"""Where edits are checked for approval: an edit that needs one becomes a change request, not a revision.
 
-``controlplane.policies.edits.revise.revise`` asks before it commits, so that no edit can go round
-it. An edit that waits was made whole inside its transaction, checked by everything that checks
-edits, and taken back; what it had changed is what the request keeps.
+``controlplane.policies.edits.revise.revise`` asks before it commits, so no edit can bypass this. By then
+the edit is complete inside its transaction and has passed every check. It is rolled back, and the
+request stores what it changed.
 """
 
 from collections.abc import Sequence
@@ -20,155 +20,167 @@ from prometheus_client import Counter
 from controlplane.accounts.permissions import may
 from controlplane.approvals.models import PENDING, ChangeRequest, ProposedChange, RequestState, Rule
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
+from controlplane.audit.record import AuditLine, record
 from controlplane.errors import EditError, InvalidEdit
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, Fields, as_document, encode, in_parts
 
-#: Who has not looked by then will not.
-KEPT = timedelta(days=14)
+#: A pending request expires after this.
+EXPIRES_AFTER = timedelta(days=14)
 
 opened = Counter("fuseboard_change_requests_opened_total", "Edits that became change requests.")
 
-_KEEP = """
+_STORE_CHANGES = """
     INSERT INTO approvals_proposedchange (request_id, kind, name, before, after)
     SELECT %s, kind, name, before, after
     FROM jsonb_to_recordset(%s::jsonb) AS row(kind text, name text, before jsonb, after jsonb)
 """
 
-#: Kinds of things that entries of the audit name one by one.
+#: Kinds of things that have audit entries of their own.
 _THINGS = ("tier", "dependency", "tenant", "template")
 
 
-class Waits(Exception):
-    """Raised inside the transaction of an edit, to take it back."""
+class NeedsApproval(Exception):
+    """Raised inside the transaction of an edit, to roll it back."""
 
 
 class Proposed(EditError):
-    """The edit was not made: it waits for approval, as ``request``."""
+    """The edit was not made. It awaits approval as ``request``."""
 
     def __init__(self, request: ChangeRequest) -> None:
         self.request = request
-        super().__init__(f"It became change request {request.pk}, and waits for approval.")
+        super().__init__(f"Submitted as change request {request.pk}; awaiting approval.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """An edit as far as somebody has to agree to it."""
+    """An edit that needs approval."""
 
     environment: str
+    #: The revision it was made from.
     base: int
     actor: Actor
     reason: str
-    #: Action, kind and name of the target, before, after: as ``Revision.audit`` was told.
-    said: Sequence[tuple[str, str, str, Fields | None, Fields | None]]
+    audit_lines: Sequence[AuditLine]
     changes: Sequence[Changed]
-    whole: bool = False
+    #: See ``revise``.
+    conflicts_with_any_change: bool = False
     restores: int | None = None
+    #: Of a scheduled change: when it is due, and its plan.
     due_at: Any = None
     document: Any = None
     title: str = ""
+    #: Of a change of the rule itself: the number of approvals needed afterwards.
     lowers_to: int | None = None
 
 
 def needed_in(environment: str) -> int:
-    """How many approvals an edit there needs; 0 for none."""
+    """Return how many approvals an edit there needs; 0 for none."""
     found = Rule.objects.filter(pk=environment).values_list("needed", flat=True).first()
     return int(found or 0)
 
 
 def needed_of(row: ChangeRequest) -> int:
-    """The same of one request: what a program asks for, one person more has to see."""
+    """Return how many approvals this request needs: one more when a program made it."""
     needed = needed_in(row.environment)
     return needed if row.persons or not needed else needed + 1
 
 
 def agreed(row: ChangeRequest) -> int:
-    """How many people have approved it as it is now, and still may."""
+    """Return how many people approved its current version and may still approve."""
     approved = row.approvals.filter(version=row.version).exclude(person__in=row.persons)
     people = get_user_model()._default_manager.filter(username__in=approved.values("person"))
     return sum(may(person, "approve_change", row.environment) for person in people)
 
 
 def count(row: ChangeRequest) -> None:
-    """Note whether enough people have approved a request, whose row is locked."""
+    """Update the state of a request from the number of its approvals. Its row must be locked."""
     state = RequestState.APPROVED if agreed(row) >= needed_of(row) else RequestState.OPEN
     if row.state != state:
         row.state = state
         row.save(update_fields=["state"])
 
 
-def check(*, environment: str, changes: Sequence[Changed], approved: int | None) -> None:
-    """Raise ``Waits`` unless the changes may become a revision now.
+def check(*, environment: str, changes: Sequence[Changed], approved_request: int | None) -> None:
+    """Raise ``NeedsApproval`` unless the changes may become a revision now.
 
-    Called while the environment's row is locked. ``approved`` is the request that somebody says
-    was approved: whether it was, and whether it is the same to the last field, is looked at here.
+    Called while the environment's row is locked. The caller claims that ``approved_request`` was
+    approved. This checks that it was, and that its changes are the same to the last field.
     """
     if not needed_in(environment):
         return
-    row = ChangeRequest.objects.filter(pk=approved, environment=environment).first() if approved else None
+    if approved_request is None:
+        raise NeedsApproval
+    row = ChangeRequest.objects.filter(pk=approved_request, environment=environment).first()
     if row is None or row.digest != digest(changes) or agreed(row) < needed_of(row):
-        raise Waits
+        raise NeedsApproval
     scheduled = row.state == RequestState.APPLIED and row.schedule is not None
     if row.state != RequestState.APPROVED and not scheduled:
-        raise Waits
+        raise NeedsApproval
 
 
-def propose(given: Proposal, *, replaces: ChangeRequest | None = None) -> ChangeRequest:
-    """Keep an edit as a change request, or as the next version of one. Raises ``InvalidEdit``."""
-    changes = [change for change in given.changes if different(change.before, change.after)]
-    if not changes and given.lowers_to is None:
+def propose(given: Proposal, *, replaces_request: ChangeRequest | None = None) -> ChangeRequest:
+    """Store an edit as a change request, or as the next version of one. Raises ``InvalidEdit``."""
+    different_things = sum(bool(different(change.before, change.after)) for change in given.changes)
+    if not different_things and given.lowers_to is None:
         raise InvalidEdit({"change": ["It would change nothing."]})
-    action, _, target, *_ = given.said[0] if given.said else ("", "", "")
-    columns: dict[str, Any] = {
-        "base": given.base,
-        "action": action,
-        "target": target[:200],
-        "entries": [_entry(*said) for said in given.said],
-        "changed": len(changes),
-        "digest": digest(given.changes),
-        "expires_at": timezone.now() + KEPT,
-        "state": RequestState.OPEN,
-    }
-    person = person_of(given.actor)
     with transaction.atomic():
-        if replaces is None:
-            row = ChangeRequest.objects.create(
-                environment=given.environment,
-                reason=given.reason[:500],
-                author=given.actor.name[:200],
-                role=given.actor.role,
-                origin=given.actor.origin,
-                address=given.actor.address[:64],
-                persons=[person] if person else [],
-                whole=given.whole,
-                restores=given.restores,
-                due_at=given.due_at,
-                document=given.document,
-                title=given.title[:200],
-                lowers_to=given.lowers_to,
-                **columns,
-            )
+        if replaces_request is None:
+            row, action = _new_request(given), "change_request.opened"
         else:
-            row = replaces
-            row.changes.all().delete()
-            row.version += 1
-            row.persons = sorted({*row.persons, person} - {""})
-            for name, value in columns.items():
-                setattr(row, name, value)
-            row.save()
-        with connection.cursor() as cursor:
-            for part in in_parts(given.changes):
-                cursor.execute(_KEEP, [row.pk, encode([as_document(change) for change in part])])
-        note(
-            row, "change_request.rebased" if replaces else "change_request.opened", given.actor, given.reason
-        )
+            row, action = _next_version(replaces_request, given), "change_request.rebased"
+        first = given.audit_lines[0] if given.audit_lines else None
+        row.base = given.base
+        row.action = first.action if first else ""
+        row.target = first.target_name[:200] if first else ""
+        row.entries = [_entry(line) for line in given.audit_lines]
+        row.changed = different_things
+        row.digest = digest(given.changes)
+        row.expires_at = timezone.now() + EXPIRES_AFTER
+        row.state = RequestState.OPEN
+        row.save()
+        _store_changes(row, given.changes)
+        note(row, action, given.actor, given.reason)
     opened.inc()
     return row
 
 
+def _new_request(given: Proposal) -> ChangeRequest:
+    """Return a row that is not saved yet."""
+    person = person_of(given.actor)
+    return ChangeRequest(
+        environment=given.environment,
+        reason=given.reason[:500],
+        author=given.actor.name[:200],
+        role=given.actor.role,
+        origin=given.actor.origin,
+        address=given.actor.address[:64],
+        persons=[person] if person else [],
+        whole=given.conflicts_with_any_change,
+        restores=given.restores,
+        due_at=given.due_at,
+        document=given.document,
+        title=given.title[:200],
+        lowers_to=given.lowers_to,
+    )
+
+
+def _next_version(row: ChangeRequest, given: Proposal) -> ChangeRequest:
+    """Drop the changes of the present version. Approvals of it no longer count."""
+    row.changes.all().delete()
+    row.version += 1
+    row.persons = sorted({*row.persons, person_of(given.actor)} - {""})
+    return row
+
+
+def _store_changes(row: ChangeRequest, changes: Sequence[Changed]) -> None:
+    with connection.cursor() as cursor:
+        for part in in_parts(changes):
+            cursor.execute(_STORE_CHANGES, [row.pk, encode([as_document(change) for change in part])])
+
+
 def note(row: ChangeRequest, action: str, actor: Actor, reason: str, **more: Any) -> None:
-    """Say in the audit what became of a request; in the transaction of that."""
+    """Record in the audit what happens to a request, in the same transaction."""
     record(
         actor=actor,
         action=action,
@@ -190,13 +202,13 @@ def note(row: ChangeRequest, action: str, actor: Actor, reason: str, **more: Any
 
 
 def digest(changes: Sequence[Changed]) -> str:
-    """The same for the same changes, in whatever order and from wherever they were read."""
+    """Return a hash of the changes that does not depend on their order."""
     rows = sorted((change.kind, change.name, as_document(change)) for change in changes)
     return sha256(msgspec.json.encode([row for *_, row in rows], order="sorted")).hexdigest()
 
 
 def person_of(actor: Actor) -> str:
-    """Username of the person behind an actor; empty for a program that nobody answers for."""
+    """Return the username of the person behind an actor; empty for a program without an owner."""
     users = get_user_model()._default_manager
     name = actor.person or actor.name
     return name if users.filter(username=name).exists() else ""
@@ -213,7 +225,10 @@ def changes_of(row: ChangeRequest) -> list[Changed]:
     ]
 
 
-def _entry(action: str, kind: str, name: str, before: Fields | None, after: Fields | None) -> Fields:
-    """Fields of a thing are among the changes: only what else was said is kept with the entry."""
-    told = {} if kind in _THINGS else {"before": before, "after": after}
-    return {"action": action, "kind": kind, "name": name, **told}
+def _entry(line: AuditLine) -> Fields:
+    """Return the document a request stores for one audit entry.
+
+    ``before`` and ``after`` of a thing are among the request's changes, so they are left out.
+    """
+    fields = {} if line.target_kind in _THINGS else {"before": line.before, "after": line.after}
+    return {"action": line.action, "kind": line.target_kind, "name": line.target_name, **fields}

@@ -6,6 +6,7 @@ from controlplane.approvals import gate
 from controlplane.approvals.change_requests import pending
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
+from controlplane.audit.record import AuditLine
 from controlplane.errors import InvalidEdit
 from controlplane.policies.edits.revise import revise
 from controlplane.policies.edits.rollback import changes_back
@@ -41,8 +42,8 @@ def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
             actor=actor,
             reason=row.reason,
             restores=row.restores,
-            whole=row.whole,
-            replaces=row,
+            conflicts_with_any_change=row.whole,
+            replaces_request=row,
         ) as revision:
             changes = (
                 changes_back(row.environment, row.restores)
@@ -71,10 +72,10 @@ def _later(row: ChangeRequest, actor: Actor) -> ChangeRequest:
             base=found.revision,
             actor=actor,
             reason=row.reason,
-            said=[(row.action, "schedule", row.title, None, None)],
+            audit_lines=[AuditLine(row.action, "schedule", row.title, None, None)],
             changes=found.changes,
         )
-        return gate.propose(anew, replaces=row)
+        return gate.propose(anew, replaces_request=row)
 
 
 def _merged(row: ChangeRequest, now: State) -> list[Changed]:

@@ -9,7 +9,7 @@ from controlplane.approvals import gate
 from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest, Rule
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.audit.record import record
+from controlplane.audit.record import AuditLine, record
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
@@ -42,7 +42,9 @@ def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -
             base=head,
             actor=actor,
             reason=reason,
-            said=[("approvals.set", "environment", environment, {"needed": now}, {"needed": needed})],
+            audit_lines=[
+                AuditLine("approvals.set", "environment", environment, {"needed": now}, {"needed": needed})
+            ],
             changes=[],
             lowers_to=needed,
         )

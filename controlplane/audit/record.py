@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connection
 
@@ -7,6 +7,16 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 
 Fields = dict[str, Any]
+
+
+class AuditLine(NamedTuple):
+    """What one audit entry says about an edit, without the actor and the reason."""
+
+    action: str
+    target_kind: str
+    target_name: str
+    before: Fields | None
+    after: Fields | None
 
 
 def record(
@@ -22,7 +32,10 @@ def record(
     epoch: int | None = None,
     revision: int | None = None,
 ) -> Entry:
-    """Append one entry, in the transaction of the change itself, which it vouches for."""
+    """Append one entry in the transaction of the change.
+
+    It marks the transaction as the application's own, so that triggers do not report the change.
+    """
     if connection.in_atomic_block:
         acting(actor)
     return Entry.objects.create(

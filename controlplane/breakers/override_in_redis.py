@@ -169,7 +169,7 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
     made_at = datetime.fromtimestamp(int(entry_id.partition("-")[0]) / 1000, tz=UTC)
     with (
         suppress(_AdoptedBefore),
-        revise(environment=environment, actor=actor, reason=note["reason"], waits=False) as revision,
+        revise(environment=environment, actor=actor, reason=note["reason"], needs_approval=False) as revision,
     ):
         if Entry.objects.filter(environment=environment, after__journal=entry_id).exists():
             raise _AdoptedBefore

@@ -35,7 +35,7 @@ def hold_breaker(
     problems.choice("mode", mode, OverrideMode)
     _check_expiry(problems, mode, expires_at)
     problems.settle()
-    with revise(environment=environment, actor=actor, reason=reason, waits=False) as revision:
+    with revise(environment=environment, actor=actor, reason=reason, needs_approval=False) as revision:
         row = _dependency(environment, dependency)
         before = _end_current(row, by=actor.name)
         held = Override.objects.create(
@@ -80,7 +80,7 @@ def end_override(*, environment: str, dependency: str, reason: str, actor: Actor
     problems = Problems()
     problems.reason(reason)
     problems.settle()
-    with revise(environment=environment, actor=actor, reason=reason, waits=False) as revision:
+    with revise(environment=environment, actor=actor, reason=reason, needs_approval=False) as revision:
         before = _end_current(_dependency(environment, dependency), by=actor.name)
         if before is None:
             raise NotFound("override of", dependency)
@@ -95,7 +95,7 @@ def reset_breaker(*, environment: str, dependency: str, reason: str, actor: Acto
     problems.reason(reason)
     problems.settle()
     with revise(
-        environment=environment, actor=actor, reason=reason, reset=dependency, waits=False
+        environment=environment, actor=actor, reason=reason, resets_breaker=dependency, needs_approval=False
     ) as revision:
         row = _dependency(environment, dependency)
         before = _end_current(row, by=actor.name)
@@ -115,7 +115,7 @@ def expire_overrides() -> list[str]:
         with (
             suppress(_AlreadyEnded),
             revise(
-                environment=environment, actor=FUSEBOARD, reason="Its time is over.", waits=False
+                environment=environment, actor=FUSEBOARD, reason="Its time is over.", needs_approval=False
             ) as revision,
         ):
             override = over.filter(pk=pk).select_related("dependency").first()

@@ -77,7 +77,7 @@ def _tell(environment: str, buckets: list[int]) -> None:
     names = Tenant.objects.filter(environment=environment).values_list("key", flat=True)
     chosen = [name for name in names.iterator() if keys.tenant_bucket_number(name) in damaged]
     reason = "Redis held something else of these tenants"
-    with revise(environment=environment, actor=FUSEBOARD, reason=reason, waits=False) as revision:
+    with revise(environment=environment, actor=FUSEBOARD, reason=reason, needs_approval=False) as revision:
         Tenant.objects.filter(environment=environment, key__in=chosen).update(
             changed_revision=revision.number
         )

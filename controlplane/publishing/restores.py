@@ -43,7 +43,7 @@ def raise_epoch(*, environment: str, reason: str, actor: Actor) -> ConfigHead:
         epoch=Greatest(F("epoch"), max(epoch for epoch, _ in known)) + 1,
         revision=Greatest(F("revision"), max(revision for _, revision in known)),
     )
-    with revise(environment=environment, actor=actor, reason=reason, waits=False) as revision:
+    with revise(environment=environment, actor=actor, reason=reason, needs_approval=False) as revision:
         revision.audit(
             "epoch.raised",
             target_kind="environment",

@@ -75,7 +75,7 @@ def _apply(pk: int) -> bool:
             actor=Actor(name=row.actor, role=row.role, origin="celery"),
             action="schedule.applied",
             inside=made,
-            approved=approved,
+            approved_request=approved,
         )
     except _MadeAlready:
         return False

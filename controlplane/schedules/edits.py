@@ -10,7 +10,7 @@ from django.utils import timezone
 from controlplane.approvals import gate
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
+from controlplane.audit.record import AuditLine, record
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.plans import difference, plan_from_document
 from controlplane.policies.plans.difference import summary
@@ -50,7 +50,7 @@ def schedule_change(
             base=found.revision,
             actor=actor,
             reason=reason,
-            said=[("change.scheduled", "schedule", title, None, None)],
+            audit_lines=[AuditLine("change.scheduled", "schedule", title, None, None)],
             changes=found.changes,
             due_at=due_at,
             document=document,

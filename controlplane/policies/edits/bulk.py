@@ -98,7 +98,9 @@ def bulk_edit(
     check_revision(environment=environment, expected=expected_revision)
     if not found:
         return found.revision
-    with revise(environment=environment, actor=actor, reason=reason, whole=True) as revision:
+    with revise(
+        environment=environment, actor=actor, reason=reason, conflicts_with_any_change=True
+    ) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if found.revision != revision.number - 1:
             # Somebody was faster; nothing can change any more while this revision is being made.

@@ -28,7 +28,7 @@ def expire_quotas() -> list[tuple[str, str, str]]:
         with (
             suppress(_AlreadyEnded),
             revise(
-                environment=environment, actor=FUSEBOARD, reason="Its time is over.", waits=False
+                environment=environment, actor=FUSEBOARD, reason="Its time is over.", needs_approval=False
             ) as revision,
         ):
             # Read under the revision's lock: whoever came before has ended them, or made them stay.

@@ -1,7 +1,7 @@
 """One edit: a revision, its rows, its audit entry and its outbox entry, in one transaction.
 
-The revision is taken by an UPDATE of the environment's row. Its lock is held until commit, so
-revisions are committed in their order and a reader that sees 7 sees everything up to 7.
+An UPDATE of the environment's row takes the revision, and its lock lasts until the commit. So
+revisions are committed in order, and a reader that sees revision 7 sees everything up to 7.
 """
 
 import json
@@ -16,7 +16,7 @@ from controlplane.approvals import gate
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
+from controlplane.audit.record import AuditLine, record
 from controlplane.errors import NotFound
 from controlplane.policies.history import Changed, store_revision
 from controlplane.publishing.models import OutboxEntry
@@ -34,18 +34,15 @@ class Revision:
     number: int
     actor: Actor
     reason: str
-    #: What it changes of the configuration, kept with it.
+    #: The changed things, stored with the revision.
     changes: list[Changed] = field(default_factory=list)
-    #: Action, kind and name of the target, before and after of each audit entry; the first is what
-    #: the revision is known by.
-    said: list[tuple[str, str, str, dict[str, Any] | None, dict[str, Any] | None]] = field(
-        default_factory=list
-    )
+    #: One for each audit entry. The first one names the revision.
+    audit_lines: list[AuditLine] = field(default_factory=list)
 
     def change(
         self, kind: str, name: str, *, before: dict[str, Any] | None, after: dict[str, Any] | None
     ) -> None:
-        """Keep what became of one thing; call it once for each."""
+        """Store how one thing changes. Call it once per thing."""
         self.changes.append(Changed(kind=kind, name=name, before=before, after=after))
 
     def audit(
@@ -57,14 +54,11 @@ class Revision:
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> None:
-        self.said.append((action, target_kind, target_name, before, after))
+        line = AuditLine(action, target_kind, target_name, before, after)
+        self.audit_lines.append(line)
         record(
             actor=self.actor,
-            action=action,
-            target_kind=target_kind,
-            target_name=target_name,
-            before=before,
-            after=after,
+            **line._asdict(),
             reason=self.reason,
             environment=self.environment,
             epoch=self.epoch,
@@ -78,22 +72,26 @@ def revise(
     environment: str,
     actor: Actor,
     reason: str,
-    reset: str = "",
+    needs_approval: bool = True,
+    approved_request: int | None = None,
+    replaces_request: ChangeRequest | None = None,
+    conflicts_with_any_change: bool = False,
     restores: int | None = None,
-    waits: bool = True,
-    whole: bool = False,
-    approved: int | None = None,
-    replaces: ChangeRequest | None = None,
+    resets_breaker: str = "",
 ) -> Iterator[Revision]:
-    """Make one revision; everything inside is committed together with it, or nothing is.
+    """Make one revision. Everything inside is committed with it, or nothing is.
 
-    Where edits need approval, it is taken back at the end and ``gate.Proposed`` raised, unless
-    ``approved`` is the change request that was approved for exactly this. ``waits=False`` is for
-    what must never wait: hands on breakers, and what ends by itself. ``whole`` says that the edit
-    was made from all of the configuration; ``replaces`` that it is a request made anew.
+    Where the environment requires approvals, the edit is rolled back at the end and stored as a
+    change request, and ``gate.Proposed`` is raised.
 
-    ``reset`` names the dependency whose breaker Redis shall close once the revision is committed;
-    ``restores`` the revision that a rollback brings back.
+    ``needs_approval=False`` skips that: for overrides of breakers and for automatic expiries.
+    ``approved_request`` is the change request that was approved for exactly this edit.
+    ``replaces_request`` is the request that is being rebased: the edit becomes its next version.
+    ``conflicts_with_any_change`` is for an edit that was computed from the whole configuration.
+    As a request it conflicts with every later change, not only with changes of the same things.
+
+    ``restores`` is the revision that a rollback brings back. ``resets_breaker`` names the
+    dependency whose breaker is closed in Redis after the commit.
     """
     try:
         with transaction.atomic():
@@ -103,47 +101,50 @@ def revise(
                 environment=environment, epoch=epoch, number=number, actor=actor, reason=reason
             )
             yield revision
-            if waits:
-                gate.check(environment=environment, changes=revision.changes, approved=approved)
-            _conclude(revision, reset=reset, restores=restores)
-    except gate.Waits:
+            if needs_approval:
+                gate.check(
+                    environment=environment, changes=revision.changes, approved_request=approved_request
+                )
+            _conclude(revision, resets_breaker=resets_breaker, restores=restores)
+    except gate.NeedsApproval:
         proposal = gate.Proposal(
             environment=environment,
             base=number - 1,
             actor=actor,
             reason=reason,
-            said=revision.said,
+            audit_lines=revision.audit_lines,
             changes=revision.changes,
-            whole=whole or restores is not None,
+            conflicts_with_any_change=conflicts_with_any_change or restores is not None,
             restores=restores,
         )
-        raise gate.Proposed(gate.propose(proposal, replaces=replaces)) from None
+        raise gate.Proposed(gate.propose(proposal, replaces_request=replaces_request)) from None
 
 
-def _conclude(revision: Revision, *, reset: str, restores: int | None) -> None:
-    action, _, target, *_ = revision.said[0] if revision.said else ("", "", "")
+def _conclude(revision: Revision, *, resets_breaker: str, restores: int | None) -> None:
+    """Store the revision, and have it published after the commit."""
+    first = revision.audit_lines[0] if revision.audit_lines else None
     environment = revision.environment
     store_revision(
         environment=environment,
         epoch=revision.epoch,
         number=revision.number,
         actor=revision.actor,
-        action=action,
-        target=target,
+        action=first.action if first else "",
+        target=first.target_name if first else "",
         reason=revision.reason,
         restores=restores,
         changes=revision.changes,
     )
     OutboxEntry.objects.create(
-        environment=environment, epoch=revision.epoch, revision=revision.number, reset=reset
+        environment=environment, epoch=revision.epoch, revision=revision.number, reset=resets_breaker
     )
     notify(CHANNEL, {"epoch": revision.epoch, "revision": revision.number})
-    # No partial: Django names the function in its log when it fails, and a partial has no name.
+    # Not a partial: Django logs the name of a function that fails, and a partial has none.
     transaction.on_commit(lambda: publish_promptly(environment), robust=True)
 
 
 def take_revision(environment: str) -> tuple[int, int]:
-    """The environment's epoch and its next revision; other edits wait until this one is committed."""
+    """Return the environment's epoch and its next revision. Other edits wait until this one commits."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE policies_environment SET revision = revision + 1 WHERE slug = %s"
@@ -158,6 +159,6 @@ def take_revision(environment: str) -> tuple[int, int]:
 
 
 def notify(channel: str, payload: dict[str, Any]) -> None:
-    """Tell listening processes; delivered when the transaction commits, lost when nobody listens."""
+    """Notify listening processes when the transaction commits. Without a listener the payload is lost."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [channel, json.dumps(payload)])

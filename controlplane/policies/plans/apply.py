@@ -21,15 +21,15 @@ def apply_plan(
     action: str = "plan.applied",
     progress: Progress | None = None,
     inside: Callable[[int], None] | None = None,
-    approved: int | None = None,
+    approved_request: int | None = None,
 ) -> int:
     """Make everything as the plan says, as one revision, or nothing; returns the revision.
 
     When there is nothing to change, nothing is written and the present revision returned. Raises
     ``PlanErrors``, and ``EditConflict`` when the configuration was changed after
     ``expected_revision``. ``inside`` is called with the revision before it is committed, for what
-    must be written together with it. ``approved`` is a change request that was approved for it, where
-    that is needed. No transaction should be open: comparing takes seconds.
+    must be written together with it. ``approved_request`` is the change request that was approved
+    for this plan, where edits need approval. No transaction should be open: comparing takes seconds.
     """
     problems = Problems()
     problems.reason(reason)
@@ -41,7 +41,11 @@ def apply_plan(
             inside(found.revision)
         return found.revision
     with revise(
-        environment=environment, actor=actor, reason=reason, whole=prune, approved=approved
+        environment=environment,
+        actor=actor,
+        reason=reason,
+        conflicts_with_any_change=prune,
+        approved_request=approved_request,
     ) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if found.revision != revision.number - 1:
