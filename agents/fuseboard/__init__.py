@@ -4,7 +4,7 @@
 
     agent = fuseboard.from_env()
     async with agent:
-        decision = await agent.check("acme")
+        decision = await agent.admit_request("acme")
         async with agent.call("payments-api"):
             ...
 

@@ -1,6 +1,7 @@
 """The agent, as an application holds it."""
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from fuseboard.surface.arguments import INVALID, check_actual, check_costs, chec
 from fuseboard.surface.blocks import Blocks
 from fuseboard.surface.decorators import Neutral
 from fuseboard.surface.lifetime import Lifetime
+from fuseboard.surface.renamed import warn_renamed
 
 INVALID_TENANT = INVALID
 
@@ -36,7 +38,7 @@ class Agent(Lifetime, Blocks):
 
     # Requests that enter a service
 
-    async def check(
+    async def admit_request(
         self,
         tenant: str | None,
         cost: int = 1,
@@ -79,8 +81,18 @@ class Agent(Lifetime, Blocks):
             return self.allow_unasked(tenant=tenant or "")
         return decision
 
-    #: The same, as the counterpart of ``admit_call``.
-    admit_request = check
+    def check(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Coroutine[Any, Any, Decision]:
+        """Deprecated: the name of ``admit_request`` in release 0.1."""
+        warn_renamed("Agent.check", "Agent.admit_request")
+        return self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
 
     # Calls that leave a service
 

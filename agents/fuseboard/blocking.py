@@ -17,10 +17,10 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from weakref import WeakSet
 
 from fuseboard.agent import Agent as AsyncAgent
@@ -31,6 +31,7 @@ from fuseboard.decision import Decision, Permit
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import NOBODY, Subject
 from fuseboard.surface.arguments import check_wait
+from fuseboard.surface.renamed import warn_renamed
 from fuseboard.surface.threads import FromThreads, submit
 
 __all__ = ["Agent", "from_env"]
@@ -98,7 +99,7 @@ class Agent(FromThreads):
 
     # Decisions, beside those of ``FromThreads``
 
-    async def acheck(
+    async def aadmit_request(
         self,
         tenant: str | None,
         cost: int = 1,
@@ -107,19 +108,32 @@ class Agent(FromThreads):
         subject: Subject = NOBODY,
         wait_s: float = 0.0,
     ) -> Decision:
-        """``check`` for a coroutine on whatever loop: for frameworks that serve both kinds of views."""
+        """``admit_request`` for a coroutine on any loop: for frameworks that serve both kinds of views."""
         check_wait(wait_s)
         agent = self._agent
         if agent is None:
             agent = await asyncio.to_thread(self._started)
         answer = submit(
             agent,
-            lambda: agent.check(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
+            lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
             agent.give_back,
         )
         if answer is None:
             return agent.allow_unasked(tenant=tenant or "")
         return await asyncio.wrap_future(answer)
+
+    def acheck(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Coroutine[Any, Any, Decision]:
+        """Deprecated: the name of ``aadmit_request`` in release 0.1."""
+        warn_renamed("blocking.Agent.acheck", "blocking.Agent.aadmit_request")
+        return self.aadmit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0

@@ -12,7 +12,7 @@ from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
 from fuseboard.contract.store_url import StoreUrl, with_ca
-from fuseboard.contract.words import is_slug
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 from fuseboard.errors import Misconfigured
 
 PREFIX = "FUSEBOARD_"
@@ -68,7 +68,7 @@ class AgentSettings:
     token_file: Path | None = None
     #: Certificates of the authorities to believe, of Redis and the gateway; empty for the system's.
     ca_file: str = ""
-    environment: str = "production"
+    environment: str = DEFAULT_ENVIRONMENT
     service: str = "default"
     server: str = ""
     zone: str = ""
@@ -128,7 +128,7 @@ class AgentSettings:
             token=values.secret("TOKEN"),
             token_file=values.path("TOKEN_FILE"),
             ca_file=values.text("CA_FILE"),
-            environment=values.text("ENVIRONMENT") or "production",
+            environment=values.text("ENVIRONMENT") or DEFAULT_ENVIRONMENT,
             service=values.text("SERVICE") or "default",
             server=values.text("SERVER"),
             zone=values.text("ZONE"),

@@ -10,11 +10,12 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 
 from controlplane.accounts.models import Role
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 _RANK = {Role.VIEWER.value: 1, Role.OPERATOR.value: 2, Role.ADMIN.value: 3}
 
-#: Where the pages are, which show one environment.
-SHOWN = "production"
+#: The environment that the pages show. Everything that draws or edits for a page names it by this.
+SHOWN = DEFAULT_ENVIRONMENT
 
 #: Action -> the least role that may do it.
 ACTIONS: dict[str, Role] = {

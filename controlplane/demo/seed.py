@@ -20,9 +20,9 @@ from controlplane.demo import scenario
 from controlplane.embedded.servers import PROJECT
 from controlplane.policies import edits
 from controlplane.policies.models import Dependency
-from fuseboard.contract.words import FailurePolicy
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT, FailurePolicy
 
-ENVIRONMENT = "production"
+ENVIRONMENT = DEFAULT_ENVIRONMENT
 
 DIRECTOR = Actor(name="demo", role="admin", origin="command")
 _REASON = "Set up for the demo"

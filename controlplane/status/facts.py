@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from controlplane.fleet.live import FleetFigures
 from fuseboard.contract.policy import Tuning
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 ServerState = Literal["online", "late", "unknown", "offline", "gone"]
 
@@ -122,7 +123,7 @@ class Change:
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     now: float
-    environment: str = "production"
+    environment: str = DEFAULT_ENVIRONMENT
     epoch: int = 0
     revision: int = 0
     servers: tuple[Server, ...] = ()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from controlplane.accounts.models import Role
+from controlplane.accounts.permissions import SHOWN
 from controlplane.approvals.gate import needed_in, pending_in
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override as OverrideRow
@@ -19,7 +20,6 @@ from controlplane.status import scheduled_changes
 from controlplane.status.facts import Change, Dependency, Facts, Override, Server, Transition
 from controlplane.status.without_postgres import seen_of
 
-ENVIRONMENT = "production"
 #: Enough for six hours of a breaker that flaps.
 _TRANSITIONS = 400
 _CHANGES = 60
@@ -27,7 +27,7 @@ _PEOPLE = frozenset(Role.values)
 _MACHINES = frozenset(("celery", "command"))
 
 
-def read_facts(environment: str = ENVIRONMENT) -> Facts:
+def read_facts(environment: str = SHOWN) -> Facts:
     """Everything the pages show, as of now. Raises ``OperationalError`` while Postgres is away."""
     found = Environment.objects.filter(slug=environment).first() or Environment(epoch=0)
     changes = read_changes(environment)

@@ -14,7 +14,7 @@ from controlplane.accounts.models import Role
 from controlplane.accounts.permissions import SHOWN, may, require, require_role
 from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
-from controlplane.status.reading import ENVIRONMENT, change_of
+from controlplane.status.reading import change_of
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.views.page import context_of
 
@@ -102,7 +102,7 @@ def _with(filters: dict[str, str], **changed: str) -> str:
 
 
 def _filtered(filters: dict[str, str]) -> QuerySet[Entry]:
-    rows = Entry.objects.filter(environment__in=(ENVIRONMENT, ""))
+    rows = Entry.objects.filter(environment__in=(SHOWN, ""))
     if query := filters.get("q"):
         rows = rows.filter(
             Q(target_name__icontains=query)

@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from controlplane.accounts.permissions import require_role
+from controlplane.accounts.permissions import SHOWN, require_role
 from controlplane.breakers import overrides
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import OverrideForm
@@ -94,7 +94,7 @@ def _apply(request: HttpRequest, name: str, form: OverrideForm) -> str:
     """Do it, and say what was done."""
     data = form.cleaned_data
     common: dict[str, Any] = {
-        "environment": "production",
+        "environment": SHOWN,
         "dependency": name,
         "reason": data["reason"],
         "actor": actor_of(request),

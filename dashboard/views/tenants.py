@@ -11,7 +11,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import require_role
+from controlplane.accounts.permissions import SHOWN, require_role
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies import edits
@@ -29,7 +29,6 @@ from dashboard.views.quota_fields import conflict_of, quota_fields
 from dashboard.views.quotas import quota_document
 
 _PER_PAGE = 50
-_ENVIRONMENT = "production"
 _SHADOW = {"yes": True, "no": False}
 
 
@@ -49,7 +48,7 @@ class TenantLine:
 def tenants(request: HttpRequest) -> HttpResponse:
     """A page of tenants, searched and paged by Postgres: there may be 100,000."""
     query, tier = request.GET.get("q", "").strip()[:200].replace("\x00", ""), request.GET.get("tier", "")[:64]
-    everybody = Tenant.objects.filter(environment=_ENVIRONMENT, deleted=False)
+    everybody = Tenant.objects.filter(environment=SHOWN, deleted=False)
     rows = search_tenants(everybody, query) if query else everybody
     rows = rows.filter(tier__name=tier) if tier else rows
     parent = request.GET.get("parent", "")[:200].replace("\x00", "")
@@ -59,17 +58,13 @@ def tenants(request: HttpRequest) -> HttpResponse:
     context = context_of(request, "tenants")
     traffic = {row.tenant: row for row in context["live"].facts.figures.tenants}
     kept = {name: value for name, value in (("q", query), ("tier", tier), ("parent", parent)) if value}
-    default = (
-        Environment.objects.filter(slug=_ENVIRONMENT).values_list("default_tier__name", flat=True).first()
-    )
+    default = Environment.objects.filter(slug=SHOWN).values_list("default_tier__name", flat=True).first()
     context |= {
         "rows": [_line(row, traffic) for row in shown],
         "query": query,
         "tier": tier,
         "parent": parent,
-        "tiers": list(
-            Tier.objects.filter(environment=_ENVIRONMENT).order_by("name").values_list("name", flat=True)
-        ),
+        "tiers": list(Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)),
         "default_tier": default or "none",
         # Counting costs as much as searching: only where nothing is searched for.
         "total": None if kept else everybody.count(),
@@ -156,7 +151,7 @@ def _edit(request: HttpRequest) -> HttpResponse:
 def _save(request: HttpRequest, key: str, form: QuotaForm, *, removes: bool) -> int:
     data = form.cleaned_data
     common: dict[str, Any] = {
-        "environment": _ENVIRONMENT,
+        "environment": SHOWN,
         "tenant": key,
         "quota": data["quota"],
         "expected_version": data["version"],
@@ -178,7 +173,7 @@ def _columns(key: str, data: dict[str, Any]) -> dict[str, Any]:
         "reserved_percent": data["reserved_percent"],
     }
     columns = {name: value for name, value in typed.items() if value is not None}
-    own = TenantQuota.objects.filter(tenant__environment=_ENVIRONMENT, tenant__key=key, name=data["quota"])
+    own = TenantQuota.objects.filter(tenant__environment=SHOWN, tenant__key=key, name=data["quota"])
     row = own.exclude(template="").first()
     return {name: value for name, value in columns.items() if row is None or getattr(row, name) != value}
 
@@ -191,7 +186,7 @@ def _schedule(request: HttpRequest, key: str, form: QuotaForm) -> HttpResponse:
         columns["expires_at"] = data["ends"].isoformat()
     try:
         schedule_change(
-            environment=_ENVIRONMENT,
+            environment=SHOWN,
             due_at=data["starts"],
             document=quota_document(key, data["quota"], columns),
             reason=data["reason"],
@@ -235,12 +230,10 @@ def _page(
             "fields": quota_fields(form, current),
             "shadow": form.data.get("shadow") or ("yes" if current.shadow else "no"),
             "templates": list(
-                Template.objects.filter(environment=_ENVIRONMENT)
-                .order_by("name")
-                .values_list("name", flat=True)
+                Template.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
             ),
             "ends_at": _ends_at(context["tenant"], current.name),
-            "promotion": what_if_shadow(_ENVIRONMENT, key, current.name) if current.shadow else None,
+            "promotion": what_if_shadow(SHOWN, key, current.name) if current.shadow else None,
             # After a conflict the next save is against theirs, knowingly.
             "form_version": context["tenant"].version if status != 422 else form.data.get("version", ""),
         }

@@ -12,6 +12,7 @@ import redis
 from django.http import HttpRequest
 from django.utils import timezone
 
+from controlplane.accounts.permissions import SHOWN
 from controlplane.breakers import override_in_gateways, override_in_redis
 from controlplane.errors import InvalidEdit
 from controlplane.fleet import status_client
@@ -38,7 +39,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             expires_at = _earlier(data["expires_at"], override_in_redis.LONGEST)
             try:
                 override_in_redis.hold_open_without_postgres(
-                    environment="production",
+                    environment=SHOWN,
                     dependency=name,
                     reason=data["reason"],
                     expires_at=expires_at,
@@ -57,7 +58,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             raise InvalidEdit({"confirm": [f"Postgres is away. Type {name} to reset it all the same."]})
         _refuse_what_gateways_hold(name)
         override_in_redis.reset_without_postgres(
-            environment="production", dependency=name, reason=data["reason"], actor=actor_of(request)
+            environment=SHOWN, dependency=name, reason=data["reason"], actor=actor_of(request)
         )
     except redis.RedisError as error:
         raise InvalidEdit(
@@ -68,7 +69,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
 
 def _refuse_what_gateways_hold(name: str) -> None:
     """A hold made while Redis was away, too: gateways serve it until its time, whatever Redis says now."""
-    hold = status_client.ask("production", fresh=True).holds.get(name)
+    hold = status_client.ask(SHOWN, fresh=True).holds.get(name)
     if hold is not None:
         until = datetime.fromtimestamp(hold["expires_at_us"] / 1_000_000, UTC)
         raise InvalidEdit(
@@ -85,7 +86,7 @@ def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: red
     expires_at = _earlier(data["expires_at"], override_in_gateways.LONGEST)
     try:
         took, there = override_in_gateways.hand_over(
-            environment="production",
+            environment=SHOWN,
             dependency=name,
             reason=data["reason"],
             expires_at=expires_at,

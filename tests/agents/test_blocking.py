@@ -59,7 +59,7 @@ def agent(settings: AgentSettings) -> Iterator[blocking.Agent]:
 
 def test_many_threads_spend_one_limit_exactly(agent: blocking.Agent):
     with ThreadPoolExecutor(16) as pool:
-        decisions = list(pool.map(lambda _: agent.check("acme"), range(120)))
+        decisions = list(pool.map(lambda _: agent.admit_request("acme"), range(120)))
     assert sum(decision.allowed for decision in decisions) == 50
     refused = next(decision for decision in decisions if not decision.allowed)
     assert (refused.reason, refused.rule, refused.revision) == (Reason.QUOTA, "requests", 3)
@@ -69,15 +69,15 @@ def test_many_threads_spend_one_limit_exactly(agent: blocking.Agent):
 def test_it_starts_on_first_use_and_calls_are_allowed_after_its_stop(settings: AgentSettings):
     agent = blocking.Agent(settings=settings)
     assert not agent.running
-    assert agent.check("acme").mode is Mode.SHARED
+    assert agent.admit_request("acme").mode is Mode.SHARED
     assert agent.running
     agent.stop()
     agent.stop()
-    assert agent.check("acme").allowed
+    assert agent.admit_request("acme").allowed
     with agent.call("payments"):
         """Calls still in flight at the end are not failed by it."""
     agent.start()
-    assert agent.check("acme").mode is Mode.SHARED
+    assert agent.admit_request("acme").mode is Mode.SHARED
     agent.stop()
 
 
@@ -119,12 +119,12 @@ def test_wrong_use_is_told_at_once(agent: blocking.Agent):
     arguments: list[tuple[Any, ...]] = [(7,), ("acme", 0), ("acme", 1.5)]
     for wrong in arguments:
         with pytest.raises(Misconfigured):
-            agent.check(*wrong)
+            agent.admit_request(*wrong)
     with pytest.raises(Misconfigured, match="wait_s"):
-        agent.check("acme", wait_s=float("nan"))
+        agent.admit_request("acme", wait_s=float("nan"))
 
     async def on_a_loop() -> None:
-        agent.check("acme")
+        agent.admit_request("acme")
 
     with pytest.raises(Misconfigured, match="event loop"):
         asyncio.run(on_a_loop())
@@ -132,8 +132,8 @@ def test_wrong_use_is_told_at_once(agent: blocking.Agent):
 
 async def test_a_coroutine_of_any_loop_can_ask_too(settings: AgentSettings):
     agent = blocking.Agent(settings=settings)
-    assert (await agent.acheck("acme")).mode is Mode.SHARED
-    tasks = [asyncio.create_task(agent.acheck("acme", 10)) for _ in range(4)]
+    assert (await agent.aadmit_request("acme")).mode is Mode.SHARED
+    tasks = [asyncio.create_task(agent.aadmit_request("acme", 10)) for _ in range(4)]
     assert all(decision.allowed for decision in await asyncio.gather(*tasks))
     await asyncio.to_thread(agent.stop)
 
@@ -162,11 +162,11 @@ def test_a_frozen_redis_holds_no_thread_up(tmp_path: Path, valkey: Valkey):
     with redis.Redis.from_url(valkey.url) as client:
         publish(client, RULES, revision=3)
     with blocking.Agent(settings=AgentSettings(redis_url=valkey.url, server="s", state_dir=None)) as agent:
-        agent.check("acme")
+        agent.admit_request("acme")
         valkey.process.send_signal(signal.SIGSTOP)
         try:
             began = time.monotonic()
-            assert agent.check("acme").allowed
+            assert agent.admit_request("acme").allowed
             with agent.call("payments"):
                 pass
             assert time.monotonic() - began < 5  # without a deadline it would be for ever
@@ -179,7 +179,7 @@ def test_a_loop_that_hangs_holds_no_thread_up(agent: blocking.Agent):
     agent._started().loop.call_soon_threadsafe(hanging.wait, 10)
     began = time.monotonic()
     try:
-        decision = agent.check("acme")
+        decision = agent.admit_request("acme")
         assert time.monotonic() - began < 9  # it hangs for ten
         assert (decision.allowed, decision.mode, agent.late) == (True, Mode.LOCAL, 1)
     finally:
@@ -194,14 +194,14 @@ def test_a_forked_process_starts_an_agent_of_its_own(limits: redis.Redis, redis_
             redis_url=redis_url, url=gateway.url, token="fb_sel_secret", server="shop-1", state_dir=tmp_path
         )
         with blocking.Agent(settings=settings) as agent:
-            assert agent.check("acme", 10).allowed
+            assert agent.admit_request("acme", 10).allowed
             reader, writer = os.pipe()
             child = os.fork()
             if child == 0:
                 # pytest is here as well: nothing but this may happen, and no return.
                 try:
-                    decision = agent.check("acme", 40)
-                    again = agent.check("acme")
+                    decision = agent.admit_request("acme", 40)
+                    again = agent.admit_request("acme")
                     answer = [decision.allowed, decision.mode, decision.server, again.allowed]
                     os.write(writer, json.dumps(answer).encode())
                     agent.stop()
@@ -215,7 +215,7 @@ def test_a_forked_process_starts_an_agent_of_its_own(limits: redis.Redis, redis_
             # One limit for both, though neither knows the other.
             assert (allowed, mode, over) == (True, Mode.SHARED, False)
             assert server == f"shop-1-{child}"
-            assert not agent.check("acme").allowed  # the parent's own connection is whole
+            assert not agent.admit_request("acme").allowed  # the parent's own connection is whole
         assert {beat.server for beat in gateway.beats} == {"shop-1", f"shop-1-{child}"}
         assert len({beat.boot for beat in gateway.beats}) == 2
 
@@ -227,7 +227,7 @@ def test_a_process_that_forgets_to_stop_it_ends_at_once(settings: AgentSettings,
 import time
 from fuseboard import AgentSettings, blocking
 agent = blocking.Agent(settings=AgentSettings(redis_url={url!r}, state_dir=None, server="x"))
-print(agent.check("acme").allowed, flush=True)
+print(agent.admit_request("acme").allowed, flush=True)
 with agent.call("payments"): pass
 print(time.monotonic())
 """

@@ -81,7 +81,7 @@ def contents(limits: redis.Redis) -> dict[bytes, Any]:
 
 class TestExplainATenant:
     def test_it_says_which_limits_bind_what_is_left_and_what_comes_next(self, agent, run, limits):
-        agent.check("acme", 4, costs={"micro_usd": 120})
+        agent.admit_request("acme", 4, costs={"micro_usd": 120})
         before = contents(limits)
         _, said = run("explain", "--tenant", "acme", "--costs", "micro_usd=100", "--endpoint", "GET /")
         assert contents(limits) == before
@@ -100,20 +100,20 @@ class TestExplainATenant:
         assert "payments" in found["on-vendor"]["why_not"]
 
     def test_a_spent_limit_is_named_with_the_time_it_takes(self, agent, run, limits):
-        agent.check("acme", 10)
+        agent.admit_request("acme", 10)
         before = contents(limits)
         code, said = run("explain", "--tenant", "acme")
         assert contents(limits) == before
         assert (code, said["allowed"], said["reason"], said["rule"]) == (0, False, "quota", "requests")
         assert 50_000 < said["retry_after_ms"] <= 66_001
         assert said["limits"][0]["alone"] == "all, counted and told later; the limit is 10"
-        assert not agent.check("acme").allowed
+        assert not agent.admit_request("acme").allowed
 
     def test_every_next_decision_is_the_one_foretold(self, agent, run):
         for _ in range(12):
             _, said = run("explain", "--tenant", "acme", "--user", "ada", "--endpoint", "POST /orders")
             subject = Subject(user="ada", endpoint="POST /orders")
-            decision = agent.check("acme", subject=subject)
+            decision = agent.admit_request("acme", subject=subject)
             if decision.rule in ("orders", "per-user") or said["rule"] in ("orders", "per-user"):
                 continue  # refilled between the two
             assert (decision.allowed, decision.rule) == (said["allowed"], said["rule"])
@@ -128,13 +128,13 @@ class TestExplainATenant:
 
     @pytest.mark.parametrize("name", ["", "x" * 300, "new\nline"])
     def test_a_name_no_tenant_can_have_counts_as_it_does_in_a_pod(self, agent, run, name: str):
-        agent.check(name, 4)
+        agent.admit_request(name, 4)
         _, said = run("explain", "--tenant", name)
         assert next(limit["remaining"] for limit in said["limits"] if limit["name"] == "requests") == 6
 
     def test_a_caller_without_a_tenant(self, agent, run):
         for _ in range(3):
-            agent.check(None, subject=Subject(ip="192.0.2.1"))
+            agent.admit_request(None, subject=Subject(ip="192.0.2.1"))
         _, said = run("explain", "--nobody", "--ip", "192.0.2.1")
         assert (said["allowed"], said["rule"]) == (False, "per-ip")
         _, said = run("explain", "--nobody", "--ip", "192.0.2.2")
@@ -206,7 +206,7 @@ class TestExplainTrouble:
         state = tmp_path / "state"
         settings = AgentSettings(redis_url=redis_url, state_dir=state)
         with blocking.Agent(settings=settings) as agent:
-            agent.check("acme")
+            agent.admit_request("acme")
             until(lambda: state.exists() and any(state.iterdir()))
         environment.setenv("FUSEBOARD_REDIS_URL", "redis://127.0.0.1:1/0")
         _, said = run("explain", "--tenant", "acme")

@@ -100,9 +100,9 @@ class TestLimits:
         assert 4_990_000 < said["left"] <= 4_999_800
 
     async def test_a_budget_warns_and_is_spent(self, page: dict[str, Any]):
-        await page["agent"].check("acme", costs={"micro_usd": 4_000_000})
+        await page["agent"].admit_request("acme", costs={"micro_usd": 4_000_000})
         assert (await page["budget_left"]("acme"))["warning"]
-        await page["agent"].check("acme", costs={"micro_usd": 999_999})
+        await page["agent"].admit_request("acme", costs={"micro_usd": 999_999})
         assert (await page["budget_left"]("acme"))["refused"] is Reason.BUDGET_SPENT
 
     async def test_users_and_addresses_are_counted_together(self, page: dict[str, Any]):

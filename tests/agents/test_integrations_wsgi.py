@@ -98,9 +98,9 @@ def test_without_a_tenant_the_address_decides_or_nothing(agent: blocking.Agent):
 def test_what_a_request_held_is_free_when_its_body_is_closed(agent: blocking.Agent):
     app = FuseboardMiddleware(hello, agent, tenant_of)
     answer = Answer(app, "slots")
-    assert not agent.check("slots").allowed
+    assert not agent.admit_request("slots").allowed
     answer.read()
-    held = agent.check("slots", wait_s=5)
+    held = agent.admit_request("slots", wait_s=5)
     assert held.allowed
     agent.finish(held)
 
@@ -183,7 +183,7 @@ def test_a_session_of_requests_is_guarded(agent: blocking.Agent, vendor: str):
 
 
 def free(agent: blocking.Agent) -> bool:
-    decision = agent.check("slots")
+    decision = agent.admit_request("slots")
     if decision.allowed:
         agent.finish(decision)
     return decision.allowed

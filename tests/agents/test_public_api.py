@@ -73,7 +73,7 @@ class TestRequests:
         for error in (None, LookupError, asyncio.CancelledError, None):
             try:
                 async with agent.request("slots", wait_s=5):
-                    assert (await agent.check("slots")).reason is Reason.CONCURRENCY
+                    assert (await agent.admit_request("slots")).reason is Reason.CONCURRENCY
                     if error is not None:
                         raise error
             except (LookupError, asyncio.CancelledError):
@@ -100,27 +100,29 @@ class TestRequests:
         assert await place({"tenant": "other", "items": 1}) == "placed"
 
     async def test_users_of_one_tenant_are_counted_apart(self, agent: Agent):
-        decisions = [await agent.check("users", subject=Subject(user=user)) for user in ("ada", "bob", "ada")]
+        decisions = [
+            await agent.admit_request("users", subject=Subject(user=user)) for user in ("ada", "bob", "ada")
+        ]
         assert [decision.allowed for decision in decisions] == [True, True, False]
         assert decisions[2].rule == "per-user"
 
     async def test_a_caller_without_a_tenant_is_decided_by_its_address(self, agent: Agent):
         ip = Subject(ip="192.0.2.1")
-        decisions = [await agent.check(None, subject=ip) for _ in range(3)]
+        decisions = [await agent.admit_request(None, subject=ip) for _ in range(3)]
         assert [decision.allowed for decision in decisions] == [True, True, False]
         assert (decisions[2].rule, decisions[2].tenant) == ("per-ip", "")
-        assert (await agent.check(None, subject=Subject(ip="192.0.2.2"))).allowed
+        assert (await agent.admit_request(None, subject=Subject(ip="192.0.2.2"))).allowed
 
     @pytest.mark.parametrize("ip", ["x" * 300, "a\nb", "\ud800"])
     async def test_an_impossible_address_neither_fails_nor_escapes_the_limit(self, agent: Agent, ip: str):
-        decisions = [await agent.check(None, subject=Subject(ip=ip)) for _ in range(3)]
+        decisions = [await agent.admit_request(None, subject=Subject(ip=ip)) for _ in range(3)]
         assert [decision.allowed for decision in decisions] == [True, True, False]
         assert agent.defects == 0
 
     async def test_waiting_is_bounded_and_a_refusal_that_outlasts_it_comes_at_once(self, agent: Agent):
-        await agent.check("acme", 3)
+        await agent.admit_request("acme", 3)
         started = asyncio.get_running_loop().time()
-        assert not (await agent.check("acme", wait_s=1)).allowed
+        assert not (await agent.admit_request("acme", wait_s=1)).allowed
         assert asyncio.get_running_loop().time() - started < 1
 
 
@@ -142,17 +144,17 @@ class TestCosts:
         await eventually(settled)
 
     async def test_a_budget_warns_and_then_refuses_with_its_own_word(self, agent: Agent):
-        warned = await agent.check("budget", costs={"micro_usd": 450})
+        warned = await agent.admit_request("budget", costs={"micro_usd": 450})
         assert warned.limits[0].warning
-        refused = await agent.check("budget", costs={"micro_usd": 100})
+        refused = await agent.admit_request("budget", costs={"micro_usd": 100})
         assert refused.reason is Reason.BUDGET_SPENT
         assert "limit 'spend' (fixed_window, 500 micro_usd per 1 d, 50 left)" in refused.explain()
 
     async def test_a_request_that_was_not_served_spent_nothing(self, agent: Agent):
-        agent.give_back(await agent.check("acme", 3))
+        agent.give_back(await agent.admit_request("acme", 3))
 
         async def again() -> bool:
-            return (await agent.check("acme", 3)).allowed
+            return (await agent.admit_request("acme", 3)).allowed
 
         await eventually(again)
 
@@ -222,7 +224,7 @@ class TestWrongUse:
     @pytest.mark.parametrize("cost", [0, -1, 1.5, float("nan"), "2", None, True])
     async def test_a_cost_that_is_no_whole_number_of_at_least_one(self, agent: Agent, cost: Any):
         with pytest.raises(Misconfigured, match="whole number of at least 1"):
-            await agent.check("acme", cost)
+            await agent.admit_request("acme", cost)
         with pytest.raises(Misconfigured, match="whole number of at least 1"):
             await agent.admit_call("payments", cost=cost)
 
@@ -241,18 +243,18 @@ class TestWrongUse:
     )
     async def test_costs_that_cannot_be(self, agent: Agent, costs: Any, rule: str):
         with pytest.raises(Misconfigured, match=rule):
-            await agent.check("acme", costs=costs)
+            await agent.admit_request("acme", costs=costs)
         with pytest.raises(Misconfigured, match=rule):
             await agent.admit_call("llm", costs=costs)
 
     async def test_a_cost_no_limit_can_ever_admit_is_refused_without_a_time_to_come_back(self, agent: Agent):
-        decision = await agent.check("acme", 4)
+        decision = await agent.admit_request("acme", 4)
         assert (decision.allowed, decision.retry_after_ms) == (False, 0)
 
     @pytest.mark.parametrize("wait_s", [-1, float("nan"), float("inf"), 3601, "1", True, None])
     async def test_a_wait_without_a_bound(self, agent: Agent, wait_s: Any):
         with pytest.raises(Misconfigured, match="wait_s must be"):
-            await agent.check("acme", wait_s=wait_s)
+            await agent.admit_request("acme", wait_s=wait_s)
 
     @pytest.mark.parametrize("name", ["", "a b", "new\nline", "x" * 65, 7, None, ".", "\x00"])
     async def test_a_dependency_that_no_rule_can_name(self, agent: Agent, name: Any):
@@ -263,12 +265,12 @@ class TestWrongUse:
 
     async def test_a_caller_of_whom_nothing_is_known(self, agent: Agent):
         with pytest.raises(Misconfigured, match="give a subject"):
-            await agent.check(None)
+            await agent.admit_request(None)
         with pytest.raises(Misconfigured, match=r"fuseboard\.Subject"):
-            await agent.check(None, subject="192.0.2.1")
+            await agent.admit_request(None, subject="192.0.2.1")
         wrong: Any = 7
         with pytest.raises(Misconfigured, match="by text"):
-            await agent.check("acme", subject=Subject(user=wrong))
+            await agent.admit_request("acme", subject=Subject(user=wrong))
 
     @pytest.mark.parametrize("actual", [-1, 1.5, float("nan"), None, True])
     async def test_an_actual_cost_that_cannot_be(self, agent: Agent, actual: Any):
@@ -286,13 +288,13 @@ class TestWrongUse:
 
 async def test_cancelled_callers_give_back_what_they_took(agent: Agent):
     for _ in range(20):
-        task = asyncio.create_task(agent.check("acme", 3))
+        task = asyncio.create_task(agent.admit_request("acme", 3))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     async def whole() -> bool:
-        return (await agent.check("acme", 3)).allowed
+        return (await agent.admit_request("acme", 3)).allowed
 
     await eventually(whole)
 

@@ -17,7 +17,9 @@ from fuseboard.integrations.httpx import BlockingGuardedTransport, GuardedTransp
 
 
 async def asynchronous(agent: Agent, app: App) -> None:
-    decision = await agent.check("acme", 2, costs={"tokens": 500}, subject=Subject(user="ada"), wait_s=0.5)
+    decision = await agent.admit_request(
+        "acme", 2, costs={"tokens": 500}, subject=Subject(user="ada"), wait_s=0.5
+    )
     assert_type(decision, Decision)
     assert_type(decision.limits, tuple[LimitStatus, ...])
     async with agent.request("acme") as allowed:
@@ -45,9 +47,9 @@ async def asynchronous(agent: Agent, app: App) -> None:
     await charge("5", currency="EUR")  # type: ignore[arg-type]
     await charge(5)  # type: ignore[call-arg]
 
-    await agent.check(7)  # type: ignore[arg-type]
-    await agent.check("acme", 1.5)  # type: ignore[arg-type]
-    await agent.check("acme", subject="ada")  # type: ignore[arg-type]
+    await agent.admit_request(7)  # type: ignore[arg-type]
+    await agent.admit_request("acme", 1.5)  # type: ignore[arg-type]
+    await agent.admit_request("acme", subject="ada")  # type: ignore[arg-type]
 
     def tenant_of(scope: Scope) -> str | None:
         return str(scope["path"])
@@ -60,7 +62,7 @@ async def asynchronous(agent: Agent, app: App) -> None:
 def in_threads() -> None:
     agent = fuseboard.blocking.from_env()
     assert_type(agent, blocking.Agent)
-    assert_type(agent.check("acme", 2, costs={"tokens": 500}, wait_s=1), Decision)
+    assert_type(agent.admit_request("acme", 2, costs={"tokens": 500}, wait_s=1), Decision)
     with agent.request("acme") as allowed:
         assert_type(allowed, Decision)
     with agent.call("payments-api", wait_s=1) as permit:

@@ -154,7 +154,7 @@ async def test_what_a_request_held_is_free_when_it_has_ended(
     guarded: blocking.Agent, client: Client | AsyncClient, address: str
 ):
     assert (await get(client, address, "slots")).status_code in (200, 404, 500)
-    assert (await guarded.acheck("slots", wait_s=5)).allowed
+    assert (await guarded.aadmit_request("slots", wait_s=5)).allowed
 
 
 async def test_a_streamed_answer_holds_it_until_its_end(
@@ -163,9 +163,9 @@ async def test_a_streamed_answer_holds_it_until_its_end(
     address = "/async-streaming" if isinstance(client, AsyncClient) else "/streaming"
     response = await get(client, address, "slots")
     assert response.streaming
-    assert not (await guarded.acheck("slots")).allowed
+    assert not (await guarded.aadmit_request("slots")).allowed
     await asyncio.to_thread(response.close)
-    assert (await guarded.acheck("slots", wait_s=5)).allowed
+    assert (await guarded.aadmit_request("slots", wait_s=5)).allowed
 
 
 async def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(

@@ -131,7 +131,7 @@ class Pod:
         kind, _, name = target.partition(":")
         vendor_s = 0.0
         if kind == "t":
-            decision = await self.agent.check(name)
+            decision = await self.agent.admit_request(name)
         else:
             try:
                 permit = await self.agent.admit_call(name)

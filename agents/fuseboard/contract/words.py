@@ -9,6 +9,9 @@ from msgspec import Meta
 #: The largest whole number that Lua, JSON and Postgres all keep exactly.
 MAX_LIMIT = 1_000_000_000
 
+#: The environment that everything belongs to where none is named.
+DEFAULT_ENVIRONMENT = "production"
+
 SLUG_PATTERN = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
 
 #: Names of tiers, quotas, dependencies, servers, environments: 1 to 64 characters. In Python ``$``

@@ -115,7 +115,7 @@ class FuseboardMiddleware:
         cost = self._cost(scope) if self._cost is not None else 1
         costs = self._costs(scope) if self._costs is not None else None
         try:
-            return await self._agent.check(tenant, cost, costs=costs, subject=subject or NOBODY)
+            return await self._agent.admit_request(tenant, cost, costs=costs, subject=subject or NOBODY)
         except Misconfigured:
             # Not started, or a cost that cannot be. Refusing everybody would be worse than no limit.
             self.failed_open += 1

@@ -90,7 +90,7 @@ class FuseboardMiddleware:
         decision: Decision | None = None
         if question is not None:
             try:
-                decision = self._agent.check(**question)
+                decision = self._agent.admit_request(**question)
             except Misconfigured:
                 self._note_failure()
         if decision is not None and not decision.allowed:
@@ -108,7 +108,7 @@ class FuseboardMiddleware:
         decision: Decision | None = None
         if question is not None:
             try:
-                decision = await self._agent.acheck(**question)
+                decision = await self._agent.aadmit_request(**question)
             except Misconfigured:
                 self._note_failure()
         if decision is not None and not decision.allowed:

@@ -77,7 +77,7 @@ def limited(
         if whose is None and (who is None or who == NOBODY):
             yield None
             return
-        decision = await agent.check(whose, calls, costs=estimates, subject=who or NOBODY)
+        decision = await agent.admit_request(whose, calls, costs=estimates, subject=who or NOBODY)
         if not decision.allowed:
             raise LimitReached(decision)
         for name, value in limit_headers(decision, legacy=legacy_headers):

@@ -83,7 +83,7 @@ class FuseboardMiddleware:
         cost = self._cost(environ) if self._cost is not None else 1
         costs = self._costs(environ) if self._costs is not None else None
         try:
-            return self._agent.check(tenant, cost, costs=costs, subject=subject or NOBODY)
+            return self._agent.admit_request(tenant, cost, costs=costs, subject=subject or NOBODY)
         except Misconfigured:
             # A cost that cannot be. Refusing everybody would be worse than no limit.
             self.failed_open += 1

@@ -31,7 +31,7 @@ class Blocks(Decorators):
     ) -> AsyncIterator[Decision]:
         """Serve one request within its limits, and ``finish`` it. Raises ``Refused``."""
         agent = cast("Agent", self)
-        decision = await agent.check(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        decision = await agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
         if not decision.allowed:
             raise Refused(decision)
         try:

@@ -14,6 +14,7 @@ from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
 from fuseboard.surface.arguments import check_wait
 from fuseboard.surface.decorators import Decorators, Neutral
+from fuseboard.surface.renamed import warn_renamed
 
 if TYPE_CHECKING:
     from fuseboard.agent import Agent
@@ -36,6 +37,26 @@ class FromThreads(Decorators):
 
     # Requests that enter a service
 
+    def admit_request(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Decision:
+        """As ``fuseboard.Agent.admit_request``."""
+        check_wait(wait_s)
+        agent = self._agent_now()
+        decision = self._ask(
+            agent,
+            lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
+            undo=agent.give_back,
+            timeout_s=LATE_S + wait_s,
+        )
+        return decision or agent.allow_unasked(tenant=tenant or "")
+
     def check(
         self,
         tenant: str | None,
@@ -45,16 +66,9 @@ class FromThreads(Decorators):
         subject: Subject = NOBODY,
         wait_s: float = 0.0,
     ) -> Decision:
-        """As ``fuseboard.Agent.check``."""
-        check_wait(wait_s)
-        agent = self._agent_now()
-        decision = self._ask(
-            agent,
-            lambda: agent.check(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
-            undo=agent.give_back,
-            timeout_s=LATE_S + wait_s,
-        )
-        return decision or agent.allow_unasked(tenant=tenant or "")
+        """Deprecated: the name of ``admit_request`` in release 0.1."""
+        warn_renamed("blocking.Agent.check", "blocking.Agent.admit_request")
+        return self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
 
     @contextmanager
     def request(
@@ -67,7 +81,7 @@ class FromThreads(Decorators):
         wait_s: float = 0.0,
     ) -> Iterator[Decision]:
         """As ``fuseboard.Agent.request``. Raises ``Refused``."""
-        decision = self.check(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        decision = self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
         if not decision.allowed:
             raise Refused(decision)
         try:

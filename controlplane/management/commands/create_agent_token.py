@@ -10,6 +10,7 @@ from django.utils import timezone
 from controlplane.accounts.tokens import create_agent_token
 from controlplane.audit.actor import Actor
 from controlplane.errors import EditError
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
 class Command(BaseCommand):
@@ -17,7 +18,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="what it is for; shown in the list of tokens")
-        parser.add_argument("--environment", default="production")
+        parser.add_argument("--environment", default=DEFAULT_ENVIRONMENT)
         parser.add_argument("--days", type=int, default=90, help="valid for this long (default: 90)")
         parser.add_argument("--reason", default="Made by the command line.")
 

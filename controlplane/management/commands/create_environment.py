@@ -6,13 +6,14 @@ from controlplane.audit.actor import Actor
 from controlplane.errors import EditError
 from controlplane.policies.edits import create_environment
 from controlplane.policies.plans import copy_configuration
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
 class Command(BaseCommand):
     help = "Creates an environment with the usual tiers; does nothing when there is one already."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("environment", nargs="?", default="production")
+        parser.add_argument("environment", nargs="?", default=DEFAULT_ENVIRONMENT)
         parser.add_argument("--like", help="copy tiers, dependencies, limits and timings of this environment")
         parser.add_argument("--tenants", action="store_true", help="with --like: its tenants as well")
 

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from controlplane.audit.actor import Actor
 from controlplane.errors import EditConflict, EditError
 from controlplane.policies.plans import PlanErrors, apply_plan, difference, read_plan
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
 class Command(BaseCommand):
@@ -20,7 +21,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path)
-        parser.add_argument("--environment", default="production")
+        parser.add_argument("--environment", default=DEFAULT_ENVIRONMENT)
         parser.add_argument("--apply", action="store_true", help="without it, nothing is changed")
         parser.add_argument("--prune", action="store_true", help="remove what its sections do not name")
         parser.add_argument("--reason", default="Imported by the command line.")

@@ -4,6 +4,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from controlplane.audit.actor import Actor
 from controlplane.publishing.restores import raise_epoch
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
 class Command(BaseCommand):
@@ -13,7 +14,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("environment", nargs="?", default="production")
+        parser.add_argument("environment", nargs="?", default=DEFAULT_ENVIRONMENT)
         parser.add_argument("--reason", required=True)
 
     def handle(self, *args: Any, **options: Any) -> None:

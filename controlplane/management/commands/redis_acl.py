@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from controlplane import env
 from controlplane.redis_acl import acl_file
-from fuseboard.contract.words import is_slug
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 
 
 class Command(BaseCommand):
@@ -25,12 +25,12 @@ class Command(BaseCommand):
             "--environment",
             action="append",
             default=[],
-            help="may be given more than once (default: production)",
+            help=f"may be given more than once (default: {DEFAULT_ENVIRONMENT})",
         )
         parser.add_argument("--to", type=Path, metavar="FILE", help="write there, whole or not at all")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        environments = options["environment"] or ["production"]
+        environments = options["environment"] or [DEFAULT_ENVIRONMENT]
         if bad := [name for name in environments if not is_slug(name)]:
             raise CommandError(f"{bad[0]} is no name of an environment.")
         agent = env.text("FUSEBOARD_ACL_AGENT_PASSWORD")

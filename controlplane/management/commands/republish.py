@@ -9,13 +9,14 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.publishing.publish import PublishError, republish
 from controlplane.publishing.restores import raise_epoch
 from controlplane.redis.scripts import PATIENT_S
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
 class Command(BaseCommand):
     help = "Writes the whole configuration and every hold to Redis once more; --new-epoch after a restore."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("environment", nargs="?", default="production")
+        parser.add_argument("environment", nargs="?", default=DEFAULT_ENVIRONMENT)
         parser.add_argument(
             "--new-epoch",
             action="store_true",

@@ -9,7 +9,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from fuseboard.cli.ctl.exits import Exit, Failed
-from fuseboard.contract.words import is_slug
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -19,13 +19,13 @@ class CtlSettings:
     #: Up to and with ``/api/v1``.
     api_url: str
     token: str = field(repr=False)
-    environment: str = "production"
+    environment: str = DEFAULT_ENVIRONMENT
 
     @classmethod
     def from_env(cls, *, environment: str = "", environ: Mapping[str, str] | None = None) -> Self:
         """Raises ``Failed``, naming the variable and never its value."""
         variables = os.environ if environ is None else environ
-        chosen = environment or variables.get("FUSEBOARD_ENVIRONMENT", "").strip() or "production"
+        chosen = environment or variables.get("FUSEBOARD_ENVIRONMENT", "").strip() or DEFAULT_ENVIRONMENT
         if not is_slug(chosen):
             raise Failed(Exit.USAGE, "the environment must be 1 to 64 letters, digits, '.', '_' or '-'")
         return cls(api_url=_url(variables), token=_token(variables), environment=chosen)

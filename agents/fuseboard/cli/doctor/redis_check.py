@@ -33,7 +33,7 @@ async def check_redis(settings: AgentSettings) -> list[Finding]:
     try:
         await store.connect(2.0)
     except _FAILURES as error:
-        return [_unreachable(where, error), skip("Redis otherwise", "it cannot be reached")]
+        return [_unreachable(settings, where, error), skip("Redis otherwise", "it cannot be reached")]
     try:
         began = time.time()
         seconds, micros = _pair(await store.call("TIME"))
@@ -47,19 +47,19 @@ async def check_redis(settings: AgentSettings) -> list[Finding]:
             await _check_login(url),
         ]
     except _FAILURES as error:
-        return [_unreachable(where, error)]
+        return [_unreachable(settings, where, error)]
     finally:
         await store.close()
     configuration, tuning = await _check_configuration(settings)
     return [*findings, configuration, *await _check_scripts(settings, tuning)]
 
 
-def _unreachable(where: str, error: Exception) -> Finding:
+def _unreachable(settings: AgentSettings, where: str, error: Exception) -> Finding:
     text = str(error) or type(error).__name__
     if isinstance(error, hiredis.ReplyError) and text.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH")):
         do = "set user and password in FUSEBOARD_REDIS_URL; percent-encode whatever is no letter or digit"
     elif isinstance(error, hiredis.ReplyError) and text.startswith("NOPERM"):
-        do = _rights_to_give("production")
+        do = _rights_to_give(settings.environment)
     elif "LOADING" in text:
         do = "wait: it reads its data from disk"
     else:
