@@ -19,12 +19,12 @@ app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(
     [
-        "controlplane.publishing",
+        "controlplane.repair",
         "controlplane.breakers",
         "controlplane.audit",
-        "controlplane.policies",
+        "controlplane.editing",
         "controlplane.schedules",
-        "controlplane.approvals",
+        "controlplane.change_requests",
         "controlplane.usage",
         "controlplane.api",
     ]

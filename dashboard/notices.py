@@ -9,11 +9,12 @@ import psycopg
 import structlog
 from django.db import connections
 
+from controlplane import notify_channels
 from controlplane.accounts import logins
 
 log = structlog.get_logger(__name__)
 
-CHANNELS = ("fuseboard_fleet", "fuseboard_config")
+CHANNELS = (notify_channels.FLEET, notify_channels.CONFIG, notify_channels.LOGINS)
 _RETRY_S = 2.0
 
 
@@ -25,12 +26,12 @@ async def listen(wake: asyncio.Event, doubt: Callable[[], None]) -> None:
     while True:
         try:
             async with await psycopg.AsyncConnection.connect(**_parameters(), autocommit=True) as connection:
-                for channel in (*CHANNELS, logins.CHANNEL):
+                for channel in CHANNELS:
                     await connection.execute(f"LISTEN {channel}")
                 wake.set()
                 doubt()
                 async for notice in connection.notifies():
-                    if notice.channel == logins.CHANNEL:
+                    if notice.channel == notify_channels.LOGINS:
                         logins.forget(json.loads(notice.payload).get("logins", []))
                         doubt()
                     wake.set()

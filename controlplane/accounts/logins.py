@@ -18,14 +18,14 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils import timezone
 
+from controlplane import notify_channels
 from controlplane.accounts.models import Login, User
 from controlplane.accounts.permissions import role_of
-from controlplane.policies.edits.revise import notify
+from controlplane.postgres import notify
 
 log = structlog.get_logger(__name__)
 
 #: Says which logins ended, to every web process.
-CHANNEL = "fuseboard_logins"
 KEY = "login"
 #: Whether the login was proven by more than a password.
 STRONG = "strong"
@@ -75,7 +75,7 @@ def close_logins(user: User, *, but: str = "") -> int:
 
 def announce_change(user: User) -> None:
     """Have the sockets of somebody whose role changed looked at, within the current transaction."""
-    notify(CHANNEL, {"user": user.pk})
+    notify(notify_channels.LOGINS, {"user": user.pk})
 
 
 def forget(logins: list[str]) -> None:
@@ -127,4 +127,4 @@ def tell_postgres() -> None:
 def _announce(ids: list[str]) -> None:
     # A notice holds 8,000 bytes.
     for begin in range(0, len(ids), 100):
-        notify(CHANNEL, {"logins": ids[begin : begin + 100]})
+        notify(notify_channels.LOGINS, {"logins": ids[begin : begin + 100]})

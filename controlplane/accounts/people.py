@@ -181,3 +181,9 @@ def _note(
         after=after,
         reason=reason,
     )
+
+
+def person_of(actor: Actor) -> str:
+    """Username of the person behind an actor; empty for a program without an owner."""
+    name = actor.person or actor.name
+    return name if User.objects.filter(username=name).exists() else ""

@@ -16,16 +16,16 @@ from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from controlplane import notify_channels
 from controlplane.accounts.models import AgentToken, ApiToken, Role, TokenColumns
-from controlplane.approvals.gate import person_of
+from controlplane.accounts.people import person_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
-from controlplane.policies.edits.revise import notify
+from controlplane.postgres import notify
 from controlplane.validation import Problems
 
-CHANNEL = "fuseboard_tokens"
 LONGEST = timedelta(days=366)
 
 _TOKEN = re.compile(r"fb_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
@@ -188,4 +188,4 @@ def _note(action: str, name: str, fields: dict[str, str], reason: str, actor: Ac
         after=fields,
         reason=reason,
     )
-    notify(CHANNEL, {})
+    notify(notify_channels.TOKENS, {})

@@ -1,6 +1,6 @@
 """Where edits are checked for approval: an edit that needs one becomes a change request, not a revision.
 
-``controlplane.policies.edits.revise.revise`` asks before it commits, so no edit can bypass this. By then
+``controlplane.editing.revise.revise`` asks before it commits, so no edit can bypass this. By then
 the edit is complete inside its transaction and has passed every check. It is rolled back, and the
 request stores what it changed.
 """
@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 from prometheus_client import Counter
 
+from controlplane.accounts.people import person_of
 from controlplane.accounts.permissions import may
 from controlplane.approvals.models import PENDING, ChangeRequest, ProposedChange, RequestState, Rule
 from controlplane.audit.actor import Actor
@@ -205,13 +206,6 @@ def digest(changes: Sequence[Changed]) -> str:
     """Return a hash of the changes that does not depend on their order."""
     rows = sorted((change.kind, change.name, as_document(change)) for change in changes)
     return sha256(msgspec.json.encode([row for *_, row in rows], order="sorted")).hexdigest()
-
-
-def person_of(actor: Actor) -> str:
-    """Return the username of the person behind an actor; empty for a program without an owner."""
-    users = get_user_model()._default_manager
-    name = actor.person or actor.name
-    return name if users.filter(username=name).exists() else ""
 
 
 def pending_in(environment: str) -> int:

@@ -7,16 +7,16 @@ import redis
 import structlog
 from django.db import transaction
 
+from controlplane import notify_channels
 from controlplane.breakers.models import StreamPosition, Transition
-from controlplane.policies.edits.revise import notify
 from controlplane.policies.models import Dependency
+from controlplane.postgres import notify
 from controlplane.redis.scripts import PATIENT_S, limits
 from fuseboard.contract import keys
 from fuseboard.contract.words import BreakerState
 
 log = structlog.get_logger(__name__)
 
-CHANNEL = "fuseboard_breakers"
 #: The scripts cap the streams at about a thousand.
 AT_ONCE = 1_000
 
@@ -54,7 +54,7 @@ def collect_transitions(environment: str) -> int:
         )
         if rows:
             names = sorted({row.dependency.name for row in rows})
-            notify(CHANNEL, {"environment": environment, "dependencies": names[:50]})
+            notify(notify_channels.BREAKERS, {"environment": environment, "dependencies": names[:50]})
     return len(rows)
 
 

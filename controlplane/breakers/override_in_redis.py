@@ -24,8 +24,8 @@ from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.breakers.override_in_gateways import HandedHold
 from controlplane.breakers.script import apply
+from controlplane.editing.revise import Revision, revise
 from controlplane.errors import NotFound
-from controlplane.policies.edits.revise import Revision, revise
 from controlplane.policies.models import Dependency
 from controlplane.publishing.publish import read_head
 from controlplane.redis.scripts import limits

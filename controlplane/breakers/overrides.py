@@ -9,8 +9,8 @@ from django.utils import timezone
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.breakers.enforce import enforce_promptly
 from controlplane.breakers.models import Override
+from controlplane.editing.revise import Revision, revise
 from controlplane.errors import NotFound
-from controlplane.policies.edits.revise import Revision, revise
 from controlplane.policies.models import Dependency, Environment
 from controlplane.validation import Problems
 from fuseboard.contract.words import OverrideMode

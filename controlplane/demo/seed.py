@@ -17,8 +17,8 @@ from controlplane.accounts.tokens import create_agent_token, revoke_token
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.demo import scenario
+from controlplane.editing import edits
 from controlplane.embedded.servers import PROJECT
-from controlplane.policies import edits
 from controlplane.policies.models import Dependency
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, FailurePolicy
 

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from django.contrib.postgres.aggregates import StringAgg
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
-from controlplane.breakers.models import Override as OverrideRow
 from controlplane.errors import NotFound
 from controlplane.policies.limits import OPTIONAL, LimitColumns, QuotaColumns
 from controlplane.policies.models import (
@@ -24,6 +24,8 @@ from controlplane.policies.models import (
 )
 from fuseboard.contract import policy as contract
 from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy, OverrideMode, Period
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def limit_of(row: LimitColumns) -> contract.Limit:
@@ -79,10 +81,7 @@ def _dependencies(environment: Environment) -> Iterable[contract.Dependency]:
     limits = _by_owner(
         VendorLimit.objects.filter(dependency__environment=environment).order_by("name"), "dependency_id"
     )
-    overrides = {
-        row.dependency_id: override_of(row)
-        for row in OverrideRow.objects.filter(dependency__environment=environment, ended_at__isnull=True)
-    }
+    overrides = dict(_overrides(environment))
     for row in Dependency.objects.filter(environment=environment).order_by("name"):
         yield contract.Dependency(
             name=row.name,
@@ -94,14 +93,26 @@ def _dependencies(environment: Environment) -> Iterable[contract.Dependency]:
         )
 
 
-def override_of(row: OverrideRow) -> contract.Override:
-    return contract.Override(
-        mode=OverrideMode(row.mode),
-        revision=row.revision,
-        expires_at_us=row.expires_at_us,
-        reason=row.reason,
-        actor=row.actor,
+def _overrides(environment: Environment) -> Iterable[tuple[int, contract.Override]]:
+    """Read through the dependency, for ``controlplane.breakers`` stands above this package."""
+    columns = (
+        "pk",
+        *(f"overrides__{name}" for name in ("mode", "revision", "expires_at", "reason", "actor")),
     )
+    current = Dependency.objects.filter(
+        environment=environment, overrides__isnull=False, overrides__ended_at__isnull=True
+    )
+    for dependency, mode, revision, expires_at, reason, actor in current.values_list(*columns):
+        yield (
+            dependency,
+            contract.Override(
+                mode=OverrideMode(mode),
+                revision=revision,
+                expires_at_us=(expires_at - _EPOCH) // timedelta(microseconds=1),
+                reason=reason,
+                actor=actor,
+            ),
+        )
 
 
 def tenant_records(

@@ -37,7 +37,7 @@ class Draft(models.Model):
     of = models.IntegerField(default=0)
     #: Line, place, message.
     errors = models.JSONField(default=list)
-    #: Of ``controlplane.policies.plans.Difference``; the first things only.
+    #: Of ``controlplane.editing.plans.Difference``; the first things only.
     difference = models.JSONField(null=True)
     #: The configuration it was compared with.
     compared_with = models.BigIntegerField(null=True)

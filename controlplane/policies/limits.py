@@ -161,6 +161,14 @@ OPTIONAL: dict[str, Any] = {
     "reserved_percent": -1,
 }
 
+#: What a vendor limit has where nothing else is given.
+VENDOR_DEFAULTS: dict[str, Any] = {
+    "algorithm": Algorithm.SLIDING_WINDOW,
+    "failure_policy": FailurePolicy.RESERVED,
+    "shadow": False,
+}
+
+
 #: Of a limit that follows nothing.
 ALONE: dict[str, Any] = {"template": "", "own": []}
 

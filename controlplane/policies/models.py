@@ -1,4 +1,4 @@
-"""What an environment's configuration is made of; changed only through ``controlplane.policies.edits``."""
+"""What an environment's configuration is made of; changed only through ``controlplane.editing.edits``."""
 
 from django.core.exceptions import ValidationError
 from django.db import models

@@ -15,10 +15,10 @@ from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import record
+from controlplane.editing.edits.expiry import expire_quotas
+from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import EditError
-from controlplane.policies.edits.expiry import expire_quotas
 from controlplane.policies.models import TenantQuota
-from controlplane.policies.plans import apply_plan, plan_from_document
 from controlplane.schedules.models import Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)

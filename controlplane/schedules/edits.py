@@ -11,9 +11,9 @@ from controlplane.approvals import gate
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, record
+from controlplane.editing.plans import difference, plan_from_document
+from controlplane.editing.plans.difference import summary
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.policies.plans import difference, plan_from_document
-from controlplane.policies.plans.difference import summary
 from controlplane.schedules.models import Schedule, ScheduleState
 from controlplane.validation import Problems
 

@@ -16,7 +16,7 @@ class Schedule(models.Model):
 
     environment = models.CharField(max_length=64)
     due_at = models.DateTimeField()
-    #: What it changes, in the form of a plan: see ``controlplane.policies.plans``.
+    #: What it changes, in the form of a plan: see ``controlplane.editing.plans``.
     document = models.JSONField()
     #: The same in one line.
     title = models.CharField(max_length=200)

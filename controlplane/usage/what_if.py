@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from django.utils import timezone
 
+from controlplane.editing.plans import Plan
+from controlplane.editing.plans.resolving import resolve
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.plans import Plan
-from controlplane.policies.plans.resolving import resolve
 from controlplane.policies.state import State, names_of, read_state, tenants_following
 from controlplane.usage.replay import STEP_S, Outcome, counts_requests, counts_some, replay
 from controlplane.usage.rollups import (

@@ -9,9 +9,9 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require
+from controlplane.editing import edits
+from controlplane.editing.edits import TenantChange, TenantFilter
 from controlplane.errors import EditConflict, InvalidEdit
-from controlplane.policies import edits
-from controlplane.policies.edits import TenantChange, TenantFilter
 from controlplane.policies.models import Tier, TierQuota
 from dashboard.forms import whole
 from dashboard.hub import hub

@@ -10,9 +10,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
-from controlplane.approvals import change_requests, conflicts, gate, rules
+from controlplane.approvals import gate, rules
 from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest
-from controlplane.approvals.rebase import rebase
+from controlplane.change_requests import conflicts, decide
+from controlplane.change_requests.rebase import rebase
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.fields import limit_fields
 from controlplane.policies.models import Tenant, TierQuota
@@ -86,20 +87,20 @@ def _act(request: HttpRequest, number: int, act: str) -> HttpResponse:
     try:
         if act == "approve":
             seen = int(version) if version.isascii() and version.isdigit() and len(version) < 10 else 0
-            change_requests.approve(expected_version=seen, note=typed.get("reason", ""), **given)
+            decide.approve(expected_version=seen, note=typed.get("reason", ""), **given)
         elif act == "rebase":
             rebase(**given)
         elif act == "apply":
-            row = change_requests.apply(**given)
+            row = decide.apply(**given)
             return _applied(request, row)
         else:
-            end = change_requests.reject if act == "reject" else change_requests.withdraw
+            end = decide.reject if act == "reject" else decide.withdraw
             end(reason=typed.get("reason", ""), **given)
     except NotFound:
         return _page(request, number)
     except InvalidEdit as error:
         return _page(request, number, errors=error.errors, status=422)
-    except change_requests.NotYours as error:
+    except decide.NotYours as error:
         return _page(request, number, errors={"": [str(error)]}, status=403)
     except EditConflict as conflict:
         return _page(request, number, conflict=conflict, status=409)

@@ -10,10 +10,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require
+from controlplane.editing.plans import MAX_BYTES, MAX_ROWS, drafting, export_csv, export_plan
+from controlplane.editing.plans.difference import summary
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Draft
-from controlplane.policies.plans import MAX_BYTES, MAX_ROWS, drafting, export_csv, export_plan
-from controlplane.policies.plans.difference import summary
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found

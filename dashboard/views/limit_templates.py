@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.editing import edits
+from controlplane.editing.edits.limit_templates import changed_followers, template_plan
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies import edits
-from controlplane.policies.edits.limit_templates import changed_followers, template_plan
 from controlplane.policies.following import Followers, count_followers, followers
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.usage.what_if import what_if

@@ -8,9 +8,9 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET, require_POST
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.editing.plans import plan_from_document
 from controlplane.errors import InvalidEdit
 from controlplane.policies.effective import effective
-from controlplane.policies.plans import plan_from_document
 from controlplane.usage.what_if import WhatIf, what_if
 from dashboard.views.page import context_of
 

@@ -11,13 +11,13 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
 from controlplane.approvals.models import ChangeRequest
+from controlplane.editing import edits
+from controlplane.editing.edits.rollback import changes_back
+from controlplane.editing.plans.difference import Difference, summary
 from controlplane.errors import EditConflict, InvalidEdit
-from controlplane.policies import edits
-from controlplane.policies.edits.rollback import changes_back
 from controlplane.policies.fields import Fields, different
 from controlplane.policies.history import first_recorded
 from controlplane.policies.models import Environment, Revision
-from controlplane.policies.plans.difference import Difference, summary
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found

@@ -10,9 +10,9 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import TenantQuota
-from controlplane.policies.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
 from dashboard.hub import hub

@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.editing import edits
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.fleet.live import TenantFigures
-from controlplane.policies import edits
 from controlplane.policies.models import Environment, Template, Tenant, TenantQuota, Tier
 from controlplane.policies.searching import first_tenants, search_tenants
 from controlplane.schedules.edits import schedule_change

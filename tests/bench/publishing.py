@@ -54,9 +54,9 @@ def size_of(store):
 
 
 def measure_publishing(bars):
-    from controlplane.publishing.digests import reconcile_tenants
     from controlplane.publishing.publish import publish_head
     from controlplane.redis.scripts import PATIENT_S, limits
+    from controlplane.repair.tenant_digests import reconcile_tenants
 
     store = limits(deadline_s=PATIENT_S)
     ours, naive = [], []
@@ -107,7 +107,7 @@ def measure_pages(bars, keys):
 
 def measure_edits(bars, keys):
     """From the call of the edit function until a subscriber of Redis hears of its revision."""
-    from controlplane.policies import edits
+    from controlplane.editing import edits
     from controlplane.redis.scripts import limits
     from fuseboard.contract import keys as names
     from fuseboard.contract.sync import decode_nudge
@@ -144,7 +144,7 @@ def measure_edits(bars, keys):
 
 
 def main():
-    from controlplane.policies import edits
+    from controlplane.editing import edits
     from controlplane.policies.models import Tier
 
     keys = add_tenants(TENANTS)

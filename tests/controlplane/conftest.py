@@ -25,7 +25,7 @@ def hour() -> datetime:
 @pytest.fixture
 def production(transactional_db: Any, limits: redis.Redis) -> str:
     """An environment with the usual tiers, a tenant and a dependency, published."""
-    from controlplane.policies import edits
+    from controlplane.editing import edits
 
     edits.create_environment(environment="production", reason="for a test", actor=ALICE)
     edits.create_tenant(environment="production", tenant="acme", tier="pro", reason="for a test", actor=ALICE)

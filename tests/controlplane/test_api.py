@@ -8,7 +8,7 @@ from django.utils import timezone
 from controlplane.accounts import tokens
 from controlplane.accounts.models import ApiToken, User
 from controlplane.audit.models import Entry
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
 from tests.controlplane.calling import API, problem
 

@@ -252,7 +252,7 @@ def test_an_edit_that_was_made_is_answered_whatever_publishing_does(
     def fail(*_: Any) -> None:
         raise RuntimeError("something nobody thought of")
 
-    monkeypatch.setattr("controlplane.policies.edits.revise.publish_promptly", fail)
+    monkeypatch.setattr("controlplane.editing.revise.publish_promptly", fail)
     monkeypatch.setattr("controlplane.breakers.overrides.enforce_promptly", fail)
     admin("POST", "breakers/openai/hold", {"mode": "forced_open", "expires_in_s": 60, **WHY})
     assert admin("GET", "overrides?in_force=true").json()[0]["mode"] == "forced_open"

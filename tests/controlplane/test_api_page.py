@@ -13,7 +13,7 @@ import pytest
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
 from fuseboard.cli.ctl.exits import Exit
 from tests.controlplane.calling import token_of

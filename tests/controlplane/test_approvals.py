@@ -12,16 +12,17 @@ from prometheus_client import REGISTRY
 
 from controlplane import metrics  # noqa: F401 - registers what it collects
 from controlplane.accounts.models import User
-from controlplane.approvals import change_requests, rebase, rules
+from controlplane.approvals import rules
 from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import Approval, ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.breakers.overrides import end_override, expire_overrides, hold_breaker, reset_breaker
+from controlplane.change_requests import decide, rebase
+from controlplane.editing import edits, plans
+from controlplane.editing.edits import TenantChange, TenantFilter
+from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.errors import EditConflict, InvalidEdit
-from controlplane.policies import edits, plans
-from controlplane.policies.edits import TenantChange, TenantFilter
-from controlplane.policies.edits.expiry import expire_quotas
 from controlplane.policies.models import Environment, Revision, TenantQuota
 from controlplane.policies.state import read_state
 from controlplane.schedules.due import run_due
@@ -72,13 +73,13 @@ def quota(limit: int = 250, *, actor: Actor = ALICE, **more: Any) -> ChangeReque
 
 
 def approve(row: ChangeRequest, actor: Actor = BOB, version: int | None = None) -> ChangeRequest:
-    return change_requests.approve(
+    return decide.approve(
         environment="production", request=row.pk, expected_version=version or row.version, actor=actor
     )
 
 
 def apply(row: ChangeRequest, actor: Actor = ALICE) -> ChangeRequest:
-    return change_requests.apply(environment="production", request=row.pk, actor=actor)
+    return decide.apply(environment="production", request=row.pk, actor=actor)
 
 
 BY_VERSION: dict[str, Any] = {"expected_version": None}
@@ -188,25 +189,25 @@ def test_hands_on_breakers_and_ends_of_quotas_never_wait(guarded: str, hour: Any
 
 def test_nobody_approves_what_they_made_or_changed(guarded: str) -> None:
     row = quota()
-    with pytest.raises(change_requests.NotYours):
+    with pytest.raises(decide.NotYours):
         approve(row, ALICE)
-    with pytest.raises(change_requests.NotYours):
-        change_requests.reject(request=row.pk, actor=ALICE, **WHY)
+    with pytest.raises(decide.NotYours):
+        decide.reject(request=row.pk, actor=ALICE, **WHY)
     # By a token of theirs, whatever its role.
-    with pytest.raises(change_requests.NotYours):
+    with pytest.raises(decide.NotYours):
         approve(row, Actor(name="token ci", role="admin", origin="api", person="alice"))
-    with pytest.raises(change_requests.NotYours, match="belongs to nobody"):
+    with pytest.raises(decide.NotYours, match="belongs to nobody"):
         approve(row, Actor(name="token ci", role="admin", origin="api"))
     # Another account with the same address is the same person.
     User.objects.filter(username="alice").update(email="Alice@example.com")
     User.objects.create_user("alice2", email="alice@example.com", role="operator")
-    with pytest.raises(change_requests.NotYours):
+    with pytest.raises(decide.NotYours):
         approve(row, Actor(name="alice2", role="operator", origin="form"))
     # Whoever lost the role, or was switched off.
     User.objects.filter(username="carol").update(role="viewer")
     User.objects.filter(username="bob").update(is_active=False)
     for actor in (CAROL, BOB):
-        with pytest.raises(change_requests.NotYours):
+        with pytest.raises(decide.NotYours):
             approve(row, actor)
     assert not Approval.objects.exists()
 
@@ -241,7 +242,7 @@ def test_a_change_of_the_request_takes_its_approvals_back(guarded: str) -> None:
     assert anew.changes.get().before["quotas.requests.limit"] == 251
     with pytest.raises(EditConflict):
         approve(anew, version=1)
-    with pytest.raises(change_requests.NotYours):
+    with pytest.raises(decide.NotYours):
         approve(anew, CAROL)
     approve(anew)
     apply(anew)
@@ -355,12 +356,12 @@ def test_what_was_planned_before_approvals_waits_when_it_is_due(production: str)
 
 def test_a_request_is_rejected_withdrawn_or_expires_and_stays_so(guarded: str) -> None:
     rejected, withdrawn, expired = quota(1), quota(2), quota(3)
-    change_requests.reject(request=rejected.pk, actor=BOB, **WHY)
-    with pytest.raises(change_requests.NotYours):
-        change_requests.withdraw(request=withdrawn.pk, actor=BOB, **WHY)
-    change_requests.withdraw(request=withdrawn.pk, actor=ALICE, **WHY)
+    decide.reject(request=rejected.pk, actor=BOB, **WHY)
+    with pytest.raises(decide.NotYours):
+        decide.withdraw(request=withdrawn.pk, actor=BOB, **WHY)
+    decide.withdraw(request=withdrawn.pk, actor=ALICE, **WHY)
     ChangeRequest.objects.filter(pk=expired.pk).update(expires_at=timezone.now())
-    assert change_requests.expire_requests() == 1
+    assert decide.expire_requests() == 1
     states = ChangeRequest.objects.order_by("pk").values_list("state", flat=True)
     assert list(states) == ["rejected", "withdrawn", "expired"]
     for row in (rejected, withdrawn, expired):

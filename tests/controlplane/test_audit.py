@@ -19,7 +19,7 @@ from controlplane.audit.chain import Head, verify
 from controlplane.audit.export import export
 from controlplane.audit.models import ChainHead, Entry
 from controlplane.audit.record import record
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import Tenant
 
 ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")

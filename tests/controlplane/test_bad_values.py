@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from controlplane.audit.models import Entry
+from controlplane.editing.plans import PlanErrors, difference, read_plan
 from controlplane.policies.models import Environment, Tenant, Tier
-from controlplane.policies.plans import PlanErrors, difference, read_plan
 from tests.controlplane.calling import API, problem, send, token_of
 from tests.controlplane.gateway import beat, post, ready_gateway
 

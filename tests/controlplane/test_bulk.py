@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from controlplane.audit.models import Entry
+from controlplane.editing import edits
+from controlplane.editing.edits import TenantChange, TenantFilter
+from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies import edits
-from controlplane.policies.edits import TenantChange, TenantFilter
 from controlplane.policies.effective import effective
 from controlplane.policies.models import Environment, Tenant
-from controlplane.policies.plans import apply_plan, plan_from_document
 
 REASON = "For a test of many"
 

@@ -22,7 +22,7 @@ from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.usage.models import Demand
 from fuseboard.cli import main

@@ -13,7 +13,7 @@ from controlplane.breakers.override_in_redis import hold_open_without_postgres, 
 from controlplane.breakers.overrides import hold_breaker
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency
-from controlplane.publishing.tasks import reconcile_environment
+from controlplane.repair.tasks import reconcile_environment
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override
 from fuseboard.contract.keys import emergency

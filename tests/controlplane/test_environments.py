@@ -6,9 +6,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from controlplane.audit.models import Entry
-from controlplane.policies import edits
+from controlplane.editing import edits
+from controlplane.editing.plans import copy_configuration
 from controlplane.policies.models import Environment
-from controlplane.policies.plans import copy_configuration
 from controlplane.policies.state import read_state
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_policy

@@ -122,7 +122,7 @@ async def test_figures_are_written_every_second(gateway, listener):
 
 
 async def test_an_edit_is_answered_as_soon_as_it_is_committed(gateway, database, alice):
-    from controlplane.policies import edits
+    from controlplane.editing import edits
 
     head = gateway.configurations["production"].head
     revision = await sync_to_async(edits.create_tenant)(

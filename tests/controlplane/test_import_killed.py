@@ -10,7 +10,7 @@ from urllib.parse import quote
 from django.db import connection
 
 from controlplane.policies.models import Change, Environment, Revision, Tenant
-from controlplane.publishing.tasks import sweep_outbox
+from controlplane.repair.tasks import sweep_outbox
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 8_000

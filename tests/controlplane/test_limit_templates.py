@@ -9,17 +9,13 @@ from test_publishing import head as published
 from test_publishing import record
 
 from controlplane.audit.models import Entry
-from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies import edits
-from controlplane.policies.edits.expiry import expire_quotas
-from controlplane.policies.edits.limit_templates import (
+from controlplane.editing import edits
+from controlplane.editing.edits.expiry import expire_quotas
+from controlplane.editing.edits.limit_templates import (
     changed_followers,
     template_plan,
 )
-from controlplane.policies.effective import effective
-from controlplane.policies.following import count_followers, followers
-from controlplane.policies.models import Environment, Revision, Template, TenantQuota, TierQuota
-from controlplane.policies.plans import (
+from controlplane.editing.plans import (
     PlanErrors,
     apply_plan,
     copy_configuration,
@@ -28,6 +24,10 @@ from controlplane.policies.plans import (
     export_plan,
     read_plan,
 )
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.effective import effective
+from controlplane.policies.following import count_followers, followers
+from controlplane.policies.models import Environment, Revision, Template, TenantQuota, TierQuota
 from controlplane.policies.state import read_state
 from controlplane.usage.what_if import what_if
 from fuseboard.contract.policy import decode_policy

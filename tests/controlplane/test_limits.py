@@ -6,8 +6,8 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from controlplane.audit.models import Entry
+from controlplane.editing import edits
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.policies import edits
 from controlplane.policies.document import environment_of, policy_of, tenant_records
 from controlplane.policies.models import Dependency, SubjectLimit, TierQuota, VendorLimit
 from fuseboard.contract.policy import Limit, decode_policy, encode_policy

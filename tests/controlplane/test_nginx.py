@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.nginx import MAX_OWN, export_nginx
 from tests.controlplane.calling import API
 
@@ -212,7 +212,7 @@ def test_tenants_may_be_called_anything(edit: Any) -> None:
 def test_a_great_many_limits_of_their_own_fall_back_to_the_tiers(
     edit: Any, production: str, alice: Any
 ) -> None:
-    from controlplane.policies.plans import apply_plan, plan_from_document
+    from controlplane.editing.plans import apply_plan, plan_from_document
 
     quotas = {
         f"t{n}": {"tier": "pro", "quotas": {"requests": {"limit": 5000 + n, "window_s": 60}}}

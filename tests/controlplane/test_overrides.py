@@ -14,7 +14,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import OutboxEntry
-from controlplane.publishing.tasks import reconcile_environment, sweep_outbox
+from controlplane.repair.tasks import reconcile_environment, sweep_outbox
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker, parse_override
 from fuseboard.contract.words import BreakerState, OverrideMode

@@ -5,12 +5,12 @@ import io
 
 import pytest
 
+from controlplane.editing import edits
+from controlplane.editing.edits import TenantChange, TenantFilter
+from controlplane.editing.plans import PlanErrors, apply_plan, difference, export_csv, export_plan, read_plan
 from controlplane.errors import InvalidEdit
-from controlplane.policies import edits
-from controlplane.policies.edits import TenantChange, TenantFilter
 from controlplane.policies.effective import effective
 from controlplane.policies.models import Tenant
-from controlplane.policies.plans import PlanErrors, apply_plan, difference, export_csv, export_plan, read_plan
 from controlplane.publishing.publish import publish_head
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant

@@ -11,7 +11,7 @@ from django.urls import resolve
 
 from controlplane.accounts.models import User
 from controlplane.api.api import api
-from controlplane.policies import edits
+from controlplane.editing import edits
 from dashboard.consumer import LiveConsumer
 from tests.controlplane.calling import API, problem, send, token_of
 

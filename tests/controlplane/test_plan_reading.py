@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.policies.plans import PlanErrors, plan_from_document, read_plan
-from controlplane.policies.plans.plan import MAX_BYTES
+from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
+from controlplane.editing.plans.plan import MAX_BYTES
 
 QUOTA = "tenants:\n  a:\n    tier: pro\n    quotas:\n      r: {{limit: {}, window_s: 60}}\n"
 

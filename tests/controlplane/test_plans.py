@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from controlplane.audit.models import Entry
-from controlplane.errors import EditConflict
-from controlplane.policies import edits
-from controlplane.policies.models import Environment, Revision, Tenant, TenantQuota
-from controlplane.policies.plans import (
+from controlplane.editing import edits
+from controlplane.editing.plans import (
     PlanErrors,
     apply_plan,
     difference,
@@ -18,6 +16,8 @@ from controlplane.policies.plans import (
     plan_from_document,
     read_plan,
 )
+from controlplane.errors import EditConflict
+from controlplane.policies.models import Environment, Revision, Tenant, TenantQuota
 from controlplane.policies.state import read_state
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "quotas.yaml"

@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
+from controlplane.editing import edits, revise
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies import edits
-from controlplane.policies.edits import revise
 from controlplane.policies.models import Environment, Tenant, TenantQuota
 from controlplane.publishing import publish
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import publish_head
 from controlplane.publishing.snapshot import take_snapshot
-from controlplane.publishing.tasks import reconcile_environment, sweep_outbox
+from controlplane.repair.tasks import reconcile_environment, sweep_outbox
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_policy, decode_tenant, hash_of
 
@@ -79,7 +78,7 @@ def test_a_nudge_names_the_tenants_that_changed(production: str, limits: Any, al
 def test_the_sweep_publishes_what_a_dead_process_left(
     production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.policies.edits.revise.publish_promptly", lambda environment: None)
+    monkeypatch.setattr("controlplane.editing.revise.publish_promptly", lambda environment: None)
     revision = quota(alice, 77)
     assert head(text_limits)["revision"] == str(revision - 1)
     sweep_outbox()

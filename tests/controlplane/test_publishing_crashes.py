@@ -16,31 +16,31 @@ import pytest
 from django.db import connections
 
 from controlplane.breakers.overrides import hold_breaker
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.publishing import publish
-from controlplane.publishing.digests import reconcile_tenants
 from controlplane.publishing.models import OutboxEntry
-from controlplane.publishing.tasks import reconcile_environment, sweep_outbox
+from controlplane.repair.tasks import reconcile_environment, sweep_outbox
+from controlplane.repair.tenant_digests import reconcile_tenants
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
 from fuseboard.contract.words import OverrideMode
 
 #: In the order in which an edit comes by.
 STEPS = (
-    "controlplane.policies.edits.revise.take_revision",
-    "controlplane.policies.edits.revise.record",
-    "controlplane.policies.edits.revise.store_revision",
-    "controlplane.policies.edits.revise.OutboxEntry.objects.create",
-    "controlplane.policies.edits.revise.notify",
+    "controlplane.editing.revise.take_revision",
+    "controlplane.editing.revise.record",
+    "controlplane.editing.revise.store_revision",
+    "controlplane.editing.revise.OutboxEntry.objects.create",
+    "controlplane.editing.revise.notify",
     # The transaction is committed from here on.
-    "controlplane.policies.edits.revise.publish_promptly",
+    "controlplane.editing.revise.publish_promptly",
     "controlplane.publishing.publish.read_head",
     "controlplane.publishing.publish.take_snapshot",
     "controlplane.publishing.publish.PUBLISH_CONFIG.run",
     "controlplane.publishing.publish.mark_published",
 )
-COMMITTED_FROM = STEPS.index("controlplane.policies.edits.revise.publish_promptly")
+COMMITTED_FROM = STEPS.index("controlplane.editing.revise.publish_promptly")
 
 
 def find(step: str) -> tuple[Any, str]:
@@ -167,7 +167,7 @@ def test_a_hold_killed_on_its_way_is_enforced_by_the_next_round(
 ) -> None:
     modes = cycle((OverrideMode.FORCED_OPEN, OverrideMode.METRICS_ONLY))
     for step in (
-        "controlplane.policies.edits.revise.publish_promptly",
+        "controlplane.editing.revise.publish_promptly",
         "controlplane.publishing.publish.PUBLISH_CONFIG.run",
         "controlplane.breakers.overrides.enforce_promptly",
         "controlplane.breakers.enforce.enforce",

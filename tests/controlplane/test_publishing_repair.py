@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import Environment, Tenant
-from controlplane.publishing.digests import reconcile_tenants
-from controlplane.publishing.tasks import reconcile_all_tenants
+from controlplane.repair.tasks import reconcile_all_tenants
+from controlplane.repair.tenant_digests import reconcile_tenants
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
 

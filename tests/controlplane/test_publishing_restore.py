@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.publishing.publish import PublishError, publish_head
-from controlplane.publishing.restores import note_ahead, who_is_ahead
-from controlplane.publishing.tasks import sweep_outbox
+from controlplane.repair.restores import note_ahead, who_is_ahead
+from controlplane.repair.tasks import sweep_outbox
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
 

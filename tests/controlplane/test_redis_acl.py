@@ -22,10 +22,10 @@ from controlplane.audit.actor import Actor
 from controlplane.breakers import overrides
 from controlplane.breakers import tasks as breaker_tasks
 from controlplane.breakers.models import Transition
+from controlplane.editing import edits
 from controlplane.embedded.children import free_port, spawn, stop, wait_until
 from controlplane.embedded.valkey import binary
-from controlplane.policies import edits
-from controlplane.publishing import tasks
+from controlplane.repair import tasks
 from fuseboard.contract import keys
 from fuseboard.contract.words import OverrideMode
 

@@ -8,8 +8,8 @@ from django.db.utils import ProgrammingError
 
 from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import hold_breaker
+from controlplane.editing import edits
 from controlplane.errors import EditConflict, InvalidEdit
-from controlplane.policies import edits
 from controlplane.policies.models import Dependency, Environment, Revision, Tenant, Tier
 from controlplane.policies.state import read_state
 from fuseboard.contract.words import OverrideMode

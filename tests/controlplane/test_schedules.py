@@ -7,11 +7,11 @@ import pytest
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
+from controlplane.editing import edits
+from controlplane.editing.plans import apply_plan, export_plan, plan_from_document
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.policies import edits
 from controlplane.policies.effective import effective
 from controlplane.policies.models import Environment, TenantQuota
-from controlplane.policies.plans import apply_plan, export_plan, plan_from_document
 from controlplane.schedules.due import _fail, announce, applied, failed, run_due
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule

@@ -9,12 +9,12 @@ from django.utils import timezone
 
 from controlplane.breakers.overrides import hold_breaker
 from controlplane.celery import app
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.document import environment_of, policy_of, tenant_records
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import read_head
-from controlplane.publishing.tasks import prune_outbox, reconcile, sweep_outbox
 from controlplane.redis.scripts import limits as client_of_limits
+from controlplane.repair.tasks import prune_outbox, reconcile, sweep_outbox
 from fuseboard.contract.words import OverrideMode
 
 

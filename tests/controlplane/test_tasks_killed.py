@@ -18,10 +18,10 @@ from controlplane.breakers.models import Override, StreamPosition, Transition
 from controlplane.breakers.override_in_redis import hold_open_without_postgres, reset_without_postgres
 from controlplane.breakers.overrides import hold_breaker
 from controlplane.celery import app
-from controlplane.policies import edits
+from controlplane.editing import edits
+from controlplane.editing.plans import drafting
 from controlplane.policies.drafts import Draft
 from controlplane.policies.models import Environment, Tenant, TenantQuota
-from controlplane.policies.plans import drafting
 from controlplane.publishing.models import OutboxEntry
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
@@ -30,7 +30,7 @@ from fuseboard.contract.breaker_state import parse_override
 from fuseboard.contract.words import OverrideMode
 from tests.controlplane.test_publishing_crashes import killed_at, redis_is_right, set_limit
 
-REVISION = "controlplane.policies.edits.revise"
+REVISION = "controlplane.editing.revise"
 #: The last moment before the transaction of an edit is committed, and the first after it.
 COMMIT = (f"after {REVISION}.notify", f"before {REVISION}.publish_promptly")
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
@@ -176,7 +176,7 @@ def test_the_end_of_a_quota(production: str, text_limits: Any, alice: Any, hour:
         run("publishing.sweep_outbox")
         redis_is_right(text_limits)
 
-    writing = "after controlplane.policies.edits.expiry.write_changes"
+    writing = "after controlplane.editing.edits.expiry.write_changes"
     each_killed("schedules.run_due", writing, *COMMIT, prepare=quota, check=check)
 
 
@@ -216,7 +216,7 @@ def test_an_uploaded_file(production: str, alice: Any, monkeypatch: pytest.Monke
         assert (draft.state, draft.revision, head()) == ("applied", made[1] + 1, made[1] + 1), tried
         assert Tenant.objects.filter(key__startswith=f"c-{number}-").count() == 2, tried
 
-    reading = "after controlplane.policies.plans.drafting.read_plan"
+    reading = "after controlplane.editing.plans.drafting.read_plan"
     each_killed("policies.work_drafts", reading, *COMMIT, prepare=ordered, check=check)
 
 

@@ -14,11 +14,11 @@ from controlplane.breakers.collect import collect_transitions
 from controlplane.breakers.models import Transition
 from controlplane.breakers.overrides import end_override, hold_breaker, reset_breaker
 from controlplane.breakers.reading import stored_breakers
+from controlplane.editing import edits
 from controlplane.embedded.reachable import problem
-from controlplane.policies import edits
 from controlplane.publishing.publish import PublishError, publish_head, read_head
-from controlplane.publishing.tasks import reconcile_environment
 from controlplane.redis.scripts import limits as client_of_limits
+from controlplane.repair.tasks import reconcile_environment
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys

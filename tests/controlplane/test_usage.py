@@ -8,9 +8,9 @@ import pytest
 from django.db.models import F, Sum
 from django.utils import timezone
 
+from controlplane.editing import edits
+from controlplane.editing.plans import plan_from_document
 from controlplane.fleet.models import Figures
-from controlplane.policies import edits
-from controlplane.policies.plans import plan_from_document
 from controlplane.usage.models import Demand, RuleDemand
 from controlplane.usage.replay import counts_requests, replay
 from controlplane.usage.rollups import forget, roll_up, sample

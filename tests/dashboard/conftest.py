@@ -43,7 +43,7 @@ def production(transactional_db: Any, limits: Any) -> str:
     """An environment with two dependencies, a tenant, three users and three pods."""
     from controlplane.accounts.models import User
     from controlplane.audit.actor import Actor
-    from controlplane.policies import edits
+    from controlplane.editing import edits
 
     seed = Actor(name="seed", role="admin", origin="command")
     common: dict[str, Any] = {"reason": "for a test", "actor": seed}

@@ -123,7 +123,7 @@ def test_an_admin_edits_a_quota_and_sees_it_arrive(sign_in):
 
 def test_two_admins_at_once_nothing_typed_is_lost(sign_in):
     from controlplane.audit.actor import Actor
-    from controlplane.policies import edits
+    from controlplane.editing import edits
 
     page = sign_in("ada")
     page.goto("/tenant?key=acme-retail&quota=requests")

@@ -75,7 +75,7 @@ def something_everywhere(production: Any) -> None:
     from controlplane.approvals.rules import set_approvals
     from controlplane.audit.actor import Actor
     from controlplane.breakers.overrides import hold_breaker
-    from controlplane.policies import edits
+    from controlplane.editing import edits
     from fuseboard.contract.words import OverrideMode
 
     common = {"environment": "production", "reason": "CHG-4822 a new contract"}

@@ -6,7 +6,7 @@ import pytest
 from fleet_rows import put_server
 
 from controlplane.drills.models import Drill
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.shares.models import Piece
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -243,7 +243,7 @@ def test_back_to_the_tiers_quota_needs_only_a_reason(log_in):
 
 def test_tenants_are_searched_and_paged_by_the_server(log_in):
     from controlplane.audit.actor import Actor
-    from controlplane.policies import edits
+    from controlplane.editing import edits
 
     client = log_in("vera")
     many = [(f"shop-{i:03d}", "free", f"Shop {i}") for i in range(120)]
@@ -275,7 +275,7 @@ def test_a_tenant_may_be_called_anything(log_in, key):
     from urllib.parse import quote
 
     from controlplane.audit.actor import Actor
-    from controlplane.policies import edits
+    from controlplane.editing import edits
 
     client = log_in("ada")
     who = Actor(name="seed", role="admin", origin="command")

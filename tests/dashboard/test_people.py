@@ -13,7 +13,7 @@ from people import PASSWORD
 from controlplane.accounts.models import AgentToken, ApiToken, Login, Ticket, User
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
-from controlplane.policies import edits
+from controlplane.editing import edits
 
 WHY = {"reason": "somebody asked for it"}
 NEW = "a password of some length 7"

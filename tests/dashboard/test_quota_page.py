@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
 from controlplane.schedules.models import Schedule
 from controlplane.usage.models import Demand
@@ -167,9 +167,9 @@ def test_the_part_spent_without_redis_is_edited_where_a_quota_has_one(log_in: An
 
 def test_earlier_changes_tell_of_plans_and_rollbacks_too(log_in: Any) -> None:
     from controlplane.audit.actor import Actor
-    from controlplane.policies.edits.rollback import rollback
+    from controlplane.editing.edits.rollback import rollback
+    from controlplane.editing.plans import apply_plan, plan_from_document
     from controlplane.policies.models import Environment
-    from controlplane.policies.plans import apply_plan, plan_from_document
 
     common: dict[str, Any] = {
         "environment": "production",

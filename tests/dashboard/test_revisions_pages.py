@@ -8,10 +8,10 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from controlplane.audit.actor import Actor
-from controlplane.policies import edits
+from controlplane.editing import edits
+from controlplane.editing.plans import drafting
 from controlplane.policies.drafts import Draft
 from controlplane.policies.models import Environment, Revision, Tenant
-from controlplane.policies.plans import drafting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

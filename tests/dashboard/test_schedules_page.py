@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import Tenant
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controlplane.audit.actor import Actor
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.models import Tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_a_search_finds_ids_and_names_however_they_are_written(log_in):
     from controlplane.audit.actor import Actor
-    from controlplane.policies import edits
+    from controlplane.editing import edits
 
     client = log_in("vera")
     many = [("Shop-9", "free", "Blumen Müller"), ("shop-10", "free", "50%_off"), ("shop-11", "free", "")]

@@ -26,9 +26,10 @@ from controlplane.audit.actor import Actor  # noqa: E402
 from controlplane.breakers import overrides  # noqa: E402
 from controlplane.demo.scenario import TUNING  # noqa: E402
 from controlplane.drills import edits as drills  # noqa: E402
-from controlplane.policies import edits  # noqa: E402
+from controlplane.editing import edits  # noqa: E402
 from controlplane.policies.document import environment_of  # noqa: E402
-from controlplane.publishing import publish, tasks  # noqa: E402
+from controlplane.publishing import publish  # noqa: E402
+from controlplane.repair import tasks  # noqa: E402
 from tests.faults import world  # noqa: E402
 
 DIRECTOR = Actor(name="director", role="admin", origin="command")

@@ -6,7 +6,7 @@ from io import BytesIO
 from django.http import HttpRequest
 from ninja.errors import HttpError
 
-from controlplane.policies.plans import MAX_BYTES
+from controlplane.editing.plans import MAX_BYTES
 
 #: What a plan may call itself.
 KINDS = ("application/yaml", "application/x-yaml", "text/yaml", "text/csv")

@@ -12,9 +12,10 @@ from controlplane.api.http.problems import problem
 from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, RowId, Strict, Text
 from controlplane.api.schemas.operations_out import ChangeOut
 from controlplane.api.schemas.proposals import EXAMPLE, RequestRow, accepted, row_of
-from controlplane.approvals import change_requests, conflicts, gate, rules
+from controlplane.approvals import gate, rules
 from controlplane.approvals.models import MOST_NEEDED, Approval, ChangeRequest
-from controlplane.approvals.rebase import rebase
+from controlplane.change_requests import conflicts, decide
+from controlplane.change_requests.rebase import rebase
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 
@@ -151,7 +152,7 @@ def get_request(request: HttpRequest, environment: Environment, number: RowId) -
 @router.post("/{number}/approve", response=RequestRow, auth=needs("approve_change"))
 def approve(request: HttpRequest, environment: Environment, number: RowId, values: ApproveIn) -> RequestRow:
     """Agree to it as you have seen it. A token does so in the name of whom it belongs to."""
-    row = change_requests.approve(
+    row = decide.approve(
         environment=environment,
         request=number,
         expected_version=values.expected_version,
@@ -164,7 +165,7 @@ def approve(request: HttpRequest, environment: Environment, number: RowId, value
 @router.post("/{number}/reject", response=RequestRow, auth=needs("approve_change"))
 def reject(request: HttpRequest, environment: Environment, number: RowId, values: ReasonIn) -> RequestRow:
     """Say no, and why."""
-    row = change_requests.reject(
+    row = decide.reject(
         environment=environment, request=number, reason=values.reason, actor=actor_of(request)
     )
     return row_of(row)
@@ -173,7 +174,7 @@ def reject(request: HttpRequest, environment: Environment, number: RowId, values
 @router.post("/{number}/withdraw", response=RequestRow, auth=needs("edit_quota"))
 def withdraw(request: HttpRequest, environment: Environment, number: RowId, values: ReasonIn) -> RequestRow:
     """Take your own back."""
-    row = change_requests.withdraw(
+    row = decide.withdraw(
         environment=environment, request=number, reason=values.reason, actor=actor_of(request)
     )
     return row_of(row)
@@ -188,7 +189,7 @@ def make_anew(request: HttpRequest, environment: Environment, number: RowId) -> 
 @router.post("/{number}/apply", response=RequestRow, auth=needs("edit_quota"))
 def apply(request: HttpRequest, environment: Environment, number: RowId) -> RequestRow:
     """Make it the revision, or the schedule, that it asks for."""
-    return row_of(change_requests.apply(environment=environment, request=number, actor=actor_of(request)))
+    return row_of(decide.apply(environment=environment, request=number, actor=actor_of(request)))
 
 
 def install(api: NinjaAPI) -> None:
@@ -201,7 +202,7 @@ def install(api: NinjaAPI) -> None:
         return problem(403, str(error))
 
     api.add_exception_handler(gate.Proposed, waits)
-    api.add_exception_handler(change_requests.NotYours, refused)
+    api.add_exception_handler(decide.NotYours, refused)
 
 
 def _approval(row: Approval) -> ApprovalOut:

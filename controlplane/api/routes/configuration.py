@@ -8,8 +8,8 @@ from ninja import Router
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import ConfigurationOut, Done, RevisionOut, RunbookOut
 from controlplane.api.schemas.edits_in import DefaultTierIn, Environment, RunbookIn, Slug, TuningIn
+from controlplane.editing import edits
 from controlplane.errors import NotFound
-from controlplane.policies import edits
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.models import Runbook
 

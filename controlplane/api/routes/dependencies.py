@@ -15,8 +15,8 @@ from controlplane.api.schemas.edits_in import (
     Slug,
     VendorLimitIn,
 )
+from controlplane.editing import edits
 from controlplane.errors import NotFound
-from controlplane.policies import edits
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import BREAKER_RANGES, Dependency, VendorLimit
 

@@ -21,10 +21,10 @@ from controlplane.api.schemas.edits_in import (
 )
 from controlplane.api.schemas.examples import EXAMPLES
 from controlplane.api.schemas.operations_out import PlannedOut
+from controlplane.editing import edits
+from controlplane.editing.edits.limit_templates import changed_followers
 from controlplane.errors import NotFound
-from controlplane.policies import edits
 from controlplane.policies.document import environment_of
-from controlplane.policies.edits.limit_templates import changed_followers
 from controlplane.policies.following import Followers, count_followers, followers
 from controlplane.policies.models import Template
 

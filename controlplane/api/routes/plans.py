@@ -20,17 +20,10 @@ from controlplane.api.schemas.edits_in import (
     Reason,
 )
 from controlplane.api.schemas.operations_out import PlannedOut
-from controlplane.policies.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit
-from controlplane.policies.edits.rollback import rollback
+from controlplane.editing.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit
+from controlplane.editing.edits.rollback import rollback
+from controlplane.editing.plans import Difference, apply_plan, difference, export_csv, export_plan, read_plan
 from controlplane.policies.nginx import export_nginx
-from controlplane.policies.plans import (
-    Difference,
-    apply_plan,
-    difference,
-    export_csv,
-    export_plan,
-    read_plan,
-)
 
 router = Router()
 

@@ -7,7 +7,7 @@ from ninja import Router
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import LimitOut, RevisionOut
 from controlplane.api.schemas.edits_in import Environment, LimitIn, Reason, Slug
-from controlplane.policies import edits
+from controlplane.editing import edits
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import SubjectLimit
 

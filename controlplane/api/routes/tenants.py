@@ -30,8 +30,8 @@ from controlplane.api.schemas.edits_in import (
     TenantQuotaIn,
 )
 from controlplane.approvals.gate import needed_in
+from controlplane.editing import edits
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.policies import edits
 from controlplane.policies.document import environment_of
 from controlplane.policies.effective import EffectiveValue, effective
 from controlplane.policies.models import Tenant, TenantQuota

@@ -6,8 +6,8 @@ from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.versions import version_read
 from controlplane.api.schemas.configuration_out import RevisionOut, TierOut
 from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, QuotaIn, Reason, Slug, TierIn
+from controlplane.editing import edits
 from controlplane.errors import NotFound
-from controlplane.policies import edits
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Tier, TierQuota
 

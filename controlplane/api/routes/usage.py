@@ -13,8 +13,8 @@ from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.uploads import upload_of
 from controlplane.api.routes.plans import FILE
 from controlplane.api.schemas.edits_in import Environment, Moment, PageSize, Slug, Subject, digits
+from controlplane.editing.plans import read_plan
 from controlplane.policies.document import environment_of
-from controlplane.policies.plans import read_plan
 from controlplane.usage.models import Demand, RuleDemand
 from controlplane.usage.rollups import EVERYBODY
 from controlplane.usage.what_if import what_if, what_if_shadow

@@ -12,6 +12,7 @@ import structlog
 from psycopg import AsyncConnection, DataError, IntegrityError
 from psycopg.types.json import Jsonb
 
+from controlplane import notify_channels
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.metrics import Counts
 from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
@@ -19,8 +20,6 @@ from controlplane.gateway.postgres.rows import UPSERT, Row, encode_rows, row_of
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.settings import GatewaySettings
-
-CHANNEL = "fuseboard_fleet"
 
 #: Servers named in one notification; a reader looks at all when it needs more.
 MOST_NAMED = 50
@@ -148,7 +147,7 @@ class Flusher:
                 await connection.execute(statement)
         names = [name for dirty in batch for name in dirty.names][:MOST_NAMED]
         payload = json.dumps({"servers": names, "figures": with_figures})
-        await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+        await connection.execute("SELECT pg_notify(%s, %s)", (notify_channels.FLEET, payload))
 
     async def _upsert(self, connection: AsyncConnection, rows: list[Row]) -> None:
         try:

@@ -8,12 +8,13 @@ import structlog
 from django.db import Error as DatabaseError
 from django.db import connections
 
+from controlplane import notify_channels
 from controlplane.breakers.override_in_gateways import HandedHold
 from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
 from controlplane.gateway.postgres.loading import Reading, read
 from fuseboard.contract.policy import ConfigHead
 
-CHANNELS = ("fuseboard_config", "fuseboard_tokens")
+CHANNELS = (notify_channels.CONFIG, notify_channels.TOKENS)
 
 log = structlog.get_logger(__name__)
 

@@ -3,9 +3,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.audit.actor import Actor
+from controlplane.editing.edits import create_environment
+from controlplane.editing.plans import copy_configuration
 from controlplane.errors import EditError
-from controlplane.policies.edits import create_environment
-from controlplane.policies.plans import copy_configuration
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 

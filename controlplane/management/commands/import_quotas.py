@@ -8,8 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.audit.actor import Actor
+from controlplane.editing.plans import PlanErrors, apply_plan, difference, read_plan
 from controlplane.errors import EditConflict, EditError
-from controlplane.policies.plans import PlanErrors, apply_plan, difference, read_plan
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 

@@ -3,7 +3,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from controlplane.audit.actor import Actor
-from controlplane.publishing.restores import raise_epoch
+from controlplane.repair.restores import raise_epoch
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 

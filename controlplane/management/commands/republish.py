@@ -7,8 +7,8 @@ from controlplane.audit.actor import Actor
 from controlplane.breakers.enforce import enforce
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.publishing.publish import PublishError, republish
-from controlplane.publishing.restores import raise_epoch
 from controlplane.redis.scripts import PATIENT_S
+from controlplane.repair.restores import raise_epoch
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 

@@ -80,7 +80,7 @@ def enforced_ms(bars, keys):
 
 
 def _edits(lines, keys, count):
-    from controlplane.policies import edits
+    from controlplane.editing import edits
 
     _wait_for(lines, lambda revision: revision > 0)
     took = []

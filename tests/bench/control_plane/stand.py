@@ -78,7 +78,7 @@ def control_plane(**variables: str) -> Iterator[Path]:
 
             django.setup()
             call_command("migrate", verbosity=0)
-            from controlplane.policies import edits
+            from controlplane.editing import edits
 
             edits.create_environment(environment="production", reason="a benchmark", actor=bench())
             yield folder
@@ -95,7 +95,7 @@ def add_tenants(count, *, own_every=20):
     """Tenants spread over the tiers, every twentieth with a quota of its own, as one revision."""
     from django.db import connection
 
-    from controlplane.policies.edits.revise import take_revision
+    from controlplane.editing.revise import take_revision
 
     with connection.cursor() as cursor:
         # The product's is for pages; a busy machine takes longer for so many.

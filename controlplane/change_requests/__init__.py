@@ -1,0 +1,1 @@
+"""Change requests: decided, rebased and applied. What needs approval is `controlplane.approvals`."""

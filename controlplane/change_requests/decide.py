@@ -1,0 +1,221 @@
+"""What people do with a change request: approve, reject, withdraw, apply, rebase.
+
+Each locks the request's row first, and the environment's after it: two at once are one after the
+other, and the second finds what the first has made of it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+from django.contrib.auth import get_user_model
+from django.db import DataError, IntegrityError, connection, transaction
+from django.utils import timezone
+from prometheus_client import Counter
+
+from controlplane.accounts.people import person_of
+from controlplane.accounts.permissions import may
+from controlplane.approvals import gate
+from controlplane.approvals.models import PENDING, Approval, ChangeRequest, RequestState
+from controlplane.approvals.rules import put_needed, recount
+from controlplane.audit.acting import acting
+from controlplane.audit.actor import FUSEBOARD, Actor
+from controlplane.change_requests.audit_lines import retell
+from controlplane.change_requests.conflicts import check_base
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.errors import EditConflict, EditError, InvalidEdit, NotFound
+from controlplane.policies.history import ROWS_PER_STATEMENT
+from controlplane.schedules.edits import keep_schedule
+from controlplane.validation import Problems
+
+log = structlog.get_logger(__name__)
+
+ended = Counter("fuseboard_change_requests_ended_total", "Change requests by what became of them.", ["state"])
+
+
+class NotYours(EditError):
+    """This person, or this program, may not do that with this request."""
+
+
+def approve(
+    *, environment: str, request: int, expected_version: int, actor: Actor, note: str = ""
+) -> ChangeRequest:
+    """Agree to a request as it was seen. Raises ``NotYours`` for whoever made or changed it."""
+    problems = Problems()
+    problems.text("note", note, 500)
+    problems.settle()
+    with pending(environment, request, actor) as row:
+        _check_version(row, expected_version)
+        person = _approver(row, actor)
+        already = row.approvals.filter(version=row.version).values_list("person", flat=True)
+        if _is_one_of(person, list(already)):
+            raise InvalidEdit({"request": ["You have approved it already."]})
+        check_base(row)
+        Approval.objects.create(
+            request=row, version=row.version, person=person, actor=actor.name[:200], note=note
+        )
+        gate.count(row)
+        gate.note(row, "change_request.approved", actor, note or "Approved.", approvals=gate.agreed(row))
+    log.info("change_request.approved", environment=environment, request=request, by=actor.name)
+    return row
+
+
+def reject(*, environment: str, request: int, reason: str, actor: Actor) -> ChangeRequest:
+    """Say no to somebody else's request, and why. What is one's own is withdrawn."""
+    _check_reason(reason)
+    with pending(environment, request, actor) as row:
+        _approver(row, actor)
+        _end(row, RequestState.REJECTED, actor, reason)
+    return row
+
+
+def withdraw(*, environment: str, request: int, reason: str, actor: Actor) -> ChangeRequest:
+    """Take one's own request back."""
+    _check_reason(reason)
+    with pending(environment, request, actor) as row:
+        if row.persons and person_of(actor) not in row.persons:
+            raise NotYours("Only who made it can withdraw it. Reject it, with a reason.")
+        _end(row, RequestState.WITHDRAWN, actor, reason)
+    return row
+
+
+def apply(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
+    """Make an approved request the one revision, or the schedule, that it asks for.
+
+    Raises ``EditConflict`` when what it changes was changed after it was made, and ``InvalidEdit``
+    when approvals are missing or it does not fit any more.
+    """
+    try:
+        with pending(environment, request, actor) as row:
+            gate.count(row)
+            if row.state != RequestState.APPROVED:
+                missing = gate.needed_of(row) - gate.agreed(row)
+                raise InvalidEdit({"request": [f"It needs {missing} more approval{'s' * (missing > 1)}."]})
+            _make(row, actor)
+            row.state, row.ended_at, row.ended_by = RequestState.APPLIED, timezone.now(), actor.name[:200]
+            row.save()
+            gate.note(
+                row,
+                "change_request.applied",
+                actor,
+                row.reason,
+                approved_by=", ".join(row.approved_by),
+                applied_by=actor.name,
+            )
+    except (IntegrityError, DataError) as error:
+        said = str(error).partition("\n")[0]
+        raise InvalidEdit({"request": [f"It does not fit what is there any more: {said}"]}) from error
+    if row.lowers_to is not None:
+        recount(environment)
+    ended.labels(RequestState.APPLIED).inc()
+    log.info("change_request.applied", environment=environment, request=request, revision=row.revision)
+    return row
+
+
+def expire_requests() -> int:
+    """End the requests nobody has cared about for too long; how many there were."""
+    due = ChangeRequest.objects.filter(state__in=PENDING, expires_at__lte=timezone.now())
+    done = 0
+    for environment, pk in list(due.order_by("pk").values_list("environment", "pk")[:500]):
+        with pending(environment, pk, FUSEBOARD, strict=False) as row:
+            if row.pending and row.expires_at <= timezone.now():
+                _end(row, RequestState.EXPIRED, FUSEBOARD, "Nobody applied it in time.")
+                done += 1
+    return done
+
+
+def _make(row: ChangeRequest, actor: Actor) -> None:
+    author = Actor(name=row.author, role=row.role, origin=row.origin, address=row.address)  # type: ignore[arg-type]
+    if row.lowers_to is not None:
+        put_needed(environment=row.environment, needed=row.lowers_to, reason=row.reason, actor=author)
+    elif row.due_at is not None:
+        check_base(row)
+        row.schedule = keep_schedule(
+            environment=row.environment,
+            due_at=row.due_at,
+            document=row.document or {},
+            title=row.title,
+            reason=row.reason,
+            actor=author,
+        ).pk
+    else:
+        changes = gate.changes_of(row)
+        with revise(
+            environment=row.environment,
+            actor=author,
+            reason=row.reason,
+            restores=row.restores,
+            approved_request=row.pk,
+        ) as revision:
+            check_base(row, making=revision.number)
+            retell(row, changes, revision)
+            write_changes(revision, changes)
+            row.revision = revision.number
+    acting(actor)
+
+
+@contextmanager
+def pending(environment: str, request: int, actor: Actor, *, strict: bool = True) -> Iterator[ChangeRequest]:
+    """The request, locked, in a transaction that ``actor`` answers for."""
+    with transaction.atomic():
+        acting(actor)
+        row = ChangeRequest.objects.select_for_update().filter(environment=environment, pk=request).first()
+        if row is None:
+            raise NotFound("change request", str(request))
+        if strict and not row.pending:
+            raise InvalidEdit({"request": [f"It is {row.get_state_display().lower()} already."]})
+        if row.changed > ROWS_PER_STATEMENT:
+            # Comparing very many things takes longer than a transaction may do nothing.
+            with connection.cursor() as cursor:
+                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '120s'")
+                cursor.execute("SET LOCAL statement_timeout = '60s'")
+        yield row
+
+
+def _approver(row: ChangeRequest, actor: Actor) -> str:
+    """Username of whoever decides about somebody else's request."""
+    person = person_of(actor)
+    users = get_user_model()._default_manager
+    user = users.filter(username=person, is_active=True).first() if person else None
+    if user is None:
+        raise NotYours("Only a person decides about a request: this token belongs to nobody.")
+    if not may(user, "approve_change", row.environment):
+        raise NotYours("Whom this token belongs to may not decide about requests.")
+    if _is_one_of(person, row.persons):
+        raise NotYours("Somebody else has to decide about it: you have made or changed it.")
+    return person
+
+
+def _is_one_of(person: str, people: list[str]) -> bool:
+    """By name, or by an address that another account of theirs has."""
+    users = get_user_model()._default_manager
+    addresses = users.filter(username__in=people).exclude(email="").values_list("email", flat=True)
+    mine = users.filter(username=person).values_list("email", flat=True).first() or ""
+    return person in people or mine.lower() in {address.lower() for address in addresses}
+
+
+def _check_version(row: ChangeRequest, expected: int) -> None:
+    if row.version != expected:
+        raise EditConflict(
+            expected_version=expected,
+            current_version=row.version,
+            changed={"request": "It was made anew: look at the difference again."},
+            by=row.persons[-1] if row.persons else row.author,
+            at=None,
+        )
+
+
+def _end(row: ChangeRequest, state: RequestState, actor: Actor, reason: str) -> None:
+    row.state, row.ended_at = state, timezone.now()
+    row.ended_by, row.ended_reason = actor.name[:200], reason
+    row.save(update_fields=["state", "ended_at", "ended_by", "ended_reason"])
+    gate.note(row, f"change_request.{state}", actor, reason)
+    ended.labels(state).inc()
+    log.info("change_request.ended", environment=row.environment, request=row.pk, state=str(state))
+
+
+def _check_reason(reason: object) -> None:
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()

@@ -1,0 +1,108 @@
+"""Make a request anew on the newest configuration: the same wish, and its approvals begin again."""
+
+from django.db import DataError, IntegrityError, transaction
+
+from controlplane.approvals import gate
+from controlplane.approvals.models import ChangeRequest
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import AuditLine
+from controlplane.change_requests.decide import pending
+from controlplane.editing.edits.rollback import changes_back
+from controlplane.editing.plans import difference, plan_from_document
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.errors import InvalidEdit
+from controlplane.policies.fields import different
+from controlplane.policies.history import Changed, Fields
+from controlplane.policies.state import State, read_state
+
+
+def rebase(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
+    """Bring the fields it changes to what it wanted, over what everything else is now.
+
+    Whoever does it has changed the request, so may not approve it. Raises ``InvalidEdit`` when
+    that makes no sense any more.
+    """
+    try:
+        with pending(environment, request, actor) as row:
+            if row.lowers_to is not None:
+                raise InvalidEdit({"request": ["It depends on nothing that could have changed."]})
+            if not gate.needed_in(environment):
+                raise InvalidEdit({"request": ["No approval is needed any more: withdraw it, and edit."]})
+            return _later(row, actor) if row.due_at is not None else _now(row, actor)
+    except (IntegrityError, DataError) as error:
+        said = str(error).partition("\n")[0]
+        raise InvalidEdit({"request": [f"It does not fit what is there now: {said}"]}) from error
+
+
+def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
+    try:
+        with revise(
+            environment=row.environment,
+            actor=actor,
+            reason=row.reason,
+            restores=row.restores,
+            conflicts_with_any_change=row.whole,
+            replaces_request=row,
+        ) as revision:
+            changes = (
+                changes_back(row.environment, row.restores)
+                if row.restores is not None
+                else _merged(row, read_state(row.environment, tenants=_tenants(row)))
+            )
+            for entry in row.entries:
+                revision.audit(
+                    entry["action"],
+                    target_kind=entry["kind"],
+                    target_name=entry["name"],
+                    before=entry.get("before"),
+                    after=entry.get("after"),
+                )
+            write_changes(revision, changes)
+    except gate.Proposed as proposed:
+        return proposed.request
+    raise InvalidEdit({"request": ["It needs no approval any more."]})
+
+
+def _later(row: ChangeRequest, actor: Actor) -> ChangeRequest:
+    found = difference(row.environment, plan_from_document(row.document or {}))
+    with transaction.atomic():
+        anew = gate.Proposal(
+            environment=row.environment,
+            base=found.revision,
+            actor=actor,
+            reason=row.reason,
+            audit_lines=[AuditLine(row.action, "schedule", row.title, None, None)],
+            changes=found.changes,
+        )
+        return gate.propose(anew, replaces_request=row)
+
+
+def _merged(row: ChangeRequest, now: State) -> list[Changed]:
+    found = []
+    for change in gate.changes_of(row):
+        present = now.get((change.kind, change.name))
+        wanted = _over(change, present)
+        if different(present, wanted):
+            found.append(Changed(change.kind, change.name, present, wanted))
+    return found
+
+
+def _over(change: Changed, present: Fields | None) -> Fields | None:
+    if change.after is None:
+        return None
+    if change.before is None:
+        return change.after if present is None else {**present, **change.after}
+    if present is None:
+        raise InvalidEdit({"request": [f"{change.kind} {change.name} is gone: withdraw the request."]})
+    merged = dict(present)
+    for field, (_, wanted) in different(change.before, change.after).items():
+        if field in change.after:
+            merged[field] = wanted
+        else:
+            merged.pop(field, None)
+    return merged
+
+
+def _tenants(row: ChangeRequest) -> set[str]:
+    return set(row.changes.filter(kind="tenant").values_list("name", flat=True))

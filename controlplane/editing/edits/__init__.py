@@ -1,0 +1,73 @@
+"""Every change of the configuration: one function each, one transaction, one revision.
+
+All arguments are named; all return the new revision. They raise ``controlplane.errors``
+and change nothing then. Who may call them is asked before, see ``controlplane.accounts.permissions``.
+"""
+
+from controlplane.editing.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit
+from controlplane.editing.edits.dependencies import (
+    create_dependency,
+    describe_dependency,
+    save_runbook,
+    set_breaker_policy,
+)
+from controlplane.editing.edits.environments import (
+    create_environment,
+    create_tier,
+    set_default_tier,
+    set_tuning,
+)
+from controlplane.editing.edits.limit_templates import preview_template, remove_template, set_template
+from controlplane.editing.edits.quotas import (
+    remove_tenant_quota,
+    remove_tier_quota,
+    remove_vendor_limit,
+    set_tenant_quota,
+    set_tier_quota,
+    set_vendor_limit,
+)
+from controlplane.editing.edits.rollback import rollback
+from controlplane.editing.edits.subjects import remove_subject_limit, set_subject_limit
+from controlplane.editing.edits.tenants import (
+    change_tier,
+    create_tenant,
+    create_tenants,
+    move_tenant,
+    remove_tenant,
+    resume_tenant,
+    suspend_tenant,
+)
+
+__all__ = [
+    "TenantChange",
+    "TenantFilter",
+    "bulk_edit",
+    "change_tier",
+    "create_dependency",
+    "create_environment",
+    "create_tenant",
+    "create_tenants",
+    "create_tier",
+    "describe_dependency",
+    "move_tenant",
+    "preview_bulk_edit",
+    "preview_template",
+    "remove_subject_limit",
+    "remove_template",
+    "remove_tenant",
+    "remove_tenant_quota",
+    "remove_tier_quota",
+    "remove_vendor_limit",
+    "resume_tenant",
+    "rollback",
+    "save_runbook",
+    "set_breaker_policy",
+    "set_default_tier",
+    "set_subject_limit",
+    "set_template",
+    "set_tenant_quota",
+    "set_tier_quota",
+    "set_tuning",
+    "set_vendor_limit",
+    "suspend_tenant",
+]

@@ -1,0 +1,204 @@
+"""One change to every tenant that a filter finds, as one revision."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import QuerySet
+
+from controlplane.audit.actor import Actor
+from controlplane.editing.plans.difference import Difference
+from controlplane.editing.plans.plan import MAX_ROWS, Plan, PlanErrors
+from controlplane.editing.plans.reading import plan_from_document
+from controlplane.editing.plans.resolving import resolve
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.errors import InvalidEdit
+from controlplane.policies.conflicts import check_revision
+from controlplane.policies.document import environment_of
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.history import Changed
+from controlplane.policies.models import Tenant
+from controlplane.policies.state import State, names_of, read_state
+from controlplane.validation import Problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantFilter:
+    """Tenants that fit everything that is given. Nothing given is nobody, unless ``everybody``."""
+
+    tier: str = ""
+    prefix: str = ""
+    #: Whether they have a quota of their own, or one of the name in ``quota``.
+    has_quota: bool | None = None
+    quota: str = ""
+    suspended: bool | None = None
+    #: They belong to this tenant.
+    parent: str = ""
+    everybody: bool = False
+
+    def rows(self, environment: str) -> QuerySet[Tenant]:
+        rows = Tenant.objects.filter(environment_id=environment, deleted=False)
+        if self.tier:
+            rows = rows.filter(tier__name=self.tier)
+        if self.prefix:
+            rows = rows.filter(key__startswith=self.prefix)
+        if self.suspended is not None:
+            rows = rows.filter(suspended=self.suspended)
+        if self.parent:
+            rows = rows.filter(parent=self.parent)
+        if self.has_quota is not None or self.quota:
+            own = rows.filter(quotas__name=self.quota) if self.quota else rows.filter(quotas__isnull=False)
+            keys = own.values("pk")
+            rows = rows.exclude(pk__in=keys) if self.has_quota is False else rows.filter(pk__in=keys)
+        return rows.order_by("key")
+
+    @property
+    def says_something(self) -> bool:
+        return bool(self.tier or self.prefix or self.quota or self.parent or self.everybody) or (
+            self.has_quota is not None or self.suspended is not None
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantChange:
+    """What becomes of each; what is not given stays."""
+
+    tier: str | None = None
+    suspended: bool | None = None
+    #: The tenant they belong to from then on; empty for none.
+    parent: str | None = None
+    #: Name of a quota -> columns of a quota of their own, as in a plan.
+    quotas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Names of quotas of their own to be removed: the tier's apply again.
+    remove_quotas: tuple[str, ...] = ()
+    #: Name of a quota -> percent of the limit and burst they have now, own or of the tier.
+    scale_percent: Mapping[str, int] = field(default_factory=dict)
+
+
+def bulk_edit(
+    *,
+    environment: str,
+    filter: TenantFilter,  # noqa: A002 - the word every caller would use
+    change: TenantChange,
+    reason: str,
+    actor: Actor,
+    expected_revision: int | None,
+) -> int:
+    """Change every tenant the filter finds, or none; returns the revision.
+
+    When nothing would be different, nothing is written and the present revision returned. Raises
+    ``InvalidEdit``, and ``EditConflict`` when the configuration was changed after
+    ``expected_revision``: the filter might find others now.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    found = preview_bulk_edit(environment=environment, filter=filter, change=change)
+    check_revision(environment=environment, expected=expected_revision)
+    if not found:
+        return found.revision
+    with revise(
+        environment=environment, actor=actor, reason=reason, conflicts_with_any_change=True
+    ) as revision:
+        check_revision(environment=environment, expected=expected_revision, making=revision.number)
+        if found.revision != revision.number - 1:
+            # Somebody was faster; nothing can change any more while this revision is being made.
+            found = preview_bulk_edit(environment=environment, filter=filter, change=change)
+        revision.audit(
+            "tenants.changed",
+            target_kind="environment",
+            target_name=environment,
+            before={"revision": revision.number - 1},
+            after={
+                "tenants": len(found.changes),
+                **_said("filter", filter),
+                **_said("change", change),
+            },
+        )
+        write_changes(revision, found.changes)
+    return revision.number
+
+
+def preview_bulk_edit(
+    *,
+    environment: str,
+    filter: TenantFilter,  # noqa: A002
+    change: TenantChange,
+) -> Difference:
+    """How many tenants it would change, and how; nothing is written."""
+    given = _given(filter, change)
+    head = environment_of(environment).revision
+    keys = list(filter.rows(environment).values_list("key", flat=True)[: MAX_ROWS + 1])
+    if len(keys) > MAX_ROWS:
+        raise InvalidEdit({"filter": [f"It finds more than {MAX_ROWS:,} tenants: narrow it."]})
+    state = read_state(environment, tenants=keys)
+    # ``keys`` may have been read a moment before the rest.
+    chosen = names_of(state, "tenant") & set(keys)
+    now = dict(state)
+    for name in change.remove_quotas:
+        state |= {("tenant", key): _without(state["tenant", key], name) for key in chosen}
+    plan = Plan(sections={"tenant"})
+    plan.things = {("tenant", key): {**given, **_scaled(state, key, change)} for key in chosen}
+    try:
+        wanted = resolve(environment, plan, state, prune=False)
+    except PlanErrors as errors:
+        said = [f"{error.where}: {error.message}" for error in errors.found[:5]]
+        raise InvalidEdit({"change": said}) from errors
+    changes = [
+        Changed(kind, key, now[kind, key], fields)
+        for (kind, key), fields in sorted(wanted.items())
+        if now[kind, key] != fields
+    ]
+    return Difference(environment, head, changes)
+
+
+def _given(filter: TenantFilter, change: TenantChange) -> Fields:  # noqa: A002
+    """The flat fields every tenant gets."""
+    problems = Problems()
+    if not filter.says_something:
+        problems.add("filter", "Say whom to change.")
+    if not any(value not in (None, {}, ()) for value in vars(change).values()):
+        problems.add("change", "Say what to change.")
+    for name in change.remove_quotas:
+        problems.slug("remove_quotas", name)
+    for name, percent in change.scale_percent.items():
+        problems.slug("scale_percent", name)
+        problems.whole("scale_percent", percent, 1, 10_000)
+    problems.settle()
+    own = {name: vars(change)[name] for name in ("tier", "suspended", "parent")}
+    own = {name: value for name, value in own.items() if value is not None}
+    if change.quotas:
+        own["quotas"] = {name: dict(columns) for name, columns in change.quotas.items()}
+    read = plan_from_document({"tenants": {"each": own}})
+    return read.things["tenant", "each"]
+
+
+def _said(prefix: str, given: TenantFilter | TenantChange) -> Fields:
+    """What was given of it, for the audit."""
+    usual = vars(type(given)())
+    return {f"{prefix}.{name}": value for name, value in vars(given).items() if value != usual[name]}
+
+
+def _scaled(state: State, key: str, change: TenantChange) -> Fields:
+    if not change.scale_percent:
+        return {}
+    fields = state["tenant", key]
+    tier = limits_in("quotas", state.get(("tier", change.tier or fields["tier"]), {}))
+    own = limits_in("quotas", fields)
+    limits = {**tier, **own}
+    scaled: Fields = {}
+    for name, percent in change.scale_percent.items():
+        if name in limits:
+            columns = limits[name]
+            if name not in own:
+                scaled |= {f"quotas.{name}.{column}": columns[column] for column in ("window_s", "burst")}
+            scaled[f"quotas.{name}.limit"] = -(-columns["limit"] * percent // 100)
+            if columns["burst"] > 1:
+                scaled[f"quotas.{name}.burst"] = max(1, -(-columns["burst"] * percent // 100))
+    return scaled
+
+
+def _without(fields: Fields, quota: str) -> Fields:
+    gone = {f"quotas.{quota}.{column}" for column in limits_in("quotas", fields).get(quota, {})}
+    return {name: value for name, value in fields.items() if name not in gone}

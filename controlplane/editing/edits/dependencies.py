@@ -1,0 +1,165 @@
+from collections.abc import Mapping
+
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.versioned_rows import DependencyEdit
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.fields import dependency_fields
+from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Dependency, Kind, Runbook
+from controlplane.policies.presets import PRESETS
+from controlplane.validation import Problems
+
+
+def create_dependency(
+    *,
+    environment: str,
+    dependency: str,
+    kind: str,
+    reason: str,
+    actor: Actor,
+    title: str = "",
+    owner: str = "",
+    fallback_note: str = "",
+    timeout_ms: int = 30_000,
+    runbook: str | None = None,
+    breaker: Mapping[str, int] | None = None,
+) -> int:
+    """Register a dependency; ``breaker`` replaces columns of its kind's preset."""
+    problems = Problems()
+    problems.slug("dependency", dependency)
+    if kind not in Kind.values:
+        problems.add("kind", f"Choose one of: {', '.join(Kind.values)}.")
+    problems.text("title", title, 200)
+    problems.text("owner", owner, 200)
+    problems.text("fallback_note", fallback_note, 500)
+    problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
+    columns = PRESETS.get(kind, {}) | dict(breaker or {})
+    _check_breaker(problems, columns)
+    problems.reason(reason)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        if Dependency.objects.filter(environment_id=environment, name=dependency).exists():
+            raise InvalidEdit({"dependency": ["There is a dependency of that name."]})
+        row = Dependency(
+            environment_id=environment,
+            name=dependency,
+            kind=kind,
+            title=title,
+            owner=owner,
+            fallback_note=fallback_note,
+            timeout_ms=timeout_ms,
+            runbook=_runbook(runbook),
+            **columns,
+        )
+        _check_open(row)
+        row.save()
+        after = dependency_fields(row)
+        revision.audit(
+            "dependency.created", target_kind="dependency", target_name=dependency, before=None, after=after
+        )
+        revision.change("dependency", dependency, before=None, after=after)
+    return revision.number
+
+
+def set_breaker_policy(
+    *,
+    environment: str,
+    dependency: str,
+    breaker: Mapping[str, int],
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    timeout_ms: int | None = None,
+) -> int:
+    """Change the given columns of the breaker's policy; the others stay."""
+    problems = Problems()
+    _check_breaker(problems, breaker)
+    if timeout_ms is not None:
+        problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
+    problems.reason(reason)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = DependencyEdit(revision, dependency, expected_version)
+        for column, value in breaker.items():
+            setattr(edit.row, column, value)
+        if timeout_ms is not None:
+            edit.row.timeout_ms = timeout_ms
+        _check_open(edit.row)
+        edit.finish("breaker_policy.set")
+    return revision.number
+
+
+def describe_dependency(
+    *,
+    environment: str,
+    dependency: str,
+    title: str,
+    owner: str,
+    fallback_note: str,
+    runbook: str | None,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+) -> int:
+    """Change what people read about it."""
+    problems = Problems()
+    problems.text("title", title, 200)
+    problems.text("owner", owner, 200)
+    problems.text("fallback_note", fallback_note, 500)
+    problems.reason(reason)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = DependencyEdit(revision, dependency, expected_version)
+        edit.row.title, edit.row.owner, edit.row.fallback_note = title, owner, fallback_note
+        edit.row.runbook = _runbook(runbook)
+        edit.finish("dependency.described")
+    return revision.number
+
+
+def save_runbook(
+    *, runbook: str, title: str, body: str, reason: str, actor: Actor, source: str = ""
+) -> Runbook:
+    """Create or replace a runbook. Servers need none of it, so it makes no revision."""
+    problems = Problems()
+    problems.slug("runbook", runbook)
+    problems.text("title", title, 200)
+    problems.text("body", body, 100_000)
+    problems.text("source", source, 200)
+    problems.reason(reason)
+    problems.settle()
+    row, created = Runbook.objects.update_or_create(
+        slug=runbook, defaults={"title": title, "body": body, "source": source}
+    )
+    record(
+        actor=actor,
+        action="runbook.created" if created else "runbook.replaced",
+        target_kind="runbook",
+        target_name=runbook,
+        before=None,
+        after={"title": title, "source": source, "characters": len(body)},
+        reason=reason,
+    )
+    return row
+
+
+def _check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
+    for column, value in columns.items():
+        if column in BREAKER_RANGES:
+            problems.whole(column, value, *BREAKER_RANGES[column])
+        else:
+            problems.add(column, "A breaker has no such setting.")
+
+
+def _check_open(row: Dependency) -> None:
+    if row.open_max_ms < row.open_ms:
+        raise InvalidEdit({"open_max_ms": ["The longest open time must not be shorter than the first."]})
+
+
+def _runbook(slug: str | None) -> Runbook | None:
+    if slug is None:
+        return None
+    try:
+        return Runbook.objects.get(pk=slug)
+    except Runbook.DoesNotExist:
+        raise NotFound("runbook", slug) from None

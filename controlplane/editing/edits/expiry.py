@@ -1,0 +1,100 @@
+"""Quotas that end by themselves: the tenant's own permanent one, or the tier's, applies again."""
+
+from contextlib import suppress
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.audit.actor import FUSEBOARD
+from controlplane.editing.revise import Revision, revise
+from controlplane.editing.rows.limit_rows import check_together
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.policies.fields import Fields
+from controlplane.policies.history import Changed
+from controlplane.policies.limits import ALONE, columns_of, followed, full_columns, plain_columns
+from controlplane.policies.models import Dependency, Template, TenantQuota
+from controlplane.policies.state import read_tenants
+from controlplane.validation import Problems
+
+#: Ended by one revision: they share it when they end together.
+_AT_ONCE = 1_000
+
+
+def expire_quotas() -> list[tuple[str, str, str]]:
+    """End the quotas whose time is over; returns environment, tenant and quota of each."""
+    expired: list[tuple[str, str, str]] = []
+    over = TenantQuota.objects.filter(expires_at__lte=timezone.now(), tenant__deleted=False)
+    for environment in sorted(set(over.values_list("tenant__environment_id", flat=True))):
+        with (
+            suppress(_AlreadyEnded),
+            revise(
+                environment=environment, actor=FUSEBOARD, reason="Its time is over.", needs_approval=False
+            ) as revision,
+        ):
+            # Read under the revision's lock: whoever came before has ended them, or made them stay.
+            due = over.filter(tenant__environment=environment).select_related("tenant").order_by("pk")
+            rows = list(due[:_AT_ONCE])
+            if not rows:
+                # Somebody was faster; the revision taken above is given back.
+                raise _AlreadyEnded
+            _end(revision, rows)
+            expired += [(environment, row.tenant.key, row.name) for row in rows]
+    return expired
+
+
+class _AlreadyEnded(Exception):
+    pass
+
+
+def _end(revision: Revision, rows: list[TenantQuota]) -> None:
+    state = read_tenants(revision.environment, {row.tenant.key for row in rows})
+    before = dict(state)
+    for row in rows:
+        thing = ("tenant", row.tenant.key)
+        state[thing] = _ended(state[thing], row.name, _usable(revision.environment, row.returns_to))
+    changes = [
+        Changed("tenant", key, fields, state["tenant", key]) for (_, key), fields in sorted(before.items())
+    ]
+    for change in changes:
+        revision.audit(
+            "tenant_quota.expired",
+            target_kind="tenant",
+            target_name=change.name,
+            before=change.before,
+            after=change.after,
+        )
+    write_changes(revision, changes)
+
+
+def _ended(fields: Fields, quota: str, returns_to: Fields | None) -> Fields:
+    mark = f"quotas.{quota}."
+    kept = {
+        field: value
+        for field, value in fields.items()
+        if not (field.startswith(mark) and "." not in field[len(mark) :])
+    }
+    return kept | {f"{mark}{column}": value for column, value in (returns_to or {}).items()}
+
+
+def _usable(environment: str, columns: dict[str, Any] | None) -> Fields | None:
+    """What it gives way to, unless that makes no sense any more: then the tier's applies."""
+    if columns is None:
+        return None
+    columns = _of_today(environment, columns)
+    problems = Problems()
+    full = full_columns(columns)
+    check_together(problems, full, subject=False)
+    names = Dependency.objects.filter(environment_id=environment, name=full["dependency"])
+    if problems.errors or (full["dependency"] and not names.exists()):
+        return None
+    return dict(columns)
+
+
+def _of_today(environment: str, columns: dict[str, Any]) -> dict[str, Any]:
+    """Of one that follows a template: with its values of today, or with those it had when it is gone."""
+    if not (name := columns.get("template")):
+        return columns
+    template = Template.objects.filter(environment_id=environment, name=name).first()
+    if template is None:
+        return plain_columns(columns | ALONE)
+    return followed(columns, columns_of(template))

@@ -1,0 +1,204 @@
+"""Templates: values that many limits follow. One edit, one revision, whoever follows."""
+
+from typing import Unpack
+
+from controlplane.audit.actor import Actor
+from controlplane.editing.plans.difference import Difference, difference
+from controlplane.editing.plans.plan import Plan, PlanErrors
+from controlplane.editing.plans.resolving import PREFIX
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.limit_rows import LimitValues, check_new_limit, given_columns
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.conflicts import check_version
+from controlplane.policies.fields import Fields, limits_in, template_fields
+from controlplane.policies.following import Followers, count_followers
+from controlplane.policies.history import Changed
+from controlplane.policies.limits import ALONE, followed, plain_columns
+from controlplane.policies.models import Template
+from controlplane.policies.state import read_state, tenants_following
+from controlplane.validation import Problems
+
+
+def set_template(
+    *,
+    environment: str,
+    template: str,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    title: str | None = None,
+    **values: Unpack[LimitValues],
+) -> int:
+    """Make a template or change the given values of it, and with them every limit that follows it.
+
+    A new one needs ``limit`` and ``window_s``, and 0 for ``expected_version``. Raises
+    ``InvalidEdit`` also when a limit that follows would contradict itself.
+    """
+    given = _given(template, title, values, reason)
+    plan = _plan(template, given)
+    found = _difference(environment, plan)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        now = _check_version(environment, template, expected_version)
+        if found.revision != revision.number - 1:
+            # Somebody was faster; nothing can change any more while this revision is being made.
+            found = _difference(environment, plan)
+        write_changes(revision, found.changes)
+        row = Template.objects.get(environment_id=environment, name=template)
+        after = template_fields(row)
+        revision.audit("template.set", target_kind="template", target_name=template, before=now, after=after)
+    return revision.number
+
+
+def preview_template(
+    *, environment: str, template: str, title: str | None = None, **values: Unpack[LimitValues]
+) -> Difference:
+    """What ``set_template`` would change; nothing is written."""
+    return _difference(environment, template_plan(template, title=title, **values))
+
+
+def template_plan(template: str, *, title: str | None = None, **values: Unpack[LimitValues]) -> Plan:
+    """The edit as a plan, to be compared or replayed. Raises ``InvalidEdit``."""
+    return _plan(template, _given(template, title, values, "Only to be looked at"))
+
+
+def remove_template(
+    *,
+    environment: str,
+    template: str,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    keep_values: bool = False,
+    instead: str | None = None,
+) -> int:
+    """Forget a template. One that is followed only when it is said what becomes of its followers:
+
+    they keep the values they have as their own, or follow another template ``instead``. Raises
+    ``InvalidEdit``, which says who follows.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    if instead is not None:
+        problems.slug("instead", instead)
+    if keep_values and instead is not None:
+        problems.add("instead", "They keep their values, or follow another one: not both.")
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        now = _check_version(environment, template, expected_version)
+        if now is None:
+            raise NotFound("template", template)
+        who = count_followers(environment).get(template)
+        if who is not None and not keep_values and instead is None:
+            raise InvalidEdit(
+                {"template": [f"It is followed by {who}: let them keep their values, or follow another."]}
+            )
+        state = read_state(environment, tenants=tenants_following(environment, {template}))
+        values = None if instead is None else state.get(("template", instead))
+        if instead is not None and (values is None or instead == template):
+            raise InvalidEdit({"instead": ["There is no other template of that name."]})
+        changes = [Changed("template", template, state["template", template], None)]
+        for thing, fields in state.items():
+            after = _without(thing[0], fields, template, instead, values)
+            if after != fields:
+                changes.append(Changed(*thing, fields, after))
+        write_changes(revision, changes)
+        revision.audit(
+            "template.removed",
+            target_kind="template",
+            target_name=template,
+            before=now,
+            after={"instead": instead} if instead else {"keep_values": keep_values},
+        )
+    return revision.number
+
+
+def changed_followers(found: Difference, template: str) -> Followers:
+    """How many limits that follow it are different after an edit."""
+    owners: dict[str, set[str]] = {kind: set() for kind in PREFIX}
+    limits = subject_limits = 0
+    for change in found.changes:
+        prefix = PREFIX.get(change.kind)
+        before, after = (limits_in(prefix, fields or {}) if prefix else {} for fields in _both(change))
+        for limit, columns in after.items():
+            if columns.get("template") == template and columns != before.get(limit):
+                owners[change.kind].add(change.name)
+                limits, subject_limits = limits + 1, subject_limits + (change.kind == "environment")
+    return Followers(
+        limits=limits,
+        tiers=len(owners["tier"]),
+        tenants=len(owners["tenant"]),
+        dependencies=len(owners["dependency"]),
+        subject_limits=subject_limits,
+    )
+
+
+def _both(change: Changed) -> tuple[Fields | None, Fields | None]:
+    return change.before, change.after
+
+
+def _given(template: str, title: str | None, values: LimitValues, reason: str) -> Fields:
+    given = given_columns(values)
+    check_new_limit(template, given, reason)
+    if title is not None:
+        problems = Problems()
+        problems.text("title", title, 200)
+        problems.settle()
+        given["title"] = title
+    return {
+        name: [str(part) for part in value] if isinstance(value, list | tuple | set) else value
+        for name, value in given.items()
+    }
+
+
+def _plan(template: str, given: Fields) -> Plan:
+    return Plan(sections={"template"}, things={("template", template): given})
+
+
+def _difference(environment: str, plan: Plan) -> Difference:
+    """Problems by the field of the form, not by their place in a file."""
+    try:
+        return difference(environment, plan)
+    except PlanErrors as errors:
+        found: dict[str, list[str]] = {}
+        for error in errors.found:
+            found.setdefault(error.where.rpartition(".")[2], []).append(error.message)
+        raise InvalidEdit(found) from errors
+
+
+def _check_version(environment: str, template: str, expected: int | None) -> Fields | None:
+    row = Template.objects.filter(environment_id=environment, name=template).first()
+    if row is None:
+        if expected:
+            raise NotFound("template", template)
+        return None
+    now = template_fields(row)
+    check_version(
+        environment=environment,
+        target_kind="template",
+        target_name=template,
+        expected=expected,
+        now=now,
+    )
+    return now
+
+
+def _without(kind: str, fields: Fields, template: str, instead: str | None, values: Fields | None) -> Fields:
+    """The fields of a thing whose limits follow ``template`` no more."""
+    prefix = PREFIX.get(kind)
+    after = dict(fields)
+    for limit, columns in limits_in(prefix, fields).items() if prefix else ():
+        if columns.get("template") != template:
+            continue
+        if values is None:
+            columns = plain_columns(columns | ALONE)
+        else:
+            columns = followed({**columns, "template": instead}, values)
+        mark = f"{prefix}.{limit}."
+        after = {
+            field: value
+            for field, value in after.items()
+            if not (field.startswith(mark) and "." not in field[len(mark) :])
+        }
+        after |= {f"{mark}{column}": value for column, value in columns.items()}
+    return after

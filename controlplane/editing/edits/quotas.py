@@ -1,0 +1,151 @@
+"""Quotas of tenants and tiers, limits of vendors."""
+
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+
+from django.utils import timezone
+
+from controlplane.audit.actor import Actor
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.limit_rows import (
+    LimitOptions,
+    QuotaOptions,
+    check_new_limit,
+    given_columns,
+    put_limit,
+    remove_limit,
+)
+from controlplane.editing.rows.versioned_rows import DependencyEdit, TenantEdit, TierEdit
+from controlplane.policies.limits import VENDOR_DEFAULTS, columns_of
+from controlplane.policies.models import TenantQuota, TierQuota
+from controlplane.validation import Problems
+
+#: As long as a quota may stand in for another.
+LONGEST = timedelta(days=400)
+
+
+def set_tenant_quota(
+    *,
+    environment: str,
+    tenant: str,
+    quota: str,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    expires_at: datetime | None = None,
+    **options: Unpack[QuotaOptions],
+) -> int:
+    """Give a tenant a quota of its own, in place of its tier's quota of that name.
+
+    What is left out stays as it is, or is taken from the tier's quota, but for its numbers. With
+    ``expires_at`` it ends by itself: what the tenant had before of its own, or else the tier's,
+    applies again.
+    """
+    given = given_columns(options)
+    _check_expiry(expires_at)
+    check_new_limit(quota, given, reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = TenantEdit(revision, tenant, expected_version)
+        like = TierQuota.objects.filter(tier_id=edit.row.tier_id, name=quota).first()
+        ending = _ending(edit.row.quotas.filter(name=quota).first(), expires_at)
+        like_tier = columns_of(like) if like is not None else None
+        put_limit(edit.row.quotas, quota, given | ending, environment=environment, like=like_tier)
+        edit.finish("tenant_quota.set")
+    return revision.number
+
+
+def remove_tenant_quota(
+    *, environment: str, tenant: str, quota: str, expected_version: int | None, reason: str, actor: Actor
+) -> int:
+    """Let the tier's quota of that name apply again."""
+    _check_reason(reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = TenantEdit(revision, tenant, expected_version)
+        remove_limit(edit.row.quotas, quota)
+        edit.finish("tenant_quota.removed")
+    return revision.number
+
+
+def set_tier_quota(
+    *,
+    environment: str,
+    tier: str,
+    quota: str,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    **options: Unpack[QuotaOptions],
+) -> int:
+    """Set a quota of every tenant of the tier that has none of its own by that name: one write."""
+    given = given_columns(options)
+    check_new_limit(quota, given, reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = TierEdit(revision, tier, expected_version)
+        put_limit(edit.row.quotas, quota, given, environment=environment)
+        edit.finish("tier_quota.set")
+    return revision.number
+
+
+def remove_tier_quota(
+    *, environment: str, tier: str, quota: str, expected_version: int | None, reason: str, actor: Actor
+) -> int:
+    _check_reason(reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = TierEdit(revision, tier, expected_version)
+        remove_limit(edit.row.quotas, quota)
+        edit.finish("tier_quota.removed")
+    return revision.number
+
+
+def set_vendor_limit(
+    *,
+    environment: str,
+    dependency: str,
+    name: str,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    **options: Unpack[LimitOptions],
+) -> int:
+    """Set what the vendor lets the whole fleet do; strict unless said otherwise."""
+    given = given_columns(options)
+    check_new_limit(name, given, reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = DependencyEdit(revision, dependency, expected_version)
+        put_limit(edit.row.vendor_limits, name, given, environment=environment, like=VENDOR_DEFAULTS)
+        edit.finish("vendor_limit.set")
+    return revision.number
+
+
+def remove_vendor_limit(
+    *, environment: str, dependency: str, name: str, expected_version: int | None, reason: str, actor: Actor
+) -> int:
+    _check_reason(reason)
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = DependencyEdit(revision, dependency, expected_version)
+        remove_limit(edit.row.vendor_limits, name)
+        edit.finish("vendor_limit.removed")
+    return revision.number
+
+
+def _ending(now: TenantQuota | None, expires_at: datetime | None) -> dict[str, Any]:
+    """The columns that say when a tenant's quota ends, and what it gives way to."""
+    ending: dict[str, Any] = {"expires_at": expires_at, "returns_to": None, "announced_at": None}
+    if expires_at is not None and now is not None:
+        ending["returns_to"] = columns_of(now) if now.expires_at is None else now.returns_to
+    return ending
+
+
+def _check_expiry(expires_at: datetime | None) -> None:
+    problems = Problems()
+    if expires_at is not None and timezone.is_naive(expires_at):
+        problems.add("expires_at", "Give the time zone.")
+    elif expires_at is not None and not timedelta(0) < expires_at - timezone.now() <= LONGEST:
+        problems.add("expires_at", f"Choose a time in the next {LONGEST.days} days.")
+    problems.settle()
+
+
+def _check_reason(reason: object) -> None:
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()

@@ -1,0 +1,66 @@
+"""Bring a whole configuration back, as a new revision: what was done stays to be read."""
+
+from controlplane.audit.actor import Actor
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.errors import InvalidEdit
+from controlplane.policies.conflicts import check_revision
+from controlplane.policies.document import environment_of
+from controlplane.policies.fields import different
+from controlplane.policies.history import Changed, first_recorded, states_as_of
+from controlplane.policies.state import State, names_of, read_state
+from controlplane.validation import Problems
+
+
+def rollback(
+    *, environment: str, to_revision: int, reason: str, actor: Actor, expected_revision: int | None
+) -> int:
+    """Make everything as it was at ``to_revision``; returns the new revision.
+
+    Holds of breakers stay as they are: they are no configuration. When nothing is different,
+    nothing is written and the present revision returned. Raises ``EditConflict`` when the
+    configuration was changed after ``expected_revision``.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    head = environment_of(environment).revision
+    _check_known(environment, to_revision, head)
+    changes = changes_back(environment, to_revision)
+    if not changes:
+        check_revision(environment=environment, expected=expected_revision)
+        return head
+    with revise(environment=environment, actor=actor, reason=reason, restores=to_revision) as revision:
+        check_revision(environment=environment, expected=expected_revision, making=revision.number)
+        if head != revision.number - 1:
+            # Somebody was faster; nothing can change any more while this revision is being made.
+            changes = changes_back(environment, to_revision)
+        write_changes(revision, changes)
+        revision.audit(
+            "configuration.rolled_back",
+            target_kind="environment",
+            target_name=environment,
+            before={"revision": revision.number - 1},
+            after={"restores": to_revision, "changed": len(changes)},
+        )
+    return revision.number
+
+
+def changes_back(environment: str, to_revision: int) -> list[Changed]:
+    """What a rollback to that revision would change now."""
+    then = states_as_of(environment, to_revision)
+    tenants = names_of(then, "tenant")
+    now: State = read_state(environment, tenants=tenants)
+    return [
+        Changed(kind, name, now.get((kind, name)), fields)
+        for (kind, name), fields in sorted(then.items())
+        if (fields is None) != ((kind, name) not in now) or different(now.get((kind, name)), fields)
+    ]
+
+
+def _check_known(environment: str, to_revision: int, head: int) -> None:
+    first = first_recorded(environment)
+    if first is None or not first <= to_revision <= head:
+        raise InvalidEdit(
+            {"to_revision": [f"Choose a revision from {first} to {head}." if first else "None is recorded."]}
+        )

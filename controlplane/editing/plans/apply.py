@@ -1,0 +1,64 @@
+from collections.abc import Callable
+
+from controlplane.audit.actor import Actor
+from controlplane.editing.plans.difference import difference
+from controlplane.editing.plans.plan import Plan
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.policies.conflicts import check_revision
+from controlplane.policies.history import Progress
+from controlplane.validation import Problems
+
+
+def apply_plan(
+    *,
+    environment: str,
+    plan: Plan,
+    expected_revision: int | None,
+    reason: str,
+    actor: Actor,
+    prune: bool = False,
+    action: str = "plan.applied",
+    progress: Progress | None = None,
+    inside: Callable[[int], None] | None = None,
+    approved_request: int | None = None,
+) -> int:
+    """Make everything as the plan says, as one revision, or nothing; returns the revision.
+
+    When there is nothing to change, nothing is written and the present revision returned. Raises
+    ``PlanErrors``, and ``EditConflict`` when the configuration was changed after
+    ``expected_revision``. ``inside`` is called with the revision before it is committed, for what
+    must be written together with it. ``approved_request`` is the change request that was approved
+    for this plan, where edits need approval. No transaction should be open: comparing takes seconds.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    found = difference(environment, plan, prune=prune)
+    check_revision(environment=environment, expected=expected_revision)
+    if not found:
+        if inside is not None:
+            inside(found.revision)
+        return found.revision
+    with revise(
+        environment=environment,
+        actor=actor,
+        reason=reason,
+        conflicts_with_any_change=prune,
+        approved_request=approved_request,
+    ) as revision:
+        check_revision(environment=environment, expected=expected_revision, making=revision.number)
+        if found.revision != revision.number - 1:
+            # Somebody was faster; nothing can change any more while this revision is being made.
+            found = difference(environment, plan, prune=prune)
+        revision.audit(
+            action,
+            target_kind="environment",
+            target_name=environment,
+            before={"revision": revision.number - 1},
+            after={"revision": revision.number, "prune": prune, **found.by_kind},
+        )
+        write_changes(revision, found.changes, progress=progress)
+        if inside is not None:
+            inside(revision.number)
+    return revision.number

@@ -1,0 +1,47 @@
+from controlplane.audit.actor import Actor
+from controlplane.editing.plans.apply import apply_plan
+from controlplane.editing.plans.plan import Plan
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.limits import said_columns
+from controlplane.policies.state import read_state
+
+
+def copy_configuration(
+    *, source: str, environment: str, reason: str, actor: Actor, with_tenants: bool = False
+) -> int:
+    """Give an environment what another one has, as one revision; returns it.
+
+    Tiers, dependencies, limits of callers without a tenant and timings become the same; what only
+    ``environment`` has of them goes. Its tenants stay, unless they are copied too. Holds of
+    breakers are not copied: they are no configuration.
+    """
+    state = read_state(source, tenants=None if with_tenants else set())
+    plan = Plan(sections={"default_tier", "tuning", "subject_limits", "template", "tier", "dependency"})
+    for (kind, name), fields in state.items():
+        plan.things[kind, "" if kind == "environment" else name] = _said(fields)
+    if with_tenants:
+        plan.sections.add("tenant")
+    return apply_plan(
+        environment=environment,
+        plan=plan,
+        expected_revision=None,
+        reason=reason,
+        actor=actor,
+        prune=True,
+        action="configuration.copied",
+    )
+
+
+def _said(fields: Fields) -> Fields:
+    """What a plan would say, so that the same comes of it elsewhere."""
+    said = fields
+    for prefix in ("quotas", "vendor_limits", "subject_limits"):
+        limits = limits_in(prefix, fields)
+        said = {field: value for field, value in said.items() if not field.startswith(f"{prefix}.")}
+        for name, columns in limits.items():
+            # A quota that ends by itself gives way to what is there, which is not what it was here.
+            kept = {
+                column: value for column, value in said_columns(columns).items() if column != "returns_to"
+            }
+            said |= {f"{prefix}.{name}.{column}": value for column, value in kept.items()}
+    return said

@@ -1,0 +1,129 @@
+"""What a plan would change, in words and as data."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.editing.plans.plan import Plan
+from controlplane.editing.plans.resolving import resolve
+from controlplane.policies.document import environment_of
+from controlplane.policies.fields import different
+from controlplane.policies.history import Changed
+from controlplane.policies.state import names_of, read_state, tenants_following
+
+#: Things a text lists; the rest is counted.
+MOST_SHOWN = 200
+
+_SIGNS = {"created": "+", "changed": "~", "removed": "-"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    environment: str
+    #: Of the configuration it was compared with.
+    revision: int
+    changes: Sequence[Changed]
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """created, changed, removed -> how many things."""
+        counts = dict.fromkeys(_SIGNS, 0)
+        for change in self.changes:
+            counts[what(change)] += 1
+        return counts
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """``tenants created`` and so on -> how many; for the audit and for progress."""
+        counts: dict[str, int] = {}
+        for change in self.changes:
+            name = f"{change.kind}.{what(change)}"
+            counts[name] = counts.get(name, 0) + 1
+        return dict(sorted(counts.items()))
+
+    def to_text(self, *, most: int = MOST_SHOWN) -> str:
+        return "\n".join(self._lines(most)) + "\n"
+
+    def to_document(self, *, most: int = MOST_SHOWN) -> dict[str, Any]:
+        shown = self.changes[:most]
+        return {
+            "environment": self.environment,
+            "revision": self.revision,
+            **self.counts,
+            "changes": [
+                {
+                    "kind": change.kind,
+                    "name": change.name,
+                    "what": what(change),
+                    "fields": [
+                        {"field": field, "before": before, "after": after}
+                        for field, (before, after) in different(change.before, change.after).items()
+                    ],
+                }
+                for change in shown
+            ],
+            "left_off": len(self.changes) - len(shown),
+        }
+
+    def _lines(self, most: int) -> Iterator[str]:
+        where = f"{self.environment} at revision {self.revision}"
+        if not self.changes:
+            yield f"{where}: nothing to change"
+            return
+        yield f"{where}: {summary(self.counts)}"
+        for change in self.changes[:most]:
+            yield f"{_SIGNS[what(change)]} {change.kind} {change.name}"
+            if change.after is not None:
+                for field, (before, after) in different(change.before, change.after).items():
+                    yield f"    {field}: {_change(before, after)}"
+        if len(self.changes) > most:
+            yield f"... and {len(self.changes) - most:,} more"
+
+
+def difference(environment: str, plan: Plan, *, prune: bool = False) -> Difference:
+    """Compare a plan with the configuration as it is now; nothing is written.
+
+    Raises ``PlanErrors`` for what does not fit together, and ``NotFound`` for the environment.
+    """
+    revision = environment_of(environment).revision
+    # A tenant may name what is removed.
+    everybody = prune and not plan.sections.isdisjoint({"tenant", "template", "tier", "dependency"})
+    named = names_of(plan.things, "tenant")
+    named |= tenants_following(environment, names_of(plan.things, "template"))
+    state = read_state(environment, tenants=None if everybody else named)
+    wanted = resolve(environment, plan, state, prune=prune)
+    changes = [
+        Changed(kind, name, state.get((kind, name)), fields)
+        for (kind, name), fields in wanted.items()
+        if state.get((kind, name)) != fields
+    ]
+    return Difference(environment, revision, sorted(changes, key=lambda change: (change.kind, change.name)))
+
+
+def what(change: Changed) -> str:
+    if change.before is None:
+        return "created"
+    return "removed" if change.after is None else "changed"
+
+
+def summary(counts: dict[str, int]) -> str:
+    """``1 to create, 2 to change, 0 to remove``."""
+    words = {"created": "create", "changed": "change", "removed": "remove"}
+    return ", ".join(f"{count:,} to {words[name]}" for name, count in counts.items())
+
+
+def _change(before: Any, after: Any) -> str:
+    if before is None:
+        return _word(after)
+    return f"{_word(before)} -> {'gone' if after is None else _word(after)}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return f"{value:,}" if isinstance(value, int) else repr(value) if isinstance(value, str) else str(value)

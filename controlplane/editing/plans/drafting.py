@@ -1,0 +1,189 @@
+"""Uploaded plans: read and compared, then applied, by a worker; small ones at once."""
+
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import IO
+from uuid import UUID
+
+import structlog
+from django.db import connection, connections
+from django.utils import timezone
+
+from controlplane.approvals.gate import Proposed
+from controlplane.audit.actor import Actor
+from controlplane.editing.plans.apply import apply_plan
+from controlplane.editing.plans.difference import difference
+from controlplane.editing.plans.plan import MAX_BYTES, PlanErrors
+from controlplane.editing.plans.reading import read_plan
+from controlplane.errors import EditConflict, EditError, InvalidEdit
+from controlplane.policies.drafts import Draft, DraftState
+from controlplane.validation import Problems
+
+log = structlog.get_logger(__name__)
+
+#: Below it, reading and writing take less than anybody would wait for.
+AT_ONCE_BYTES = 128 * 1024
+#: A draft nobody touched for so long is forgotten.
+KEPT = timedelta(days=7)
+
+
+class _Report:
+    """Progress that others see while the transaction is open: written by a connection of its own."""
+
+    def __init__(self, pk: UUID) -> None:
+        self._pk = pk
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="progress")
+
+    def __call__(self, step: str, done: int, of: int) -> None:
+        self._thread.submit(self._write, step, done, of)
+
+    def settle(self) -> None:
+        """Wait until all of it is written: two connections must not update one row at once."""
+        self._thread.submit(bool).result()
+
+    def close(self) -> None:
+        self._thread.submit(connections.close_all).result()
+        self._thread.shutdown()
+
+    def _write(self, step: str, done: int, of: int) -> None:
+        Draft.objects.filter(pk=self._pk).update(step=step[:64], done=done, of=of)
+
+
+def upload(*, environment: str, filename: str, stream: IO[bytes], prune: bool, actor: Actor) -> Draft:
+    """Keep a file; read and compare it at once if it is small. Raises ``InvalidEdit``."""
+    content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InvalidEdit({"file": [f"At most {MAX_BYTES // 1024 // 1024} MiB."]})
+    if not content.strip():
+        raise InvalidEdit({"file": ["The file is empty."]})
+    draft = Draft.objects.create(
+        environment=environment,
+        filename="".join(letter for letter in filename if letter.isprintable())[:200] or "a file",
+        content=zlib.compress(content),
+        prune=prune,
+        actor=asdict(actor),
+    )
+    return _soon(draft, len(content))
+
+
+def order(*, draft: UUID, reason: str, actor: Actor) -> Draft:
+    """Have a draft applied that was read; at once if it is small. Raises ``InvalidEdit``."""
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    ordered = Draft.objects.filter(pk=draft, state=DraftState.READ).update(
+        state=DraftState.ORDERED, reason=reason, actor=asdict(actor)
+    )
+    if not ordered:
+        raise InvalidEdit({"draft": ["It is not waiting to be applied."]})
+    row = Draft.objects.get(pk=draft)
+    return _soon(row, len(zlib.decompress(row.content)))
+
+
+def work_drafts() -> int:
+    """Do what is to be done; how many drafts were brought on."""
+    done = 0
+    waiting = Draft.objects.filter(state__in=("waiting", "reading", "ordered", "applying"))
+    for pk in list(waiting.order_by("created_at").values_list("pk", flat=True)):
+        done += work(pk)
+    Draft.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
+    return done
+
+
+def work(pk: UUID) -> bool:
+    """Bring one draft on; ``False`` when another process does."""
+    with _alone(pk) as alone:
+        draft = Draft.objects.filter(pk=pk).first() if alone else None
+        if draft is None or not draft.busy:
+            return False
+        with closing(_Report(pk)) as report:
+            try:
+                if draft.state in (DraftState.WAITING, DraftState.READING):
+                    _read(draft, report)
+                else:
+                    _apply(draft, report)
+            except PlanErrors as errors:
+                _refuse(draft, report, [list(error) for error in errors.found])
+            except EditConflict as conflict:
+                _read(draft, report)
+                said = f"{conflict.by or 'Somebody'} changed the configuration meanwhile: look again."
+                Draft.objects.filter(pk=pk).update(errors=[[0, "", said]])
+            except Proposed as proposed:
+                report.settle()
+                waits = (draft.difference or {}) | {"request": proposed.request.pk}
+                _set(draft, state=DraftState.APPLIED, step="", difference=waits)
+            except EditError as error:
+                _refuse(draft, report, [[0, "", str(error)]])
+    return True
+
+
+def _read(draft: Draft, report: _Report) -> None:
+    _set(draft, state=DraftState.READING, step="Reading", errors=[])
+    plan = read_plan(zlib.decompress(draft.content))
+    report(f"Comparing {len(plan):,} rows", 0, 0)
+    found = difference(draft.environment, plan, prune=draft.prune)
+    report.settle()
+    _set(
+        draft,
+        state=DraftState.READ,
+        step="",
+        difference=found.to_document() | {"by_kind": found.by_kind, "rows": len(plan)},
+        compared_with=found.revision,
+    )
+
+
+def _apply(draft: Draft, report: _Report) -> None:
+    _set(draft, state=DraftState.APPLYING, step="Reading again")
+    plan = read_plan(zlib.decompress(draft.content))
+    report("Comparing again", 0, 0)
+
+    def applied(revision: int) -> None:
+        # In the transaction of the revision: a draft is applied exactly when its revision is made.
+        report.settle()
+        Draft.objects.filter(pk=draft.pk).update(state=DraftState.APPLIED, step="", revision=revision)
+
+    revision = apply_plan(
+        environment=draft.environment,
+        plan=plan,
+        expected_revision=draft.compared_with,
+        reason=draft.reason,
+        actor=Actor(**draft.actor),
+        prune=draft.prune,
+        progress=report,
+        inside=applied,
+    )
+    log.info("plan.applied", environment=draft.environment, revision=revision, file=draft.filename)
+
+
+def _soon(draft: Draft, size: int) -> Draft:
+    if size <= AT_ONCE_BYTES:
+        work(draft.pk)
+        draft.refresh_from_db()
+    return draft
+
+
+def _refuse(draft: Draft, report: _Report, errors: list[list[object]]) -> None:
+    report.settle()
+    _set(draft, state=DraftState.REFUSED, step="", errors=errors)
+
+
+def _set(draft: Draft, **values: object) -> None:
+    Draft.objects.filter(pk=draft.pk).update(done=0, of=0, **values)
+
+
+@contextmanager
+def _alone(pk: UUID) -> Iterator[bool]:
+    """Whether nobody else works on it. The lock ends with the connection, so with the process too."""
+    key = pk.int & 0x7FFF_FFFF_FFFF_FFFF
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [key])
+        [alone] = cursor.fetchone() or [False]
+        try:
+            yield bool(alone)
+        finally:
+            if alone:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [key])

@@ -1,0 +1,125 @@
+"""The configuration as a file that changes nothing when it is applied again."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from controlplane.editing.plans.csv_reading import COLUMNS, QUOTA_COLUMNS, guard
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.limits import said_columns
+from controlplane.policies.state import State, read_state
+
+#: What needs no quotes in any YAML.
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*", re.ASCII)
+_RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+_DERIVED = ("returns_to",)
+
+
+def export_plan(environment: str) -> Iterator[str]:
+    """YAML, part by part. Raises ``NotFound`` at once."""
+    state = read_state(environment)
+    return _yaml(environment, state)
+
+
+def export_csv(environment: str) -> Iterator[str]:
+    """Tenants and their own quotas; cells a spreadsheet would run are guarded."""
+    state = read_state(environment)
+    return _csv(state)
+
+
+def _yaml(environment: str, state: State) -> Iterator[str]:
+    own = state["environment", environment]
+    yield f"environment: {_scalar(environment)}\ndefault_tier: {_scalar(own['default_tier'])}\n"
+    yield f"tuning: {_flow(_below('tuning', own))}\n"
+    yield from _limits("subject_limits", own, "")
+    yield from _section("templates", "template", state)
+    yield from _section("tiers", "tier", state)
+    yield from _section("dependencies", "dependency", state)
+    yield from _section("tenants", "tenant", state)
+
+
+def _section(section: str, kind: str, state: State) -> Iterator[str]:
+    names = sorted(name for found, name in state if found == kind)
+    yield f"{section}:\n" if names else f"{section}: {{}}\n"
+    for name in names:
+        yield "".join(_thing(kind, name, state[kind, name]))
+
+
+def _thing(kind: str, name: str, fields: Fields) -> Iterator[str]:
+    yield f"  {_scalar(name)}:\n"
+    for field, value in fields.items():
+        if "." not in field:
+            yield f"    {field}: {_scalar(value if value is not None else '')}\n"
+    if breaker := _below("breaker", fields):
+        yield f"    breaker: {_flow(breaker)}\n"
+    if kind != "template":
+        yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")
+
+
+def _limits(prefix: str, fields: Fields, indent: str) -> Iterator[str]:
+    limits = limits_in(prefix, fields)
+    if limits or not indent:
+        yield f"{indent}{prefix}:\n" if limits else f"{indent}{prefix}: {{}}\n"
+    for name, columns in limits.items():
+        said = {column: value for column, value in said_columns(columns).items() if column not in _DERIVED}
+        yield f"{indent}  {_scalar(name)}: {_flow(said)}\n"
+
+
+def _flow(values: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{name}: {_scalar(value)}" for name, value in values.items()) + "}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_scalar, value)) + "]"
+    text = str(value)
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
+    return text if plain else '"' + "".join(map(_quoted, text)) + '"'
+
+
+def _quoted(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    return letter if " " <= letter <= "~" else f"\\U{ord(letter):08x}"
+
+
+def _below(prefix: str, fields: Fields) -> dict[str, Any]:
+    mark = f"{prefix}."
+    return {field.removeprefix(mark): value for field, value in fields.items() if field.startswith(mark)}
+
+
+def _csv(state: State) -> Iterator[str]:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\r\n")
+    writer.writeheader()
+    for (kind, key), fields in sorted(state.items()):
+        if kind != "tenant":
+            continue
+        own: Fields = {
+            name: fields[name] for name in ("tier", "title", "suspended", "parent") if name in fields
+        }
+        row: dict[str, Any] = {"tenant": key, **own}
+        quotas = [
+            {"quota": name, **{column: said[column] for column in QUOTA_COLUMNS if column in said}}
+            for name, columns in limits_in("quotas", fields).items()
+            for said in [said_columns(columns)]
+        ]
+        for quota in quotas or [{}]:
+            writer.writerow({name: _cell(value) for name, value in {**row, **quota}.items()})
+        if out.tell() > 65_536:
+            yield out.getvalue()
+            out.seek(0)
+            out.truncate()
+    yield out.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return guard(" ".join(value) if isinstance(value, list) else str(value))

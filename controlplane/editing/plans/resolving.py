@@ -1,0 +1,297 @@
+"""What everything a plan names would be after it: what it leaves out stays, or is usual."""
+
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.editing.plans.parents import wrong_parents
+from controlplane.editing.plans.plan import Errors, Plan
+from controlplane.editing.rows.limit_rows import check_together
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.limits import (
+    ALONE,
+    OPTIONAL,
+    VALUES,
+    VENDOR_DEFAULTS,
+    followed,
+    own_columns,
+    plain_columns,
+)
+from controlplane.policies.models import BREAKER_RANGES, Dependency, Kind, Runbook
+from controlplane.policies.presets import PRESETS
+from controlplane.policies.state import State, Thing, names_of
+from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
+from fuseboard.contract.words import Algorithm
+
+#: Thing -> its fields; ``None`` when it goes.
+Wanted = dict[Thing, Fields | None]
+
+PREFIX = {
+    "tenant": "quotas",
+    "tier": "quotas",
+    "dependency": "vendor_limits",
+    "environment": "subject_limits",
+}
+#: Of a tenant, besides its quotas.
+_OWN = ("tier", "title", "suspended", "parent")
+_PRUNED = ("template", "tier", "dependency", "tenant")
+
+
+def resolve(environment: str, plan: Plan, state: State, *, prune: bool) -> Wanted:
+    """Raises ``PlanErrors`` for what contradicts itself or names what is not there."""
+    return _Resolving(environment, plan, state, prune).everything()
+
+
+class _Resolving:
+    def __init__(self, environment: str, plan: Plan, state: State, prune: bool) -> None:
+        self.environment, self.plan, self.state, self.prune = environment, plan, state, prune
+        self.errors = Errors()
+        self.wanted: Wanted = {}
+        self.now = timezone.now()
+        self._alike: dict[Any, Fields] = {}
+        #: Tenant -> the parent the plan gives it.
+        self.moved: dict[str, str] = {}
+
+    def everything(self) -> Wanted:
+        plan = self.plan
+        if plan.environment and plan.environment != self.environment:
+            self.errors.add(0, "environment", f"The plan is for {plan.environment}, not {self.environment}.")
+            self.errors.settle()
+        known = {kind: names_of([*self.state, *plan.things], kind) for kind in _PRUNED[:-1]}
+        self.tiers, self.dependencies = known["tier"], known["dependency"]
+        for kind in _PRUNED if self.prune else ():
+            if kind in plan.sections:
+                gone = names_of(self.state, kind) - names_of(plan.things, kind)
+                self.wanted |= {(kind, name): None for name in gone}
+                if kind in known:
+                    known[kind] -= gone
+        # What others take values from comes before them.
+        for kind in ("template", "tier", "dependency", "environment", "tenant"):
+            make: Callable[[str, Fields, Fields | None], Fields] = getattr(self, f"_{kind}")
+            for (found, name), given in plan.things.items():
+                if found == kind:
+                    thing = (kind, name or self.environment)
+                    self.wanted[thing] = make(name, given, self.state.get(thing))
+        changed = names_of(plan.things, "template")
+        if changed and not self.errors.found:
+            self._follow(changed)
+        for name, message in wrong_parents(self.environment, self.state, self.wanted, self.moved):
+            self._error("tenant", name, "parent", message)
+        if self.prune:
+            self._check_left()
+        self.errors.settle()
+        return self.wanted
+
+    def _template(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        base = now or {"title": ""}
+        present = {column: value for column, value in base.items() if column in VALUES}
+        wanted = {column: value for column, value in given.items() if column in VALUES}
+        columns = self._limit("template", name, "", {**present, **wanted}, wanted, present)
+        return {"title": given.get("title", base["title"]), **columns}
+
+    def _follow(self, templates: set[str]) -> None:
+        """Give the limits that follow one of them its values, also those the plan says nothing of."""
+        for thing, fields in list({**self.state, **self.wanted}.items()):
+            prefix = PREFIX.get(thing[0], "")
+            if not prefix or not fields or not templates.intersection(_followed(prefix, fields)):
+                continue
+            after = {field: value for field, value in fields.items() if not field.startswith(f"{prefix}.")}
+            for limit, columns in limits_in(prefix, fields).items():
+                if (template := columns.get("template")) in templates:
+                    columns = followed(columns, self._values(template) or {})
+                    for column, message in _contradictions(_frozen(columns), prefix == "subject_limits"):
+                        said = f"{limit} of {thing[0]} {thing[1]} would be wrong: {message}"
+                        self._error("template", template, column, said)
+                after |= {sys.intern(f"{prefix}.{limit}.{name}"): value for name, value in columns.items()}
+            self.wanted[thing] = after
+
+    def _values(self, template: str) -> Fields | None:
+        thing = ("template", template)
+        return self.wanted[thing] if thing in self.wanted else self.state.get(thing)
+
+    def _tier(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        base = now or {"title": "", "priority": 50}
+        return self._with_limits("tier", name, given, base, lambda limit: {})
+
+    def _dependency(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        if now is None and "kind" not in given:
+            self._error("dependency", name, "kind", f"Say what it is: {', '.join(Kind.values)}.")
+        base = now or _new_dependency(given.get("kind", Kind.EXTERNAL))
+        if given.get("runbook") and not Runbook.objects.filter(pk=given["runbook"]).exists():
+            self._error("dependency", name, "runbook", f"There is no runbook {given['runbook']!r}.")
+        if "runbook" in given:
+            given = given | {"runbook": given["runbook"] or None}
+        fields = self._with_limits("dependency", name, given, base, lambda limit: VENDOR_DEFAULTS)
+        if fields["breaker.open_max_ms"] < fields["breaker.open_ms"]:
+            message = "The longest open time must not be shorter than the first."
+            self._error("dependency", name, "breaker.open_max_ms", message)
+        return fields
+
+    def _environment(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        base = dict(now or {})
+        if self.prune and "tuning" in self.plan.sections:
+            base = {field: value for field, value in base.items() if not field.startswith("tuning.")}
+        if given.get("default_tier", base["default_tier"]) not in self.tiers:
+            self._error("environment", name, "default_tier", "There is no such tier.")
+        return self._with_limits("environment", name, given, base, lambda limit: {})
+
+    def _tenant(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        if now is None and not is_plain_key(name):
+            self._error("tenant", name, "", PLAIN_KEY)
+        base = now or {"title": "", "suspended": False}
+        if "parent" in given:
+            self.moved[name] = given["parent"]
+        tier = given.get("tier", base.get("tier"))
+        if tier not in self.tiers:
+            message = f"There is no tier {tier!r}." if tier else "Say which tier it belongs to."
+            self._error("tenant", name, "tier", message)
+            return base
+        # Most tenants of a file are alike: what their quotas become is found once.
+        key = (tier, _limit_items(given), _limit_items(base))
+        limits = self._alike.get(key) if _is_hashable(key) else None
+        if limits is None:
+            before = len(self.errors.found)
+            of_tier = self._tier_limits(tier)
+            fields = self._with_limits("tenant", name, given, base, lambda limit: of_tier.get(limit, {}))
+            limits = {field: value for field, value in fields.items() if field not in _OWN}
+            if _is_hashable(key) and len(self.errors.found) == before:
+                self._alike[key] = limits
+        own = {field: given.get(field, base.get(field)) for field in _OWN}
+        if not own["parent"]:
+            del own["parent"]
+        return {**own, **limits}
+
+    def _tier_limits(self, tier: str) -> dict[str, Fields]:
+        fields = self.wanted.get(("tier", tier)) or self.state.get(("tier", tier)) or {}
+        return limits_in("quotas", fields)
+
+    def _with_limits(
+        self, kind: str, name: str, given: Fields, base: Fields, like: Callable[[str], Fields]
+    ) -> Fields:
+        """``given`` over ``base``; a new limit is like another, in the columns of ``OPTIONAL``."""
+        prefix = PREFIX[kind]
+        present = limits_in(prefix, base)
+        wanted = limits_in(prefix, given)
+        mark = f"{prefix}."
+        fields = {field: value for field, value in base.items() if not field.startswith(mark)}
+        fields |= {field: value for field, value in given.items() if not field.startswith(mark)}
+        complete = self.prune and (kind != "environment" or "subject_limits" in self.plan.sections)
+        for limit in sorted(wanted.keys() | (set() if complete else present.keys())):
+            columns = present.get(limit, {})
+            if limit in wanted:
+                usual = {column: value for column, value in like(limit).items() if column in OPTIONAL}
+                full = {**(columns or usual), **wanted[limit]}
+                columns = self._limit(kind, name, limit, full, wanted[limit], columns)
+            fields |= {sys.intern(f"{prefix}.{limit}.{column}"): value for column, value in columns.items()}
+        return fields
+
+    def _limit(
+        self, kind: str, name: str, limit: str, columns: Fields, given: Fields, present: Fields
+    ) -> Fields:
+        where = f"{PREFIX[kind]}.{limit}." if limit else ""
+        template = None
+        if follows := columns.get("template"):
+            template = self._values(follows)
+            if template is None:
+                self._error(kind, name, f"{where}template", f"There is no template {follows!r}.")
+                return columns
+        for needed in ("limit", "window_s") if template is None else ():
+            if needed not in columns:
+                self._error(kind, name, f"{where}{needed}", "A new limit needs this.")
+                return columns
+        if given.get("algorithm") not in (None, Algorithm.FIXED_WINDOW):
+            given = {"period": "", **given}
+            columns = {**columns, "period": given["period"]}
+        if template is None:
+            columns = plain_columns(columns | ALONE)
+        else:
+            kept = () if given.get("template") else present.get("own", ())
+            columns = followed({**columns, "own": own_columns([*kept, *given])}, template)
+        full = {**OPTIONAL, **columns}
+        if full["dependency"] and full["dependency"] not in self.dependencies:
+            self._error(kind, name, f"{where}dependency", f"There is no dependency {full['dependency']!r}.")
+        if "expires_at" in given and datetime.fromisoformat(given["expires_at"]) <= self.now:
+            self._error(kind, name, f"{where}expires_at", "Choose a time in the future.")
+        if "expires_at" not in columns:
+            columns.pop("returns_to", None)
+        elif present and "expires_at" not in present:
+            columns["returns_to"] = present
+        for column, message in _contradictions(_frozen(full), kind == "environment"):
+            self._error(kind, name, f"{where}{column}", message)
+        return columns
+
+    def _check_left(self) -> None:
+        """What stays must not name what a prune removes."""
+        removed = [thing for thing, fields in self.wanted.items() if fields is None]
+        lost, gone = names_of(removed, "tier"), names_of(removed, "dependency")
+        templates = names_of(removed, "template")
+        environment = ("environment", self.environment)
+        left = {**self.state, **self.wanted}
+        default = (left[environment] or {}).get("default_tier")
+        if default in lost:
+            self.errors.add(0, f"tiers.{default}", "It is the default tier, so it cannot be removed.")
+        for (kind, name), fields in left.items():
+            if not fields or not (gone or lost or templates):
+                continue
+            for template in templates.intersection(_followed(PREFIX.get(kind, ""), fields)):
+                self.errors.add(0, f"templates.{template}", f"A limit of {kind} {name} still follows it.")
+            if kind not in ("tier", "tenant"):
+                continue
+            if kind == "tenant" and fields["tier"] in lost:
+                self.errors.add(0, f"tiers.{fields['tier']}", f"Tenant {name} still has this tier.")
+            for limit, columns in limits_in("quotas", fields).items():
+                if columns.get("dependency") in gone:
+                    message = f"Quota {limit} of {kind} {name} still counts its calls."
+                    self.errors.add(0, f"dependencies.{columns['dependency']}", message)
+
+    def _error(self, kind: str, name: str, field: str, message: str) -> None:
+        plural = {"environment": "", "dependency": "dependencies"}.get(kind, f"{kind}s")
+        where = ".".join(part for part in (plural, name, field) if part)
+        self.errors.add(self.plan.lines.get((kind, name), 0), where, message)
+
+
+def _followed(prefix: str, fields: Fields) -> list[str]:
+    """The templates that limits among these fields follow."""
+    return [value for field, value in fields.items() if field.endswith(".template") and prefix]
+
+
+def _limit_items(fields: Fields) -> tuple[tuple[str, Any], ...]:
+    return tuple(item for item in fields.items() if item[0] not in _OWN)
+
+
+def _is_hashable(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:  # a list or a document is among the values
+        return False
+    return True
+
+
+def _new_dependency(kind: str) -> Fields:
+    row = Dependency(kind=kind, **PRESETS.get(kind, {}))
+    columns = ("title", "kind", "owner", "fallback_note", "timeout_ms")
+    return {
+        **{column: getattr(row, column) for column in columns},
+        "kind": str(kind),
+        "runbook": None,
+        **{f"breaker.{column}": getattr(row, column) for column in BREAKER_RANGES},
+    }
+
+
+def _frozen(columns: Fields) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in {**OPTIONAL, **columns}.items()
+        if name not in ("returns_to", "own")
+    )
+
+
+@lru_cache(maxsize=4_096)
+def _contradictions(columns: tuple[tuple[str, Any], ...], subject: bool) -> tuple[tuple[str, str], ...]:
+    problems = Problems()
+    check_together(problems, dict(columns), subject=subject)
+    return tuple((field, " ".join(found)) for field, found in problems.errors.items())

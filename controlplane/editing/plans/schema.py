@@ -1,0 +1,215 @@
+"""What may stand in a plan, and what it is in flat fields. Each thing by itself: nothing is looked up."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from controlplane.editing.plans.plan import Errors
+from controlplane.editing.plans.yaml_reading import Lines
+from controlplane.editing.rows.limit_rows import LIST_COLUMNS, check_limit_columns
+from controlplane.policies.fields import Fields
+from controlplane.policies.limits import VALUES
+from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Kind
+from controlplane.validation import Problems
+from fuseboard.contract.policy import Tuning
+from fuseboard.contract.words import is_slug, is_subject
+
+#: Section -> kind of its things, and what is checked of their names.
+SECTIONS = {"templates": "template", "tiers": "tier", "dependencies": "dependency", "tenants": "tenant"}
+
+Check = Callable[[Problems, str, Any], None]
+
+
+def _text(longest: int) -> Check:
+    return lambda problems, field, value: problems.text(field, value, longest)
+
+
+def _whole(least: int, most: int) -> Check:
+    return lambda problems, field, value: problems.whole(field, value, least, most)
+
+
+def _slug(problems: Problems, field: str, value: Any) -> None:
+    problems.slug(field, value)
+
+
+def _flag(problems: Problems, field: str, value: Any) -> None:
+    problems.flag(field, value)
+
+
+def _kind(problems: Problems, field: str, value: Any) -> None:
+    if value not in Kind.values:
+        problems.add(field, f"Choose one of: {', '.join(Kind.values)}.")
+
+
+def _optional_slug(problems: Problems, field: str, value: Any) -> None:
+    if value != "":
+        problems.slug(field, value)
+
+
+def _optional_subject(problems: Problems, field: str, value: Any) -> None:
+    if value != "":
+        problems.subject(field, value)
+
+
+_FIELDS: dict[str, dict[str, Check]] = {
+    "tenant": {"tier": _slug, "title": _text(200), "suspended": _flag, "parent": _optional_subject},
+    "template": {"title": _text(200)},
+    "tier": {"title": _text(200), "priority": _whole(0, 100)},
+    "dependency": {
+        "kind": _kind,
+        "title": _text(200),
+        "owner": _text(200),
+        "fallback_note": _text(500),
+        "timeout_ms": _whole(1, MAX_MS),
+        "runbook": _optional_slug,
+    },
+}
+_LIMITS = {"template": "", "tenant": "quotas", "tier": "quotas", "dependency": "vendor_limits"}
+
+
+@lru_cache
+def _fields_of(kind: str) -> str:
+    more = [_LIMITS[kind]] if _LIMITS[kind] else sorted(VALUES)
+    return ", ".join([*_FIELDS[kind], *(["breaker"] if kind == "dependency" else []), *more])
+
+
+@lru_cache(maxsize=4_096)
+def _checked(kind: str, field: str, _type: type, value: str | int) -> tuple[str, ...]:
+    problems = Problems()
+    _FIELDS[kind][field](problems, field, value)
+    return tuple(problems.errors.get(field, ()))
+
+
+def _field_errors(kind: str, field: str, of: type, value: Any) -> tuple[str, ...]:
+    """Checked once each: the same few tiers and flags stand in every row."""
+    return _checked(kind, field, of, value) if isinstance(value, str | int) else ("Give one value.",)
+
+
+class Reading:
+    """One thing of a plan, becoming flat fields."""
+
+    def __init__(self, errors: Errors, where: str, lines: Lines, line: int) -> None:
+        self._errors, self._where, self._lines, self._line = errors, where, lines, line
+        self.fields: Fields = {}
+
+    def thing(self, kind: str, name: str, value: Any) -> Fields:
+        if not (is_subject(name) if kind == "tenant" else is_slug(name)):
+            problems = Problems()
+            (problems.subject if kind == "tenant" else problems.slug)("name", name)
+            self._say(problems, ())
+        if not isinstance(value, Mapping):
+            self.error((), "Give its fields, such as tier: pro.")
+            return self.fields
+        checks = _FIELDS[kind]
+        if kind == "template":
+            self._values({field: given for field, given in value.items() if field not in checks})
+            value = {field: given for field, given in value.items() if field in checks}
+        for field, given in value.items():
+            if field == _LIMITS[kind]:
+                self.limits(field, given)
+            elif field == "breaker" and kind == "dependency":
+                self._breaker(given)
+            elif field in checks:
+                for message in _field_errors(kind, field, type(given), given):
+                    self.error((field,), message)
+                self.fields[field] = given
+            else:
+                self.error((field,), f"A {kind} has no such field, only {_fields_of(kind)}.")
+        return self.fields
+
+    def limits(self, prefix: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            self.error((prefix,), "Give each limit by its name; none is {}.")
+            return
+        for name, columns in value.items():
+            if not is_slug(name):
+                self.error((prefix, name), "Use 1 to 64 letters, digits, dots, dashes or underscores.")
+            elif not isinstance(columns, Mapping):
+                self.error((prefix, name), "Give its fields: limit, window_s, burst and so on.")
+            else:
+                self._limit(prefix, name, columns)
+
+    def tuning(self, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            self.error((), "Give each setting by its name.")
+            return
+        for field, given in value.items():
+            if field not in Tuning.__struct_fields__:
+                known = ", ".join(Tuning.__struct_fields__)
+                self.error((field,), f"There is no such setting, only {known}.")
+                continue
+            try:
+                msgspec.convert({field: given}, Tuning)
+            except msgspec.ValidationError as error:
+                self.error((field,), str(error).partition(" - at ")[0])
+            self.fields[f"tuning.{field}"] = given
+
+    def _breaker(self, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            self.error(("breaker",), "Give each setting by its name.")
+            return
+        for column, given in value.items():
+            if column not in BREAKER_RANGES:
+                self.error(("breaker", column), "A breaker has no such setting.")
+                continue
+            problems = Problems()
+            problems.whole(column, given, *BREAKER_RANGES[column])
+            self._say(problems, ("breaker",))
+            self.fields[f"breaker.{column}"] = given
+
+    def _values(self, columns: Mapping[str, Any]) -> None:
+        """What a template says: a limit that belongs to nobody."""
+        if "template" in columns:
+            self.error(("template",), "A template follows no other.")
+        for column, message in _limit_errors(_frozen(columns), False):
+            self.error((column,), message)
+        self.fields |= columns
+
+    def _limit(self, prefix: str, name: str, columns: Mapping[str, Any]) -> None:
+        for column, message in _limit_errors(_frozen(columns), prefix == "quotas"):
+            self.error((prefix, name, column), message)
+        for column, value in columns.items():
+            self.fields[sys.intern(f"{prefix}.{name}.{column}")] = value
+        # So that a limit with nothing given is still seen to be wanted.
+        if not columns:
+            self.error((prefix, name), "Give its fields: limit, window_s, burst and so on.")
+
+    def _say(self, problems: Problems, path: tuple[str, ...]) -> None:
+        for field, found in problems.errors.items():
+            self.error((*path, field) if field != "name" else path, " ".join(found))
+
+    def error(self, path: tuple[str, ...], message: str) -> None:
+        line = next(
+            (self._lines[path[:size]] for size in range(len(path), 0, -1) if path[:size] in self._lines),
+            self._line,
+        )
+        self._errors.add(line, ".".join((self._where, *path)), message)
+
+
+def _frozen(columns: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...]:
+    # With its type: True and 1 are equal, and only one of them is a number.
+    return tuple((column, type(value).__name__, _hashable(value)) for column, value in columns.items())
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(str, value))
+    # A mapping where a word belongs is wrong whatever is in it.
+    return value if isinstance(value, str | int) else repr(value)
+
+
+@lru_cache(maxsize=4_096)
+def _limit_errors(columns: tuple[tuple[str, str, Any], ...], quota: bool) -> tuple[tuple[str, str], ...]:
+    """Most tenants of a file have the same few limits: each is checked once."""
+    problems = Problems()
+    given = {}
+    for name, _, value in columns:
+        if isinstance(value, tuple) != (name in LIST_COLUMNS):
+            problems.add(name, "Give a list of words." if name in LIST_COLUMNS else "Give one value.")
+        else:
+            given[name] = list(value) if name in LIST_COLUMNS else value
+    check_limit_columns(problems, given, quota=quota)
+    return tuple((field, " ".join(found)) for field, found in problems.errors.items())

@@ -1,0 +1,160 @@
+"""YAML as a stream of events: no tags, anchors, aliases or merging, nothing built that is not data.
+
+Whole numbers, true, false and text are all there is. What YAML would guess from a word (``no``,
+``.nan``, ``1e3``, ``0x1f``, dates) stays text, and is refused where a number is wanted.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import IO, Any
+
+import yaml
+
+from controlplane.editing.plans.plan import MAX_BYTES, Errors
+
+MAX_DEPTH = 8
+MAX_SCALAR = 4_096
+
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
+_NOTHING = ("", "~", "null", "Null", "NULL")
+
+#: Path below the thing -> line.
+Lines = dict[tuple[str, ...], int]
+
+
+class _Stop(Exception):
+    """The rest cannot be read."""
+
+
+class Limited:
+    """A stream that ends with an error when it is too long."""
+
+    def __init__(self, stream: IO[Any], errors: Errors) -> None:
+        self._stream, self._errors, self._read = stream, errors, 0
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._stream.read(size if size > 0 else 65_536)
+        data = part.encode() if isinstance(part, str) else bytes(part)
+        self._read += len(data)
+        if self._read > MAX_BYTES:
+            self._errors.add(0, "", f"The file is larger than {MAX_BYTES // 1024 // 1024} MiB.")
+            raise _Stop
+        return data
+
+
+class Nodes:
+    """Reads a document whose root is a mapping, one entry of a section at a time."""
+
+    def __init__(self, stream: IO[Any], errors: Errors) -> None:
+        self.errors = errors
+        # The parser of the safe loader: it knows how to read, not how to build anything.
+        self._events: Any = yaml.parse(Limited(stream, errors), Loader=yaml.CSafeLoader)
+        self.line = 0
+
+    def entries(self, sections: frozenset[str]) -> Iterator[tuple[str, str, Any, Lines, int]]:
+        """Section, name, value, lines of what is in it, line; name is empty where the value is all."""
+        try:
+            yield from self._document(sections)
+        except _Stop:
+            pass
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else self.line
+            self.errors.add(line, "", f"This is no YAML: {error.problem or error.context}.")
+        except (yaml.YAMLError, UnicodeError) as error:
+            self.errors.add(self.line, "", f"This is no YAML in UTF-8: {str(error).splitlines()[0]}.")
+
+    def _document(self, sections: frozenset[str]) -> Iterator[tuple[str, str, Any, Lines, int]]:
+        self._expect(yaml.StreamStartEvent, "")
+        start = self._next()
+        if isinstance(start, yaml.StreamEndEvent):
+            self._stop("The file is empty.")
+        if getattr(start, "tags", None):
+            self._stop("Directives are not used here.")
+        if not isinstance(self._next(), yaml.MappingStartEvent):
+            self._stop("Begin with a section, such as tenants: or tiers:.")
+        seen: set[str] = set()
+        while (section := self._key(seen, "")) is not None:
+            line = self.line
+            if section not in sections:
+                lines: Lines = {}
+                yield section, "", self._value((section,), lines, 1), lines, line
+                continue
+            if not isinstance(self._next(), yaml.MappingStartEvent):
+                self._stop(f"{section} must be a mapping; an empty one is {{}}.")
+            yield section, "", None, {}, line
+            names: set[str] = set()
+            while (name := self._key(names, section)) is not None:
+                line, lines = self.line, {}
+                value = self._value((), lines, 2)
+                yield section, name, value, lines, line
+        self._expect(yaml.DocumentEndEvent, "")
+        if not isinstance(self._next(), yaml.StreamEndEvent):
+            self._stop("Only one document is read: remove the second ---.")
+
+    def _key(self, seen: set[str], where: str) -> str | None:
+        event = self._next()
+        if isinstance(event, yaml.MappingEndEvent):
+            return None
+        if not isinstance(event, yaml.ScalarEvent):
+            self._stop("A key must be a word.")
+        key: str = event.value
+        if len(key) > MAX_SCALAR:
+            self._stop("The key is too long.")
+        if key in seen:
+            self.errors.add(self.line, f"{where}.{key}".strip("."), "This key stands here twice.")
+        seen.add(key)
+        return key
+
+    def _value(self, path: tuple[str, ...], lines: Lines, depth: int) -> Any:
+        event = self._next()
+        lines[path] = self.line
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event, path)
+        if depth >= MAX_DEPTH:
+            self._stop(f"Nested deeper than {MAX_DEPTH} levels.")
+        if isinstance(event, yaml.MappingStartEvent):
+            found: dict[str, Any] = {}
+            seen: set[str] = set()
+            while (key := self._key(seen, ".".join(path))) is not None:
+                found[key] = self._value((*path, key), lines, depth + 1)
+            return found
+        items: list[Any] = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                self._stop("A list may hold words only.")
+            items.append(self._scalar(event, path))
+            if len(items) > 1_000:
+                self._stop("The list is too long.")
+        return items
+
+    def _scalar(self, event: yaml.ScalarEvent, path: tuple[str, ...]) -> Any:
+        text: str = event.value
+        if len(text) > MAX_SCALAR:
+            self._stop(f"The text is longer than {MAX_SCALAR:,} characters.")
+        if not event.implicit[0]:
+            return text  # quoted
+        if _WHOLE.fullmatch(text):
+            return int(text)
+        if text in _NOTHING:
+            self.errors.add(self.line, ".".join(path), "There is no value: leave the key out, or write ''.")
+        return {"true": True, "false": False}.get(text, text)
+
+    def _next(self) -> Any:
+        event: Any = next(self._events, None)
+        if event is None:
+            self._stop("The file ends in the middle.")
+        self.line = event.start_mark.line + 1
+        if isinstance(event, yaml.NodeEvent):
+            if event.anchor is not None:
+                self._stop("Anchors and aliases are not read: write it out.")
+            if getattr(event, "tag", None) is not None:
+                self._stop("Tags are not read: write plain values.")
+        return event
+
+    def _expect(self, kind: type[Any], message: str) -> None:
+        if not isinstance(self._next(), kind):
+            self._stop(message or "This is not expected here.")
+
+    def _stop(self, message: str) -> Any:
+        self.errors.add(self.line, "", message)
+        raise _Stop

@@ -1,0 +1,157 @@
+"""One edit: a revision, its rows, its audit entry and its outbox entry, in one transaction.
+
+An UPDATE of the environment's row takes the revision, and its lock lasts until the commit. So
+revisions are committed in order, and a reader that sees revision 7 sees everything up to 7.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connection, transaction
+
+from controlplane.approvals import gate
+from controlplane.approvals.models import ChangeRequest
+from controlplane.audit.acting import acting
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import AuditLine, record
+from controlplane.errors import NotFound
+from controlplane.notify_channels import CONFIG
+from controlplane.policies.history import Changed, store_revision
+from controlplane.postgres import notify
+from controlplane.publishing.models import OutboxEntry
+from controlplane.publishing.publish import publish_promptly
+
+
+@dataclass(frozen=True)
+class Revision:
+    """The revision being made; ``environment`` is the slug."""
+
+    environment: str
+    epoch: int
+    number: int
+    actor: Actor
+    reason: str
+    #: The changed things, stored with the revision.
+    changes: list[Changed] = field(default_factory=list)
+    #: One for each audit entry. The first one names the revision.
+    audit_lines: list[AuditLine] = field(default_factory=list)
+
+    def change(
+        self, kind: str, name: str, *, before: dict[str, Any] | None, after: dict[str, Any] | None
+    ) -> None:
+        """Store how one thing changes. Call it once per thing."""
+        self.changes.append(Changed(kind=kind, name=name, before=before, after=after))
+
+    def audit(
+        self,
+        action: str,
+        *,
+        target_kind: str,
+        target_name: str,
+        before: dict[str, Any] | None,
+        after: dict[str, Any] | None,
+    ) -> None:
+        line = AuditLine(action, target_kind, target_name, before, after)
+        self.audit_lines.append(line)
+        record(
+            actor=self.actor,
+            **line._asdict(),
+            reason=self.reason,
+            environment=self.environment,
+            epoch=self.epoch,
+            revision=self.number,
+        )
+
+
+@contextmanager
+def revise(
+    *,
+    environment: str,
+    actor: Actor,
+    reason: str,
+    needs_approval: bool = True,
+    approved_request: int | None = None,
+    replaces_request: ChangeRequest | None = None,
+    conflicts_with_any_change: bool = False,
+    restores: int | None = None,
+    resets_breaker: str = "",
+) -> Iterator[Revision]:
+    """Make one revision. Everything inside is committed with it, or nothing is.
+
+    Where the environment requires approvals, the edit is rolled back at the end and stored as a
+    change request, and ``gate.Proposed`` is raised.
+
+    ``needs_approval=False`` skips that: for overrides of breakers and for automatic expiries.
+    ``approved_request`` is the change request that was approved for exactly this edit.
+    ``replaces_request`` is the request that is being rebased: the edit becomes its next version.
+    ``conflicts_with_any_change`` is for an edit that was computed from the whole configuration.
+    As a request it conflicts with every later change, not only with changes of the same things.
+
+    ``restores`` is the revision that a rollback brings back. ``resets_breaker`` names the
+    dependency whose breaker is closed in Redis after the commit.
+    """
+    try:
+        with transaction.atomic():
+            acting(actor)
+            epoch, number = take_revision(environment)
+            revision = Revision(
+                environment=environment, epoch=epoch, number=number, actor=actor, reason=reason
+            )
+            yield revision
+            if needs_approval:
+                gate.check(
+                    environment=environment, changes=revision.changes, approved_request=approved_request
+                )
+            _conclude(revision, resets_breaker=resets_breaker, restores=restores)
+    except gate.NeedsApproval:
+        proposal = gate.Proposal(
+            environment=environment,
+            base=number - 1,
+            actor=actor,
+            reason=reason,
+            audit_lines=revision.audit_lines,
+            changes=revision.changes,
+            conflicts_with_any_change=conflicts_with_any_change or restores is not None,
+            restores=restores,
+        )
+        raise gate.Proposed(gate.propose(proposal, replaces_request=replaces_request)) from None
+
+
+def _conclude(revision: Revision, *, resets_breaker: str, restores: int | None) -> None:
+    """Store the revision, and have it published after the commit."""
+    first = revision.audit_lines[0] if revision.audit_lines else None
+    environment = revision.environment
+    store_revision(
+        environment=environment,
+        epoch=revision.epoch,
+        number=revision.number,
+        actor=revision.actor,
+        action=first.action if first else "",
+        target=first.target_name if first else "",
+        reason=revision.reason,
+        restores=restores,
+        changes=revision.changes,
+    )
+    OutboxEntry.objects.create(
+        environment=environment, epoch=revision.epoch, revision=revision.number, reset=resets_breaker
+    )
+    notify(CONFIG, {"epoch": revision.epoch, "revision": revision.number})
+    # Not a partial: Django logs the name of a function that fails, and a partial has none.
+    transaction.on_commit(lambda: publish_promptly(environment), robust=True)
+
+
+def take_revision(environment: str) -> tuple[int, int]:
+    """Return the environment's epoch and its next revision. Other edits wait until this one commits."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE policies_environment SET revision = revision + 1 WHERE slug = %s"
+            " RETURNING epoch, revision",
+            [environment],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise NotFound("environment", environment)
+    epoch, revision = row
+    return int(epoch), int(revision)

@@ -1,0 +1,1 @@
+"""Rows of the configuration: checked, and written within a revision."""

@@ -1,0 +1,142 @@
+"""Write many changed things at once: a few statements, however many rows.
+
+The order keeps every reference good: what others name comes first, what others name goes last.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from controlplane.editing.revise import Revision
+from controlplane.editing.rows.write_tenants import write_tenants
+from controlplane.errors import InvalidEdit
+from controlplane.policies.document import environment_of
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.history import Changed, Progress
+from controlplane.policies.limits import VALUES, LimitColumns, full_columns
+from controlplane.policies.models import (
+    BREAKER_RANGES,
+    Dependency,
+    Environment,
+    Runbook,
+    SubjectLimit,
+    Template,
+    Tenant,
+    Tier,
+    TierQuota,
+    VendorLimit,
+)
+
+
+def write_changes(
+    revision: Revision, changes: Sequence[Changed], *, progress: Progress | None = None
+) -> None:
+    """Bring every changed thing to its fields after the change, and keep the changes.
+
+    ``before`` must be what is in the database now, and ``after`` checked. Raises ``InvalidEdit``
+    for what is still in use.
+    """
+    kinds = ("template", "tier", "dependency", "environment", "tenant")
+    by_kind: dict[str, list[Changed]] = {kind: [] for kind in kinds}
+    for change in changes:
+        by_kind[change.kind].append(change)
+    _put_templates(revision, by_kind["template"])
+    for change in by_kind["tier"]:
+        if change.after is not None:
+            _put_tier(revision, change.name, change.after)
+    for change in by_kind["dependency"]:
+        if change.after is not None:
+            _put_dependency(revision, change.name, change.after)
+    for change in by_kind["environment"]:
+        _put_environment(revision, change.after or {})
+    write_tenants(revision, by_kind["tenant"], progress=progress)
+    _remove_tiers(revision, [change.name for change in by_kind["tier"] if change.after is None])
+    _remove_dependencies(revision, [change.name for change in by_kind["dependency"] if change.after is None])
+    revision.changes.extend(changes)
+
+
+def _put_templates(revision: Revision, changes: Sequence[Changed]) -> None:
+    """Limits name templates by their names alone, so these may come and go in any order."""
+    rows = Template.objects.filter(environment_id=revision.environment)
+    rows.filter(name__in=[change.name for change in changes if change.after is None]).delete()
+    for name, fields in ((change.name, change.after) for change in changes if change.after is not None):
+        row = rows.filter(name=name).first()
+        row = row or Template(environment_id=revision.environment, name=name, version=revision.number - 1)
+        for column, value in full_columns(fields).items():
+            if column in VALUES or column == "title":
+                setattr(row, column, value)
+        row.version += 1
+        row.save()
+
+
+def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
+    row = Tier.objects.filter(environment_id=revision.environment, name=name).first()
+    # One that comes back has a version nobody has seen before.
+    row = row or Tier(environment_id=revision.environment, name=name, version=revision.number - 1)
+    row.title, row.priority = fields["title"], fields["priority"]
+    row.version += 1
+    row.save()
+    _replace_limits(TierQuota, {"tier": row}, limits_in("quotas", fields))
+
+
+def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
+    row = Dependency.objects.filter(environment_id=revision.environment, name=name).first()
+    row = row or Dependency(environment_id=revision.environment, name=name, version=revision.number - 1)
+    for column in ("title", "kind", "owner", "fallback_note", "timeout_ms"):
+        setattr(row, column, fields[column])
+    for column in BREAKER_RANGES:
+        if f"breaker.{column}" in fields:
+            setattr(row, column, fields[f"breaker.{column}"])
+    row.runbook = Runbook.objects.filter(pk=fields.get("runbook") or "").first()
+    row.version += 1
+    row.save()
+    _replace_limits(VendorLimit, {"dependency": row}, limits_in("vendor_limits", fields))
+
+
+def _put_environment(revision: Revision, fields: Fields) -> None:
+    row = environment_of(revision.environment)
+    row.default_tier = Tier.objects.get(environment_id=revision.environment, name=fields["default_tier"])
+    row.tuning = {
+        field.partition(".")[2]: value for field, value in fields.items() if field.startswith("tuning.")
+    }
+    row.save(update_fields=["default_tier", "tuning"])
+    _replace_limits(SubjectLimit, {"environment": row}, limits_in("subject_limits", fields))
+
+
+def _replace_limits(model: type[LimitColumns], owner: dict[str, Any], limits: dict[str, Fields]) -> None:
+    rows = model._default_manager.filter(**owner)
+    rows.exclude(name__in=limits).delete()
+    kept = {row.name: row for row in rows}
+    for name, fields in limits.items():
+        row = kept.get(name) or model(name=name, **owner)
+        for column, value in full_columns(fields).items():
+            if column != "dependency" or hasattr(row, "tier_id"):
+                setattr(row, column, value)
+        row.save()
+
+
+def _remove_tiers(revision: Revision, names: list[str]) -> None:
+    if not names:
+        return
+    rows = Tier.objects.filter(environment_id=revision.environment, name__in=names)
+    # Tenants that were removed earlier still name the tier they had.
+    default = Environment.objects.get(pk=revision.environment).default_tier_id
+    users = Tenant.objects.filter(tier__in=rows, deleted=False)
+    if used := users.select_related("tier").first():
+        raise InvalidEdit({"tiers": [f"Tier {used.tier.name} still has tenants, such as {used.key}."]})
+    if rows.filter(pk=default).exists():
+        raise InvalidEdit({"tiers": ["The default tier cannot be removed: choose another one first."]})
+    Tenant.objects.filter(tier__in=rows, deleted=True).update(tier_id=default)
+    rows.delete()
+
+
+def _remove_dependencies(revision: Revision, names: list[str]) -> None:
+    if not names:
+        return
+    rows = Dependency.objects.filter(environment_id=revision.environment, name__in=names)
+    overridden = rows.filter(overrides__isnull=False, overrides__ended_at__isnull=True)
+    if current := overridden.first():
+        message = f"The breaker of {current.name} has an override: end the override first."
+        raise InvalidEdit({"dependencies": [message]})
+    for row in rows.filter(overrides__isnull=False).distinct():
+        row.overrides.all().delete()  # the audit keeps them
+    rows.delete()

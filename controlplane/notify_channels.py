@@ -1,0 +1,12 @@
+"""Every channel of Postgres NOTIFY. Imports nothing: the gateway, which has no Django, listens too."""
+
+#: A revision was committed. Payload: ``epoch``, ``revision``.
+CONFIG = "fuseboard_config"
+#: An agent token was created, changed or revoked. Empty payload.
+TOKENS = "fuseboard_tokens"
+#: A user or some logins ended. Payload: ``user`` or ``logins``.
+LOGINS = "fuseboard_logins"
+#: Rows of the fleet were written. Payload: ``servers``, ``figures``.
+FLEET = "fuseboard_fleet"
+#: Transitions of breakers were stored. Payload: ``environment``, ``dependencies``.
+BREAKERS = "fuseboard_breakers"

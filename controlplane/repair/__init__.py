@@ -1,0 +1,1 @@
+"""What puts Redis right when it differs from Postgres: the sweep, the reconciler, restores."""

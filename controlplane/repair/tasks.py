@@ -1,0 +1,82 @@
+"""What makes Redis follow Postgres when nobody did it in time."""
+
+from datetime import timedelta
+
+import redis
+import structlog
+from django.utils import timezone
+from prometheus_client import Counter
+
+from controlplane.breakers.enforce import enforce
+from controlplane.celery import app
+from controlplane.policies.models import Environment
+from controlplane.publishing.models import OutboxEntry
+from controlplane.publishing.publish import PublishError, failures, publish_head, read_head
+from controlplane.redis.scripts import PATIENT_S, limits
+from controlplane.repair.tenant_digests import reconcile_tenants
+
+log = structlog.get_logger(__name__)
+
+repairs = Counter("fuseboard_reconcile_repairs_total", "Differences found and put right in Redis.", ["what"])
+
+#: Published outbox entries are kept this long, to be looked at.
+KEPT = timedelta(days=7)
+
+
+@app.task(name="publishing.sweep_outbox")
+def sweep_outbox() -> None:
+    """Publish what was committed and not published: the process died, or Redis did not answer."""
+    waiting = OutboxEntry.objects.filter(published_at__isnull=True)
+    for environment in set(waiting.values_list("environment", flat=True)):
+        try:
+            publish_head(environment, deadline_s=PATIENT_S)
+            if waiting.filter(environment=environment).exclude(reset="").exists():
+                enforce(environment, deadline_s=PATIENT_S)
+        except (redis.RedisError, PublishError) as error:
+            failures.inc()
+            log.warning("policy.publish_failed", environment=environment, error=str(error))
+
+
+@app.task(name="publishing.reconcile")
+def reconcile() -> None:
+    """Compare what Redis has with what it should have, and put it right.
+
+    A Redis that was emptied is filled again by the next round; the same work is done in good
+    times and bad.
+    """
+    for row in Environment.objects.order_by("slug"):
+        try:
+            reconcile_environment(row.slug)
+        except (redis.RedisError, PublishError) as error:
+            failures.inc()
+            log.warning("policy.reconcile_failed", environment=row.slug, error=str(error))
+
+
+@app.task(name="publishing.reconcile_tenants")
+def reconcile_all_tenants() -> None:
+    """The same for what the head does not tell: every record of every tenant."""
+    for environment in Environment.objects.order_by("slug").values_list("slug", flat=True):
+        try:
+            found = reconcile_tenants(environment)
+        except (redis.RedisError, PublishError) as error:
+            failures.inc()
+            log.warning("policy.reconcile_failed", environment=environment, error=str(error))
+        else:
+            repairs.labels("tenants").inc(len(found))
+
+
+def reconcile_environment(environment: str) -> None:
+    store = limits(deadline_s=PATIENT_S)
+    before = read_head(store, environment)
+    head = publish_head(environment, deadline_s=PATIENT_S)
+    if head != before:
+        repairs.labels("policy").inc()
+        log.warning("policy.repaired", environment=environment, revision=head.revision)
+    changed = enforce(environment, deadline_s=PATIENT_S)
+    if changed:
+        repairs.labels("override").inc(len(changed))
+
+
+@app.task(name="publishing.prune_outbox")
+def prune_outbox() -> None:
+    OutboxEntry.objects.filter(published_at__lt=timezone.now() - KEPT).delete()
