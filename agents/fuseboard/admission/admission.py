@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fuseboard.admission.call_admission import CallAdmission
-from fuseboard.admission.decisions import Answers
+from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.admission.lanes import MAX_LANES, CallLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.admission.waiting import waited
@@ -19,7 +19,6 @@ from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.ended_overrides import Released
 from fuseboard.breaker.reports import Reports
-from fuseboard.breaker.views import view_of
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import BreakerView
@@ -76,7 +75,7 @@ class Admission:
             usable=lambda: self.health.usable,
         )
         self.alone = stand_by(configuration=configuration, store=store, health=self.health)
-        answers = Answers(server, self.health)
+        decisions = DecisionBuilder(server, self.health)
         self._requests = RequestAdmission(
             configuration=configuration,
             counters=counters,
@@ -86,7 +85,7 @@ class Admission:
             domains=RequestDomains(environment, self._settlements, together=store.together),
             settlements=self._settlements,
             leases=self._leases,
-            answers=answers,
+            decisions=decisions,
         )
         self._calls = CallAdmission(
             environment=environment,
@@ -98,7 +97,7 @@ class Admission:
             local=self.alone.limits,
             settlements=self._settlements,
             leases=self._leases,
-            answers=answers,
+            decisions=decisions,
             on_change=on_change,
         )
         self._lanes: dict[tuple[str, str], CallLane] = {}
@@ -276,7 +275,7 @@ class Admission:
         """Every breaker as this server sees it."""
         local = self.health.mode is Mode.LOCAL
         return tuple(
-            view_of(gate, self._calls.override(gate.name), local=local) for gate in self._calls.every_gate()
+            gate.view(self._calls.override(gate.name), local=local) for gate in self._calls.every_gate()
         )
 
     def _mode_changed(self) -> None:

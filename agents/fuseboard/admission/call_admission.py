@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import NoReturn
 
-from fuseboard.admission.decisions import Answers, Refusal, reason_of, statuses
+from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import CallLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
 from fuseboard.batching.fleet_leases import Leases, Supply
 from fuseboard.batching.question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
 from fuseboard.batching.settlements import Settlements
+from fuseboard.batching.standing_demand import refusal_reason
 from fuseboard.breaker.fleet_breaker import Gate
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.holder import Configuration
@@ -50,7 +51,7 @@ class CallAdmission:
     local: LocalLimits
     settlements: Settlements
     leases: Leases
-    answers: Answers
+    decisions: DecisionBuilder
     on_change: Callable[[], None]
     gates: dict[str, Gate] = field(default_factory=dict)
 
@@ -58,7 +59,7 @@ class CallAdmission:
         """``rules`` are those of ``tenant``, when its quotas on the dependency bind too."""
         gate = self.gates.get(dependency) or self.gate(dependency)
         return CallLane(
-            self.answers,
+            self.decisions,
             self.configuration.snapshot,
             gate,
             gate.demand(costs, tenant, rules),
@@ -119,8 +120,8 @@ class CallAdmission:
 
             def sign(answer: Answer) -> Decision:
                 charge = Charge(gate.domain, demand, answer.at_us, "")
-                limits = statuses(demand, answer.left)
-                return self.answers.allow(
+                limits = demand.statuses(answer.left)
+                return self.decisions.allow(
                     lane.snapshot, limits, dependency=gate.name, charges=(charge,), leased=True
                 )
 
@@ -183,7 +184,7 @@ class CallAdmission:
             known = self.configuration.snapshot.dependency(name) or Dependency(name=name)
             found = self.gates[name] = Gate(
                 environment=self.environment,
-                server=self.answers.server,
+                server=self.decisions.server,
                 dependency=known,
                 on_change=self.on_change,
                 report_soon=lambda gate: self.reports.add(gate, urgent=True),
@@ -241,12 +242,12 @@ class CallAdmission:
             seconds = (held.expires_at_us - self.configuration.clock.now_us()) / 1_000_000
             self._refuse(lane, Refusal(Reason.FORCED_OPEN, gate.name, seconds))
         if (never := demand.never) is not None:
-            refusal = Refusal(reason_of(never, Reason.VENDOR_LIMIT), never.name)
-            self._refuse(lane, refusal, statuses(demand, spent=never.name))
+            refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
+            self._refuse(lane, refusal, demand.statuses(spent=never.name))
         for holder in (gate, demand):
             if (denial := holder.denial) is not None:
                 if (left_s := denial.left_s(monotonic())) > 0:
-                    spent = statuses(demand, spent=denial.rule)
+                    spent = demand.statuses(spent=denial.rule)
                     self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
                 holder.denial = None
         if override is None and gate.local.state is not BreakerState.CLOSED:
@@ -263,11 +264,11 @@ class CallAdmission:
             self._refuse(lane, Refusal(reason, gate.name, wait_s))
         limit = demand.refs[answer.blocked - 1].limit
         usual = Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT
-        refusal = Refusal(reason_of(limit, usual), limit.name, wait_s)
+        refusal = Refusal(refusal_reason(limit, usual), limit.name, wait_s)
         # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
         if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
             demand.deny(refusal.reason, refusal.rule, monotonic() + wait_s)
-        self._refuse(lane, refusal, statuses(demand, answer.left))
+        self._refuse(lane, refusal, demand.statuses(answer.left))
 
     def _decide_locally(self, lane: CallLane) -> Permit:
         gate, demand = lane.gate, lane.demand
@@ -275,16 +276,16 @@ class CallAdmission:
         blocked = self.local.take(demand, self.health.local_part)
         if blocked is not None:
             gate.not_sent()
-            usual = reason_of(blocked.limit, Reason.VENDOR_LIMIT)
+            usual = refusal_reason(blocked.limit, Reason.VENDOR_LIMIT)
             reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
-            self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), statuses(demand))
+            self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), demand.statuses())
         charge = Charge("", demand, 0, "", local=True)
-        decision = self.answers.allow(
-            lane.snapshot, statuses(demand), dependency=gate.name, charges=(charge,)
+        decision = self.decisions.allow(
+            lane.snapshot, demand.statuses(), dependency=gate.name, charges=(charge,)
         )
         return Permit(made=decision, dependency=gate.name, generation=0)
 
     def _refuse(self, lane: CallLane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
         name = lane.gate.name
         self.counters.call_refused(name, refusal.reason)
-        raise Refused(self.answers.refuse(lane.snapshot, refusal, limits, dependency=name))
+        raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, dependency=name))

@@ -1,9 +1,9 @@
 """What decides like calls and like requests, worked out once and kept until a rule changes."""
 
-from fuseboard.admission.decisions import Answers, statuses
-from fuseboard.batching.demand import Demand
+from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.batching.domains import LimitDomain
 from fuseboard.batching.question import Answer
+from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.breaker.fleet_breaker import Gate
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode
@@ -16,12 +16,12 @@ MAX_LANES = 50_000
 class CallLane:
     """Calls of one tenant, or of nobody, to one dependency."""
 
-    __slots__ = ("answers", "changes", "demand", "gate", "snapshot")
+    __slots__ = ("changes", "decisions", "demand", "gate", "snapshot")
 
     def __init__(
-        self, answers: Answers, snapshot: Snapshot, gate: Gate, demand: Demand, changes: int
+        self, decisions: DecisionBuilder, snapshot: Snapshot, gate: Gate, demand: StandingDemand, changes: int
     ) -> None:
-        self.answers = answers
+        self.decisions = decisions
         self.snapshot = snapshot
         self.gate = gate
         self.demand = demand
@@ -31,9 +31,9 @@ class CallLane:
     def sign(self, answer: Answer, mode: Mode) -> Decision:
         """The decision of all who share ``answer``, given in this mode."""
         charge = Charge(self.gate.domain, self.demand, answer.at_us, answer.token)
-        return self.answers.allow(
+        return self.decisions.allow(
             self.snapshot,
-            statuses(self.demand, answer.left),
+            self.demand.statuses(answer.left),
             mode,
             dependency=self.gate.name,
             charges=(charge,),
@@ -49,7 +49,7 @@ class RequestLane:
         self,
         snapshot: Snapshot,
         domain: LimitDomain,
-        demand: Demand,
+        demand: StandingDemand,
         tenant: str = "",
         *,
         known: bool = True,

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass, field
 from time import monotonic
 
-from fuseboard.admission.decisions import Answers, Refusal, reason_of, statuses
+from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import MAX_LANES, RequestLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
@@ -13,6 +13,7 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases, Supply
 from fuseboard.batching.question import Answer
 from fuseboard.batching.settlements import Settlements
+from fuseboard.batching.standing_demand import refusal_reason
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
@@ -37,7 +38,7 @@ class RequestAdmission:
     domains: RequestDomains
     settlements: Settlements
     leases: Leases
-    answers: Answers
+    decisions: DecisionBuilder
     #: By tenant, what decides its plain requests.
     lanes: dict[str, RequestLane] = field(default_factory=dict)
 
@@ -83,11 +84,11 @@ class RequestAdmission:
         """Decide one request, and count it when it is a tenant's."""
         demand = lane.demand
         if lane.suspended:
-            decision = self.answers.refuse(
+            decision = self.decisions.refuse(
                 lane.snapshot, Refusal(Reason.SUSPENDED, "suspended"), tenant=lane.tenant
             )
         elif not demand.refs:
-            decision = self.answers.allow(lane.snapshot, tenant=lane.tenant)
+            decision = self.decisions.allow(lane.snapshot, tenant=lane.tenant)
         elif (demand.never is not None or demand.denial is not None) and (
             refused := self._refuse_by_what_is_known(lane)
         ) is not None:
@@ -132,16 +133,16 @@ class RequestAdmission:
     def _conclude(self, lane: RequestLane, answer: Answer) -> Decision:
         """What Redis's answer means to all who share it."""
         demand = lane.demand
-        limits = statuses(demand, answer.left)
+        limits = demand.statuses(answer.left)
         if answer.granted:
             charge = Charge(lane.domain.name, demand, answer.at_us, answer.token)
-            return self.answers.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
+            return self.decisions.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
         blocking = demand.refs[answer.blocked - 1].limit
-        refusal = Refusal(reason_of(blocking, Reason.QUOTA), blocking.name, answer.wait_us / 1_000_000)
+        refusal = Refusal(refusal_reason(blocking, Reason.QUOTA), blocking.name, answer.wait_us / 1_000_000)
         # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
         if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
             demand.deny(refusal.reason, refusal.rule, monotonic() + refusal.wait_s)
-        return self.answers.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
+        return self.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
 
     def _asks_in_a_ramp(self) -> bool:
         """Not in local mode, and in a ramp the part of the calls that is Redis's."""
@@ -155,9 +156,9 @@ class RequestAdmission:
 
         def sign(answer: Answer) -> Decision:
             charge = Charge(lane.domain.name, demand, answer.at_us, "")
-            limits = statuses(demand, answer.left)
+            limits = demand.statuses(answer.left)
             snapshot = self.configuration.snapshot
-            return self.answers.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
+            return self.decisions.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
 
         def count(calls: int) -> None:
             for tally in (demand.tally, *demand.above):
@@ -187,7 +188,7 @@ class RequestAdmission:
             if not allowed:
                 for charge in spent:
                     self.give_back(charge)
-        return self.answers.allow(snapshot, limits, charges=tuple(spent))
+        return self.decisions.allow(snapshot, limits, charges=tuple(spent))
 
     def give_back(self, charge: Charge) -> None:
         """The request was not served after all."""
@@ -199,7 +200,7 @@ class RequestAdmission:
     def _refuse_by_what_is_known(self, lane: RequestLane) -> Decision | None:
         demand = lane.demand
         if (never := demand.never) is not None:
-            return self._refuse(lane, Refusal(reason_of(never, Reason.QUOTA), never.name))
+            return self._refuse(lane, Refusal(refusal_reason(never, Reason.QUOTA), never.name))
         denial = demand.denial
         if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
             return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
@@ -211,11 +212,12 @@ class RequestAdmission:
         self.counters.decided_locally()
         blocked = self.local.take(demand, self.health.local_part)
         if blocked is None:
-            charge = Charge("", demand, 0, "", local=True)
-            return self.answers.allow(lane.snapshot, statuses(demand), tenant=lane.tenant, charges=(charge,))
-        reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else reason_of(blocked.limit, Reason.QUOTA)
+            charge, limits = Charge("", demand, 0, "", local=True), demand.statuses()
+            return self.decisions.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
+        usual = refusal_reason(blocked.limit, Reason.QUOTA)
+        reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
         return self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s))
 
     def _refuse(self, lane: RequestLane, refusal: Refusal) -> Decision:
-        limits = statuses(lane.demand, spent=refusal.rule)
-        return self.answers.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
+        limits = lane.demand.statuses(spent=refusal.rule)
+        return self.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)

@@ -18,7 +18,6 @@ import msgspec
 
 from fuseboard.batching.demand import Demand
 from fuseboard.batching.distribute import hand_out_all, hand_out_shares, tally_shadows
-from fuseboard.batching.late_questions import Doubts
 from fuseboard.batching.question import (
     ADMITS,
     BYPASS,
@@ -40,6 +39,13 @@ LOOP_LAG_S = 0.002
 #: Calls of one kind, and different kinds of calls, in one question at most; the rest ask next.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
+
+
+#: A question without an answer counts against Redis after this time: longer than a store may take
+#: without being at fault, and longer than one turn of a busy loop.
+SILENT_S = 0.25
+#: Unanswered questions that are remembered. Further ones count against nothing.
+MAX_UNANSWERED = 10_000
 
 
 class StoreMeter(Protocol):
@@ -69,7 +75,7 @@ class Batcher:
         self._ready: list[Domain] = []
         self._scheduled = False
         self._deadlines: deque[tuple[float, Question]] = deque()
-        self._doubts = Doubts()
+        self._late = LateQuestions()
         self._timer: asyncio.TimerHandle | None = None
         # Kept from the first question on: asking for it is a system call in Python 3.11.
         self._loop: asyncio.AbstractEventLoop
@@ -238,9 +244,9 @@ class Batcher:
                 if blame_store:
                     self._health.missed(question.calls)
                 else:
-                    self._doubts.note(question)
-        if silent := self._doubts.settle():
-            self._health.missed(silent)
+                    self._late.add(question)
+        if calls := self._late.unanswered():
+            self._health.missed(calls)
         self._drop_finished()
         if self._deadlines and self._timer is None:
             self._timer = self._loop.call_later(max(0.0, self._deadlines[0][0] - now), self._timer_fired)
@@ -256,3 +262,29 @@ class Batcher:
                 self._schedule(domain)
         elif domain.gathering is question:
             domain.gathering = None
+
+
+class LateQuestions:
+    """Questions that got no answer in time while the event loop itself was late. Oldest first.
+
+    It is not known yet whether Redis or the loop was at fault. An answer that was waiting in the
+    socket is read as soon as the loop comes round, and clears Redis. An answer that is still missing
+    after ``SILENT_S`` was never given: a pod whose loop is always late must notice a lost Redis, too.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[float, Question, int]] = deque(maxlen=MAX_UNANSWERED)
+
+    def add(self, question: Question) -> None:
+        """The batcher gave up this question. One that was never sent says nothing about Redis."""
+        if question.sent_at:
+            self._waiting.append((monotonic(), question, question.calls))
+
+    def unanswered(self) -> int:
+        """Forget what is decided, and return the calls of questions that Redis never answered."""
+        latest, calls = monotonic() - SILENT_S, 0
+        while self._waiting and (self._waiting[0][0] <= latest or self._waiting[0][1].answered):
+            _, question, count = self._waiting.popleft()
+            if not question.answered:
+                calls += count
+        return calls

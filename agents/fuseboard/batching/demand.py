@@ -1,27 +1,14 @@
 """What one call asks of Redis: some of each limit that binds it."""
 
-from dataclasses import dataclass
-from math import inf
-from time import monotonic
-from typing import TYPE_CHECKING
-
 from fuseboard.batching.calendar import period_around
 from fuseboard.batching.encoding import GroupText
 from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.shares import reserved_burst, reserved_calls
-from fuseboard.contract.words import Algorithm, FailurePolicy, Reason
-from fuseboard.reporting.request_tallies import UNCOUNTED, RequestTally
-
-if TYPE_CHECKING:
-    from fuseboard.batching.fleet_leases import Supply
-    from fuseboard.decision import LimitStatus
+from fuseboard.contract.words import Algorithm, FailurePolicy
+from fuseboard.reporting.request_tallies import UNCOUNTED
 
 #: Sub-buckets of a sliding window: the effective window is one tenth longer than promised.
 RING_SIZE = 10
-
-#: A spent limit is asked for again this often, whatever its exact time: estimates are settled,
-#: here and on other servers, and a budget is not spent until midnight for one that was too high.
-DENIAL_MEMORY_S = 1.0
 
 #: Places a demand's counters may have had before the texts kept for them are thrown away.
 MAX_TEXTS = 16
@@ -74,81 +61,40 @@ class RuleBook:
         return number
 
 
-@dataclass(slots=True)
-class Denial:
-    """A refusal, and until when it holds in monotonic seconds."""
-
-    reason: Reason
-    rule: str
-    until: float
-    #: Redis is asked again from then on: what was spent may have been given back.
-    believed_until: float = inf
-
-    def left_s(self, now: float) -> float:
-        """How long it still holds; 0 when it is over, or to be asked for again."""
-        return max(0.0, self.until - now) if now < self.believed_until else 0.0
-
-
 class Demand:
-    """Limits, and what a call costs each. Made once for all like calls: identity is equality."""
+    """Limits, and what one call costs each. Identity is equality, so that a dict finds like calls quickly."""
 
     __slots__ = (
         "_first",
         "_new",
         "_places",
         "_texts",
-        "above",
         "bulk",
         "costs",
-        "denial",
         "holds_slots",
-        "inherited",
         "keys",
-        "leasable",
-        "never",
-        "plain",
         "priority",
         "refs",
-        "rules",
-        "statuses",
-        "supply",
         "tally",
-        "warns",
     )
 
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         self.refs = refs
         self.keys = tuple([ref.key for ref in refs])
         self.costs = costs
-        #: 0 to 100; when something is scarce, higher is served first.
+        #: 0 to 100. When something is scarce, higher is served first.
         self.priority = priority
-        #: A refusal that still holds, so that Redis need not be asked again before.
-        self.denial: Denial | None = None
-        #: Asked for so many times by one caller; 0 for once by each.
+        #: How many calls one caller asks for; 0 when every caller asks for one.
         self.bulk = 0
-        #: A limit that could not admit this however long one waits.
-        self.never = self._never_fits()
-        #: Whether its calls may be leased, and how often they are asked for.
-        self.leasable = bool(refs) and all(_leasable(ref.limit) for ref in refs)
-        self.supply: Supply | None = None
-        #: It must be settled when the call has ended, or its slots are lost until their lease ends.
+        #: The call must be settled when it ends. Otherwise its slots stay taken until they expire.
         self.holds_slots = any(ref.is_slot for ref in refs)
-        #: What a caller is told of its limits, before it is known what is left; and whether some warn.
-        self.statuses: tuple[LimitStatus, ...] | None = None
-        self.warns = any(ref.limit.warn_percent for ref in refs)
-        #: One call of a tenant's and of nobody in particular: nearly every request there is.
-        self.plain = False
-        #: The names of what binds it, and where its requests are counted.
+        #: Where its requests are counted, with the names of the limits that bind them.
         self.tally = UNCOUNTED
-        self.above: tuple[RequestTally, ...] = ()
-        #: Tenant it belongs to -> the names there of what binds it.
-        self.inherited: dict[str, tuple[str, ...]] = {}
-        self.rules = tuple([ref.limit.name for ref in refs])
-        # As the first of a question, which it nearly always is.
+        # The numbers of its counters as the first demand of a question, which it nearly always is.
         self._new = (0,) * len(refs)
         self._places = tuple(range(1, len(refs) + 1))
         self._first = dict(zip(self.keys, self._places, strict=True))
-        #: How it is put to Redis, by the places its counters have in a question.
+        #: Its text in a question, by the places its counters have there.
         self._texts: dict[tuple[int, ...], GroupText] = {}
 
     def find(self, numbers: dict[bytes, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -182,19 +128,6 @@ class Demand:
             )
         return text
 
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        return tuple(ref.limit for ref in self.refs)
-
-    def deny(self, reason: Reason, rule: str, until: float) -> None:
-        self.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
-
-    def _never_fits(self) -> Limit | None:
-        for ref, cost in zip(self.refs, self.costs, strict=True):
-            if cost > most_at_once(ref.limit) and not ref.limit.shadow:
-                return ref.limit
-        return None
-
 
 def most_at_once(limit: Limit) -> int:
     """What fits in an empty limit."""
@@ -214,7 +147,7 @@ def rule_of(limit: Limit, part: float, now_us: int) -> tuple[int, ...]:
     window_us, size = limit.window_ms * 1000, 0
     if limit.algorithm is Algorithm.SLIDING_WINDOW:
         size = RING_SIZE
-        if _leasable(limit):
+        if may_be_leased(limit):
             # Leased calls are made up to this much later than they were charged.
             window_us += lease_length_ms(limit) * 1000
     elif limit.algorithm is Algorithm.TOKEN_BUCKET:
@@ -233,7 +166,7 @@ def period_end(limit: Limit, now_us: int) -> int:
     return period_around(now_us, limit.period, limit.time_zone)[1]
 
 
-def _leasable(limit: Limit) -> bool:
+def may_be_leased(limit: Limit) -> bool:
     if limit.algorithm is Algorithm.SLIDING_WINDOW:
         return limit.lease_above > 0
     return limit.algorithm is not Algorithm.CONCURRENCY and not limit.shadow

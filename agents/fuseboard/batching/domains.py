@@ -8,6 +8,7 @@ from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
 from fuseboard.batching.question import Answer, Question
 from fuseboard.batching.settlements import Settlements
+from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
@@ -54,10 +55,10 @@ class Asked:
         self.domain = domain
         #: What the demands were worked out from; when that changes, so do they.
         self.under = under
-        self._demands: OrderedDict[tuple[Costs, Subject], Demand] = OrderedDict()
-        self._plain: Demand | None = None
+        self._demands: OrderedDict[tuple[Costs, Subject], StandingDemand] = OrderedDict()
+        self._plain: StandingDemand | None = None
 
-    def demand(self, costs: Costs, subject: Subject, make: Callable[[], Demand]) -> Demand:
+    def demand(self, costs: Costs, subject: Subject, make: Callable[[], StandingDemand]) -> StandingDemand:
         """The one demand of all calls like this."""
         if costs is ONE_CALL and subject is NOBODY:
             if self._plain is None:
@@ -90,10 +91,10 @@ class RequestDomains:
 
     def of_tenant(
         self, tenant: str, rules: TenantRules, costs: Costs, subject: Subject
-    ) -> tuple[LimitDomain, Demand]:
+    ) -> tuple[LimitDomain, StandingDemand]:
         asked = self._get(f"t:{tenant}", rules)
 
-        def make() -> Demand:
+        def make() -> StandingDemand:
             bound = [quota for quota in rules.of(tenant) if binds(quota.limit, costs, subject)]
             root = rules.root or tenant
             refs = [LimitRef(quota.limit, self._key(quota, root, subject)) for quota in bound]
@@ -114,7 +115,7 @@ class RequestDomains:
 
     def of_subject(
         self, snapshot: Snapshot, costs: Costs, subject: Subject
-    ) -> list[tuple[LimitDomain, Demand]]:
+    ) -> list[tuple[LimitDomain, StandingDemand]]:
         """One domain per combination of values that some limit counts by."""
         found = []
         by_values: dict[tuple[str, ...], list[Limit]] = {}
@@ -127,7 +128,7 @@ class RequestDomains:
             name = keys.values_digest(values)
             asked = self._get(f"i:{name}", snapshot.policy)
 
-            def make(limits: list[Limit] = limits, name: str = name) -> Demand:
+            def make(limits: list[Limit] = limits, name: str = name) -> StandingDemand:
                 key = keys.subject_limit
                 return demand_of(
                     [LimitRef(limit, key(self._environment, name, limit.name)) for limit in limits], costs
@@ -160,7 +161,7 @@ def binds(limit: Limit, costs: Costs, subject: Subject, *, dependency: str = "")
     )
 
 
-def demand_of(refs: list[LimitRef], costs: Costs, priority: int = 50) -> Demand:
+def demand_of(refs: list[LimitRef], costs: Costs, priority: int = 50) -> StandingDemand:
     """What a call with these costs asks of each counter."""
     amounts = dict(costs)
-    return Demand(tuple(refs), tuple(amounts[ref.limit.measure] for ref in refs), priority)
+    return StandingDemand(tuple(refs), tuple(amounts[ref.limit.measure] for ref in refs), priority)

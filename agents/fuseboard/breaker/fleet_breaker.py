@@ -2,9 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil
 from time import monotonic
 
-from fuseboard.batching.demand import Demand, Denial, LimitRef
+from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.domains import MAX_DEMANDS, binds, demand_of
 from fuseboard.batching.encoding import Piece
 from fuseboard.batching.fleet_leases import Leases
@@ -20,12 +22,13 @@ from fuseboard.batching.question import (
     Question,
 )
 from fuseboard.batching.settlements import Settlements
+from fuseboard.batching.standing_demand import Denial, StandingDemand
 from fuseboard.breaker.local_breaker import LocalBreaker
-from fuseboard.breaker.tallies import PendingReport, Tally
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency
-from fuseboard.contract.words import BreakerState, Outcome, Reason
+from fuseboard.contract.sync import BreakerView
+from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
 from fuseboard.reporting.counters import Counters
 from fuseboard.subject import NOBODY, Costs
 
@@ -43,6 +46,43 @@ _STATE_OF_VERDICT = {
 }
 _PROBE_OUTCOMES = {Outcome.NEUTRAL: 0, Outcome.OK: 1, Outcome.SLOW: 2, Outcome.FAILURE: 2}
 _STATES = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
+
+
+@dataclass(slots=True)
+class PendingReport:
+    """Outcomes of one generation, not sent yet."""
+
+    ok: int = 0
+    failure: int = 0
+    slow: int = 0
+    #: Failures since the last success among them.
+    tail: int = 0
+    #: For how long the vendor asked to be left alone, in milliseconds.
+    cooldown_ms: int = 0
+    probes: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Tally:
+    """Calls that went well under one generation of a breaker, and were not counted yet.
+
+    Nearly every call ends so: a number here, and everything else when the next report is sent, or
+    before anything else is counted.
+    """
+
+    __slots__ = ("gate", "generation", "ok", "scheduled")
+
+    def __init__(self, gate: "Gate", generation: int) -> None:
+        self.gate = gate
+        self.generation = generation
+        self.ok = 0
+        #: It is in the list of those that will be counted.
+        self.scheduled = False
+
+    def count(self) -> None:
+        """Count them wherever outcomes are counted."""
+        if self.ok:
+            ok, self.ok = self.ok, 0
+            self.gate.went_well(ok, self.generation)
 
 
 class Gate:
@@ -86,7 +126,7 @@ class Gate:
         self._settlements = settlements
         self._leases = leases
         #: By costs, and by tenant when its quotas bind; with the rules each was made of.
-        self._demands: OrderedDict[object, tuple[Demand, TenantRules | None]] = OrderedDict()
+        self._demands: OrderedDict[object, tuple[StandingDemand, TenantRules | None]] = OrderedDict()
         self.adopt(dependency)
 
     def adopt(self, dependency: Dependency) -> None:
@@ -121,7 +161,7 @@ class Gate:
         """If the call was to be the local probe, let another be it."""
         self.local.record(Outcome.NEUTRAL, self.dependency.breaker)
 
-    def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> Demand:
+    def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> StandingDemand:
         """The vendor's limits, and the tenant's quotas on this dependency."""
         key = (tenant, costs) if rules is not None else costs
         known = self._demands.get(key)
@@ -267,3 +307,25 @@ class Gate:
         self.pending.clear()
         if self.denial is not None and self.denial.reason is not Reason.COOLING_DOWN:
             self.denial = None
+
+    def view(self, override: OverrideMode | None, *, local: bool) -> BreakerView:
+        """What the next heartbeat says about this breaker."""
+        now = monotonic()
+        alone = local or (self.state is BreakerState.CLOSED and self.local.state is not BreakerState.CLOSED)
+        state, since, until = self.state, self.since, self.until
+        if alone:
+            state, since, until = self.local.state, self.local.since, self.local.until
+        remaining = max(0.0, until - now) if state is BreakerState.OPEN else 0.0
+        calls, failures, consecutive = self.window
+        return BreakerView(
+            dependency=self.name,
+            state=state,
+            generation=self.generation,
+            for_ms=int((now - since) * 1000),
+            remaining_ms=ceil(remaining * 1000),
+            override=override,
+            local=alone,
+            window_calls=calls,
+            window_failures=failures,
+            consecutive_failures=consecutive,
+        )

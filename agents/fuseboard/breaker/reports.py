@@ -4,8 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from fuseboard.breaker.fleet_breaker import Gate
-from fuseboard.breaker.tallies import PendingReport, Tally
+from fuseboard.breaker.fleet_breaker import Gate, PendingReport, Tally
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word

@@ -3,20 +3,17 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, cast
 
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.subject import NOBODY, Subject
 from fuseboard.surface.decorators import Decorators, Neutral
+from fuseboard.surface.loop_agent import LoopAgent
 from fuseboard.surface.threads import FromThreads
 
-if TYPE_CHECKING:
-    from fuseboard.agent import Agent
 
-
-class Blocks(Decorators):
+class Blocks(Decorators, LoopAgent):
     """The blocks of an agent on an event loop."""
 
     @asynccontextmanager
@@ -30,14 +27,13 @@ class Blocks(Decorators):
         wait_s: float = 0.0,
     ) -> AsyncIterator[Decision]:
         """Serve one request within its limits, and ``finish`` it. Raises ``Refused``."""
-        agent = cast("Agent", self)
-        decision = await agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        decision = await self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
         if not decision.allowed:
             raise Refused(decision)
         try:
             yield decision
         finally:
-            agent.finish(decision)
+            self.finish(decision)
 
     @asynccontextmanager
     async def call(
@@ -56,21 +52,20 @@ class Blocks(Decorators):
         ``neutral`` are exceptions that say nothing about the dependency. See
         ``fuseboard.calling.outcomes`` for how the others are judged.
         """
-        agent = cast("Agent", self)
-        permit = await agent.admit_call(
+        permit = await self.admit_call(
             dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
         )
         started = monotonic()
         try:
             yield permit
         except BaseException as error:
-            agent.report_error(permit, error, neutral)
+            self.report_error(permit, error, neutral)
             raise
-        agent.report(permit, Outcome.OK, monotonic() - started)
+        self.report(permit, Outcome.OK, monotonic() - started)
 
     def _blocks(
         self, name: str
     ) -> tuple[
         Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
     ]:
-        return getattr(self, name), getattr(FromThreads(lambda: cast("Agent", self)), name)
+        return getattr(self, name), getattr(FromThreads(lambda: self), name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
@@ -14,10 +14,8 @@ from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
 from fuseboard.surface.arguments import check_wait
 from fuseboard.surface.decorators import Decorators, Neutral
+from fuseboard.surface.loop_agent import LoopAgent
 from fuseboard.surface.renamed import warn_renamed
-
-if TYPE_CHECKING:
-    from fuseboard.agent import Agent
 
 logger = logging.getLogger("fuseboard")
 
@@ -30,7 +28,7 @@ LATE_S = 1.0
 class FromThreads(Decorators):
     """Safe from any number of threads, except the one the agent's loop runs in."""
 
-    def __init__(self, agent: "Callable[[], Agent]") -> None:
+    def __init__(self, agent: Callable[[], LoopAgent]) -> None:
         self._agent_now = agent
         #: Decisions that the loop did not come to in time; the calls were allowed.
         self.late = 0
@@ -143,7 +141,7 @@ class FromThreads(Decorators):
 
     def _ask(
         self,
-        agent: "Agent",
+        agent: LoopAgent,
         question: Callable[[], Coroutine[Any, Any, T]],
         *,
         undo: Callable[[T], None],
@@ -172,7 +170,7 @@ class FromThreads(Decorators):
 
 
 def submit(
-    agent: "Agent", question: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], None]
+    agent: LoopAgent, question: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], None]
 ) -> Future[T] | None:
     """Put ``question`` to the agent's loop; ``None`` when that has ended.
 

@@ -2,8 +2,9 @@
 
 from msgspec.structs import replace
 
-from fuseboard.admission.decisions import Answers, Refusal
-from fuseboard.batching.demand import Demand, LimitRef
+from fuseboard.admission.decisions import DecisionBuilder, Refusal
+from fuseboard.batching.demand import LimitRef
+from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.cli.explain.dry_run import Peeker, peeking
 from fuseboard.cli.explain.explain_call import explain_call
 from fuseboard.cli.explain.explanation import Explanation
@@ -25,7 +26,7 @@ async def explain(
     known = await learn(settings, tenant=tenant)
     store = open_store(settings.redis_url)
     async with peeking(store=store, environment=settings.environment, tuning=known.snapshot.tuning) as peeker:
-        answers = Answers("this command", peeker.health)
+        answers = DecisionBuilder("this command", peeker.health)
         if dependency:
             return await explain_call(known, peeker, store, answers, dependency, tenant, costs)
         if tenant:
@@ -34,7 +35,7 @@ async def explain(
 
 
 async def _of_tenant(
-    known: Known, peeker: Peeker, answers: Answers, tenant: str, subject: Subject, costs: Costs
+    known: Known, peeker: Peeker, answers: DecisionBuilder, tenant: str, subject: Subject, costs: Costs
 ) -> Explanation:
     rules = known.snapshot.quotas_of(tenant)
     domain, demand = peeker.requests.of_tenant(tenant, rules, costs, subject)
@@ -65,7 +66,7 @@ async def _of_tenant(
 
 
 async def _of_nobody(
-    known: Known, peeker: Peeker, answers: Answers, subject: Subject, costs: Costs
+    known: Known, peeker: Peeker, answers: DecisionBuilder, subject: Subject, costs: Costs
 ) -> Explanation:
     limits = known.snapshot.policy.subject_limits
     refused: Decision | None = None
@@ -81,7 +82,7 @@ async def _of_nobody(
         checked += decision.limits
         refused = refused or (None if decision.allowed else decision)
     decision = refused or answers.allow(known.snapshot, tuple(checked))
-    whole = Demand(tuple(refs), tuple(amounts))
+    whole = StandingDemand(tuple(refs), tuple(amounts))
     return explanation(
         known,
         peeker,

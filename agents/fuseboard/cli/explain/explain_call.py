@@ -2,7 +2,7 @@
 
 import msgspec
 
-from fuseboard.admission.decisions import Answers, Refusal
+from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.batching.question import COOLING_DOWN, FORCED_OPEN, OPEN, SLOW_START, Answer
 from fuseboard.breaker.fleet_breaker import Gate
 from fuseboard.cli.explain.dry_run import Peeker
@@ -29,7 +29,7 @@ async def explain_call(
     known: Known,
     peeker: Peeker,
     store: Store,
-    answers: Answers,
+    answers: DecisionBuilder,
     dependency: str,
     tenant: str,
     costs: Costs,
@@ -72,7 +72,7 @@ async def explain_call(
 
 def _decide(
     known: Known,
-    answers: Answers,
+    answers: DecisionBuilder,
     gate: Gate,
     tenant: str,
     costs: Costs,

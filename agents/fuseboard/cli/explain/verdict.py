@@ -1,8 +1,9 @@
 """What the answer to a peek means for the real call, rule by rule."""
 
-from fuseboard.admission.decisions import Answers, Refusal, reason_of, statuses
-from fuseboard.batching.demand import Demand, LimitRef
+from fuseboard.admission.decisions import DecisionBuilder, Refusal
+from fuseboard.batching.demand import LimitRef
 from fuseboard.batching.question import Answer
+from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.cli.explain.dry_run import Peeker
 from fuseboard.cli.explain.explanation import ExplainedLimit, Explanation, conclude
 from fuseboard.cli.found_configuration import Known
@@ -18,8 +19,8 @@ UNUSED = "(explain)"
 
 def decide(
     known: Known,
-    answers: Answers,
-    demand: Demand,
+    answers: DecisionBuilder,
+    demand: StandingDemand,
     answer: Answer | None,
     *,
     usual: Reason = Reason.QUOTA,
@@ -27,16 +28,16 @@ def decide(
 ) -> Decision:
     """What the answer to a peek means for the real call; without one, servers decide alone."""
     if (never := demand.never) is not None:
-        refusal = Refusal(reason_of(never, usual), never.name)
-        return answers.refuse(known.snapshot, refusal, statuses(demand), dependency=dependency)
+        refusal = Refusal(refusal_reason(never, usual), never.name)
+        return answers.refuse(known.snapshot, refusal, demand.statuses(), dependency=dependency)
     if answer is None:
-        return answers.allow(known.snapshot, statuses(demand), dependency=dependency)
-    limits = statuses(demand, answer.left[: len(demand.refs)]) if demand.refs else ()
+        return answers.allow(known.snapshot, demand.statuses(), dependency=dependency)
+    limits = demand.statuses(answer.left[: len(demand.refs)]) if demand.refs else ()
     if not 0 < answer.blocked <= len(demand.refs):
         return answers.allow(known.snapshot, limits, dependency=dependency)
     limit = demand.refs[answer.blocked - 1].limit
     usual = Reason.QUOTA if limit.dependency else usual
-    refusal = Refusal(reason_of(limit, usual), limit.name, answer.wait_us / 1_000_000)
+    refusal = Refusal(refusal_reason(limit, usual), limit.name, answer.wait_us / 1_000_000)
     return answers.refuse(known.snapshot, refusal, limits, dependency=dependency)
 
 
@@ -46,7 +47,7 @@ def explanation(
     about: str,
     facts: tuple[str, ...],
     limits: tuple[Limit, ...],
-    demand: Demand,
+    demand: StandingDemand,
     decision: Decision,
     subject: Subject,
     costs: Costs,
@@ -60,7 +61,7 @@ def explanation(
     charged = {ref.limit.name: cost for ref, cost in zip(demand.refs, demand.costs, strict=True)}
     explained = []
     for limit in limits:
-        shown = status.get(limit.name) or statuses(_alone(limit))[0]
+        shown = status.get(limit.name) or _alone(limit).statuses()[0]
         binds = limit.name in charged
         explained.append(
             ExplainedLimit(
@@ -94,8 +95,8 @@ def explanation(
     )
 
 
-def _alone(limit: Limit) -> Demand:
-    return Demand((LimitRef(limit, ""),), (1,))
+def _alone(limit: Limit) -> StandingDemand:
+    return StandingDemand((LimitRef(limit, ""),), (1,))
 
 
 def _without_redis(limit: Limit, known: Known) -> str:

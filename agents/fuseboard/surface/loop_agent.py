@@ -1,0 +1,65 @@
+"""What the blocks, the decorators and the blocking agent need from an agent on an event loop."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from fuseboard.contract.words import Outcome
+from fuseboard.decision import Decision, Permit
+from fuseboard.subject import NOBODY, Subject
+from fuseboard.surface.decorators import Neutral
+
+
+class LoopAgent(ABC):
+    """Implemented by ``fuseboard.Agent``; the docstrings are there."""
+
+    @property
+    @abstractmethod
+    def running(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @abstractmethod
+    async def admit_request(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> Decision: ...
+
+    @abstractmethod
+    async def admit_call(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float = 0.0,
+    ) -> Permit: ...
+
+    @abstractmethod
+    def report(
+        self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
+    ) -> None: ...
+
+    @abstractmethod
+    def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None: ...
+
+    @abstractmethod
+    def finish(self, decision: Decision) -> None: ...
+
+    @abstractmethod
+    def give_back(self, taken: Decision | Permit) -> None: ...
+
+    @abstractmethod
+    def allow_unasked(self, *, tenant: str = "", dependency: str = "") -> Decision: ...
+
+    @abstractmethod
+    def permit_unasked(self, dependency: str) -> Permit: ...
