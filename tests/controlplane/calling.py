@@ -25,6 +25,16 @@ def token_of(role: str, *, environment: str = "") -> str:
     )
 
 
+def agent_token() -> str:
+    return tokens.create_agent_token(
+        environment="production",
+        name="test pods",
+        expires_at=timezone.now() + timedelta(hours=1),
+        reason="for a test",
+        actor=_ALICE,
+    )
+
+
 def send(token: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
     """``body`` becomes JSON unless it is text already."""
     content = body if isinstance(body, str | bytes) else json.dumps(body)

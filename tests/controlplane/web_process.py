@@ -11,14 +11,18 @@ from django.db import connection
 from controlplane.demo.processes import Actor, Troupe
 
 
+def database_url() -> str:
+    """The tests' database, as other processes name it."""
+    test = connection.settings_dict
+    password = quote(test["PASSWORD"], safe="")
+    return f"postgresql://{test['USER']}:{password}@{test['HOST']}:{test['PORT']}/{test['NAME']}"
+
+
 @contextmanager
 def web_running(folder: Path) -> Iterator[Troupe]:
     """Its address is ``troupe.actors["web"].url``."""
-    test = connection.settings_dict
-    password = quote(test["PASSWORD"], safe="")
-    database = f"postgresql://{test['USER']}:{password}@{test['HOST']}:{test['PORT']}/{test['NAME']}"
     environment = os.environ | {
-        "DATABASE_URL": database,
+        "DATABASE_URL": database_url(),
         "FUSEBOARD_DATA_DIR": str(folder),
         "FUSEBOARD_PLAIN_HTTP": "1",
         "FUSEBOARD_LOG_LEVEL": "WARNING",

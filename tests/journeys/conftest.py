@@ -4,14 +4,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import redis
-from django.db import connection
 
 from controlplane.demo.processes import Actor, Troupe
 from controlplane.demo.seed import Seeded, seed
+from tests.controlplane.web_process import database_url
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def control_plane(seeded: Seeded, tmp_path: Path) -> Iterator[Troupe]:
     """Web and gateway as processes; no worker, so that what an edit does is the edit's doing."""
     troupe = Troupe(tmp_path / "logs")
     environment = os.environ | {
-        "DATABASE_URL": _database_url(),
+        "DATABASE_URL": database_url(),
         "FUSEBOARD_DATA_DIR": str(tmp_path),
         "FUSEBOARD_PLAIN_HTTP": "1",
         "FUSEBOARD_BEAT_MS": "200",
@@ -39,9 +38,3 @@ def control_plane(seeded: Seeded, tmp_path: Path) -> Iterator[Troupe]:
         yield troupe
     finally:
         troupe.dismiss("web", "gateway")
-
-
-def _database_url() -> str:
-    test = connection.settings_dict
-    password = quote(test["PASSWORD"], safe="")
-    return f"postgresql://{test['USER']}:{password}@{test['HOST']}:{test['PORT']}/{test['NAME']}"
