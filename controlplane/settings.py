@@ -100,6 +100,7 @@ INSTALLED_APPS = [
     "controlplane.schedules.apps.SchedulesConfig",
     "controlplane.approvals.apps.ApprovalsConfig",
     "controlplane.usage.apps.UsageConfig",
+    "controlplane.alerts.apps.AlertsConfig",
     "dashboard.apps.DashboardConfig",
     # Last, so that our templates come before theirs.
     *accounts.APPS,

@@ -14,12 +14,14 @@ from typing import Protocol
 import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections
 
+from controlplane.alerts.first_seen import FirstSeen
 from controlplane.status.facts import Facts
 from controlplane.status.reading import read_facts
 from controlplane.status.without_postgres import without_postgres
 from dashboard.live.drawing import Drawing, Sent, draw, transitions_said
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
+from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
 from dashboard.notices import listen
 
@@ -39,7 +41,7 @@ class Socket(Protocol):
 class Hub:
     def __init__(self) -> None:
         self.history = History()
-        self.first_seen: dict[str, float] = {}
+        self.first_seen = FirstSeen()
         self.facts: Facts | None = None
         self._live: Live | None = None
         self._sockets: dict[Topic, set[Socket]] = defaultdict(set)
@@ -128,7 +130,7 @@ class Hub:
         for topic in topics:
             sent = self._sent.setdefault(topic, Sent())
             try:
-                drawn[topic] = draw(topic, live, self.history, sent, rev=self._rev, say=say)
+                drawn[topic] = draw(page_of(topic, live, self.history), sent, rev=self._rev, say=say)
             except Exception as error:
                 # What was drawn of it reached nobody: the next drawing sends everything again.
                 del self._sent[topic]

@@ -86,6 +86,11 @@ class FleetFigures:
     #: Gateways whose figures are in here; 0 means that nobody is measuring.
     gateways: int = 0
 
+    @property
+    def refused_share(self) -> float:
+        """Part of the requests that were answered 429."""
+        return self.refused_per_s / self.requests_per_s if self.requests_per_s else 0.0
+
 
 def servers(environment: str) -> list[Server]:
     """Every server that is not gone, and those gone in the last ten minutes, by name."""

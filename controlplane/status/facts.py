@@ -121,6 +121,19 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScheduledChange:
+    """A change that a schedule makes, or the end of a temporary quota."""
+
+    #: The same for as long as it is due: ``quota acme/requests``, ``schedule 17``.
+    key: str
+    title: str
+    at: float
+    #: Of a quota that ends; otherwise empty.
+    tenant: str = ""
+    quota: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     now: float
     environment: str = DEFAULT_ENVIRONMENT
@@ -141,8 +154,8 @@ class Facts:
     #: How many approvals an edit needs, and how many edits wait for theirs.
     approvals_needed: int = 0
     requests_open: int = 0
-    #: What ends or begins within the time it is announced: what, moment, path of its page.
-    soon: tuple[tuple[str, float, str], ...] = ()
+    #: The next changes that take effect by schedule, and those that are overdue; the earliest first.
+    scheduled: tuple[ScheduledChange, ...] = ()
     #: Names that two processes report under.
     duplicated: tuple[str, ...] = ()
     #: Who knows a revision that Postgres does not, which was restored then; empty for nobody.
@@ -174,18 +187,21 @@ class Facts:
     def dependency(self, name: str) -> Dependency | None:
         return next((d for d in self.dependencies if d.name == name), None)
 
-    def holds(self, name: str) -> list[Override]:
-        """The hold in force on a dependency, and those of the last day."""
+    def overrides(self, name: str) -> list[Override]:
+        """The override in force on a dependency, and those that ended within the last day."""
         dependency = self.dependency(name)
         current = [dependency.override] if dependency and dependency.override else []
         return [*current, *self.past_overrides.get(name, ())]
 
-    def lag_s(self, server: Server) -> float:
-        """Seconds since the oldest revision this server has not applied; 0 when it has all."""
+    def behind_since(self, server: Server) -> float | None:
+        """When the oldest revision that this pod has not applied was made; ``None`` when it has all."""
         if server.epoch == self.epoch and server.revision >= self.revision:
-            return 0.0
-        missing = [at for revision, at in self.revisions if revision > server.revision]
-        return max(0.0, self.as_of - missing[0]) if missing else 0.0
+            return None
+        return next((at for revision, at in self.revisions if revision > server.revision), None)
+
+    def lag_s(self, server: Server) -> float:
+        since = self.behind_since(server)
+        return 0.0 if since is None else max(0.0, self.as_of - since)
 
     def behind(self, server: Server) -> bool:
         return (server.epoch, server.revision) < (self.epoch, self.revision)

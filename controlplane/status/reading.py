@@ -48,7 +48,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
         duplicated=tuple(live.duplicated(environment)),
         ahead=_ahead(environment, found.epoch),
         schedules_failed=scheduled_changes.failed(environment),
-        soon=scheduled_changes.soon(environment),
+        scheduled=scheduled_changes.upcoming(environment),
         approvals_needed=needed_in(environment),
         requests_open=pending_in(environment),
         revisions=tuple((c.revision, c.at) for c in reversed(changes) if c.revision is not None),
@@ -57,7 +57,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
 
 def _ahead(environment: str, epoch: int) -> str:
     row = Ahead.objects.filter(environment=environment, epoch__gte=epoch).first()
-    return f"{row.who} knows revision {row.epoch}.{row.revision}" if row else ""
+    return f"{row.who} has revision {row.epoch}.{row.revision}" if row else ""
 
 
 def _at(moment: datetime | None) -> float | None:

@@ -1,38 +1,45 @@
-"""What ends or begins by itself soon, and what should have and did not."""
+"""Changes that take effect by schedule soon, those that are overdue, and those that failed."""
 
-from datetime import datetime, timedelta
-from urllib.parse import urlencode
+from datetime import timedelta
 
 from django.conf import settings
-from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.policies.models import TenantQuota
 from controlplane.schedules.models import Schedule
+from controlplane.status.facts import ScheduledChange
 
-#: More would push everything else off the board.
+#: More would push everything else off the page.
 _MOST = 5
 
 
 def failed(environment: str) -> int:
+    """Scheduled changes that failed and that no operator has acknowledged."""
     return Schedule.objects.filter(environment=environment, state="failed", seen=False).count()
 
 
-def soon(environment: str) -> tuple[tuple[str, float, str], ...]:
-    """What, when (unix seconds), and the path of its page; the next first."""
+def upcoming(environment: str) -> tuple[ScheduledChange, ...]:
+    """What is due within the time in which it is announced, the next first; overdue changes included."""
     until = timezone.now() + timedelta(seconds=settings.ANNOUNCE_S)
     quotas = TenantQuota.objects.filter(tenant__environment=environment, expires_at__lte=until)
-    rows = Schedule.objects.filter(environment=environment, state="waiting", due_at__lte=until)
-    found: list[tuple[str, datetime, str]] = [
-        (f"Quota {name} of {key} ends", at, f"{reverse('tenant')}?{urlencode({'key': key, 'quota': name})}")
-        for key, name, at in quotas.order_by("expires_at").values_list("tenant__key", "name", "expires_at")[
-            :_MOST
-        ]
+    columns = quotas.order_by("expires_at").values_list("tenant__key", "name", "expires_at")
+    found = [
+        ScheduledChange(
+            key=f"quota {tenant}/{quota}",
+            title=f"Quota {quota} of {tenant} ends",
+            at=at.timestamp(),
+            tenant=tenant,
+            quota=quota,
+        )
+        for tenant, quota, at in columns[:_MOST]
         if at is not None
     ]
+    waiting = Schedule.objects.filter(environment=environment, state="waiting", due_at__lte=until)
     found += [
-        (f"Planned change: {title}", at, reverse("schedules"))
-        for title, at in rows.order_by("due_at").values_list("title", "due_at")[:_MOST]
+        ScheduledChange(
+            key=f"schedule {row.pk}", title=f"Scheduled change: {row.title}", at=row.due_at.timestamp()
+        )
+        for row in waiting.order_by("due_at")[:_MOST]
     ]
-    found.sort(key=lambda row: row[1])
-    return tuple((what, at.timestamp(), link) for what, at, link in found[:_MOST])
+    found.sort(key=lambda change: change.at)
+    return tuple(found[:_MOST])

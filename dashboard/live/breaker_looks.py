@@ -2,26 +2,33 @@
 
 from dataclasses import dataclass
 
+from controlplane.status.breakers import PHRASES
+
 
 @dataclass(frozen=True, kw_only=True)
 class Face:
-    """How a state looks and reads, everywhere."""
-
     kind: str
     css: str
     word: str
-    #: In the headline: "search is probing".
+    #: In a sentence: "search is probing".
     verb: str
-    rank: int
 
 
+def _face(state: str, kind: str, css: str, word: str) -> Face:
+    return Face(kind=kind, css=css, word=word, verb=PHRASES[state])
+
+
+#: By state or override mode, worst first.
 FACES = {
-    "open": Face(kind="open", css="st-open", word="Open", verb="open", rank=0),
-    "half_open": Face(kind="half", css="st-half", word="Half-open", verb="probing", rank=1),
-    "forced_open": Face(kind="forced", css="st-forced", word="Forced open", verb="held open", rank=2),
-    "forced_closed": Face(kind="pinned", css="st-forced", word="Forced closed", verb="held closed", rank=3),
-    "metrics_only": Face(kind="pinned", css="st-forced", word="Metrics only", verb="only watched", rank=4),
-    "disabled": Face(kind="pinned", css="st-forced", word="Disabled", verb="switched off", rank=5),
-    "closed": Face(kind="closed", css="st-closed", word="Closed", verb="closed", rank=6),
-    "no_data": Face(kind="stale", css="st-stale", word="No data", verb="unknown", rank=7),
+    state: _face(state, *look)
+    for state, look in {
+        "open": ("open", "st-open", "Open"),
+        "half_open": ("half", "st-half", "Half-open"),
+        "forced_open": ("forced", "st-forced", "Forced open"),
+        "forced_closed": ("pinned", "st-forced", "Forced closed"),
+        "metrics_only": ("pinned", "st-forced", "Metrics only"),
+        "disabled": ("pinned", "st-forced", "Disabled"),
+        "closed": ("closed", "st-closed", "Closed"),
+        "no_data": ("stale", "st-stale", "No data"),
+    }.items()
 }

@@ -38,7 +38,7 @@ def past(live: Live, name: str, span: str, history: History) -> Past | None:
     step = 10 if span == "15m" else 60
     end = live.facts.now // step * step + step
     start = end - RANGES[span]
-    held = [override for override in live.facts.holds(name) if override.expires_at > start]
+    held = [override for override in live.facts.overrides(name) if override.expires_at > start]
     found = segments(own, breaker.state, breaker.state_since, start, end, held)
     changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
     return Past(

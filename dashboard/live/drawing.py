@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from dashboard.live.history import History
 from dashboard.live.overview import Live
-from dashboard.live.topics import Context, Fragment, Topic, fragments, page_context
+from dashboard.live.pages import Page
+from dashboard.live.topics import Context, Fragment, fragments
 
 
 @dataclass
@@ -24,12 +24,12 @@ class Drawing:
     whole: str
 
 
-def draw(topic: Topic, live: Live, history: History, sent: Sent, *, rev: int, say: str) -> Drawing:
-    """One message for everybody on the topic. ``sent`` is brought up to date."""
-    context = page_context(topic, live, history)
+def draw(page: Page, sent: Sent, *, rev: int, say: str) -> Drawing:
+    """One message for every socket on the topic. ``sent`` is brought up to date."""
+    context = page.context
     changed: list[str] = []
     whole: list[str] = []
-    for fragment in fragments(topic, context):
+    for fragment in fragments(page.topic, context):
         html = fragment.html(context)
         whole.append(wrap(fragment.target, html))
         if fragment.items:

@@ -3,14 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.first_seen import FirstSeen
 from controlplane.status.facts import Change, Facts, Transition
+from controlplane.status.status import status_of
+from dashboard.live.alerts import Alert, alert_of
 from dashboard.live.breaker_looks import FACES, Face
-from dashboard.live.breakers import Breaker, breakers
+from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.change_lines import ChangeLine, line_of
-from dashboard.live.conditions import Condition, conditions, remember
 from dashboard.live.history import History
-from dashboard.live.servers import FleetSummary, server_rows, summary
-from dashboard.live.tiles import Tile, samples, tiles
+from dashboard.live.servers import Fleet, fleet_of
+from dashboard.live.tiles import Tile, samples, server_tiles, tiles
 
 MAX_CARDS = 6
 
@@ -56,9 +59,11 @@ class Live:
 
     facts: Facts
     breakers: tuple[Breaker, ...]
-    fleet: FleetSummary
-    conditions: tuple[Condition, ...]
+    fleet: Fleet
+    alerts: tuple[Alert, ...]
     tiles: tuple[Tile, ...]
+    #: The figures of the servers page.
+    server_tiles: tuple[Tile, ...]
     verdict: Verdict
     tenants: tuple[TenantRow, ...]
     others: TenantRow | None
@@ -105,21 +110,24 @@ class Live:
         return next((breaker for breaker in self.breakers if breaker.name == name), None)
 
 
-def build(facts: Facts, history: History, first_seen: dict[str, float], *, sample: bool = True) -> Live:
-    """The picture of this moment; ``history`` and ``first_seen`` are the caller's and are added to."""
-    every = breakers(facts, history)
-    fleet = summary(facts, server_rows(facts, every))
-    if sample:
+def build(facts: Facts, history: History, first_seen: FirstSeen, *, observe: bool = True) -> Live:
+    """The picture of this moment. With ``observe``, ``history`` and ``first_seen`` remember it."""
+    status = status_of(facts)
+    every = tuple(breaker_of(one, facts, history) for one in status.breakers)
+    fleet = fleet_of(status)
+    if observe:
         history.add(facts, samples(facts, fleet))
-    found = remember(conditions(facts, every, fleet), first_seen, facts.now)
+    dated = (first_seen.dated if observe else first_seen.peek)(evaluate(status), facts.now)
+    alerts = tuple(alert_of(finding) for finding in dated)
     rows, others = _tenants(facts)
     return Live(
         facts=facts,
         breakers=every,
         fleet=fleet,
-        conditions=found,
+        alerts=alerts,
         tiles=tuple(tiles(facts, fleet, history)),
-        verdict=_verdict(facts, every, fleet, found),
+        server_tiles=tuple(server_tiles(facts, fleet, history)),
+        verdict=_verdict(every, fleet, alerts),
         tenants=rows,
         others=others,
         counts=_counts(every),
@@ -127,9 +135,7 @@ def build(facts: Facts, history: History, first_seen: dict[str, float], *, sampl
     )
 
 
-def _verdict(
-    facts: Facts, every: tuple[Breaker, ...], fleet: FleetSummary, found: tuple[Condition, ...]
-) -> Verdict:
+def _verdict(every: tuple[Breaker, ...], fleet: Fleet, alerts: tuple[Alert, ...]) -> Verdict:
     loud = [breaker for breaker in every if not breaker.quiet]
     sentences = [
         Sentence(subject=b.name, verb=b.face.verb, css=b.face.css, link=f"/breakers/{b.name}") for b in loud
@@ -149,7 +155,7 @@ def _verdict(
     calm = "No dependency is registered yet." if not count else f"All {count} dependencies are closed."
     if count == 1:
         calm = f"{every[0].name} is closed."
-    since = min((c.since for c in found if c.since is not None), default=None)
+    since = min((alert.since for alert in alerts if alert.since is not None), default=None)
     return Verdict(
         sentences=tuple(sentences[:3]),
         more=max(0, len(sentences) - 3),

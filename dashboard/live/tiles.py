@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from django.utils.safestring import SafeString
 
+from controlplane.alerts.thresholds import REFUSED_SHARE
 from controlplane.status.facts import Facts
-from dashboard.live.conditions import REFUSED_SHARE
+from controlplane.status.servers import LAG_WARN_S, FleetSummary
 from dashboard.live.history import History
-from dashboard.live.servers import LAG_WARN_S, FleetSummary
 from dashboard.plots import spark
 
 FAILED_WARN_PERCENT = 10
@@ -88,7 +88,7 @@ class _Board:
 
     def refused(self) -> Tile:
         refused, asked = self.figures.refused_per_s, self.figures.requests_per_s
-        share = refused / asked if asked else 0.0
+        share = self.figures.refused_share
         return self.tile(
             "refused",
             "429 responses",

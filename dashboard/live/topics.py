@@ -6,11 +6,7 @@ from typing import Any
 
 from django.template.loader import get_template
 
-from dashboard.live.breaker_page import past
-from dashboard.live.history import History
 from dashboard.live.overview import Live
-from dashboard.live.tiles import server_tiles
-from dashboard.reader import Reader
 
 Context = dict[str, Any]
 
@@ -44,41 +40,11 @@ class Fragment:
         return get_template(f"dashboard/{self.template}").render({**shared, **self.context}).strip()
 
 
-def page_context(topic: Topic, live: Live, history: History) -> Context:
-    """What the template of the page and its fragments alike are drawn with."""
-    reader = Reader(name="", role=topic.role)
-    context: Context = {
-        "live": live,
-        "page": topic.page,
-        "operates": reader.operates,
-        "administers": reader.administers,
-        "approves": reader.approves,
-    }
-    if topic.page == "servers":
-        context["server_tiles"] = server_tiles(live.facts, live.fleet, history)
-    if topic.page == "breaker":
-        context["breaker"] = live.breaker(topic.key)
-        context["range"] = topic.range
-        context["timeline"] = past(live, topic.key, topic.range, history)
-    if topic.page == "tenant":
-        # Imported here: only this page reads rows of its own.
-        from dashboard.live.tenant import tenant_context
-
-        context |= tenant_context(live, topic.key)
-    if topic.page == "audit":
-        newest = int(topic.key) if topic.key.isdigit() else 0
-        context["fresh"] = sum(change.id > newest for change in live.facts.changes) if newest else 0
-    return context
-
-
 def fragments(topic: Topic, context: Context) -> list[Fragment]:
     """The page's fragments, frame first."""
     frame = [Fragment("nav", "frame.html#nav"), Fragment("store", "frame.html#store")]
-    return frame + _OF_PAGE.get(topic.page, _nothing)(context)
-
-
-def _nothing(context: Context) -> list[Fragment]:
-    return []
+    own = _OF_PAGE.get(topic.page)
+    return frame + own(context) if own else frame
 
 
 def _overview(context: Context) -> list[Fragment]:
@@ -133,19 +99,22 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "breakers": _breakers,
     "breaker": _breaker,
     "servers": _servers,
-    "tenants": _nothing,
     "tenant": _tenant,
     "audit": _audit,
-    "runbooks": _nothing,
-    "revisions": _nothing,
-    "import": _nothing,
-    "bulk": _nothing,
-    "schedules": _nothing,
-    "templates": _nothing,
-    "requests": _nothing,
-    "people": _nothing,
-    "tokens": _nothing,
-    "server": _nothing,
-    "drills": _nothing,
 }
-PAGES = frozenset(_OF_PAGE)
+#: Of these only the frame is live.
+_FRAME_ONLY = (
+    "bulk",
+    "drills",
+    "import",
+    "people",
+    "requests",
+    "revisions",
+    "runbooks",
+    "schedules",
+    "server",
+    "templates",
+    "tenants",
+    "tokens",
+)
+PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))

@@ -10,6 +10,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.alerts.rules import GENERAL_RUNBOOK
 from controlplane.breakers import overrides
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import OverrideForm
@@ -32,8 +33,6 @@ _STATES = (
 )
 #: What can be done only to a hold there is.
 _OF_A_HOLD = ("extend", "automatic")
-#: For dependencies that have none of their own.
-GENERAL_RUNBOOK = "payment-provider-timeouts"
 
 
 @require_GET

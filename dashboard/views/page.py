@@ -12,7 +12,8 @@ from controlplane.status.reading import read_facts
 from controlplane.status.without_postgres import without_postgres
 from dashboard.hub import hub
 from dashboard.live.overview import Live, build
-from dashboard.live.topics import Topic, page_context
+from dashboard.live.pages import page_of
+from dashboard.live.topics import Topic
 from dashboard.reader import Reader, reader_of
 
 THEMES = ("dark", "light")
@@ -29,7 +30,7 @@ def current_facts() -> Facts:
 
 
 def current_live() -> Live:
-    return build(current_facts(), hub.history, dict(hub.first_seen), sample=False)
+    return build(current_facts(), hub.history, hub.first_seen, observe=False)
 
 
 def theme_of(request: HttpRequest) -> str:
@@ -45,7 +46,7 @@ def context_of(
     topic = Topic(page=page, role=reader.role, key=key, range=span)
     address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})
     return {
-        **page_context(topic, current_live(), hub.history),
+        **page_of(topic, current_live(), hub.history).context,
         "reader": reader,
         "theme": theme_of(request),
         "socket": f"/ws/live?{urlencode(address)}",

@@ -81,7 +81,7 @@ def test_a_server_in_a_drill_is_told_apart_from_one_without_redis(log_in, produc
     put_server("pod-1", mode="drill", mode_cause="drill 1: Redis is taken to be gone")
     page = log_in("vera").get("/servers").content.decode()
     assert 'data-kind="drill"' in page
-    assert "1 server in a drill" in text_of(log_in("vera").get("/"))
+    assert "1 pod in a drill" in text_of(log_in("vera").get("/"))
 
 
 def test_a_server_says_what_it_allows_alone_of_every_rule(log_in, pods, production):

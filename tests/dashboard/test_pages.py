@@ -336,18 +336,6 @@ def test_a_theme_other_than_ours_is_ignored(log_in):
     assert 'data-theme="dark"' in client.get("/").content.decode()
 
 
-def test_every_alert_links_to_a_runbook_that_says_what_to_do():
-    import re
-    from pathlib import Path
-
-    root = Path(__file__).resolve().parents[2]
-    source = (root / "dashboard" / "live" / "conditions.py").read_text()
-    for slug in [*re.findall(r'runbook="([a-z0-9-]+)"', source), "payment-provider-timeouts"]:
-        text = (root / "docs" / "runbooks" / f"{slug}.md").read_text()
-        for heading in ("## Symptom", "## Metric", "## Action", "## Verification"):
-            assert heading in text, f"{slug} has no {heading}"
-
-
 @pytest.mark.parametrize(
     "path", ["/", "/breakers", "/servers", "/tenants", "/audit", "/runbooks", "/palette"]
 )

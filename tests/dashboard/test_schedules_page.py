@@ -33,7 +33,7 @@ def test_a_change_is_planned_shown_made_and_remembered(log_in: Any) -> None:
     assert client.post("/schedules", form()).status_code == 302
     shown = page(client.get("/schedules"))
     assert "0 to create, 2 to change, 0 to remove" in shown
-    assert "Planned change" in page(client.get("/")), "it is due within the hour, so the board says so"
+    assert "Scheduled change" in page(client.get("/")), "it is due within the hour, so the overview says so"
     Schedule.objects.update(due_at=timezone.now())
     run_due()
     tenant = Tenant.objects.select_related("tier").get(key="acme-retail")
@@ -47,12 +47,12 @@ def test_what_could_not_be_made_is_an_alert_until_somebody_takes_care(log_in: An
     Schedule.objects.update(due_at=timezone.now(), document={"tenants": {"new-one": {"tier": "gold"}}})
     run_due()
     shown = page(client.get("/"))
-    assert "1 scheduled change could not be made" in shown
+    assert "1 scheduled change failed" in shown
     shown = page(client.get("/schedules"))
     assert "There is no tier" in shown
     number = str(Schedule.objects.get().pk)
     assert client.post("/schedules", {"act": "seen", "schedule": number, "reason": WHY}).status_code == 302
-    assert "could not be made" not in page(client.get("/"))
+    assert "scheduled change failed" not in page(client.get("/"))
 
 
 def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:

@@ -51,6 +51,6 @@ def test_a_loss_that_is_doubted_and_a_restored_database_are_said(log_in: Any) ->
     put_figures(frozen=True, live_servers=10, uncounted=4)
     Ahead.objects.create(environment="production", epoch=1, revision=999, who="Redis", at=timezone.now())
     page = log_in("vera").get("/").content.decode()
-    assert "Many servers fell silent at once" in page
-    assert "4 of 10 servers are in no rate yet" in page
-    assert "Redis knows revision 1.999" in page
+    assert "Many pods went silent at once" in page
+    assert "4 of 10 pods are missing from the rates until their second heartbeat" in page
+    assert "Redis has revision 1.999" in page

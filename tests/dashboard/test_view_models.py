@@ -3,11 +3,23 @@
 import pytest
 from django.template.loader import get_template
 
+from controlplane.alerts.first_seen import FirstSeen
 from controlplane.fleet.live import DependencyFigures, FleetFigures, StoreFigures, TenantFigures
-from controlplane.status.facts import BreakerSeen, Change, Dependency, Facts, Override, Server, Transition
-from dashboard.live.drawing import Sent, draw, transitions_said
+from controlplane.status.facts import (
+    BreakerSeen,
+    Change,
+    Dependency,
+    Facts,
+    Override,
+    ScheduledChange,
+    Server,
+    Transition,
+)
+from dashboard.live import drawing
+from dashboard.live.drawing import Sent, transitions_said
 from dashboard.live.history import History, mark
 from dashboard.live.overview import build
+from dashboard.live.pages import page_of
 from dashboard.live.timeline import not_closed_s, segments
 from dashboard.live.topics import PAGES, Topic
 
@@ -33,7 +45,11 @@ def facts(*servers, override=None, now=NOW, **fields):
 
 
 def picture(some_facts, history=None):
-    return build(some_facts, history or History(), {})
+    return build(some_facts, history or History(), FirstSeen())
+
+
+def draw(topic, live, history, sent, **said):
+    return drawing.draw(page_of(topic, live, history), sent, **said)
 
 
 CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
@@ -54,9 +70,9 @@ def test_without_redis_the_fleet_is_what_most_servers_see():
     views = [BreakerSeen(state=state, local=True) for state in ("open", "open", "closed")]
     live = picture(facts(*(server(f"s{i}", view, mode="local") for i, view in enumerate(views))))
     assert live.breakers[0].face.word == "Open"
-    assert live.conditions[0].key == "local"
-    assert live.conditions[0].severity == "critical"
-    assert live.conditions[0].runbook == "redis-unreachable"
+    assert live.alerts[0].key == "local"
+    assert live.alerts[0].severity == "critical"
+    assert live.alerts[0].runbook == "redis-unreachable"
     assert [row.limits for row in live.fleet.rows] == ["1/3 each"] * 3
 
 
@@ -85,7 +101,7 @@ def test_worst_comes_first_and_a_quiet_fleet_says_so():
     assert [b.name for b in live.breakers] == ["broken", "calm"]
     calm = picture(facts(server("a", CLOSED)))
     assert calm.verdict.calm == "payments-api is closed."
-    assert calm.conditions == ()
+    assert calm.alerts == ()
     assert calm.title == ""
 
 
@@ -116,21 +132,22 @@ def test_refused_tenants_add_up_to_the_total():
 
 def test_slow_redis_and_too_many_refusals_are_conditions_with_runbooks():
     figures = FleetFigures(requests_per_s=100, refused_per_s=5, store=StoreFigures(p99_us=7_000))
-    keys = {c.key: c.runbook for c in picture(facts(figures=figures)).conditions}
+    keys = {c.key: c.runbook for c in picture(facts(figures=figures)).alerts}
     assert keys == {"429": "too-many-429s", "p99": "redis-unreachable"}
 
 
 def test_a_condition_keeps_the_moment_it_was_first_seen():
-    seen: dict[str, float] = {}
+    seen = FirstSeen()
     figures = FleetFigures(store=StoreFigures(p99_us=7_000))
     patient = picture(facts(server("a", CLOSED), figures=figures, store_deadline_us=20_000))
-    assert [one.key for one in patient.conditions] == []
+    assert [one.key for one in patient.alerts] == []
     assert [one.foot for one in patient.tiles if one.key == "p99"] == ["budget 20 ms"]
     build(facts(figures=figures), History(), seen)
     later = build(facts(figures=figures, now=NOW + 30), History(), seen)
-    assert later.conditions[0].since == NOW
-    assert build(facts(now=NOW + 31), History(), seen).conditions == ()
-    assert seen == {}
+    assert later.alerts[0].since == NOW
+    assert build(facts(now=NOW + 31), History(), seen).alerts == ()
+    again = build(facts(figures=figures, now=NOW + 40), History(), seen)
+    assert again.alerts[0].since == NOW + 40, "it was forgotten in between"
 
 
 def test_history_is_drawn_in_even_steps_and_marks_calls():
@@ -250,16 +267,26 @@ def test_moments_and_dotted_names_are_written_for_readers():
     assert breakable("a.<b>") == "a.<wbr>&lt;b&gt;"
 
 
+def quota_end(tenant, quota, at):
+    return ScheduledChange(
+        key=f"quota {tenant}/{quota}",
+        title=f"Quota {quota} of {tenant} ends",
+        at=at,
+        tenant=tenant,
+        quota=quota,
+    )
+
+
 def test_what_should_have_ended_and_did_not_is_an_alarm():
     soon = (
-        ("Quota requests of acme ends", NOW - 40, "/tenant?key=acme"),
-        ("Quota b of c ends", NOW + 60, "/x"),
+        quota_end(tenant="acme", quota="requests", at=NOW - 40),
+        quota_end(tenant="c", quota="b", at=NOW + 60),
     )
-    found = {c.key: c for c in picture(facts(soon=soon)).conditions}
-    overdue = found["overdue:Quota requests of acme ends"]
+    found = {c.key: c for c in picture(facts(scheduled=soon)).alerts}
+    overdue = found["overdue:quota acme/requests"]
     assert (overdue.severity, overdue.text) == ("critical", "Overdue: quota requests of acme ends")
     assert overdue.runbook == "scheduled-change-failed"
-    assert found["soon:Quota b of c ends"].severity == "warning"
+    assert found["soon:quota c/b"].severity == "warning"
 
 
 def test_a_change_of_a_limit_says_per_what_and_a_plan_says_how_many():

@@ -1,0 +1,1 @@
+"""What an operator should look at now: rules as data, evaluated over the status of the fleet."""

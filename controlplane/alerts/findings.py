@@ -1,0 +1,75 @@
+"""What a rule finds, and the shape of a rule."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from controlplane.status.status import Status
+
+Severity = Literal["critical", "warning"]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What an alert is about, for a page or a message to link to."""
+
+    kind: Literal["breaker", "configuration", "quota", "schedules", "server", "servers", "tenants"]
+    #: Of a breaker or a pod; of a quota, its tenant.
+    name: str = ""
+    quota: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One alert that fires now."""
+
+    #: The same for as long as the alert fires, at whatever severity: ``local``, ``open:payments-api``.
+    key: str
+    severity: Severity
+    text: str
+    detail: str
+    runbook: str
+    subject: Subject
+    #: When it began, as far as the status says; ``None`` when only an observer over time can know.
+    since: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope(Generic[S]):
+    """What rules are tested on: the fleet as a whole, or each of several things in it."""
+
+    each: Callable[[Status], Iterable[S]]
+    #: Tells apart the findings of one rule; empty where there is only one.
+    key: Callable[[S], str]
+    subject: Callable[[S], Subject]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(Generic[S]):
+    key: str
+    severity: Severity
+    #: A page of docs/runbooks. ``own_runbook`` may name a better one.
+    runbook: str
+    scope: Scope[S]
+    test: Callable[[S], bool]
+    #: The alert in one line, and what to know before acting.
+    text: Callable[[S], str]
+    detail: Callable[[S], str]
+    since: Callable[[S], float | None] = lambda _: None
+    #: In place of the scope's, where one rule is about something else.
+    subject: Callable[[S], Subject] | None = None
+    own_runbook: Callable[[S], str] = lambda _: ""
+
+    def finding(self, of: S) -> Finding:
+        part = self.scope.key(of)
+        return Finding(
+            key=f"{self.key}:{part}" if part else self.key,
+            severity=self.severity,
+            text=self.text(of),
+            detail=self.detail(of),
+            runbook=self.own_runbook(of) or self.runbook,
+            subject=(self.subject or self.scope.subject)(of),
+            since=self.since(of),
+        )

@@ -1,0 +1,265 @@
+"""Every alert rule: what it tests, how severe it is, what it says, and which runbook helps.
+
+To add an alert, add a row to ``RULES``. A rule sees a status and nothing else, no database and no
+clock, so the worker, the API and every web process find the same. Of rules with the same key, which
+are levels of one alert, the first whose test is true counts. Alerts are displayed critical first,
+otherwise in the order of these rows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.alerts import texts
+from controlplane.alerts.findings import Rule, Scope, Subject
+from controlplane.alerts.thresholds import OVERDUE_S, REFUSED_SHARE, UNCOUNTED_SHARE
+from controlplane.status.breakers import CANNOT_OPEN, PHRASES, BreakerStatus
+from controlplane.status.facts import ScheduledChange
+from controlplane.status.servers import LAG_CRITICAL_S
+from controlplane.status.status import Status
+
+#: For dependencies that have no runbook of their own.
+GENERAL_RUNBOOK = "payment-provider-timeouts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """A scheduled change, and by how much it is late; negative while its time has not come."""
+
+    change: ScheduledChange
+    late_s: float
+
+
+FLEET = Scope[Status](
+    each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
+)
+EACH_BREAKER = Scope[BreakerStatus](
+    each=lambda status: status.breakers,
+    key=lambda breaker: breaker.name,
+    subject=lambda breaker: Subject(kind="breaker", name=breaker.name),
+)
+EACH_SCHEDULED_CHANGE = Scope[Due](
+    each=lambda status: [
+        Due(change=change, late_s=status.facts.now - change.at) for change in status.facts.scheduled
+    ],
+    key=lambda due: due.change.key,
+    subject=lambda due: (
+        Subject(kind="quota", name=due.change.tenant, quota=due.change.quota)
+        if due.change.tenant
+        else Subject(kind="schedules")
+    ),
+)
+
+RULES: tuple[Rule[Any], ...] = (
+    Rule[Status](
+        key="429",
+        severity="warning",
+        runbook="too-many-429s",
+        scope=FLEET,
+        subject=lambda _: Subject(kind="tenants"),
+        test=lambda status: (
+            status.figures.requests_per_s > 1 and status.figures.refused_share > REFUSED_SHARE
+        ),
+        text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
+        detail=texts.refused,
+    ),
+    Rule[Status](
+        key="ahead",
+        severity="critical",
+        runbook="postgres-restored",
+        scope=FLEET,
+        subject=lambda _: Subject(kind="configuration"),
+        test=lambda status: bool(status.facts.ahead),
+        text=lambda _: "Edits are not published: Postgres was restored",
+        detail=lambda status: f"{status.facts.ahead}, which Postgres does not have. Start a new epoch.",
+    ),
+    Rule[Status](
+        key="drill",
+        severity="warning",
+        runbook="drill",
+        scope=FLEET,
+        test=lambda status: bool(status.fleet.drill),
+        text=lambda status: f"{texts.count(len(status.fleet.drill), 'pod')} in a drill",
+        detail=lambda status: (
+            f"{texts.they(status.fleet.drill, 'It simulates', 'They simulate')} a slow or unreachable Redis"
+            " until the drill ends."
+        ),
+        since=lambda status: status.fleet.drill_since,
+    ),
+    Rule[Status](
+        key="duplicated",
+        severity="warning",
+        runbook="server-silent",
+        scope=FLEET,
+        subject=lambda status: Subject(kind="server", name=status.facts.duplicated[0]),
+        test=lambda status: bool(status.facts.duplicated),
+        text=lambda status: f"Two processes report as {texts.name_or_count(status.facts.duplicated)}",
+        detail=lambda _: "Each process counts as a pod, but the figures of one of the two are missing.",
+    ),
+    Rule[Status](
+        key="frozen",
+        severity="warning",
+        runbook="server-silent",
+        scope=FLEET,
+        test=lambda status: status.figures.frozen,
+        text=lambda _: "Many pods went silent at once",
+        detail=lambda _: (
+            "The gateway probably lost contact with them, so none is marked offline."
+            " The page displays what they reported last."
+        ),
+    ),
+    Rule[BreakerStatus](
+        key="override",
+        severity="warning",
+        runbook="breaker-held-by-hand",
+        scope=EACH_BREAKER,
+        test=lambda breaker: breaker.effective in CANNOT_OPEN,
+        text=lambda breaker: f"{breaker.name} is {PHRASES[breaker.effective]}",
+        detail=lambda _: "It cannot open during the override. Check that the dependency bears the load.",
+        since=lambda breaker: breaker.since,
+    ),
+    Rule[Status](
+        key="lag",
+        severity="critical",
+        runbook="configuration-lag",
+        scope=FLEET,
+        test=lambda status: bool(status.fleet.lagging) and status.fleet.worst_lag_s > LAG_CRITICAL_S,
+        text=texts.lag,
+        detail=texts.missing_edits,
+        since=lambda status: status.fleet.lagging_since,
+    ),
+    Rule[Status](
+        key="lag",
+        severity="warning",
+        runbook="configuration-lag",
+        scope=FLEET,
+        test=lambda status: bool(status.fleet.lagging),
+        text=texts.lag,
+        detail=texts.missing_edits,
+        since=lambda status: status.fleet.lagging_since,
+    ),
+    Rule[Status](
+        key="local",
+        severity="critical",
+        runbook="redis-unreachable",
+        scope=FLEET,
+        test=lambda status: 0 < status.fleet.live == len(status.fleet.local),
+        text=lambda _: "Redis is unreachable from every pod",
+        detail=texts.approximate_limits,
+        since=lambda status: status.fleet.local_since,
+    ),
+    Rule[Status](
+        key="local",
+        severity="warning",
+        runbook="redis-unreachable",
+        scope=FLEET,
+        test=lambda status: bool(status.fleet.local),
+        text=lambda status: f"{texts.count(len(status.fleet.local), 'pod')} on local fallback",
+        detail=texts.approximate_limits,
+        since=lambda status: status.fleet.local_since,
+    ),
+    Rule[BreakerStatus](
+        key="near",
+        severity="warning",
+        runbook=GENERAL_RUNBOOK,
+        own_runbook=lambda breaker: breaker.dependency.runbook,
+        scope=EACH_BREAKER,
+        test=lambda breaker: breaker.near,
+        text=lambda breaker: f"{breaker.name} is near its threshold",
+        detail=lambda breaker: (
+            f"{texts.failed(breaker)}; the breaker opens at {breaker.dependency.failure_percent} %."
+        ),
+    ),
+    Rule[BreakerStatus](
+        key="open",
+        severity="critical",
+        runbook=GENERAL_RUNBOOK,
+        own_runbook=lambda breaker: breaker.dependency.runbook,
+        scope=EACH_BREAKER,
+        test=lambda breaker: breaker.effective == "open",
+        text=lambda breaker: f"{breaker.name} is open",
+        detail=lambda breaker: (
+            f"{texts.failed(breaker)}. Callers get: {breaker.dependency.fallback}."
+            if breaker.dependency.fallback
+            else f"{texts.failed(breaker)}."
+        ),
+        since=lambda breaker: breaker.since,
+    ),
+    Rule[Due](
+        key="overdue",
+        severity="critical",
+        runbook="scheduled-change-failed",
+        scope=EACH_SCHEDULED_CHANGE,
+        test=lambda due: due.late_s > OVERDUE_S,
+        text=lambda due: f"Overdue: {due.change.title[0].lower()}{due.change.title[1:]}",
+        detail=lambda due: f"It was due at {texts.moment(due.change.at)}. Check that the worker is running.",
+        since=lambda due: due.change.at,
+    ),
+    Rule[Status](
+        key="p99",
+        severity="warning",
+        runbook="redis-unreachable",
+        scope=FLEET,
+        test=lambda status: (status.figures.store.p99_us or 0) > status.facts.store_deadline_us,
+        text=lambda status: f"Redis p99 is {(status.figures.store.p99_us or 0) / 1000:.1f} ms",
+        detail=lambda status: (
+            f"A decision waits at most {status.facts.store_deadline_ms:g} ms: pods decide some calls locally."
+        ),
+    ),
+    Rule[Status](
+        key="rejected",
+        severity="critical",
+        runbook="configuration-lag",
+        scope=FLEET,
+        test=lambda status: bool(status.fleet.rejected),
+        text=lambda status: f"{texts.name_or_count(status.fleet.rejected)} rejected the configuration",
+        detail=lambda status: (
+            f"{texts.they(status.fleet.rejected, 'It keeps', 'They keep')} the last valid configuration."
+            " The error is in the pod\u2019s row."
+        ),
+    ),
+    Rule[Status](
+        key="schedules",
+        severity="critical",
+        runbook="scheduled-change-failed",
+        scope=FLEET,
+        subject=lambda _: Subject(kind="schedules"),
+        test=lambda status: status.facts.schedules_failed > 0,
+        text=lambda status: f"{texts.count(status.facts.schedules_failed, 'scheduled change')} failed",
+        detail=lambda _: "Nothing was changed. Make the change by hand, or schedule it again.",
+    ),
+    Rule[Status](
+        key="silent",
+        severity="warning",
+        runbook="server-silent",
+        scope=FLEET,
+        test=lambda status: bool(status.fleet.silent),
+        text=lambda status: f"No heartbeat from {texts.name_or_count(status.fleet.silent)}",
+        detail=lambda status: (
+            f"{texts.they(status.fleet.silent, 'It', 'They')} may have stopped, or may be cut off from the"
+            " control plane and still decide calls."
+        ),
+        since=lambda status: status.fleet.silent_since,
+    ),
+    Rule[Due](
+        key="soon",
+        severity="warning",
+        runbook="scheduled-change-failed",
+        scope=EACH_SCHEDULED_CHANGE,
+        test=lambda due: due.late_s <= OVERDUE_S,
+        text=lambda due: due.change.title,
+        detail=lambda due: f"Automatically, at {texts.moment(due.change.at)}.",
+    ),
+    Rule[Status](
+        key="uncounted",
+        severity="warning",
+        runbook="server-silent",
+        scope=FLEET,
+        test=lambda status: status.figures.uncounted > status.figures.live_servers * UNCOUNTED_SHARE,
+        text=lambda _: "Figures are incomplete: a gateway has just started",
+        detail=lambda status: (
+            f"{status.figures.uncounted} of"
+            f" {max(status.figures.uncounted, status.figures.live_servers)} pods are missing from"
+            " the rates until their second heartbeat, a few seconds from now."
+        ),
+    ),
+)

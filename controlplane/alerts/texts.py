@@ -1,0 +1,53 @@
+"""Phrases of the alert texts that depend on how many there are, or that two rules share."""
+
+from datetime import UTC, datetime
+
+from controlplane.alerts.thresholds import REFUSED_SHARE
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.status import Status
+
+
+def refused(status: Status) -> str:
+    figures = status.figures
+    most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
+    whose = f" Most are from {most.tenant}." if most is not None and most.refused_per_s > 0 else ""
+    rates = f"{figures.refused_per_s:.0f} of {figures.requests_per_s:.0f}/s"
+    return f"{rates}; the limit is {REFUSED_SHARE * 100:.0f} %.{whose}"
+
+
+def failed(breaker: BreakerStatus) -> str:
+    return f"{breaker.failures} of {breaker.calls} calls failed"
+
+
+def lag(status: Status) -> str:
+    lagging = status.fleet.lagging
+    return f"{name_or_count(lagging)} {'has' if len(lagging) == 1 else 'have'} old configuration"
+
+
+def missing_edits(status: Status) -> str:
+    pods = "This pod does" if len(status.fleet.lagging) == 1 else "These pods do"
+    return f"{status.fleet.worst_lag_s:.0f} s behind. {pods} not have edits made since then."
+
+
+def approximate_limits(status: Status) -> str:
+    return (
+        f"Limits are approximate: each pod allows 1/{status.fleet.divisor} of a quota."
+        " Breakers work from each pod\u2019s own counters."
+    )
+
+
+def moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M UTC on %-d %B}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def name_or_count(names: tuple[str, ...]) -> str:
+    """The name of a single pod, or how many there are."""
+    return names[0] if len(names) == 1 else count(len(names), "pod")
+
+
+def they(names: tuple[str, ...], one: str, several: str) -> str:
+    return one if len(names) == 1 else several

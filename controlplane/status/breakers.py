@@ -1,0 +1,135 @@
+"""Each dependency's breaker, as the whole fleet has it. Nothing here says how it looks."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from controlplane.fleet.live import DependencyFigures
+from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server
+
+#: No live pod reports the breaker.
+NO_DATA = "no_data"
+#: Every state and override mode, worst first, as in a sentence: "search is probing".
+PHRASES = {
+    "open": "open",
+    "half_open": "probing",
+    "forced_open": "forced open",
+    "forced_closed": "forced closed",
+    "metrics_only": "in metrics-only mode",
+    "disabled": "disabled",
+    "closed": "closed",
+    NO_DATA: "unknown",
+}
+WORST_FIRST = tuple(PHRASES)
+#: Overrides under which a breaker lets calls through and cannot open.
+CANNOT_OPEN = frozenset(("forced_closed", "metrics_only", "disabled"))
+#: A closed breaker whose failures exceed this part of its threshold, out of enough calls, is near it.
+NEAR = 0.4
+_NEAR_CALLS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenBy:
+    """The breaker as one live pod reports it."""
+
+    server: str
+    #: The mode of the override the pod applies, or else its state; ``no_data`` when it reports none.
+    effective: str
+    #: Decided by this pod alone.
+    local: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerStatus:
+    name: str
+    dependency: Dependency
+    #: The mode of the override in force, or else the fleet's state: one of ``WORST_FIRST``.
+    effective: str
+    #: The fleet's own state, which an override covers but does not change; and since when.
+    state: str
+    state_since: float | None
+    #: When the effective state began, and when it ends or may probe.
+    since: float | None
+    until: float | None
+    calls: int
+    failures: int
+    consecutive: int
+    traffic: DependencyFigures
+    override: Override | None
+    seen_by: tuple[SeenBy, ...]
+    #: Live pods that report the effective state, which is how an override is confirmed; and all live pods.
+    agree: int
+    live: int
+
+    @property
+    def load(self) -> float:
+        """Calls per second that would reach the dependency if the breaker let all of them through."""
+        return self.traffic.calls_per_s + self.traffic.refused_per_s
+
+    @property
+    def ratio(self) -> float:
+        return self.failures / self.calls if self.calls else 0.0
+
+    @property
+    def threshold(self) -> float:
+        return self.dependency.failure_percent / 100
+
+    @property
+    def near(self) -> bool:
+        return self.effective == "closed" and self.calls >= _NEAR_CALLS and self.ratio > self.threshold * NEAR
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing to look at: closed, or not reported."""
+        return self.effective in ("closed", NO_DATA)
+
+
+def breaker_statuses(facts: Facts) -> tuple[BreakerStatus, ...]:
+    """Every dependency's breaker, worst first: by state, then by failures."""
+    built = [_status(dependency, facts) for dependency in facts.dependencies]
+    rank = WORST_FIRST.index
+    return tuple(sorted(built, key=lambda b: (rank(b.effective), not b.near, -round(b.ratio, 1), b.name)))
+
+
+def _status(dependency: Dependency, facts: Facts) -> BreakerStatus:
+    name, override = dependency.name, _in_force(dependency.override, facts.now)
+    live = facts.live_servers
+    fleet = _fleet_view([server.breakers[name] for server in live if name in server.breakers])
+    effective = override.mode if override else fleet.state if fleet else NO_DATA
+    seen_by = tuple(_seen_by(server, name) for server in live)
+    return BreakerStatus(
+        name=name,
+        dependency=dependency,
+        effective=effective,
+        state=fleet.state if fleet else "closed",
+        state_since=fleet.since if fleet else None,
+        since=override.made_at if override else fleet.since if fleet else None,
+        until=override.expires_at if override else fleet.until if fleet else None,
+        calls=fleet.calls if fleet else 0,
+        failures=fleet.failures if fleet else 0,
+        consecutive=fleet.consecutive if fleet else 0,
+        traffic=facts.figures.dependencies.get(name, DependencyFigures()),
+        override=override,
+        seen_by=seen_by,
+        agree=sum(view.effective == effective for view in seen_by),
+        live=len(live),
+    )
+
+
+def _in_force(override: Override | None, now: float) -> Override | None:
+    return override if override is not None and override.expires_at > now else None
+
+
+def _fleet_view(views: list[BreakerSeen]) -> BreakerSeen | None:
+    """The newest generation is the fleet's. Without Redis there is none: then what most pods report."""
+    shared = [view for view in views if not view.local]
+    if shared:
+        return max(shared, key=lambda view: (view.generation, view.calls))
+    common = Counter(view.state for view in views).most_common(1)
+    return next((view for view in views if view.state == common[0][0]), None) if common else None
+
+
+def _seen_by(server: Server, name: str) -> SeenBy:
+    view = server.breakers.get(name)
+    if view is None:
+        return SeenBy(server=server.name, effective=NO_DATA, local=False)
+    return SeenBy(server=server.name, effective=view.override or view.state, local=view.local)

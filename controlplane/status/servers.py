@@ -1,0 +1,121 @@
+"""Each pod's place in the fleet, those in trouble first, and the fleet in numbers."""
+
+from dataclasses import dataclass
+
+from controlplane.status.facts import Facts, Server
+
+#: A pod sends a heartbeat every 5 s, so a lag below two of them says nothing yet.
+LAG_WARN_S = 10.0
+LAG_CRITICAL_S = 30.0
+
+#: Kinds of pods, worst first.
+KINDS = ("rejected", "silent", "lag", "local", "drill", "ramping", "shared")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerStatus:
+    server: Server
+    #: One of ``KINDS``.
+    kind: str
+    #: Seconds since the oldest revision that it has not applied.
+    lag_s: float
+
+    @property
+    def name(self) -> str:
+        return self.server.name
+
+    @property
+    def troubled(self) -> bool:
+        return self.kind != "shared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSummary:
+    """The pods by kind, and how far they are behind."""
+
+    servers: tuple[ServerStatus, ...]
+    local: tuple[str, ...]
+    drill: tuple[str, ...]
+    ramping: tuple[str, ...]
+    lagging: tuple[str, ...]
+    silent: tuple[str, ...]
+    rejected: tuple[str, ...]
+    shared: int
+    #: Live pods that have applied the newest revision, and all live pods.
+    applied: int
+    live: int
+    divisor: int
+    worst_lag_s: float
+    worst_lag_server: str
+    #: When the first pod of each kind came to be of it; ``None`` for none.
+    local_since: float | None
+    drill_since: float | None
+    lagging_since: float | None
+    silent_since: float | None
+    versions: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        return len(self.servers)
+
+    @property
+    def attention(self) -> int:
+        return sum(server.troubled for server in self.servers)
+
+
+def server_statuses(facts: Facts) -> tuple[ServerStatus, ...]:
+    """Every pod that is not gone, the troubled first."""
+    found = [_status(server, facts) for server in facts.servers if server.state != "gone"]
+    return tuple(sorted(found, key=lambda one: (KINDS.index(one.kind), one.name)))
+
+
+def _status(server: Server, facts: Facts) -> ServerStatus:
+    lag_s = facts.lag_s(server)
+    return ServerStatus(server=server, kind=_kind(server, lag_s), lag_s=lag_s)
+
+
+def _kind(server: Server, lag_s: float) -> str:
+    if not server.live:
+        return "silent"
+    if server.config_status == "rejected":
+        return "rejected"
+    if server.mode in ("local", "drill"):
+        return server.mode
+    if lag_s > LAG_WARN_S:
+        return "lag"
+    return "ramping" if server.mode == "ramping" else "shared"
+
+
+def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSummary:
+    by_kind = {kind: [one for one in servers if one.kind == kind] for kind in KINDS}
+    live = [one for one in servers if one.server.live]
+    worst = max(live, key=lambda one: one.lag_s, default=None)
+
+    def names(kind: str) -> tuple[str, ...]:
+        return tuple(one.name for one in by_kind[kind])
+
+    def mode_since(kind: str) -> float | None:
+        return min((one.server.mode_since for one in by_kind[kind] if one.server.mode_since), default=None)
+
+    return FleetSummary(
+        servers=servers,
+        local=names("local"),
+        drill=names("drill"),
+        ramping=names("ramping"),
+        lagging=names("lag"),
+        silent=names("silent"),
+        rejected=names("rejected"),
+        shared=len(by_kind["shared"]),
+        applied=sum(not facts.behind(one.server) for one in live),
+        live=len(live),
+        divisor=facts.divisor,
+        worst_lag_s=worst.lag_s if worst else 0.0,
+        worst_lag_server=worst.name if worst and worst.lag_s > 0 else "",
+        local_since=mode_since("local"),
+        drill_since=mode_since("drill"),
+        lagging_since=min(
+            (at for one in by_kind["lag"] if (at := facts.behind_since(one.server)) is not None), default=None
+        ),
+        silent_since=min((one.server.last_seen for one in by_kind["silent"]), default=None),
+        versions=tuple(sorted({one.server.version for one in live if one.server.version})),
+    )

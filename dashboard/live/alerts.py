@@ -1,0 +1,52 @@
+"""Alerts as the pages show them: a finding with its colour, its glyph and where it leads."""
+
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from controlplane.alerts.findings import Finding, Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    severity: str
+    key: str
+    text: str
+    detail: str
+    runbook: str
+    #: Where to look; empty when no page displays it.
+    link: str
+    since: float | None
+
+    @property
+    def css(self) -> str:
+        return "st-open" if self.severity == "critical" else "st-warn"
+
+    @property
+    def glyph(self) -> str:
+        return "crit" if self.severity == "critical" else "warn"
+
+
+def alert_of(finding: Finding) -> Alert:
+    return Alert(
+        key=finding.key,
+        severity=finding.severity,
+        text=finding.text,
+        detail=finding.detail,
+        runbook=finding.runbook,
+        link=_link(finding.subject),
+        since=finding.since,
+    )
+
+
+def _link(subject: Subject) -> str:
+    match subject.kind:
+        case "breaker" | "server":
+            return reverse(subject.kind, args=[subject.name])
+        case "quota":
+            return f"{reverse('tenant')}?{urlencode({'key': subject.name, 'quota': subject.quota})}"
+        case "configuration":
+            return ""
+        case _:
+            return reverse(subject.kind)

@@ -1,0 +1,41 @@
+"""What each page displays, computed before anything of it is drawn."""
+
+from dataclasses import dataclass
+
+from dashboard.live.breaker_page import past
+from dashboard.live.history import History
+from dashboard.live.overview import Live
+from dashboard.live.tenant import tenant_context
+from dashboard.live.topics import Context, Topic
+from dashboard.reader import Reader
+
+
+@dataclass(frozen=True)
+class Page:
+    topic: Topic
+    #: For the template of the page and for its fragments alike.
+    context: Context
+
+
+def page_of(topic: Topic, live: Live, history: History) -> Page:
+    reader = Reader(name="", role=topic.role)
+    context: Context = {
+        "live": live,
+        "page": topic.page,
+        "operates": reader.operates,
+        "administers": reader.administers,
+        "approves": reader.approves,
+    }
+    match topic.page:
+        case "servers":
+            context["server_tiles"] = live.server_tiles
+        case "breaker":
+            context["breaker"] = live.breaker(topic.key)
+            context["range"] = topic.range
+            context["timeline"] = past(live, topic.key, topic.range, history)
+        case "tenant":
+            context |= tenant_context(live, topic.key)
+        case "audit":
+            newest = int(topic.key) if topic.key.isdigit() else 0
+            context["fresh"] = sum(change.id > newest for change in live.facts.changes) if newest else 0
+    return Page(topic, context)

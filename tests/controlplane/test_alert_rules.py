@@ -1,0 +1,284 @@
+"""Each alert rule fires when it should and not when it should not. No database, no clock."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.findings import Finding, Subject
+from controlplane.alerts.first_seen import FirstSeen
+from controlplane.alerts.rules import RULES
+from controlplane.fleet.live import FleetFigures, StoreFigures, TenantFigures
+from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, ScheduledChange, Server
+from controlplane.status.status import status_of
+
+NOW = 1_795_144_367.0
+RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
+
+CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
+OPEN = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=31)
+
+
+def pod(name: str = "web-1", view: BreakerSeen = CLOSED, **fields: Any) -> Server:
+    usual: dict[str, Any] = {"last_seen": NOW, "epoch": 1, "revision": 7, "breakers": {"payments-api": view}}
+    return Server(name=name, **{**usual, **fields})
+
+
+def facts(*pods: Server, override: Override | None = None, **fields: Any) -> Facts:
+    usual: dict[str, Any] = {
+        "now": NOW,
+        "as_of": NOW,
+        "epoch": 1,
+        "revision": 7,
+        "servers": pods or (pod(),),
+        "dependencies": (Dependency(name="payments-api", fallback="Order queue", override=override),),
+    }
+    return Facts(**{**usual, **fields})
+
+
+def figures(**fields: Any) -> Facts:
+    return facts(figures=FleetFigures(**fields))
+
+
+def behind(seconds: float) -> Facts:
+    return facts(pod(revision=6), pod("web-2"), revisions=((6, NOW - 900), (7, NOW - seconds)))
+
+
+def override(mode: str, *, expires_at: float = NOW + 60) -> Override:
+    return Override(
+        mode=mode, reason="CHG-1", actor="olga", expires_at=expires_at, made_at=NOW - 9, revision=7
+    )
+
+
+def quota_end(at: float) -> Facts:
+    change = ScheduledChange(
+        key="quota acme/requests",
+        title="Quota requests of acme ends",
+        at=at,
+        tenant="acme",
+        quota="requests",
+    )
+    return facts(scheduled=(change,))
+
+
+def slow(p99_us: int | None) -> Facts:
+    return figures(store=StoreFigures(p99_us=p99_us))
+
+
+ONE_OF_TWO_LOCAL = facts(pod(mode="local", mode_since=NOW - 60), pod("web-2"))
+
+#: Of each rule: facts for which it is true, the text then, and facts for which it is only just false.
+CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
+    (
+        ("429", "warning"),
+        figures(requests_per_s=100, refused_per_s=5, tenants=[TenantFigures("acme", 60, 4)]),
+        "5.0 % of requests are refused. 5 of 100/s; the limit is 2 %. Most are from acme.",
+        figures(requests_per_s=100, refused_per_s=2),
+    ),
+    (
+        ("ahead", "critical"),
+        facts(ahead="Redis has revision 1.9"),
+        "Edits are not published: Postgres was restored. Redis has revision 1.9, which Postgres does not"
+        " have. Start a new epoch.",
+        facts(),
+    ),
+    (
+        ("drill", "warning"),
+        facts(pod(mode="drill"), pod("web-2")),
+        "1 pod in a drill. It simulates a slow or unreachable Redis until the drill ends.",
+        facts(pod(mode="ramping"), pod("web-2")),
+    ),
+    (
+        ("duplicated", "warning"),
+        facts(duplicated=("web-1",)),
+        "Two processes report as web-1. Each process counts as a pod, but the figures of one of the two are"
+        " missing.",
+        facts(),
+    ),
+    (
+        ("frozen", "warning"),
+        figures(frozen=True),
+        "Many pods went silent at once. The gateway probably lost contact with them, so none is marked"
+        " offline. The page displays what they reported last.",
+        figures(frozen=False),
+    ),
+    (
+        ("override", "warning"),
+        facts(override=override("forced_closed")),
+        "payments-api is forced closed. It cannot open during the override. Check that the dependency bears"
+        " the load.",
+        facts(override=override("forced_closed", expires_at=NOW)),
+    ),
+    (
+        ("lag", "critical"),
+        behind(31),
+        "web-1 has old configuration. 31 s behind. This pod does not have edits made since then.",
+        behind(30),
+    ),
+    (
+        ("lag", "warning"),
+        behind(11),
+        "web-1 has old configuration. 11 s behind. This pod does not have edits made since then.",
+        behind(10),
+    ),
+    (
+        ("local", "critical"),
+        facts(pod(mode="local"), pod("web-2", mode="local")),
+        "Redis is unreachable from every pod. Limits are approximate: each pod allows 1/2 of a quota."
+        " Breakers work from each pod\u2019s own counters.",
+        ONE_OF_TWO_LOCAL,
+    ),
+    (
+        ("local", "warning"),
+        ONE_OF_TWO_LOCAL,
+        "1 pod on local fallback. Limits are approximate: each pod allows 1/2 of a quota."
+        " Breakers work from each pod\u2019s own counters.",
+        facts(pod(mode="ramping"), pod("web-2")),
+    ),
+    (
+        ("near", "warning"),
+        facts(pod(view=replace(CLOSED, failures=9))),
+        "payments-api is near its threshold. 9 of 40 calls failed; the breaker opens at 50 %.",
+        facts(pod(view=replace(CLOSED, failures=8))),
+    ),
+    (
+        ("open", "critical"),
+        facts(pod(view=OPEN)),
+        "payments-api is open. 31 of 40 calls failed. Callers get: Order queue.",
+        facts(pod(view=replace(OPEN, state="half_open"))),
+    ),
+    (
+        ("overdue", "critical"),
+        quota_end(NOW - 31),
+        "Overdue: quota requests of acme ends. It was due at 03:12 UTC on 20 November. Check that the worker"
+        " is running.",
+        quota_end(NOW - 30),
+    ),
+    (
+        ("p99", "warning"),
+        slow(7_000),
+        "Redis p99 is 7.0 ms. A decision waits at most 5 ms: pods decide some calls locally.",
+        slow(5_000),
+    ),
+    (
+        ("rejected", "critical"),
+        facts(pod(config_status="rejected"), pod("web-2", config_status="rejected")),
+        "2 pods rejected the configuration. They keep the last valid configuration. The error is in the"
+        " pod\u2019s row.",
+        facts(),
+    ),
+    (
+        ("schedules", "critical"),
+        facts(schedules_failed=2),
+        "2 scheduled changes failed. Nothing was changed. Make the change by hand, or schedule it again.",
+        facts(schedules_failed=0),
+    ),
+    (
+        ("silent", "warning"),
+        facts(pod(state="unknown", last_seen=NOW - 40), pod("web-2")),
+        "No heartbeat from web-1. It may have stopped, or may be cut off from the control plane and still"
+        " decide calls.",
+        facts(pod(state="late"), pod("web-2", state="gone")),
+    ),
+    (
+        ("soon", "warning"),
+        quota_end(NOW + 60),
+        "Quota requests of acme ends. Automatically, at 03:13 UTC on 20 November.",
+        facts(),
+    ),
+    (
+        ("uncounted", "warning"),
+        figures(uncounted=2, live_servers=10),
+        "Figures are incomplete: a gateway has just started. 2 of 10 pods are missing from the rates until"
+        " their second heartbeat, a few seconds from now.",
+        figures(uncounted=1, live_servers=10),
+    ),
+]
+
+
+def found(some: Facts) -> dict[tuple[str, str], Finding]:
+    """What fires: rule key and severity -> finding."""
+    return {(one.key.partition(":")[0], one.severity): one for one in evaluate(status_of(some))}
+
+
+@pytest.mark.parametrize(("rule", "fires", "text", "quiet"), CASES, ids=[f"{k}-{s}" for (k, s), *_ in CASES])
+def test_a_rule_fires_when_its_test_is_true_and_only_then(
+    rule: tuple[str, str], fires: Facts, text: str, quiet: Facts
+) -> None:
+    finding = found(fires)[rule]
+    assert f"{finding.text}. {finding.detail}" == text
+    assert rule not in found(quiet)
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule for rule, *_ in CASES} == {(rule.key, rule.severity) for rule in RULES}
+
+
+def test_every_rule_names_a_runbook_that_says_what_to_do() -> None:
+    for slug in {rule.runbook for rule in RULES}:
+        page = (RUNBOOKS / f"{slug}.md").read_text()
+        for heading in ("## Symptom", "## Metric", "## Action", "## Verification"):
+            assert heading in page, f"{slug} has no {heading}"
+
+
+def test_a_quiet_fleet_has_no_alerts() -> None:
+    assert evaluate(status_of(facts())) == []
+
+
+def test_critical_alerts_come_first_then_the_order_of_the_rules() -> None:
+    bad = facts(
+        pod(view=OPEN, mode="local"),
+        pod("web-2", view=OPEN),
+        ahead="Redis has revision 1.9",
+        duplicated=("web-2",),
+        dependencies=(Dependency(name="zebra"), Dependency(name="payments-api"), Dependency(name="alpha")),
+        figures=FleetFigures(requests_per_s=10, refused_per_s=9, frozen=True),
+    )
+    bad = replace(
+        bad,
+        servers=tuple(replace(one, breakers=dict.fromkeys(("zebra", "alpha"), OPEN)) for one in bad.servers),
+    )
+    keys = [finding.key for finding in evaluate(status_of(bad))]
+    assert keys == ["ahead", "open:alpha", "open:zebra", "429", "duplicated", "frozen", "local"]
+
+
+def test_only_the_highest_level_of_an_alert_fires() -> None:
+    assert [one.key for one in evaluate(status_of(facts(pod(mode="local"))))] == ["local"]
+
+
+def test_a_dependency_may_name_its_own_runbook_and_an_override_has_one_for_all() -> None:
+    dependency = Dependency(name="payments-api", runbook="ledger-db")
+    one = found(facts(pod(view=OPEN), dependencies=(dependency,)))["open", "critical"]
+    assert (one.runbook, one.subject) == ("ledger-db", Subject(kind="breaker", name="payments-api"))
+    held = replace(dependency, override=override("disabled"))
+    assert found(facts(dependencies=(held,)))["override", "warning"].runbook == "breaker-held-by-hand"
+
+
+@pytest.mark.parametrize(
+    ("some", "rule", "since"),
+    [
+        (facts(pod(view=OPEN)), ("open", "critical"), NOW - 20),
+        (facts(override=override("disabled")), ("override", "warning"), NOW - 9),
+        (ONE_OF_TWO_LOCAL, ("local", "warning"), NOW - 60),
+        (behind(11), ("lag", "warning"), NOW - 11),
+        (facts(pod(state="unknown", last_seen=NOW - 40)), ("silent", "warning"), NOW - 40),
+        (quota_end(NOW - 31), ("overdue", "critical"), NOW - 31),
+    ],
+)
+def test_when_an_alert_began_is_read_from_the_status_where_that_says_it(
+    some: Facts, rule: tuple[str, str], since: float
+) -> None:
+    [dated] = FirstSeen().dated([found(some)[rule]], NOW)
+    assert dated.since == since
+
+
+def test_otherwise_the_observer_remembers_it_for_as_long_as_the_alert_fires() -> None:
+    seen, findings = FirstSeen(), evaluate(status_of(slow(7_000)))
+    assert [one.since for one in seen.dated(findings, NOW)] == [NOW]
+    assert [one.since for one in seen.dated(findings, NOW + 30)] == [NOW]
+    assert [one.since for one in seen.peek(findings, NOW + 31)] == [NOW]
+    seen.dated([], NOW + 32)
+    assert [one.since for one in seen.peek(findings, NOW + 33)] == [NOW + 33], "peeking remembers nothing"
+    assert [one.since for one in seen.dated(findings, NOW + 34)] == [NOW + 34]
