@@ -1,0 +1,102 @@
+"""The guide "How to add a limit algorithm" names every file that must change."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fuseboard.contract.words import Algorithm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Files that name an algorithm and stay as they are when another one is added.
+STAY: dict[str, str] = {
+    "agents/fuseboard/cli/ctl/limit_templates.py": "prints the burst of a bucket, and the word of any other",
+    "agents/fuseboard/cli/ctl/tenants.py": "prints the burst of a bucket, and the word of any other",
+    "agents/fuseboard/cli/explain/dry_run.py": "any limit of one call serves to refuse a question",
+    "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
+    "controlplane/api/schemas/configuration_out.py": "an example",
+    "controlplane/api/schemas/examples.py": "examples",
+    "docs/examples/quotas.yaml": "an example",
+}
+#: Words that mean nothing but an algorithm. ``concurrency`` is also a reason.
+WORDS = sorted(word.value for word in Algorithm if word is not Algorithm.CONCURRENCY)
+
+
+def guide() -> dict[str, list[str]]:
+    """File -> names in it, from the table."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("### a limit algorithm")[1].split("###")[0]
+    rows = re.findall(r"^\| `([\w./]+)` \| (.+?) \|", section, re.MULTILINE)
+    assert len(rows) == len({file for file, _ in rows})
+    return {file: re.findall(r"`([\w.]+)`", names) for file, names in rows}
+
+
+def product_files() -> list[str]:
+    out = subprocess.check_output(
+        [
+            "git",
+            "ls-files",
+            "-co",
+            "--exclude-standard",
+            "agents",
+            "controlplane",
+            "dashboard",
+            "docs/examples",
+        ],
+        cwd=ROOT,
+        text=True,
+    )
+    return [name for name in out.split() if "/migrations/" not in name and (ROOT / name).is_file()]
+
+
+def names_an_algorithm(name: str, text: str) -> bool:
+    if name.endswith(".py"):
+        return any(map(_is_algorithm, ast.walk(ast.parse(text))))
+    if name.endswith(".lua"):
+        return "algorithm" in text.replace("The four algorithms", "") or "CONCURRENCY" in text
+    return name.endswith((".html", ".js", ".yaml", ".json")) and any(word in text for word in WORDS)
+
+
+def _is_algorithm(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.value.id == "Algorithm" and node.attr in Algorithm.__members__
+    return isinstance(node, ast.Constant) and node.value in WORDS
+
+
+@pytest.mark.parametrize("file", guide())
+def test_the_guide_names_what_exists(file):
+    text = (ROOT / file).read_text()
+    assert guide()[file], "what to look for in the file"
+    assert [name for name in guide()[file] if not re.search(rf"\b{re.escape(name)}\b", text)] == []
+
+
+def test_every_file_that_names_an_algorithm_is_in_the_guide_or_excluded_with_a_reason():
+    found = {name for name in product_files() if names_an_algorithm(name, _read(name))}
+    listed = {file for file in guide() if not file.startswith("docs/")}
+    assert found - listed - set(STAY) == set(), "add them to the guide in CONTRIBUTING.md, or to STAY"
+    assert (listed | set(STAY)) - found == set(), "these name no algorithm any more"
+    assert listed & set(STAY) == set()
+
+
+def _read(name: str) -> str:
+    try:
+        return (ROOT / name).read_text()
+    except UnicodeDecodeError:
+        return ""  # a font or a picture
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("a.py", "x = Algorithm.CONCURRENCY", True),
+        ("a.py", "x = {'fixed_window': 1}", True),
+        ("a.py", "from fuseboard.contract.words import Algorithm\nx = Reason.CONCURRENCY", False),
+        ("a.lua", "if limit.algorithm == 5 then", True),
+        ("a.html", "{% if quota.algorithm == 'token_bucket' %}", True),
+        ("a.html", "{{ quota.algorithm }}", False),
+    ],
+)
+def test_what_names_an_algorithm(name, text, found):
+    assert names_an_algorithm(name, text) is found
