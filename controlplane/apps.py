@@ -2,7 +2,7 @@ from django.apps import AppConfig
 
 
 class ControlPlaneConfig(AppConfig):
-    """Commands and system checks of the project as a whole."""
+    """Commands and system checks of the whole project."""
 
     name = "controlplane"
     label = "controlplane"

@@ -17,14 +17,14 @@ from controlplane.api.http.body_limit import BodyLimit  # noqa: E402
 from dashboard.lifespan import lifespan  # noqa: E402
 from dashboard.routing import websocket_urlpatterns  # noqa: E402
 
-# Read here and not from the settings: `manage.py web` lists its own address once it knows the port.
+# Not read from the settings: `manage.py web` adds its own address once it knows the port.
 _origins = env.origins("FUSEBOARD_ORIGINS")
 # channels routes applications where Django has views, which its types do not know.
 _routes: list[Any] = list(websocket_urlpatterns)
 
 
 async def _with_head(scope: Any, receive: Any, send: Any) -> None:
-    """HEAD wherever there is GET: the server, which keeps its own scope, leaves the body out."""
+    """Answer HEAD wherever there is GET. The server, which keeps its own scope, leaves out the body."""
     if scope["method"] == "HEAD":
         scope = {**scope, "method": "GET"}
     await http(scope, receive, send)

@@ -1,7 +1,7 @@
 """Background work: ``celery -A controlplane worker`` and ``celery -A controlplane beat``.
 
-Every task is short, may run twice at once, and is dropped when it waited too long: the next
-one does the same. Nothing is enqueued inside a request.
+Every task is short, may run twice at once, and is dropped when it has waited too long: the next run
+does the same work. Requests never enqueue tasks.
 """
 
 import os
@@ -32,7 +32,7 @@ app.autodiscover_tasks(
 
 
 def _every(seconds: float, task: str) -> dict[str, Any]:
-    # What has waited for a few rounds is worth nothing: a later round sees the same state.
+    # After a few rounds a waiting task is useless: a later round sees the same state.
     return {"task": task, "schedule": seconds, "options": {"expires": 5 * seconds}}
 
 
@@ -57,11 +57,11 @@ app.conf.beat_schedule = {
 @celeryd_init.connect
 @beat_init.connect
 def _name_what_is_missing(**_: Any) -> None:
-    """Celery tries again for ever, without saying which variable it is about."""
+    """Log which variable is wrong: Celery retries without naming it."""
     for variable, problem in reachable.problems().items():
         structlog.get_logger(__name__).error("server.unreachable", variable=variable, problem=problem)
 
 
 @setup_logging.connect
 def _keep_our_logs(**_: Any) -> None:
-    """Celery leaves logging alone when somebody listens here; Django has configured it."""
+    """Celery leaves logging alone when this signal has a receiver; Django has configured it."""

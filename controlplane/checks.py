@@ -1,4 +1,4 @@
-"""What would fail later with a worse message."""
+"""System checks: report at start what would fail later with a worse message."""
 
 import os
 from difflib import get_close_matches
@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 
-#: Every variable that any part of Fuseboard reads, without its first word; README says what they are.
+#: Every variable that any part of Fuseboard reads, without its prefix; README describes them.
 VARIABLES = frozenset(
     """
     ACL_AGENT_PASSWORD ACL_CONTROL_PASSWORD ALLOWED_HOSTS ANNOUNCE_S API_BURST API_RATE_PER_S
@@ -22,7 +22,7 @@ VARIABLES = frozenset(
 
 @checks.register
 def variables_are_spelled_as_they_are_read(**_: Any) -> list[checks.CheckMessage]:
-    """A misspelled one would silently leave its default in force."""
+    """Report unknown variables: a misspelled one would silently leave its default."""
     found: list[checks.CheckMessage] = []
     for variable in os.environ:
         name = variable.removeprefix("FUSEBOARD_").removesuffix("_FILE")
@@ -65,7 +65,7 @@ def limits_and_queue_are_apart(**_: Any) -> list[checks.CheckMessage]:
         return [
             checks.Warning(
                 "FUSEBOARD_REDIS_URL and FUSEBOARD_BROKER_URL name the same server.",
-                hint="A full queue would hurt every limit: give Celery a server of its own.",
+                hint="A full queue would affect every limit: give Celery its own server.",
                 id="fuseboard.W001",
             )
         ]
@@ -74,7 +74,7 @@ def limits_and_queue_are_apart(**_: Any) -> list[checks.CheckMessage]:
 
 @checks.register(deploy=True)
 def nothing_secret_in_the_clear(**_: Any) -> list[checks.CheckMessage]:
-    """Only said: whose network it is, is for its owner to know."""
+    """A notice only: the owner of the network knows whether it is safe."""
     plain = {
         "FUSEBOARD_REDIS_URL": settings.REDIS_URL.startswith("redis"),
         "FUSEBOARD_BROKER_URL": settings.BROKER_URL.startswith("redis"),
@@ -87,7 +87,7 @@ def nothing_secret_in_the_clear(**_: Any) -> list[checks.CheckMessage]:
     }
     return [
         checks.Info(
-            f"{name} names another machine, and does not ask for TLS.",
+            f"{name} names another machine and does not use TLS.",
             hint="Passwords cross the network: use rediss://, and sslmode=verify-full for Postgres.",
             id="fuseboard.I001",
         )
@@ -107,8 +107,8 @@ def operators_give_a_second_factor(**_: Any) -> list[checks.CheckMessage]:
         return []
     return [
         checks.Info(
-            "Nobody has to give a second factor.",
-            hint="FUSEBOARD_MFA_ROLES=operator,admin asks those for one who can lift a limit.",
+            "No role requires a second factor.",
+            hint="FUSEBOARD_MFA_ROLES=operator,admin requires one for roles that can change limits.",
             id="fuseboard.I002",
         )
     ]

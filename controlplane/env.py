@@ -1,7 +1,7 @@
 """Read settings from the environment, strictly.
 
-An error names the variable and says what would be right; it never repeats the value, which
-may be a secret. ``NAME_FILE`` may stand for any ``NAME``, so that secrets can be mounted as files.
+An error names the variable and says what is valid; it never repeats the value, which may be a
+secret. ``NAME_FILE`` may replace any ``NAME``, so that secrets can be mounted as files.
 """
 
 import os
@@ -25,7 +25,7 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(?P<port
 
 
 def text(name: str, default: str = "") -> str:
-    """The variable's value, or that of the file ``NAME_FILE`` names; ``default`` when neither is set."""
+    """The variable's value, or the content of the file that ``NAME_FILE`` names; else ``default``."""
     value, file = os.environ.get(name), os.environ.get(f"{name}_FILE")
     if value is not None and file is not None:
         raise ImproperlyConfigured(f"{name} and {name}_FILE are both set; set one of them.")
@@ -60,7 +60,7 @@ def integer(name: str, default: int, *, at_least: int, at_most: int) -> int:
 
 
 def words(name: str, default: list[str]) -> list[str]:
-    """A list separated by commas."""
+    """A comma-separated list."""
     return [word.strip() for word in text(name).split(",") if word.strip()] or default
 
 
@@ -78,7 +78,7 @@ def origins(name: str) -> list[str]:
 
 
 def url(name: str, schemes: tuple[str, ...]) -> str:
-    """An address of a server, or an empty text when the variable is not set."""
+    """The URL of a server, or an empty text when the variable is not set."""
     value = text(name)
     if value and value.partition("://")[0] not in schemes:
         raise ImproperlyConfigured(f"{name} must start with one of: {', '.join(s + '://' for s in schemes)}")

@@ -1,9 +1,9 @@
-"""Why an edit was not made.
+"""Why an edit was refused.
 
 EditError
-├── InvalidEdit    what was asked makes no sense: field -> messages
-├── EditConflict   somebody else changed it meanwhile
-└── NotFound       there is no such thing
+├── InvalidEdit    the values are not valid: field -> messages
+├── EditConflict   another person changed it meanwhile
+└── NotFound       it does not exist
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class EditError(Exception):
-    """Nothing was changed."""
+    """The edit was refused; nothing changed."""
 
 
 class InvalidEdit(EditError):
@@ -22,7 +22,7 @@ class InvalidEdit(EditError):
 
 
 class EditConflict(EditError):
-    """``changed`` maps the fields somebody else changed to the values they have now."""
+    """``changed`` maps the fields that another person changed to their current values."""
 
     def __init__(
         self,

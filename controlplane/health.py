@@ -1,4 +1,4 @@
-"""Whether this process lives, and whether it can do its work. Neither looks at breakers."""
+"""Liveness and readiness of this process. Neither looks at breakers."""
 
 from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, JsonResponse

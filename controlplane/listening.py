@@ -9,9 +9,9 @@ from django.core.management.base import CommandError
 def listen(
     host: str, port: int, *, exactly: bool, say: Callable[[str], object], backlog: int = 2048
 ) -> socket.socket:
-    """A socket that listens on ``port`` of ``host``; 0 lets the system choose.
+    """Open a socket that listens on ``port`` of ``host``; 0 lets the system choose.
 
-    When the port cannot be had, ``say`` is told and another is taken; with ``exactly`` that is a
+    When the port is unavailable, report it to ``say`` and use another; with ``exactly``, raise
     ``CommandError`` instead.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -20,5 +20,5 @@ def listen(
     except OSError as error:
         if exactly or port == 0:
             raise CommandError(f"Cannot listen on {host}, port {port}: {error.strerror}") from error
-        say(f"Port {port} cannot be had ({error.strerror}); another one is used.")
+        say(f"Port {port} is unavailable ({error.strerror}); using another.")
         return listen(host, 0, exactly=True, say=say, backlog=backlog)

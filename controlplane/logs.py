@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-#: What would let in whoever reads the log: the secret half of a token, and of a link that sets a password.
+#: Secrets that would grant access: the secret half of a token, and of a link that sets a password.
 _SECRET = re.compile(r"(fb_[0-9a-f]{4,64}_|/welcome/[0-9a-f]{4,64}-)[0-9a-f]+")
 
 _SHARED: list[Any] = [
@@ -26,7 +26,7 @@ def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
 
 
 def _leave_out_traces(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Of requests that were refused: Django tells each of them with the trace of its own refusal."""
+    """For refused requests, which Django logs with the traceback of its own refusal."""
     record = event.get("_record")
     if record is not None and record.name == "django.request" and record.levelno < logging.ERROR:
         event.pop("exc_info", None)
@@ -48,7 +48,7 @@ def configure() -> None:
 
 
 def dict_config(level: str) -> dict[str, Any]:
-    """Django's LOGGING: lines of other libraries take the same form as ours."""
+    """Django's LOGGING: log lines of libraries have the same form as ours."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -68,10 +68,10 @@ def dict_config(level: str) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
             "django": {"handlers": [], "level": level, "propagate": True},
-            # A line per request belongs to the proxy in front.
+            # The proxy in front logs requests.
             "django.server": {"handlers": [], "propagate": False},
             "uvicorn.access": {"handlers": [], "propagate": False},
-            # Two lines for each of some tasks per second say nothing.
+            # Several tasks per second would log two lines each, without information.
             "celery.app.trace": {"level": "WARNING"},
             "celery.beat": {"level": "WARNING"},
             "celery.worker.strategy": {"level": "WARNING"},

@@ -1,7 +1,7 @@
-"""What Prometheus sees of a web process: its requests, and what Postgres knows of the whole.
+"""Metrics of a web process for Prometheus: its requests, and the state of the system in Postgres.
 
-Opened by FUSEBOARD_METRICS_TOKEN or any API token. Labels are routes and words of ours, never what
-somebody typed, so that their number stays small.
+Needs FUSEBOARD_METRICS_TOKEN or an API token. Labels are routes and fixed words, never user input,
+so that the number of series stays small.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ from controlplane.publishing.models import OutboxEntry
 REQUESTS = Counter("fuseboard_web_requests", "Requests by route and status.", ["route", "status"])
 SECONDS = Histogram(
     "fuseboard_web_request_seconds",
-    "Time from a request to its answer.",
+    "Time to answer a request.",
     ["route"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
 )
@@ -53,10 +53,10 @@ class Measured:
 
 
 class Whole(Collector):
-    """Reads Postgres at every scrape; without it, says so and nothing else."""
+    """Reads Postgres at every scrape; while Postgres is down, only reports that."""
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: to be registered must not read Postgres."""
+        """Empty: registration must not read Postgres."""
         return []
 
     def collect(self) -> Iterable[Metric]:
@@ -76,7 +76,7 @@ class Whole(Collector):
             revision.add_metric([slug], number)
         requests = GaugeMetricFamily(
             "fuseboard_change_requests",
-            "Change requests that wait for approval, or to be applied.",
+            "Change requests that wait for approval or application.",
             labels=["environment", "state"],
         )
         pending = ChangeRequest.objects.filter(state__in=PENDING).values_list("environment", "state")
@@ -94,14 +94,14 @@ class Whole(Collector):
     def _fleet(self) -> Iterable[Metric]:
         servers = GaugeMetricFamily(
             "fuseboard_fleet_servers",
-            "Servers by state and mode, as last written.",
+            "Pods by state and mode, as last written.",
             labels=["environment", "state", "mode"],
         )
         rows = Server.objects.values_list("environment", "state", "mode").annotate(Count("pk")).order_by()
         for environment, state, mode, count in rows:
             servers.add_metric([environment, state, mode], count)
         held = GaugeMetricFamily(
-            "fuseboard_breakers_held", "Breakers that somebody holds.", labels=["environment", "mode"]
+            "fuseboard_breakers_held", "Breakers with an override.", labels=["environment", "mode"]
         )
         in_force = Override.objects.filter(ended_at__isnull=True, expires_at__gt=Now())
         by_mode = in_force.values_list("dependency__environment", "mode").annotate(Count("pk")).order_by()

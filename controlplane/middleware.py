@@ -1,4 +1,4 @@
-"""Static files, and what is answered when Postgres cannot be asked."""
+"""Static files, and the response while Postgres is down."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]
-    """Sends files whole: what WhiteNoise would stream, ASGI reads whole anyhow, and warns of it."""
+    """Sends files whole: ASGI reads what WhiteNoise would stream anyway, and logs a warning."""
 
     @staticmethod
     def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
@@ -30,7 +30,7 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]
 
 
 class StoreErrors:
-    """Turns a lost Postgres into a 503 that says so, and keeps pages out of shared caches."""
+    """Turns a lost Postgres into a 503 that names the cause, and keeps pages out of shared caches."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -2,7 +2,7 @@
 
 #: A revision was committed. Payload: ``epoch``, ``revision``.
 CONFIG = "fuseboard_config"
-#: An agent token was created, changed or revoked. Empty payload.
+#: An agent or API token was created, changed or revoked. Empty payload.
 TOKENS = "fuseboard_tokens"
 #: A user or some logins ended. Payload: ``user`` or ``logins``.
 LOGINS = "fuseboard_logins"

@@ -1,4 +1,4 @@
-"""NOTIFY: tell the listening processes that something in Postgres has changed."""
+"""NOTIFY: notify listening processes that something in Postgres has changed."""
 
 import json
 from typing import Any

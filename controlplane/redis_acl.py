@@ -1,10 +1,10 @@
-"""Who may do what in Redis "limits": one user for the pods of each environment, one for the control plane.
+"""Users of Redis "limits": one for the pods of each environment, one for the control plane.
 
-Commands are those that the agent, the control plane and their scripts use, and their like; the keys
-are those of ``fuseboard.contract.keys``. Scripts get their commands checked one by one, as if their
-caller had sent them, and every key they are given must be writable. So an agent's user could write
-what its environment counts, but no configuration, nothing of another environment, and nothing that
-concerns the server itself. What no rule can keep from it are the overrides: scripts read them.
+Commands are those that the agent, the control plane and their scripts use; keys are those of
+``fuseboard.contract.keys``. Redis checks the commands of a script as if its caller had sent them,
+and requires write access to every key of the script. So an agent's user can write what its
+environment counts, but no configuration, nothing of another environment, and nothing that concerns
+the server itself. No rule can protect overrides from it, because its scripts read them.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ _CONNECTION = (
 #: Scripts are sent by hash, and whole to a server that was restarted.
 _SCRIPTS = ("evalsha", "eval", "script|load")
 
-#: Whatever touches one key, and tells of no other: which of these are used changes with the scripts.
+#: Commands on one key that reveal no other key; which of them are used changes with the scripts.
 _STRINGS = (
     *("get", "mget", "set", "getdel", "incr", "incrby", "decrby"),
     *("del", "unlink", "exists", "type", "expire", "pexpire", "pexpireat", "ttl", "pttl"),
@@ -47,7 +47,7 @@ _SORTED = (
 _STREAMS = ("xadd", "xtrim", "xlen")
 _TRANSACTIONS = ("multi", "exec", "discard")
 
-#: What agents send themselves, and what their scripts do.
+#: What agents send themselves, and what their scripts use.
 AGENT = (
     *_CONNECTION,
     *_SCRIPTS,
@@ -67,8 +67,8 @@ CONTROL = (*AGENT, *SPEAK, "hscan", "xrange", "xrevrange", "xdel")
 def acl_file(passwords: dict[str, str], control_password: str) -> str:
     """The lines of an ``aclfile``; ``passwords`` are those of the agents, by environment.
 
-    It holds hashes of the passwords, so it may lie where the server reads it. ``ValueError`` for a
-    password that could be guessed.
+    The file contains hashes of passwords, so it may be readable by the server. Raises ``ValueError``
+    for a short password.
     """
     for password in (*passwords.values(), control_password):
         if len(password) < MINIMUM:
@@ -83,7 +83,7 @@ def acl_file(passwords: dict[str, str], control_password: str) -> str:
     )
 
 
-#: Characters of a password: they are hashed once only, so they must not be guessable.
+#: Characters of a password: it is hashed once only, so it must not be guessable.
 MINIMUM = 20
 
 
@@ -106,12 +106,12 @@ def agent_user(environment: str, password: str) -> str:
     user = _user(
         f"agent-{environment}", password, patterns, [f"&{keys.config_channel(environment)}", opened], AGENT
     )
-    # Agents listen to both channels and speak on one: a selector of its own.
+    # Agents listen to both channels and publish on one, with a selector.
     return f"{user} ({' '.join(f'+{command}' for command in SPEAK)} {opened})"
 
 
 def _domain(key: str) -> str:
-    """Everything with a hash tag of the same kind: ``fb1:production:{d:*``."""
+    """All keys with one kind of hash tag: ``fb1:production:{d:*``."""
     before, _, tag = key.partition("{")
     return f"{before}{{{tag.partition(':')[0]}:*"
 

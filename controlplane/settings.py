@@ -1,4 +1,4 @@
-"""Everything that can be configured, on one page. README.md lists the variables."""
+"""All settings on one page. README.md lists the variables."""
 
 import secrets
 import ssl
@@ -20,12 +20,12 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env.text("FUSEBOARD_DATA_DIR", str(BASE_DIR / ".fuseboard")))
 
 DEBUG = env.flag("FUSEBOARD_DEBUG")
-#: Serve over plain http, as on localhost: cookies are not marked secure, nothing redirects to https.
+#: Serve plain HTTP, as on localhost: cookies are not marked secure, and nothing redirects to https.
 PLAIN_HTTP = env.flag("FUSEBOARD_PLAIN_HTTP", default=DEBUG)
 
 
 def _secret_key() -> str:
-    """The configured key; without one, a key made once and kept beside the embedded servers' data."""
+    """The configured key; without one, a generated key stored beside the data of the embedded servers."""
     if configured := env.text("FUSEBOARD_SECRET_KEY"):
         return configured
     file = DATA_DIR / "secret_key"
@@ -42,20 +42,20 @@ def _secret_key() -> str:
 
 
 SECRET_KEY = _secret_key()
-#: Earlier keys, believed until what they signed has expired; see docs/deployment.md.
+#: Earlier keys, accepted until what they signed has expired; see docs/deployment.md.
 SECRET_KEY_FALLBACKS = env.words("FUSEBOARD_SECRET_KEY_FALLBACKS", [])
 
-# Stores. Without a URL, manage.py starts embedded servers and exports theirs; see controlplane.checks
-# for what is said when neither happened.
+# Stores. Without a URL, manage.py starts embedded servers and exports their URLs; controlplane.checks
+# reports it when neither happened.
 
 DATABASE_URL = env.url("DATABASE_URL", ("postgres", "postgresql"))
 #: Counters, breakers and the copy of the configuration.
 CA_FILE = env.text("FUSEBOARD_CA_FILE")
 REDIS_URL = with_ca(env.url("FUSEBOARD_REDIS_URL", SCHEMES), CA_FILE)
-#: Celery's queue, a server of its own: a full queue must not hurt a limit.
+#: Celery's queue, on its own server: a full queue must not affect a limit.
 BROKER_URL = env.url("FUSEBOARD_BROKER_URL", ("redis", "rediss", "redis+socket", "unix"))
 
-#: Nobody listens there, and the error shows the name.
+#: No server listens there, and the error shows the name.
 _UNSET: dict[str, Any] = {
     "ENGINE": "django.db.backends.postgresql",
     "HOST": "/DATABASE_URL is not set",
@@ -63,7 +63,7 @@ _UNSET: dict[str, Any] = {
 }
 _database: dict[str, Any] = dict(dj_database_url.parse(DATABASE_URL)) if DATABASE_URL else _UNSET
 _database |= {
-    # Each request of an ASGI process has a thread of its own: a kept connection would never be used again.
+    # Each request of an ASGI process has its own thread: a kept connection would never be used again.
     "CONN_MAX_AGE": 0,
     "OPTIONS": {
         "connect_timeout": 2,
@@ -106,10 +106,10 @@ INSTALLED_APPS = [
     *accounts.APPS,
 ]
 
-#: Where a breaker is held open when neither Postgres nor Redis answers.
+#: Where a breaker is forced open when neither Postgres nor Redis answers.
 GATEWAY_URLS = env.origins("FUSEBOARD_GATEWAY_URL")
 
-#: Opens /metrics, to whoever has no API token.
+#: Opens /metrics to scrapers without an API token.
 METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")
 
 MIDDLEWARE = [
@@ -163,12 +163,12 @@ TEMPLATES = [
 AUTH_USER_MODEL = "accounts.User"
 AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
 globals().update(accounts.allauth(plain_http=PLAIN_HTTP))
-#: Roles that have to give a second factor.
+#: Roles that require a second factor.
 MFA_ROLES = accounts.mfa_roles()
 OIDC_ROLES = accounts.oidc_roles()
-#: What the button to log in elsewhere says; empty for no button.
+#: The text of the button for the identity provider; empty for no button.
 OIDC_NAME = accounts.oidc_name()
-#: Counts failed logins; nothing else uses a cache.
+#: Counts failed logins; the cache has no other use.
 CACHES = {"default": {"BACKEND": "controlplane.accounts.cache.PostgresCache"}}
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
@@ -213,11 +213,11 @@ SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 BEHIND_PROXY = env.flag("FUSEBOARD_BEHIND_PROXY")
-#: Whose X-Forwarded-For is believed: addresses and networks.
+#: The proxies whose X-Forwarded-For is trusted: addresses and networks.
 PROXIES = env.words("FUSEBOARD_PROXIES", ["127.0.0.1", "::1"])
 if BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-# HSTS for this host only: whether its siblings and the browsers' lists follow is for its owner to say.
+# HSTS for this host only: its owner decides about sibling hosts and preload lists.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 CONTENT_SECURITY_POLICY: dict[str, Any] = {
@@ -260,7 +260,7 @@ USE_TZ = True
 USE_I18N = False
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_048_576
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
-#: Requests to the API of one caller, counted by each web process.
+#: API requests of one caller, counted by each web process.
 API_RATE_PER_S = env.integer("FUSEBOARD_API_RATE_PER_S", 100, at_least=1, at_most=1_000_000)
 API_BURST = env.integer("FUSEBOARD_API_BURST", 1_000, at_least=1, at_most=10_000_000)
 
@@ -271,7 +271,7 @@ LOGGING = logs.dict_config(env.text("FUSEBOARD_LOG_LEVEL", "INFO").upper())
 USAGE_KEPT_10S_H = env.integer("FUSEBOARD_USAGE_10S_H", 6, at_least=1, at_most=168)
 USAGE_KEPT_MINUTES_D = env.integer("FUSEBOARD_USAGE_MINUTES_D", 8, at_least=1, at_most=90)
 USAGE_KEPT_HOURS_D = env.integer("FUSEBOARD_USAGE_HOURS_D", 400, at_least=1, at_most=4000)
-#: How long before a quota ends, or a scheduled change is made, people are told.
+#: How long before a quota ends, or a scheduled change is made, people are notified.
 ANNOUNCE_S = env.integer("FUSEBOARD_ANNOUNCE_S", 3600, at_least=60, at_most=30 * 86_400)
 
 # Celery; its schedule is in controlplane.celery
@@ -291,5 +291,5 @@ CELERY_TASK_SOFT_TIME_LIMIT = 20
 CELERY_TASK_TIME_LIMIT = 30
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TIMEZONE = "UTC"
-# The schedule needs no memory between runs, so no file for it either.
+# The schedule needs no memory between runs, so it has no file.
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"

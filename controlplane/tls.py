@@ -1,4 +1,4 @@
-"""Certificates of web and gateway, where they speak TLS themselves instead of a proxy before them."""
+"""Certificates of web and gateway, where they serve TLS themselves instead of a proxy in front."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def uvicorn_options() -> dict[str, Any]:
     if not certificate and not key:
         return {}
     if not certificate or not key:
-        raise ImproperlyConfigured("FUSEBOARD_TLS_CERT_FILE and FUSEBOARD_TLS_KEY_FILE belong together.")
+        raise ImproperlyConfigured("FUSEBOARD_TLS_CERT_FILE and FUSEBOARD_TLS_KEY_FILE must be set together.")
     for name, file in (("FUSEBOARD_TLS_CERT_FILE", certificate), ("FUSEBOARD_TLS_KEY_FILE", key)):
         try:
             with open(file, "rb"):

@@ -1,4 +1,4 @@
-"""Collects what is wrong with an edit, so that a form can say everything at once."""
+"""Collects the problems of an edit, so that a form can show all of them at once."""
 
 import re
 import unicodedata
@@ -20,7 +20,7 @@ def is_printable(text: str) -> bool:
 
 
 def is_plain_key(key: str) -> bool:
-    """Whether a new tenant may be called so: not to be taken for another key by somebody who reads it."""
+    """Whether a new tenant may have this key: a reader must not mistake it for another key."""
     if key.isascii():
         return key == key.strip()
     invisible = any(unicodedata.category(character) == "Cf" for character in key)
@@ -31,7 +31,7 @@ def is_plain_key(key: str) -> bool:
     return plain and len(alphabets & _ALIKE) <= 1
 
 
-#: What to do about a key that is not.
+#: What to do about a key that is not plain.
 PLAIN_KEY = (
     "Use plain characters (Unicode NFKC) of one alphabet, none that is invisible, and no blanks at the ends."
 )
@@ -42,7 +42,7 @@ MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everybody w
 
 
 class Problems:
-    """Field -> what is wrong with it."""
+    """Field -> its problems."""
 
     def __init__(self) -> None:
         self.errors: dict[str, list[str]] = {}
@@ -51,7 +51,7 @@ class Problems:
         self.errors.setdefault(field, []).append(message)
 
     def settle(self) -> None:
-        """Raise ``InvalidEdit`` when anything was wrong."""
+        """Raise ``InvalidEdit`` when there are problems."""
         if self.errors:
             raise InvalidEdit(self.errors)
 
@@ -61,7 +61,7 @@ class Problems:
 
     def flag(self, field: str, value: object) -> None:
         if not isinstance(value, bool):
-            self.add(field, "Say true or false.")
+            self.add(field, "Enter true or false.")
 
     def choice(self, field: str, value: object, words: type[StrEnum]) -> None:
         if value not in list(words):
@@ -80,7 +80,7 @@ class Problems:
             self.add(field, "Use 1 to 200 characters without control characters.")
 
     def new_key(self, field: str, value: object) -> None:
-        """Of a tenant that is not there yet; ``subject`` is for those that are."""
+        """The key of a new tenant; ``subject`` is for existing ones."""
         if isinstance(value, str) and is_subject(value) and not is_plain_key(value):
             self.add(field, PLAIN_KEY)
         self.subject(field, value)

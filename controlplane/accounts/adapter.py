@@ -1,7 +1,7 @@
-"""How allauth logs people in here: nobody signs up, and guessing is slowed down.
+"""How allauth logs people in: sign-up is closed, and password guessing is throttled.
 
-Attempts are counted per address and per account, in Postgres. An account that somebody attacks
-stays open to its owner: a browser in which they logged in before has a count of its own.
+Attempts are counted per address and per account, in Postgres. An account under attack stays open
+to its owner: a browser that logged in before has a separate count.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 _SALT = "fuseboard.known-browser"
 KNOWN_FOR_S = 180 * 86_400
-#: Said by the page itself.
+#: The page itself says it.
 _UNSAID = frozenset(("account/messages/logged_in.txt", "account/messages/logged_out.txt"))
 
 
@@ -45,7 +45,7 @@ class Adapter(DefaultAccountAdapter):  # type: ignore[misc]
             super().add_message(request, level, *args, **kwargs)
 
     def set_password(self, user: User, password: str) -> None:
-        """Their own: every other session of theirs ends with the old one."""
+        """Change the user's password and end all their other sessions."""
         with transaction.atomic():
             super().set_password(user, password)
             record(
@@ -92,7 +92,7 @@ class Form(LoginForm):  # type: ignore[misc]
 
 
 def _is_known(request: HttpRequest, name: str) -> bool:
-    """Whether this account was logged in to from this browser before."""
+    """Whether this browser has logged in to this account before."""
     try:
         known = request.get_signed_cookie(_cookie(), default="", salt=_SALT, max_age=KNOWN_FOR_S)
     except signing.BadSignature:

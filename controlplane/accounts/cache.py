@@ -1,6 +1,6 @@
-"""Django's cache in Postgres, as JSON: small things that every web process must agree on.
+"""Django's cache in Postgres, as JSON: small values that all web processes share.
 
-Django's own database cache keeps pickles, which whoever can write the table could run.
+Django's own database cache stores pickles, and write access to its table would run code.
 """
 
 import json
@@ -19,12 +19,12 @@ _SET = (
 )
 _ADD = _SET + " WHERE k.expires_at <= now()"
 
-#: In the keys of codes that were used: they work once.
+#: Part of the keys of used codes: a code works once.
 _SPENT_CODE = "mfa.totp.used"
 _CODE_S = 120
 
 _FOR_EVER = timedelta(days=3650)
-#: One write in so many also removes what has expired.
+#: One write in this many also removes expired rows.
 _SWEEP_EVERY = 100
 
 
@@ -45,9 +45,9 @@ class PostgresCache(BaseCache):
     def add(
         self, key: str, value: Any, timeout: float | None = DEFAULT_TIMEOUT, version: int | None = None
     ) -> bool:
-        """Whether it was not there; of several who add at once, one is told so."""
+        """True if added; exactly one concurrent caller gets True."""
         if _SPENT_CODE in key:
-            # allauth forgets a code after one period, but takes it for three.
+            # allauth forgets a code after one period, but accepts it for three.
             timeout = _CODE_S
         return self._write(key, value, timeout, version, only_new=True)
 

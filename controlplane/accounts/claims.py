@@ -1,8 +1,8 @@
-"""Who somebody is while Postgres cannot be asked.
+"""The user of a session while Postgres is down.
 
-Whenever a session's user was read from Postgres, name and roles are noted in the session, which
-is a signed cookie, for ten minutes. While Postgres is down they are believed. The price: a
-removed user or role lives on for that long, and only while Postgres is down.
+Whenever a session's user is read from Postgres, name and roles are stored in the session, which is
+a signed cookie, for ten minutes. While Postgres is down these claims are trusted. The cost: a
+removed user or role stays valid for that long, and only while Postgres is down.
 """
 
 import time
@@ -24,13 +24,13 @@ log = structlog.get_logger(__name__)
 
 KEY = "claims"
 BELIEVED_S = 600
-#: Renewed this often, so that not every answer sets a cookie.
+#: Renewed at this interval, so that not every response sets a cookie.
 RENEWED_S = 60
 
 
 @dataclass(frozen=True)
 class ClaimsUser:
-    """A user known by the session's claims alone: Postgres did not answer."""
+    """A user known by the session's claims alone, because Postgres did not answer."""
 
     username: str
     role: str
@@ -40,7 +40,7 @@ class ClaimsUser:
     is_anonymous: bool = field(default=False, init=False)
     is_active: bool = field(default=True, init=False)
     is_superuser: bool = field(default=False, init=False)
-    #: Tells pages to say so.
+    #: Pages show a notice when this is set.
     from_claims: bool = field(default=True, init=False)
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class ClaimsUser:
 
 
 def user_of(request: HttpRequest) -> Any:
-    """The request's user; a ``ClaimsUser`` while Postgres is down. Asked once per request."""
+    """The request's user; a ``ClaimsUser`` while Postgres is down. Read once per request."""
     if not hasattr(request, "_claims_user"):
         request._claims_user = _user_of(request)  # type: ignore[attr-defined]
     return request._claims_user  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def _user_of(request: HttpRequest) -> Any:
 
 
 def renew(session: SessionBase, user: Any) -> None:
-    """Note who this is, unless that was done within the last minute."""
+    """Store the claims in the session, unless they are less than a minute old."""
     role = role_of(user)
     elsewhere = getattr(user, "environment_roles", None) or {}
     if not role and (not any(elsewhere.values()) or getattr(user, "lacks_second_factor", False)):
@@ -87,7 +87,7 @@ def renew(session: SessionBase, user: Any) -> None:
 
 
 def believed(session: SessionBase, error: Exception) -> "ClaimsUser | AnonymousUser":
-    """Whom the claims name, while they last."""
+    """The user that the claims name, while they last."""
     claims = session.get(KEY)
     if claims is None or claims["until"] < time.time() or logins.is_forgotten(session):
         return AnonymousUser()

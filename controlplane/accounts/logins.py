@@ -1,8 +1,8 @@
 """Sessions that end: every login has a row, and its cookie counts only while the row does.
 
-Sessions live in signed cookies, so that they outlast Postgres; a cookie alone could not be called
-back. What ended is also kept in memory for as long as claims are believed, so that a copied cookie
-gains nothing from an outage of Postgres that begins just then.
+Sessions are signed cookies, so that they survive an outage of Postgres; a cookie alone could not
+be revoked. Ended logins are also kept in memory for as long as claims are trusted, so a copied
+cookie gains nothing from an outage that begins right after the logout.
 """
 
 import secrets
@@ -25,21 +25,21 @@ from controlplane.postgres import notify
 
 log = structlog.get_logger(__name__)
 
-#: Says which logins ended, to every web process.
+#: Names the login in the session, for every web process.
 KEY = "login"
-#: Whether the login was proven by more than a password.
+#: Whether the login used more than a password.
 STRONG = "strong"
-#: Longer than claims are believed.
+#: Longer than claims are trusted.
 _REMEMBERED_S = 900
 
-#: Ended lately -> when, in unix seconds. Keys are ids of logins.
+#: Recently ended login id -> when, in Unix seconds.
 _ended: dict[str, float] = {}
-#: Ended while Postgres could not be told.
+#: Ended while Postgres was down; still to be written.
 _untold: set[str] = set()
 
 
 def open_login(request: HttpRequest, user: User, *, strong: bool) -> None:
-    """Begin a session for somebody who has just proven who they are."""
+    """Begin a session for a user who has just authenticated."""
     login = secrets.token_hex(16)
     Login.objects.create(
         id=login,
@@ -53,7 +53,7 @@ def open_login(request: HttpRequest, user: User, *, strong: bool) -> None:
 
 
 def close_login(session: SessionBase) -> None:
-    """End the session's login, also while Postgres is away: it is told later."""
+    """End the session's login. While Postgres is down, it is written later."""
     login = session.get(KEY)
     if not login:
         return
@@ -63,7 +63,7 @@ def close_login(session: SessionBase) -> None:
 
 
 def close_logins(user: User, *, but: str = "") -> int:
-    """End every login of somebody, except ``but``; how many there were."""
+    """End every login of a user, except ``but``; return how many there were."""
     with transaction.atomic():
         rows = Login.objects.filter(user=user, ended_at__isnull=True).exclude(pk=but)
         ids = list(rows.values_list("pk", flat=True))
@@ -74,12 +74,14 @@ def close_logins(user: User, *, but: str = "") -> int:
 
 
 def announce_change(user: User) -> None:
-    """Have the sockets of somebody whose role changed looked at, within the current transaction."""
+    """Notify web processes that a role changed, so that they check the user's sockets. Needs a
+    transaction.
+    """
     notify(notify_channels.LOGINS, {"user": user.pk})
 
 
 def forget(logins: list[str]) -> None:
-    """Believe no claims of these logins any more."""
+    """Trust no claims of these logins any more."""
     now = time.time()
     for login, ended in list(_ended.items()):
         if ended < now - _REMEMBERED_S:
@@ -95,7 +97,7 @@ def is_forgotten(session: SessionBase) -> bool:
 def admitted(session: SessionBase, user: Any) -> Any:
     """``user`` while the session's login lasts, else ``None``. Raises ``OperationalError``.
 
-    Notes on the user whether a second factor is asked of their role and was not given.
+    Sets ``lacks_second_factor`` when the role requires a second factor that the login did not give.
     """
     if not user.is_authenticated:
         return user
@@ -110,7 +112,7 @@ def admitted(session: SessionBase, user: Any) -> Any:
 
 
 def tell_postgres() -> None:
-    """Write down what ended while Postgres was away."""
+    """Write logins that ended while Postgres was down."""
     if not _untold:
         return
     ids = list(_untold)
@@ -125,6 +127,6 @@ def tell_postgres() -> None:
 
 
 def _announce(ids: list[str]) -> None:
-    # A notice holds 8,000 bytes.
+    # A notification holds 8,000 bytes.
     for begin in range(0, len(ids), 100):
         notify(notify_channels.LOGINS, {"logins": ids[begin : begin + 100]})

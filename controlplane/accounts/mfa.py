@@ -1,4 +1,4 @@
-"""Secrets of second factors, kept encrypted: who reads the tables cannot make codes."""
+"""Secrets of second factors, stored encrypted: read access to the tables is not enough to make codes."""
 
 from base64 import urlsafe_b64encode
 
@@ -14,12 +14,12 @@ class Adapter(DefaultMFAAdapter):  # type: ignore[misc]
         return _box().encrypt(text.encode()).decode()
 
     def decrypt(self, encrypted_text: str) -> str:
-        """Also what was encrypted under a key that has been replaced since."""
+        """Decrypt a secret, also one that was encrypted under an earlier key."""
         return _box().decrypt(encrypted_text.encode()).decode()
 
 
 def renewed(encrypted_text: str) -> str:
-    """The same secret, encrypted under the newest key."""
+    """Encrypt a secret under the newest key."""
     return _box().rotate(encrypted_text.encode()).decode()
 
 

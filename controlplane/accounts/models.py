@@ -5,7 +5,7 @@ from django.db.models.functions import Now
 
 
 class Role(models.TextChoices):
-    """Each may do what the one before may, and more."""
+    """Each role may do what the previous one may, and more."""
 
     VIEWER = "viewer", "Viewer"
     OPERATOR = "operator", "Operator"
@@ -14,7 +14,7 @@ class Role(models.TextChoices):
 
 class User(AbstractUser):
     role = models.CharField(max_length=16, choices=Role, default=Role.VIEWER)
-    #: Environment -> the role there, where it differs from ``role``; an empty text is no role at all.
+    #: Environment -> the role there, where it differs from ``role``; an empty text means no role.
     environment_roles = models.JSONField(default=dict, blank=True)
 
     class Meta(AbstractUser.Meta):
@@ -22,12 +22,12 @@ class User(AbstractUser):
 
 
 class Login(models.Model):
-    """One session of one person. Its cookie is worth nothing once this has ended, wherever it was copied."""
+    """One session of one person. Once it has ended, no copy of its cookie works."""
 
     id = models.CharField(primary_key=True, max_length=32)
     user = models.ForeignKey(User, models.CASCADE, related_name="logins")
     created_at = models.DateTimeField(db_default=Now())
-    #: However often it is used.
+    #: A code works once.
     expires_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
     address = models.CharField(max_length=64, blank=True)
@@ -53,7 +53,7 @@ class Ticket(models.Model):
 
 
 class Kept(models.Model):
-    """What login throttling counts, in Postgres: every web process sees it, and no Redis is needed."""
+    """Counts of login throttling. They are in Postgres, so every web process sees them without Redis."""
 
     key = models.CharField(primary_key=True, max_length=255)
     value = models.JSONField()
@@ -64,7 +64,7 @@ class Kept(models.Model):
 
 
 class TokenColumns(models.Model):
-    """``fb_<selector>_<secret>``: the selector finds the row, only the secret's hash is kept."""
+    """``fb_<selector>_<secret>``: the selector finds the row; only the hash of the secret is stored."""
 
     name = models.CharField(max_length=200)
     selector = models.CharField(max_length=32, unique=True)
@@ -93,7 +93,7 @@ class ApiToken(TokenColumns):
     role = models.CharField(max_length=16, choices=Role)
     #: The only environment it works in; empty for all of them.
     environment = models.CharField(max_length=64, blank=True, db_default="", default="")
-    #: Username of whoever was given its text, and answers for it; empty when nobody is known.
+    #: Username of the person who received its text and answers for it; empty when unknown.
     owner = models.CharField(max_length=150, blank=True, db_default="", default="")
 
     class Meta:

@@ -1,8 +1,8 @@
-"""Who may come in by OpenID Connect, and as what.
+"""Who may log in with OpenID Connect, and with which role.
 
-Somebody is let in who was invited here under the email address that the provider has verified, or
-who is in a group that FUSEBOARD_OIDC_ROLES names. The groups are read at every login: who left one
-has its role until then, and at most for a session.
+A person may log in when they were invited under the email address that the provider has verified,
+or when they are in a group that FUSEBOARD_OIDC_ROLES names. Groups are read at every login: a
+person who leaves a group keeps the role until the next login, for one session at most.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ _ORDER = (Role.ADMIN.value, Role.OPERATOR.value, Role.VIEWER.value)
 
 class Adapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
-        """Join the login to whoever was invited, and give them what their groups say."""
+        """Link the login to the invited person, and assign the role of their groups."""
         said = _said(sociallogin)
         role = role_by_groups(said.get("groups"))
         if not sociallogin.is_existing:
@@ -59,14 +59,14 @@ class Adapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
 
 def role_by_groups(groups: Any) -> str:
-    """The highest role that any of these groups has; empty for none."""
+    """The highest role of these groups; empty for none."""
     listed = groups if isinstance(groups, list) else []
     held = {settings.OIDC_ROLES.get(group) for group in listed if isinstance(group, str)}
     return next((role for role in _ORDER if role in held), "")
 
 
 def _said(sociallogin: Any) -> dict[str, Any]:
-    """What the provider says of this person."""
+    """What the provider says about this person."""
     data = sociallogin.account.extra_data
     found: dict[str, Any] = {**(data.get("id_token") or {}), **(data.get("userinfo") or {})}
     return found
@@ -77,7 +77,7 @@ def _invited(said: dict[str, Any]) -> User | None:
     if not email or said.get("email_verified") is not True:
         return None
     found = list(User.objects.filter(email__iexact=str(email), is_active=True)[:2])
-    # Two people with one address: nobody can say who this is.
+    # Two people share the address, so the person is unknown.
     return found[0] if len(found) == 1 else None
 
 
@@ -99,5 +99,5 @@ def _record(user: User, request: HttpRequest, *, before: str | None) -> None:
         target_name=user.get_username(),
         before={"role": before} if before else None,
         after={"role": user.role},
-        reason="Said by the groups of the provider.",
+        reason="Role assigned from identity provider groups.",
     )

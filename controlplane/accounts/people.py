@@ -1,4 +1,4 @@
-"""Who may log in, and what they may do. Their functions make no revision; the audit has them all."""
+"""Who may log in, and with which roles. These edits make no revision; the audit records them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from controlplane.policies.models import Environment
 from controlplane.validation import Problems
 
 INVITED = timedelta(days=3)
-#: In ``environment_roles``: no role there, whatever it is elsewhere.
+#: In ``environment_roles``: no role there, whatever the role is elsewhere.
 NO_ROLE = ""
 
 
@@ -36,7 +36,7 @@ def invite_person(
     environment_roles: Mapping[str, str] | None = None,
     valid: timedelta = INVITED,
 ) -> str:
-    """A new person without a password; returns the path of the link with which they set one."""
+    """Create a person without a password; return the path of the link to set one."""
     roles = dict(environment_roles or {})
     problems = Problems()
     _check_name(problems, username, email)
@@ -55,7 +55,7 @@ def invite_person(
 def change_roles(
     *, username: str, role: str, environment_roles: Mapping[str, str], reason: str, actor: Actor
 ) -> None:
-    """What somebody may do from now on; their open pages follow within seconds."""
+    """Change a person's roles; their open pages follow within seconds."""
     roles = dict(environment_roles)
     problems = Problems()
     _check_roles(problems, role, roles)
@@ -70,7 +70,7 @@ def change_roles(
 
 
 def switch_person(*, username: str, active: bool, reason: str, actor: Actor) -> None:
-    """Let somebody in no more, and end their sessions at once; or let them in again."""
+    """Deactivate a person and end their sessions at once, or activate them again."""
     _check_reason(reason)
     with _changing(username, actor, "user.switched_on" if active else "user.switched_off", reason) as user:
         if not active:
@@ -81,21 +81,21 @@ def switch_person(*, username: str, active: bool, reason: str, actor: Actor) -> 
 
 
 def log_out_everywhere(*, username: str, reason: str, actor: Actor) -> int:
-    """End every session of somebody; how many there were."""
+    """End every session of a person; return how many there were."""
     _check_reason(reason)
     with _changing(username, actor, "user.logged_out", reason) as user:
         return logins.close_logins(user)
 
 
 def send_new_link(*, username: str, reason: str, actor: Actor, valid: timedelta = INVITED) -> str:
-    """The path of a link with which somebody sets a new password; the old one works until then."""
+    """Return the path of a link to set a new password; the old password works until then."""
     _check_reason(reason)
     with _changing(username, actor, "user.link_made", reason) as user:
         return issue_link(user, valid=valid)
 
 
 def remove_second_factor(*, username: str, reason: str, actor: Actor) -> None:
-    """For somebody who lost theirs: their password alone lets them in, and sessions begin anew."""
+    """Remove a lost second factor: the password alone is enough again, and all sessions end."""
     _check_reason(reason)
     with _changing(username, actor, "user.second_factor_removed", reason) as user:
         Authenticator.objects.filter(user=user).delete()
@@ -115,12 +115,12 @@ def _changing(username: str, actor: Actor, action: str, reason: str) -> Iterator
 
 
 def _keep_an_admin(user: User, field: str) -> None:
-    """Refuse to take the role from the last one who has it; two at once wait for each other."""
+    """Refuse to take the role from the last admin. Concurrent calls wait for each other."""
     rows = User.objects.select_for_update().filter(role=Role.ADMIN, is_active=True)
     admins = list(rows.order_by("pk").values_list("pk", flat=True))
     if admins == [user.pk]:
         problems = Problems()
-        problems.add(field, "Nobody else is an admin: make somebody one first.")
+        problems.add(field, "This is the only admin. Give another person the admin role first.")
         problems.settle()
 
 
@@ -131,14 +131,14 @@ def _check_name(problems: Problems, username: str, email: str) -> None:
     except ValidationError:
         problems.add("username", "Use letters, digits and @ . + - _ only.")
     if User.objects.filter(username__iexact=username).exists():
-        problems.add("username", "Somebody has this name.")
+        problems.add("username", "This username is taken.")
     if email:
         try:
             validate_email(email)
         except ValidationError:
-            problems.add("email", "Enter an email address, or none.")
+            problems.add("email", "Enter an email address, or leave it empty.")
         if User.objects.filter(email__iexact=email).exists():
-            problems.add("email", "Somebody has this address.")
+            problems.add("email", "This email address is taken.")
 
 
 def _check_roles(problems: Problems, role: str, environment_roles: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what, and where. Asked by views and the API before they call an edit."""
+"""Who may do what, and where. Views and the API check it before they call an edit."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,10 +14,10 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 _RANK = {Role.VIEWER.value: 1, Role.OPERATOR.value: 2, Role.ADMIN.value: 3}
 
-#: The environment that the pages show. Everything that draws or edits for a page names it by this.
+#: The environment that pages show. Code that draws or edits for a page uses this name.
 SHOWN = DEFAULT_ENVIRONMENT
 
-#: Action -> the least role that may do it.
+#: Action -> the lowest role that may do it.
 ACTIONS: dict[str, Role] = {
     "view": Role.VIEWER,
     "hold_breaker": Role.OPERATOR,
@@ -29,21 +29,21 @@ ACTIONS: dict[str, Role] = {
     "manage_tokens": Role.ADMIN,
     "manage_people": Role.ADMIN,
     "export_audit": Role.ADMIN,
-    #: Every customer in one file.
+    #: All customers in one file.
     "export_configuration": Role.ADMIN,
     "run_drills": Role.ADMIN,
-    # Operators answer for what runs, and approving alone changes nothing: somebody else asked for it.
+    # Operators answer for what runs, and an approval alone changes nothing: another person proposed it.
     "approve_change": Role.OPERATOR,
     "set_approvals": Role.ADMIN,
 }
-#: What belongs to no environment: only the role that holds everywhere counts for it.
+#: These belong to no environment, so only the role for all environments counts.
 EVERYWHERE = frozenset({"manage_people"})
 
 
 def role_of(user: Any, environment: str = "") -> str:
-    """The user's role in an environment, or an empty text for somebody who has none there.
+    """The user's role in an environment, or an empty text for a user without one there.
 
-    Without an environment, the role that holds wherever no other was given.
+    Without an environment: the role that applies wherever no other was given.
     """
     if not getattr(user, "is_authenticated", False) or not getattr(user, "is_active", True):
         return ""
@@ -61,7 +61,7 @@ def has_role(user: Any, role: str, environment: str = "") -> bool:
 
 
 def may(user: Any, action: str, environment: str = "") -> bool:
-    """Whether the user may do this in ``environment``, or where no environment is concerned."""
+    """Whether the user may do this in ``environment``; without one, in everything that has no environment."""
     return has_role(user, ACTIONS[action], "" if action in EVERYWHERE else environment)
 
 
@@ -69,14 +69,14 @@ View = Callable[..., HttpResponseBase]
 
 
 def require_role(role: str, environment: str = SHOWN) -> Callable[[View], View]:
-    """Send strangers to the login page; answer 403 to users whose role is too low."""
+    """Redirect anonymous visitors to the login page; answer 403 to users whose role is too low."""
     if role not in _RANK:
         raise ValueError(f"There is no role {role!r}")
     return _require(lambda user: has_role(user, role, environment), f"This needs the role {role}.")
 
 
 def require(action: str, environment: str = SHOWN) -> Callable[[View], View]:
-    """As ``require_role``, for whoever may do ``action``."""
+    """As ``require_role``, for users who may do ``action``."""
     least = ACTIONS[action].value
     return _require(lambda user: may(user, action, environment), f"This needs the role {least}.")
 

@@ -1,6 +1,6 @@
-"""What must happen however somebody was logged in or out: by allauth, by a test, by Django itself.
+"""What happens after every login and logout, whether by allauth, a test or Django itself.
 
-These are Django's and allauth's own notices, and the only place that sees every login.
+These are signals of Django and allauth, and the only place that sees every login.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from controlplane.accounts.models import User
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 
-#: Ways to log in that are more than a password; whoever runs the provider asks for what they want.
+#: Ways to log in that are stronger than a password; the provider enforces its own second factor.
 _STRONG = frozenset(("mfa", "socialaccount"))
 
 
@@ -37,7 +37,7 @@ def _logged_out(*, request: HttpRequest, **_: Any) -> None:
 
 def _added(*, request: HttpRequest, user: User, authenticator: Any, **_: Any) -> None:
     request.session[logins.STRONG] = True
-    # What was begun with a password alone ends.
+    # Sessions that began with a password alone end.
     logins.close_logins(user, but=request.session.get(logins.KEY, ""))
     _note(request, user, "user.second_factor_added", authenticator)
 
@@ -56,5 +56,5 @@ def _note(request: HttpRequest, user: User, action: str, authenticator: Any) -> 
         target_name=user.get_username(),
         before=None,
         after={"type": str(authenticator.type)},
-        reason="Changed by themselves.",
+        reason="Changed by the user.",
     )

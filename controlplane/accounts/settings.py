@@ -1,4 +1,4 @@
-"""How people log in: settings of allauth, and what of them can be configured."""
+"""How people log in: settings of allauth, and the part of them that can be configured."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ APPS = [
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
 ]
-#: What addresses call the one provider.
+#: What URLs call the one provider.
 PROVIDER = "company"
 _ROLES = ("viewer", "operator", "admin")
 
 
 def mfa_roles() -> frozenset[str]:
-    """Roles that have to give a second factor. Raises ``ImproperlyConfigured``."""
+    """Roles that require a second factor. Raises ``ImproperlyConfigured``."""
     roles = frozenset(env.words("FUSEBOARD_MFA_ROLES", []))
     if not roles <= set(_ROLES):
         raise ImproperlyConfigured(f"FUSEBOARD_MFA_ROLES must list some of: {', '.join(_ROLES)}.")
@@ -40,7 +40,7 @@ def oidc_roles() -> dict[str, str]:
 
 
 def oidc_name() -> str:
-    """What people know the provider by; empty when there is none."""
+    """The name of the provider that people see; empty when there is none."""
     return env.text("FUSEBOARD_OIDC_NAME", "company account") if env.text("FUSEBOARD_OIDC_URL") else ""
 
 
@@ -76,7 +76,7 @@ def allauth(*, plain_http: bool) -> dict[str, Any]:
         "ACCOUNT_SESSION_REMEMBER": True,
         "ACCOUNT_LOGOUT_REDIRECT_URL": "login",
         "ACCOUNT_DEFAULT_HTTP_PROTOCOL": "http" if plain_http else "https",
-        # Failures only: who types their password right is never slowed down.
+        # Only failures count: a correct password is never slowed down.
         "ACCOUNT_RATE_LIMITS": {"login": "60/m/ip", "login_failed": "20/m/ip,5/5m/key"},
         "MFA_ADAPTER": "controlplane.accounts.mfa.Adapter",
         "MFA_SUPPORTED_TYPES": ["totp", "recovery_codes"],
@@ -87,7 +87,7 @@ def allauth(*, plain_http: bool) -> dict[str, Any]:
         "SOCIALACCOUNT_PROVIDERS": oidc(),
         "SOCIALACCOUNT_EMAIL_AUTHENTICATION": False,
         "SOCIALACCOUNT_AUTO_SIGNUP": True,
-        # A link, and not a form: the policy of our pages lets forms go nowhere else.
+        # A link and not a form, because our CSP lets forms post to our own pages only.
         "SOCIALACCOUNT_LOGIN_ON_GET": True,
         "SOCIALACCOUNT_STORE_TOKENS": False,
         "SOCIALACCOUNT_REQUESTS_TIMEOUT": 5,

@@ -13,15 +13,15 @@ from controlplane.accounts import claims, logins
 
 
 class ListedOrigins(OriginValidator):
-    """Only pages served at the listed origins, compared with scheme and port.
+    """Accept only pages of the listed origins, compared with scheme and port.
 
-    Listed exactly, without ``*``: a page on another port of this host is another page.
+    The list has no ``*``: a page on another port of this host is another page.
     """
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         for name, value in scope.get("headers", []):
             if name == b"origin" and not _readable(value):
-                # OriginValidator raises on these, which ends in a stack trace instead of a refusal.
+                # OriginValidator raises on these, which gives a stack trace instead of a refusal.
                 return await WebsocketDenier()(scope, receive, send)
         return await super().__call__(scope, receive, send)
 
@@ -41,7 +41,7 @@ class ClaimsAuthMiddleware(AuthMiddleware):
 
 
 async def user_of(scope: Any) -> Any:
-    """Whom the socket's session stands for now, asked anew: its login may have ended."""
+    """The user of the socket's session now, read again, because the login may have ended."""
     session = scope["session"]
     try:
         user = await _admitted(session, await get_user(scope))

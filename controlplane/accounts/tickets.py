@@ -1,4 +1,4 @@
-"""Links that let one person set a password, once: for the first admin, for who is invited, for who forgot."""
+"""Links that let one person set a password once: the first admin, an invited person, a forgotten password."""
 
 import re
 import secrets
@@ -24,7 +24,7 @@ PATH = "/welcome/"
 
 
 def issue_link(user: User, *, valid: timedelta) -> str:
-    """The path of a new link; earlier ones of the same person stop working."""
+    """The path of a new link; earlier links of the same person stop working."""
     selector, secret = secrets.token_hex(8), secrets.token_hex(32)
     Ticket.objects.filter(user=user, used_at__isnull=True).update(used_at=Now())
     Ticket.objects.create(
@@ -37,16 +37,16 @@ def issue_link(user: User, *, valid: timedelta) -> str:
 
 
 def person_of(text: str) -> User | None:
-    """Whom the link was made for, while it is valid."""
+    """The user that the link was made for, while the link is valid."""
     ticket = _ticket(text)
     return ticket.user if ticket else None
 
 
 def use_link(*, text: str, password: str, address: str) -> User:
-    """Set the password of whom the link was made for, and end their sessions.
+    """Set the password of the user of this link, and end their sessions.
 
-    Raises ``NotFound`` when the link was used, has expired or never was, ``InvalidEdit`` for a
-    password that is too easy; the link then still works.
+    Raises ``NotFound`` when the link was used, has expired or never existed, and ``InvalidEdit`` for a
+    weak password; the link then still works.
     """
     with transaction.atomic():
         ticket = _ticket(text, lock=True)
@@ -70,7 +70,7 @@ def use_link(*, text: str, password: str, address: str) -> User:
             target_name=user.get_username(),
             before=None,
             after=None,
-            reason="Set through a link that works once.",
+            reason="Set through a one-time link.",
         )
     return user
 

@@ -1,6 +1,6 @@
-"""Tokens: ``fb_<selector>_<secret>``, shown once, kept as a hash.
+"""Tokens: ``fb_<selector>_<secret>``, shown once, stored as a hash.
 
-They change nothing pods decide by, so they make no revision; the audit has them all the same.
+Tokens are not part of the configuration, so they make no revision; the audit records them.
 """
 
 import re
@@ -33,16 +33,16 @@ _TOKEN = re.compile(r"fb_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
 
 @dataclass(frozen=True)
 class TokenUser:
-    """A program that came with an API token."""
+    """A program that authenticated with an API token."""
 
     name: str
-    #: Everywhere; empty for a token of one environment.
+    #: The role in all environments; empty for a token of one environment.
     role: str
-    #: Environment -> role, of a token that works in one only.
+    #: Environment -> role, for a token of one environment.
     environment_roles: dict[str, str] = field(default_factory=dict)
-    #: The part of the token that is no secret.
+    #: The public part of the token.
     selector: str = ""
-    #: Username of the person it belongs to.
+    #: Username of the person who owns the token.
     owner: str = ""
     is_authenticated: Literal[True] = True
     is_active: Literal[True] = True
@@ -54,7 +54,7 @@ class TokenUser:
 def create_agent_token(
     *, environment: str, name: str, expires_at: datetime, reason: str, actor: Actor
 ) -> str:
-    """A token with which servers sync; returns its text, which is not kept."""
+    """Create a token for pods to sync with; return its text, which is not stored."""
     _check(name, expires_at, reason)
     text, selector, digest = _make()
     with transaction.atomic():
@@ -72,7 +72,7 @@ def create_agent_token(
 def create_api_token(
     *, name: str, role: str, expires_at: datetime, reason: str, actor: Actor, environment: str = ""
 ) -> str:
-    """A token for the API, of one environment or of all; returns its text, which is not kept."""
+    """Create an API token for one environment or all; return its text, which is not stored."""
     _check(name, expires_at, reason, role=role)
     text, selector, digest = _make()
     with transaction.atomic():
@@ -100,7 +100,7 @@ def rotate_token(
     reason: str,
     actor: Actor,
 ) -> str:
-    """A new token that may do what the old one may; that works for ``overlap`` longer. Returns its text."""
+    """Create a token with the same rights; the old one works for ``overlap`` longer. Return the new text."""
     _check("rotated", expires_at, reason)
     text, successor, digest = _make()
     with transaction.atomic():
@@ -113,7 +113,7 @@ def rotate_token(
         row.pk, row.selector, row.digest, row.expires_at = None, successor, digest, expires_at
         row.created_at = timezone.now()
         if isinstance(row, ApiToken):
-            # Whoever is given the text could use it in the name of whoever had the old one.
+            # The person who receives the text must not act in the name of the previous owner.
             row.owner = person_of(actor)
         row.save(force_insert=True)
         fields = {"selector": successor, "replaces": selector, "until": until.isoformat(timespec="seconds")}
@@ -122,7 +122,7 @@ def rotate_token(
 
 
 def revoke_token(*, selector: str, reason: str, actor: Actor) -> None:
-    """Refuse the token from now on; gateways hear of it at once."""
+    """Refuse the token from now on; gateways are notified at once."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()
@@ -133,7 +133,7 @@ def revoke_token(*, selector: str, reason: str, actor: Actor) -> None:
 
 
 def token_of(selector: str) -> AgentToken | ApiToken:
-    """The token of either kind that nobody has revoked. Raises ``NotFound``."""
+    """The token of either kind, unless it is revoked. Raises ``NotFound``."""
     for model in (AgentToken, ApiToken):
         row = model.objects.filter(selector=selector, revoked_at__isnull=True).first()
         if row is not None:
@@ -142,7 +142,7 @@ def token_of(selector: str) -> AgentToken | ApiToken:
 
 
 def user_of(text: str) -> TokenUser | None:
-    """Whom an API token stands for, while it is valid."""
+    """The program that an API token authenticates, while the token is valid."""
     match = _TOKEN.fullmatch(text)
     if match is None:
         return None
@@ -169,7 +169,7 @@ def _check(name: str, expires_at: datetime, reason: str, *, role: str = Role.VIE
     problems = Problems()
     problems.text("name", name, 200)
     if not name.strip():
-        problems.add("name", "Say what it is for.")
+        problems.add("name", "Enter a name that says what the token is for.")
     if role not in Role.values:
         problems.add("role", f"Choose one of: {', '.join(Role.values)}.")
     if not timedelta(0) < expires_at - timezone.now() <= LONGEST:

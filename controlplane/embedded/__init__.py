@@ -1,11 +1,11 @@
-"""A real Postgres and two real Valkeys for whoever configured none.
+"""A real Postgres and two real Valkeys for installations that configure none.
 
-``running()`` has them as child processes while a block runs, with their data in the git-ignored
+``running()`` starts them as child processes while a block runs, with their data in the git-ignored
 folder ``.fuseboard``. Setting ``DATABASE_URL``, ``FUSEBOARD_REDIS_URL`` or
-``FUSEBOARD_BROKER_URL`` uses a server of your own instead; nothing else changes. ``limits`` and
-``broker`` are two servers, so that a full queue never hurts a limit.
+``FUSEBOARD_BROKER_URL`` uses that server instead; nothing else changes. ``limits`` and ``broker``
+are two servers, so that a full queue never affects a limit.
 
-Nothing here imports Django: the agent's tests use it too.
+Nothing here imports Django, because the agent's tests use it too.
 """
 
 from controlplane.embedded.children import ServerFailed

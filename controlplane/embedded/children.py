@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-#: ``prctl`` option of Linux: the signal a process gets when its parent dies, however it dies.
+#: ``prctl`` option of Linux: the signal a process gets when its parent dies, for whatever reason.
 _PR_SET_PDEATHSIG = 1
 
 
 class ServerFailed(RuntimeError):
-    """A server did not start; the message ends with what it wrote last."""
+    """A server did not start; the message ends with the last lines of its log."""
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free right now; another program may still win it."""
+    """A TCP port of 127.0.0.1 that is free right now; another program may still take it."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def port_is_free(port: int) -> bool:
-    """Whether ``port`` of 127.0.0.1 can be listened on; one left by a closed server counts as free."""
+    """Whether ``port`` of 127.0.0.1 is free; the port of a server that just closed counts as free."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -46,7 +46,7 @@ def spawn(
     death_signal: signal.Signals = signal.SIGTERM,
     directory: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, so that Ctrl-C in a terminal reaches only us.
+    """Start a process in its own session, so that Ctrl-C in a terminal reaches only us.
 
     Call it from the main thread: Linux ties ``death_signal`` to the thread that started the process.
     """
@@ -65,7 +65,7 @@ def spawn(
 def stop(
     process: subprocess.Popen[bytes], *, by: signal.Signals = signal.SIGTERM, grace_s: float = 20.0
 ) -> None:
-    """Ask a process to stop; kill its whole group when it has not after ``grace_s``."""
+    """Ask a process to stop; kill its whole group if it is still there after ``grace_s``."""
     if process.poll() is None:
         process.send_signal(by)
     try:
@@ -80,11 +80,13 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # all of it is gone, which is what was asked
+        return  # every process of the group is gone already
 
 
 def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], *, within_s: float) -> bool:
-    """Poll ``ready`` until it holds; False when the process ends or ``within_s`` passes first."""
+    """Poll ``ready`` until it returns true; return False when the process ends or ``within_s`` passes
+    first.
+    """
     deadline = time.monotonic() + within_s
     while process.poll() is None and time.monotonic() < deadline:
         if ready():
@@ -96,7 +98,7 @@ def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], *, w
 def last_lines(log: Path, *, count: int = 15) -> str:
     """The end of a log file, for an error message."""
     if not log.exists():
-        return "(nothing was logged)"
+        return "(the log is empty)"
     return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
 
 
@@ -108,7 +110,7 @@ def _dies_with_parent(death_signal: signal.Signals) -> Callable[[], None] | None
 
     def in_child() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, int(death_signal))
-        if os.getppid() != parent:  # it died between fork and prctl: nobody will send the signal
+        if os.getppid() != parent:  # the parent died between fork and prctl, so no signal will come
             os._exit(1)
 
     return in_child

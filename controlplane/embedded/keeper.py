@@ -1,10 +1,10 @@
-"""Keeps one server for as long as anybody uses it: ``python -m controlplane.embedded``.
+"""Runs one server while it has users: ``python -m controlplane.embedded``.
 
-Every user of a server holds a shared lock on ``users.lock``. The operating system releases it
-however the user ends, ``kill -9`` included; when the keeper gets the lock exclusively, nobody is
-left, and it stops the server. If the keeper itself is killed, its server is told by Linux.
+Every user of a server holds a shared lock on ``users.lock``. The operating system releases the lock
+when the user ends, also on ``kill -9``. When the keeper gets the lock exclusively, there is no user
+left and it stops the server. If the keeper itself is killed, Linux signals its server.
 
-SIGHUP starts a server that died; it comes back at the address it had.
+SIGHUP restarts a server that died, at the same address.
 """
 
 import argparse
@@ -25,7 +25,7 @@ USERS_LOCK = "users.lock"
 KEEPER_LOCK = "keeper.lock"
 RUN_FILE = "run.json"
 
-#: How often the keeper looks whether anybody is left.
+#: How often the keeper checks for users.
 _LOOK_S = 0.2
 
 
@@ -44,7 +44,7 @@ def main() -> int:
     chosen = arguments.parse_args()
     folder: Path = chosen.folder
 
-    # The starter gave us its pipe; from here on the server's own output must not end up there.
+    # The starter gave us its pipe; the server's output must not go there.
     starter = os.fdopen(os.dup(1), "w")
     with (folder / "log").open("wb") as log:
         os.dup2(log.fileno(), 1)
@@ -55,7 +55,7 @@ def main() -> int:
     )
     with (folder / KEEPER_LOCK).open("w") as keeper_lock, (folder / USERS_LOCK).open("a") as users_lock:
         if not _lock_within(keeper_lock, seconds=2.0):
-            starter.write(f"Another process was quicker to start the server in {folder}: try again.")
+            starter.write(f"Another process was already starting the server in {folder}: try again.")
             return 1
         try:
             _keep(server, folder, users_lock, starter)
@@ -65,13 +65,13 @@ def main() -> int:
         finally:
             server.stop()
             (folder / RUN_FILE).unlink(missing_ok=True)
-            # In this order: whoever gets the users' lock next must find ours free.
+            # In this order: the next process to get the users' lock must find ours free.
             keeper_lock.close()
     return 0
 
 
 def _keep(server: Server, folder: Path, users_lock: IO[str], starter: IO[str]) -> None:
-    """Serve until SIGTERM, or until no user is left."""
+    """Run until SIGTERM, or until there is no user left."""
     wake = threading.Event()
     asked: set[signal.Signals] = set()
 
@@ -105,7 +105,7 @@ def _write_run_file(server: Server, folder: Path) -> None:
 
 
 def lock_at_once(file: IO[str], how: int) -> bool:
-    """Take a lock if that needs no waiting."""
+    """Take a lock if it is free."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -114,7 +114,7 @@ def lock_at_once(file: IO[str], how: int) -> bool:
 
 
 def _lock_within(file: IO[str], *, seconds: float) -> bool:
-    # Not at once: a leaving user may be looking at this lock for an instant.
+    # Not at once: a leaving user may hold this lock for an instant.
     deadline = time.monotonic() + seconds
     while not lock_at_once(file, fcntl.LOCK_EX):
         if time.monotonic() > deadline:

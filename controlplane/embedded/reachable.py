@@ -1,4 +1,4 @@
-"""Whether the servers somebody configured can be reached, said with the variable's name."""
+"""Whether the configured servers can be reached; each message names the variable."""
 
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -14,13 +14,13 @@ _PATIENCE_S = 3
 
 
 def problems() -> dict[str, str]:
-    """What is wrong with each configured server: variable -> a sentence. Empty when all answer."""
+    """Variable -> what is wrong with its server. Empty when all answer."""
     found = {variable: problem(variable, url) for variable, url in configured().items()}
     return {variable: sentence for variable, sentence in found.items() if sentence is not None}
 
 
 def problem(variable: str, url: str) -> str | None:
-    """One sentence about the server at ``url``, without its password; ``None`` when it answers."""
+    """What is wrong with the server at ``url``, without its password; ``None`` when it answers."""
     try:
         if variable == "DATABASE_URL":
             psycopg.connect(url, connect_timeout=_PATIENCE_S).close()
@@ -41,7 +41,7 @@ def _place(url: str) -> str:
         parts = urlsplit(url)
         return f"{parts.hostname or 'a local socket'}:{parts.port or 'default port'}"
     except ValueError:
-        return "something that is no URL"
+        return "something that is not a URL"
 
 
 def _first_line(error: Exception) -> str:

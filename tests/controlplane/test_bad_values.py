@@ -227,7 +227,7 @@ def test_a_refusal_says_what_to_enter(admin: Any) -> None:
     assert said == {
         "limit": "Enter a number of at least 0.",
         "burst": "Enter a whole number.",
-        "shadow": "Say true or false.",
+        "shadow": "Enter true or false.",
         "reason": "Use at least 8 characters.",
         "is_staff": "There is no such field.",
     }

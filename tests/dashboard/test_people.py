@@ -105,7 +105,7 @@ def test_an_invitation_says_everything_that_is_wrong(log_in: Any) -> None:
     answer = log_in("ada").post("/people", {"username": "OLGA", "email": "no", "role": "root", "reason": ""})
     assert answer.status_code == 422
     page = answer.content.decode()
-    for complaint in ("Somebody has this name", "Enter an email address", "Say why"):
+    for complaint in ("This username is taken", "Enter an email address", "Say why"):
         assert complaint in page
 
 
@@ -137,7 +137,7 @@ def test_the_last_admin_stays_one(log_in: Any) -> None:
     for act in ({"act": "off"}, {"act": "roles", "role": "viewer"}):
         answer = ada.post("/people/ada", act | WHY)
         assert answer.status_code == 422
-        assert "Nobody else is an admin" in answer.content.decode()
+        assert "This is the only admin" in answer.content.decode()
     assert ada.get("/people").status_code == 200
 
 
