@@ -1,4 +1,4 @@
-"""What the audit would have said of an edit, said when it is made."""
+"""Audit entries of an edit, written when its change request is applied."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _ROWS: dict[str, tuple[type[Any], str]] = {
 
 
 def retell(row: ChangeRequest, changes: list[Changed], revision: Revision) -> None:
-    """Say it in the revision being made, before its rows are written."""
+    """Write them in the revision being made, before its rows are written."""
     things = {(change.kind, change.name): change for change in changes}
     versions = _versions(row.environment, [entry for entry in row.entries if "before" not in entry])
     for entry in row.entries:
@@ -48,5 +48,5 @@ def _at(fields: Fields | None, version: int) -> Fields | None:
 
 
 def _numbered(fields: Fields | None, number: int) -> Fields | None:
-    """Entries of whole edits name the revision, which was another one when the request was made."""
+    """Entries of whole edits name the revision, which has another number than when the request was made."""
     return {**fields, "revision": number} if fields and "revision" in fields else fields

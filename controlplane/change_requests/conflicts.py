@@ -1,4 +1,4 @@
-"""Whether what a request changes is still what it was made from."""
+"""Whether the configuration that a request changes is still the one it was made from."""
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
@@ -11,15 +11,15 @@ from controlplane.policies.fields import different
 from controlplane.policies.models import Change
 from controlplane.policies.state import read_state
 
-#: Kinds of things that others name: without one of them, an edit may make no sense any more.
+#: Kinds that other things refer to: without one of them, an edit may no longer be valid.
 _NAMED = ("tier", "dependency", "template")
 
 
 def changed_since(row: ChangeRequest) -> QuerySet[Change]:
-    """What was changed after the request was made and matters to it, the newest first."""
+    """Changes made after the request that affect it, newest first."""
     found = Change.objects.filter(revision__environment=row.environment, revision__number__gt=row.base)
     mine = ProposedChange.objects.filter(request=row)
-    # What names a thing that goes, or a template that changes, may be more than it was.
+    # References to a removed thing, or followers of a changed template, may have been added since.
     wide = mine.filter(Q(kind="template") | Q(kind__in=_NAMED, after__isnull=True)).exists()
     if not (row.whole or wide):
         same = Exists(mine.filter(kind=OuterRef("kind"), name=OuterRef("name")))
@@ -45,17 +45,15 @@ def check_base(row: ChangeRequest, *, making: int | None = None) -> None:
             at=latest.at,
         )
     if row.due_at is not None and row.due_at <= timezone.now():
-        raise InvalidEdit({"request": ["Its time is over: withdraw it, and plan it anew."]})
+        raise InvalidEdit({"request": ["Its scheduled time has passed: withdraw it and schedule it again."]})
     _check_rows(row)
 
 
 def _check_rows(row: ChangeRequest) -> None:
-    """Rows that were written by other means than an edit are in no revision."""
+    """Rows that were not written by an edit are in no revision."""
     changes = gate.changes_of(row)
     tenants = {change.name for change in changes if change.kind == "tenant"}
     now = read_state(row.environment, tenants=tenants)
     for change in changes:
         if different(change.before, now.get((change.kind, change.name))):
-            raise InvalidEdit(
-                {"request": [f"{change.kind} {change.name} is not what it was: rebase the request."]}
-            )
+            raise InvalidEdit({"request": [f"{change.kind} {change.name} has changed: rebase the request."]})

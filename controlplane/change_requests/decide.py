@@ -1,7 +1,7 @@
-"""What people do with a change request: approve, reject, withdraw, apply, rebase.
+"""Decisions about a change request: approve, reject, withdraw, apply.
 
-Each locks the request's row first, and the environment's after it: two at once are one after the
-other, and the second finds what the first has made of it.
+Each locks the request's row first, then the environment's. Two at once run one after the other,
+and the second sees the result of the first.
 """
 
 from collections.abc import Iterator
@@ -31,17 +31,17 @@ from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
 
-ended = Counter("fuseboard_change_requests_ended_total", "Change requests by what became of them.", ["state"])
+ended = Counter("fuseboard_change_requests_ended_total", "Change requests by outcome.", ["state"])
 
 
 class NotYours(EditError):
-    """This person, or this program, may not do that with this request."""
+    """This person or program may not do that with this request."""
 
 
 def approve(
     *, environment: str, request: int, expected_version: int, actor: Actor, note: str = ""
 ) -> ChangeRequest:
-    """Agree to a request as it was seen. Raises ``NotYours`` for whoever made or changed it."""
+    """Approve a request as it was displayed. Raises ``NotYours`` for the people who made or changed it."""
     problems = Problems()
     problems.text("note", note, 500)
     problems.settle()
@@ -50,7 +50,7 @@ def approve(
         person = _approver(row, actor)
         already = row.approvals.filter(version=row.version).values_list("person", flat=True)
         if _is_one_of(person, list(already)):
-            raise InvalidEdit({"request": ["You have approved it already."]})
+            raise InvalidEdit({"request": ["You have already approved it."]})
         check_base(row)
         Approval.objects.create(
             request=row, version=row.version, person=person, actor=actor.name[:200], note=note
@@ -62,7 +62,7 @@ def approve(
 
 
 def reject(*, environment: str, request: int, reason: str, actor: Actor) -> ChangeRequest:
-    """Say no to somebody else's request, and why. What is one's own is withdrawn."""
+    """Reject another person's request, with a reason. Authors withdraw their own requests."""
     _check_reason(reason)
     with pending(environment, request, actor) as row:
         _approver(row, actor)
@@ -71,20 +71,20 @@ def reject(*, environment: str, request: int, reason: str, actor: Actor) -> Chan
 
 
 def withdraw(*, environment: str, request: int, reason: str, actor: Actor) -> ChangeRequest:
-    """Take one's own request back."""
+    """Withdraw your own request."""
     _check_reason(reason)
     with pending(environment, request, actor) as row:
         if row.persons and person_of(actor) not in row.persons:
-            raise NotYours("Only who made it can withdraw it. Reject it, with a reason.")
+            raise NotYours("Only its author can withdraw it. Reject it, with a reason.")
         _end(row, RequestState.WITHDRAWN, actor, reason)
     return row
 
 
 def apply(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
-    """Make an approved request the one revision, or the schedule, that it asks for.
+    """Turn an approved request into the revision, or the schedule, that it asks for.
 
-    Raises ``EditConflict`` when what it changes was changed after it was made, and ``InvalidEdit``
-    when approvals are missing or it does not fit any more.
+    Raises ``EditConflict`` when its targets changed after it was made, and ``InvalidEdit`` when
+    approvals are missing or it is no longer valid.
     """
     try:
         with pending(environment, request, actor) as row:
@@ -105,7 +105,7 @@ def apply(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
             )
     except (IntegrityError, DataError) as error:
         said = str(error).partition("\n")[0]
-        raise InvalidEdit({"request": [f"It does not fit what is there any more: {said}"]}) from error
+        raise InvalidEdit({"request": [f"It no longer fits the current configuration: {said}"]}) from error
     if row.lowers_to is not None:
         recount(environment)
     ended.labels(RequestState.APPLIED).inc()
@@ -114,13 +114,13 @@ def apply(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
 
 
 def expire_requests() -> int:
-    """End the requests nobody has cared about for too long; how many there were."""
+    """Expire requests that were pending for too long; return how many."""
     due = ChangeRequest.objects.filter(state__in=PENDING, expires_at__lte=timezone.now())
     done = 0
     for environment, pk in list(due.order_by("pk").values_list("environment", "pk")[:500]):
         with pending(environment, pk, FUSEBOARD, strict=False) as row:
             if row.pending and row.expires_at <= timezone.now():
-                _end(row, RequestState.EXPIRED, FUSEBOARD, "Nobody applied it in time.")
+                _end(row, RequestState.EXPIRED, FUSEBOARD, "It was not applied in time.")
                 done += 1
     return done
 
@@ -157,16 +157,16 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
 
 @contextmanager
 def pending(environment: str, request: int, actor: Actor, *, strict: bool = True) -> Iterator[ChangeRequest]:
-    """The request, locked, in a transaction that ``actor`` answers for."""
+    """The request, locked, in a transaction attributed to ``actor``."""
     with transaction.atomic():
         acting(actor)
         row = ChangeRequest.objects.select_for_update().filter(environment=environment, pk=request).first()
         if row is None:
             raise NotFound("change request", str(request))
         if strict and not row.pending:
-            raise InvalidEdit({"request": [f"It is {row.get_state_display().lower()} already."]})
+            raise InvalidEdit({"request": [f"It is already {row.get_state_display().lower()}."]})
         if row.changed > ROWS_PER_STATEMENT:
-            # Comparing very many things takes longer than a transaction may do nothing.
+            # Comparing very many things takes longer than a transaction may be idle.
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '120s'")
                 cursor.execute("SET LOCAL statement_timeout = '60s'")
@@ -174,21 +174,21 @@ def pending(environment: str, request: int, actor: Actor, *, strict: bool = True
 
 
 def _approver(row: ChangeRequest, actor: Actor) -> str:
-    """Username of whoever decides about somebody else's request."""
+    """Username of the person who decides about another person's request."""
     person = person_of(actor)
     users = get_user_model()._default_manager
     user = users.filter(username=person, is_active=True).first() if person else None
     if user is None:
-        raise NotYours("Only a person decides about a request: this token belongs to nobody.")
+        raise NotYours("Only a person can decide about a request, and this token has no owner.")
     if not may(user, "approve_change", row.environment):
-        raise NotYours("Whom this token belongs to may not decide about requests.")
+        raise NotYours("The owner of this token may not approve requests.")
     if _is_one_of(person, row.persons):
-        raise NotYours("Somebody else has to decide about it: you have made or changed it.")
+        raise NotYours("Another person has to decide about it: you have made or changed it.")
     return person
 
 
 def _is_one_of(person: str, people: list[str]) -> bool:
-    """By name, or by an address that another account of theirs has."""
+    """By username, or by the email address that another account of the same person has."""
     users = get_user_model()._default_manager
     addresses = users.filter(username__in=people).exclude(email="").values_list("email", flat=True)
     mine = users.filter(username=person).values_list("email", flat=True).first() or ""
@@ -200,7 +200,7 @@ def _check_version(row: ChangeRequest, expected: int) -> None:
         raise EditConflict(
             expected_version=expected,
             current_version=row.version,
-            changed={"request": "It was made anew: look at the difference again."},
+            changed={"request": "It was rebased: review the difference again."},
             by=row.persons[-1] if row.persons else row.author,
             at=None,
         )

@@ -1,4 +1,4 @@
-"""Make a request anew on the newest configuration: the same wish, and its approvals begin again."""
+"""Rebase a request onto the newest configuration: the same change, with no approvals yet."""
 
 from django.db import DataError, IntegrityError, transaction
 
@@ -18,21 +18,25 @@ from controlplane.policies.state import State, read_state
 
 
 def rebase(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
-    """Bring the fields it changes to what it wanted, over what everything else is now.
+    """Set the fields it changes to what it wanted, on top of the current configuration.
 
-    Whoever does it has changed the request, so may not approve it. Raises ``InvalidEdit`` when
-    that makes no sense any more.
+    The person who rebases has changed the request and may not approve it. Raises ``InvalidEdit`` when
+    the change is no longer valid.
     """
     try:
         with pending(environment, request, actor) as row:
             if row.lowers_to is not None:
-                raise InvalidEdit({"request": ["It depends on nothing that could have changed."]})
+                raise InvalidEdit(
+                    {"request": ["It does not depend on the configuration, so there is nothing to rebase."]}
+                )
             if not gate.needed_in(environment):
-                raise InvalidEdit({"request": ["No approval is needed any more: withdraw it, and edit."]})
+                raise InvalidEdit(
+                    {"request": ["Approval is no longer required: withdraw it and edit directly."]}
+                )
             return _later(row, actor) if row.due_at is not None else _now(row, actor)
     except (IntegrityError, DataError) as error:
         said = str(error).partition("\n")[0]
-        raise InvalidEdit({"request": [f"It does not fit what is there now: {said}"]}) from error
+        raise InvalidEdit({"request": [f"It no longer fits the current configuration: {said}"]}) from error
 
 
 def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
@@ -61,7 +65,7 @@ def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
             write_changes(revision, changes)
     except gate.Proposed as proposed:
         return proposed.request
-    raise InvalidEdit({"request": ["It needs no approval any more."]})
+    raise InvalidEdit({"request": ["It no longer requires approval."]})
 
 
 def _later(row: ChangeRequest, actor: Actor) -> ChangeRequest:
@@ -94,7 +98,7 @@ def _over(change: Changed, present: Fields | None) -> Fields | None:
     if change.before is None:
         return change.after if present is None else {**present, **change.after}
     if present is None:
-        raise InvalidEdit({"request": [f"{change.kind} {change.name} is gone: withdraw the request."]})
+        raise InvalidEdit({"request": [f"{change.kind} {change.name} was removed: withdraw the request."]})
     merged = dict(present)
     for field, (_, wanted) in different(change.before, change.after).items():
         if field in change.after:

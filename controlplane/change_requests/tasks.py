@@ -4,5 +4,5 @@ from controlplane.change_requests import decide
 
 @app.task(name="approvals.expire_requests")
 def expire_requests() -> None:
-    """End the requests nobody has cared about."""
+    """Expire old requests."""
     decide.expire_requests()

@@ -1,4 +1,4 @@
-"""A browser without a screen: logs in, reads pages, fills in forms as they stand in the page."""
+"""A headless browser: logs in, reads pages, and fills in the forms of a page."""
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -7,23 +7,23 @@ import httpx
 
 
 class NoSuchForm(LookupError):
-    """The page has no such form; the message says which ones it has."""
+    """The page has no such form; the message lists its forms."""
 
 
 @dataclass
 class Form:
     action: str
     method: str
-    #: The address of the page it stands on.
+    #: The address of the page with the form.
     page: str = ""
-    #: What the page has filled in: name -> value.
+    #: The values in the page: name -> value.
     fields: dict[str, str] = field(default_factory=dict)
     #: Every name a person could fill in or press.
     names: set[str] = field(default_factory=set)
 
 
 class Browser:
-    """One person's visit to the dashboard, with cookies."""
+    """One person's session on the dashboard, with cookies."""
 
     def __init__(self, url: str) -> None:
         self.client = httpx.Client(base_url=url, timeout=10.0, follow_redirects=True, trust_env=False)
@@ -32,11 +32,11 @@ class Browser:
         self.client.close()
 
     def log_in(self, name: str, password: str) -> httpx.Response:
-        """Fill in the login page; the answer is the page after it."""
+        """Fill in the login page; return the page after it."""
         return self.send(self.form("/login", "username", "password"), username=name, password=password)
 
     def read(self, path: str) -> str:
-        """The page at ``path``. Raises ``httpx.HTTPStatusError`` unless it is there."""
+        """The page at ``path``. Raises ``httpx.HTTPStatusError`` for an error status."""
         return self.client.get(path).raise_for_status().text
 
     def form(self, path: str, *fields: str, action: str = "") -> Form:
@@ -47,7 +47,7 @@ class Browser:
         return form
 
     def send(self, form: Form, **answers: str) -> httpx.Response:
-        """Send a form, filled in; fields left out keep what the page had in them."""
+        """Send a form, filled in; omitted fields keep the values of the page."""
         return self.client.request(
             form.method,
             httpx.URL(form.page).join(form.action),
@@ -80,7 +80,7 @@ class _FormReader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
         if tag == "form":
-            # htmx forms may name their address only in hx-post.
+            # htmx forms may have their address only in hx-post.
             action = attributes.get("action") or attributes.get("hx-post") or ""
             method = attributes.get("method") or ("post" if "hx-post" in attributes else "get")
             self._form = Form(action=action, method=method.upper())

@@ -1,4 +1,4 @@
-"""Where the demo plays: servers of its own, always, so that it never touches anything real."""
+"""The servers and data of the demo: always separate, so that it never touches anything real."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from controlplane import embedded
 from controlplane.embedded.keeper import lock_at_once
 
-#: Every process of a demo carries this variable, by which the last checkpoint finds those left behind.
+#: Every process of a demo has this variable, by which the last checkpoint finds leftover processes.
 MARK = "FUSEBOARD_DEMO"
 
 
@@ -22,12 +22,12 @@ class Occupied(embedded.ServerFailed):
 
 @contextmanager
 def premises(*, check: bool) -> Iterator[Path]:
-    """Run the embedded servers, whatever the environment configures, and export them.
+    """Run the embedded servers, whatever the environment configures, and export their URLs.
 
-    ``check`` begins with empty servers in a folder of their own, removed when all went well.
+    ``check`` starts with empty servers in a temporary folder, which is removed on success.
     """
     for name in list(os.environ):
-        # Proxies would be asked for addresses of this machine, too.
+        # A proxy would also be used for addresses of this machine.
         if name.startswith(("FUSEBOARD_", "DATABASE_URL")) or name.lower().endswith("_proxy"):
             del os.environ[name]
     folder = embedded.FOLDER
@@ -36,13 +36,13 @@ def premises(*, check: bool) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix="check-", dir=folder))
     os.environ[MARK] = secrets.token_hex(8)
     os.environ["FUSEBOARD_DATA_DIR"] = str(folder)
-    # This process talks to people; the others write logs.
+    # This process prints for people; the others write logs.
     os.environ["FUSEBOARD_LOG_LEVEL"] = "WARNING"
     # A browser on this machine, without TLS.
     os.environ["FUSEBOARD_PLAIN_HTTP"] = "1"
     with (folder / "demo.lock").open("w") as alone:
         if not lock_at_once(alone, fcntl.LOCK_EX):
-            raise Occupied(f"A demo is running with the data in {folder}: use it, or stop it first.")
+            raise Occupied(f"A demo is already running with the data in {folder}: use it, or stop it first.")
         with embedded.running(list(embedded.SERVERS), folder=folder):
             yield folder
     if check:

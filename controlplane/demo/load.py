@@ -1,8 +1,8 @@
-"""The tenants at work: a bounded stream of calls to the pods, with a rhythm worth watching.
+"""Traffic of the tenants: a bounded stream of calls to the pods, which rises and falls.
 
-Calls are made when their time has come, whether or not earlier ones were answered, as real
-customers do; past a fixed number under way they are dropped and counted, so that trouble never
-piles up here. ``GET /figures`` says what came back; ``DELETE /figures`` begins a new account.
+Calls are made on time, whether or not earlier ones were answered, as real customers do. Above a
+fixed number in flight they are dropped and counted, so that calls never pile up here.
+``GET /figures`` returns the results; ``DELETE /figures`` resets them.
 Run: ``python -m controlplane.demo.load --port N --per-pod 30 URL URL URL``.
 """
 
@@ -20,19 +20,19 @@ from fastapi import FastAPI, Response
 
 from controlplane.demo.scenario import DEPENDENCIES, STRANGER, TENANTS
 
-#: Calls under way per pod; more are dropped.
+#: Calls in flight per pod; more are dropped.
 MOST_AT_ONCE = 60
 
 _TICK_S = 0.02
 
 
 class Account(msgspec.Struct):
-    """What one pod answered since the account began."""
+    """Responses of one pod since the last reset."""
 
     calls: int = 0
-    #: Answers by status.
+    #: Responses by status.
     statuses: dict[str, int] = msgspec.field(default_factory=dict)
-    #: Calls without any answer, and the last one's error.
+    #: Calls without a response, and the last error.
     unanswered: int = 0
     error: str = ""
     dropped: int = 0
@@ -55,7 +55,7 @@ class Traffic:
         self.accounts = {url: Account() for url in self.clients}
 
     async def run(self) -> None:
-        """Make calls for ever; between two ticks as many as have come due, by chance."""
+        """Make calls until cancelled; each tick makes as many as are due, at random."""
         began = last = time.monotonic()
         async with asyncio.TaskGroup() as calls:
             while True:
@@ -63,7 +63,7 @@ class Traffic:
                 now = time.monotonic()
                 for tenant in (*TENANTS, STRANGER):
                     per_second = self.per_pod * len(self.clients) * tenant.share_at(now - began)
-                    # After a pause of this process the backlog is not made up for.
+                    # After a pause of this process, missed calls are not made up for.
                     for _ in range(_by_chance(per_second * min(now - last, 0.2))):
                         self._begin(calls, tenant.key)
                 last = now

@@ -1,8 +1,8 @@
-"""A pod of the shop: a FastAPI service with the agent in it, as anybody would write one.
+"""A pod of the shop: a FastAPI service with the agent, written as any service would be.
 
-The tenant calls it, it calls a vendor, and when a call to the vendor is refused it has
-something else to offer. Run: ``python -m controlplane.demo.pod --port N``, with ``VENDOR_URL``
-and the agent's ``FUSEBOARD_*`` variables set.
+A tenant calls it and it calls a vendor; when a call to the vendor is refused, it uses a fallback.
+Run: ``python -m controlplane.demo.pod --port N``, with ``VENDOR_URL`` and the agent's
+``FUSEBOARD_*`` variables set.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from controlplane.demo.scenario import DEPENDENCIES
 from fuseboard.integrations.asgi import FuseboardMiddleware
 from fuseboard.integrations.httpx import GuardedTransport
 
-#: What a customer gets while the vendor is not called.
+#: The fallback answer while the vendor is not called.
 INSTEAD = {dependency.name: dependency.fallback for dependency in DEPENDENCIES}
 
 
 def tenant_of(scope: MutableMapping[str, Any]) -> str | None:
-    """The tenant a request names in its header; health checks belong to nobody."""
+    """The tenant that a request names in its header; health checks have no tenant."""
     if scope["path"] == "/healthz":
         return None
     return str(dict(scope["headers"]).get(b"x-tenant", b"").decode("latin-1"))
@@ -54,7 +54,7 @@ def application(vendor_url: str) -> FastAPI:
 
     @app.middleware("http")
     async def say_who_decided(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        """For the story: who answered, in what mode, by which configuration."""
+        """For the checkpoints: which pod answered, in which mode, with which configuration."""
         response = await call_next(request)
         response.headers["X-Fuseboard-Server"] = agent.settings.server
         response.headers["X-Fuseboard-Mode"] = agent.mode
@@ -73,12 +73,12 @@ def application(vendor_url: str) -> FastAPI:
             answer = await vendors[dependency].get("/call")
             answer.raise_for_status()
         except fuseboard.Refused as refused:
-            # Nothing was sent: the customer gets the next best thing, at once.
+            # Nothing was sent: the customer gets the fallback at once.
             return {"got": INSTEAD[dependency], "refused_because": refused.decision.reason}
         except httpx.HTTPError as error:
-            # The vendor was asked and failed: the same for the customer, only later.
+            # The vendor was called and failed: the same for the customer, only later.
             return {"got": INSTEAD[dependency], "failed_with": type(error).__name__}
-        return {"got": "what was asked for"}
+        return {"got": "requested path"}
 
     return app
 

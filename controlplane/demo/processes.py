@@ -26,17 +26,17 @@ class DidNotStart(RuntimeError):
 
 
 @dataclass
-class Actor:
-    """One process, and how to begin it again."""
+class Process:
+    """One process, and how to start it again."""
 
     name: str
-    #: Arguments of Python; ``{port}`` stands for the port it is to listen on.
+    #: Arguments of Python; ``{port}`` is replaced by the port it listens on.
     arguments: list[str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: The path that answers 200 once it works; empty for a process that does not listen.
+    #: The path that answers 200 when it is ready; empty for a process that does not listen.
     health: str = ""
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    popen: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -44,88 +44,90 @@ class Actor:
 
     @property
     def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        return self.popen is not None and self.popen.poll() is None
 
 
-class Troupe:
+class Processes:
     """All processes of a demo, by name."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
-        self.actors: dict[str, Actor] = {}
+        self.by_name: dict[str, Process] = {}
         logs.mkdir(parents=True, exist_ok=True)
 
-    def add(self, actor: Actor) -> Actor:
-        self.actors[actor.name] = actor
-        if actor.health and not (actor.port and port_is_free(actor.port)):
-            actor.port = free_port()
-        return actor
+    def add(self, process: Process) -> Process:
+        self.by_name[process.name] = process
+        if process.health and not (process.port and port_is_free(process.port)):
+            process.port = free_port()
+        return process
 
     def begin(self, *names: str) -> None:
-        """Start processes without waiting for them; each keeps the port it once had."""
+        """Start processes without waiting for them; each keeps its earlier port."""
         for name in names:
-            actor = self.actors[name]
-            arguments = [argument.format(port=actor.port) for argument in actor.arguments]
-            # What an earlier run said is of no use; what the process said before it was killed is.
-            with self._log(actor).open("ab" if actor.process else "wb") as log:
-                actor.process = spawn(
+            process = self.by_name[name]
+            arguments = [argument.format(port=process.port) for argument in process.arguments]
+            # Logs of an earlier run are useless; those from before a kill are not.
+            with self._log(process).open("ab" if process.popen else "wb") as log:
+                process.popen = spawn(
                     [sys.executable, *arguments],
                     log=log,
-                    environment={"PYTHONUNBUFFERED": "1", **actor.environment},
+                    environment={"PYTHONUNBUFFERED": "1", **process.environment},
                     directory=PROJECT,
                 )
 
-    def await_answers(self, names: Iterable[str], *, within_s: float = 30.0) -> None:
+    def wait_until_ready(self, names: Iterable[str], *, within_s: float = 30.0) -> None:
         """Wait until all of them answer. Raises ``DidNotStart`` with the end of a log."""
         with httpx.Client(timeout=1.0, trust_env=False) as client:
             for name in names:
-                self._await_answer(self.actors[name], client, within_s)
+                self._wait_for_answer(self.by_name[name], client, within_s)
 
-    def _await_answer(self, actor: Actor, client: httpx.Client, within_s: float) -> None:
+    def _wait_for_answer(self, process: Process, client: httpx.Client, within_s: float) -> None:
         def answers() -> bool:
-            if not actor.health:
+            if not process.health:
                 return True
             try:
-                return client.get(actor.url + actor.health).status_code == 200
+                return client.get(process.url + process.health).status_code == 200
             except httpx.TransportError:
                 return False
 
         for _attempt in range(3):
-            if actor.process is None:
+            if process.popen is None:
                 break
-            if wait_until(answers, actor.process, within_s=within_s):
+            if wait_until(answers, process.popen, within_s=within_s):
                 return
-            if actor.alive or port_is_free(actor.port):  # then it was not a lost race for the port
+            if process.alive or port_is_free(process.port):  # a lost race for the port was not the cause
                 break
-            actor.port = free_port()
-            self.begin(actor.name)
-        log = self._log(actor)
-        raise DidNotStart(f"{actor.name} did not start; {log.name} ends with:\n{last_lines(log)}")
+            process.port = free_port()
+            self.begin(process.name)
+        log = self._log(process)
+        raise DidNotStart(f"{process.name} did not start; {log.name} ends with:\n{last_lines(log)}")
 
     def kill(self, *names: str) -> None:
         """``kill -9``, as a crash would."""
         for name in names:
-            process = self.actors[name].process
+            process = self.by_name[name].popen
             if process is not None:
                 kill_group(process)
                 process.wait()
 
-    def fallen(self) -> list[Actor]:
-        """Processes that ended although nobody asked them to."""
-        return [actor for actor in self.actors.values() if actor.process is not None and not actor.alive]
+    def ended(self) -> list[Process]:
+        """Processes that ended unexpectedly."""
+        return [
+            process for process in self.by_name.values() if process.popen is not None and not process.alive
+        ]
 
-    def dismiss(self, *names: str, grace_s: float = 8.0) -> None:
-        """Ask processes to stop, all at once; kill those that have not after ``grace_s``."""
-        leaving = [actor for name in names if (actor := self.actors.get(name)) is not None]
-        going = [actor.process for actor in leaving if actor.process is not None]
-        for process in going:
-            process.terminate()
+    def stop(self, *names: str, grace_s: float = 8.0) -> None:
+        """Ask processes to stop, all at once; kill those still there after ``grace_s``."""
+        leaving = [process for name in names if (process := self.by_name.get(name)) is not None]
+        going = [process.popen for process in leaving if process.popen is not None]
+        for popen in going:
+            popen.terminate()
         deadline = time.monotonic() + grace_s
-        for process in going:
-            stop(process, grace_s=max(0.1, deadline - time.monotonic()))
-            kill_group(process)
-        for actor in leaving:
-            actor.process = None
+        for popen in going:
+            stop(popen, grace_s=max(0.1, deadline - time.monotonic()))
+            kill_group(popen)
+        for process in leaving:
+            process.popen = None
 
-    def _log(self, actor: Actor) -> Path:
-        return self.logs / f"{actor.name}.log"
+    def _log(self, process: Process) -> Path:
+        return self.logs / f"{process.name}.log"

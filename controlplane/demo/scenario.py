@@ -1,4 +1,4 @@
-"""Who plays in the demo: tenants of three tiers, what they do, and the numbers all of it runs by."""
+"""The demo's scenario: tenants of three tiers, their traffic, dependencies, and timings."""
 
 import math
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ SERVICE = "shop"
 PODS = ("shop-1", "shop-2", "shop-3")
 ZONES = ("zone-a", "zone-b", "zone-c")
 
-#: The vendor that has bad spells.
+#: The vendor that fails from time to time.
 FLAKY = "payments-api"
 
 #: ``Tuning`` for a demo: everything that takes minutes in production takes seconds.
 TUNING = {
-    # A dozen processes share this machine's cores with Redis: 5 ms would be missed for want of a turn.
+    # A dozen processes share this machine's cores with Redis: 5 ms would be missed without a Redis fault.
     "store_deadline_us": 20_000,
     "failure_window_ms": 2_000,
     "timeout_window_ms": 2_000,
@@ -40,7 +40,7 @@ class Quota:
 #: Every tier and tenant has this one quota.
 QUOTA = "requests"
 
-#: Tier -> quota, in place of the usual ones per minute.
+#: Tier -> quota, instead of the default ones per minute.
 TIERS = {
     "anonymous": Quota(limit=4, window_s=1, burst=4),
     "free": Quota(limit=8, window_s=1, burst=8),
@@ -54,15 +54,15 @@ class Tenant:
     key: str
     title: str
     tier: str
-    #: The middle of its calls per second, as a share of the whole.
+    #: Its mean share of all calls.
     share: float
-    #: It swings by this part of the middle, once per period.
+    #: The amplitude of its variation, relative to the mean; one swing per period.
     swing: float
     period_s: float
 
     def share_at(self, seconds: float) -> float:
-        """Its share of the traffic at that moment; a swing above 1 means silence between bursts."""
-        # Each begins elsewhere in its period, so that not all of them peak together.
+        """Its share of the traffic at that moment; an amplitude above 1 means silence between bursts."""
+        # Each has another phase, so that their peaks differ.
         phase = 2 * math.pi * (seconds / self.period_s + crc32(self.key.encode()) % 7 / 7)
         return max(0.0, self.share * (1 + self.swing * math.sin(phase)))
 
@@ -73,23 +73,23 @@ TENANTS = (
     Tenant(key="initech", title="Initech", tier="pro", share=0.14, swing=0.6, period_s=30),
     Tenant(key="umbrella-labs", title="Umbrella Labs", tier="pro", share=0.10, swing=0.4, period_s=55),
     Tenant(key="hooli-trial", title="Hooli (trial)", tier="free", share=0.02, swing=0.8, period_s=35),
-    # Bursts to some three times its quota, then falls silent.
+    # Bursts to about three times its quota, then is silent.
     Tenant(key="noisy-sparrow", title="Noisy Sparrow", tier="free", share=0.10, swing=1.6, period_s=20),
 )
 
-#: Calls under a name nobody registered: decided by the default tier, and counted.
+#: Calls under an unregistered name: decided by the default tier, and counted.
 STRANGER = Tenant(key="nobody-we-know", title="-", tier="anonymous", share=0.01, swing=0.5, period_s=30)
 
-#: Who asks on behalf of the story, without any limit to speak of.
+#: The tenant of the checkpoints' own requests, practically unlimited.
 STORYTELLER = "storyteller"
 
-#: A free tenant that nobody else calls for: its quota is the story's alone.
+#: A free tenant without other traffic: only checkpoints use its quota.
 PENNY = "penny-wise"
 
-#: Left out of the traffic: key, tier and title.
+#: Without traffic: key, tier and title.
 RESERVED = ((STORYTELLER, "enterprise", "Storyteller"), (PENNY, "free", "Penny Wise"))
 
-#: The storyteller's own.
+#: For the checkpoints.
 UNLIMITED = Quota(limit=100_000, window_s=1, burst=100_000)
 
 
@@ -101,12 +101,12 @@ class Dependency:
     owner: str
     fallback: str
     runbook: str
-    #: Of all calls that leave the pods.
+    #: Share of all calls that leave the pods.
     share: float
     latency_ms: int
     #: Breaker columns that differ from the preset of its kind.
     breaker: dict[str, int]
-    #: Calls per second the vendor's contract allows, or ``None``.
+    #: Calls per second that the vendor's contract allows, or ``None``.
     vendor_limit: int | None = None
 
 
@@ -159,7 +159,7 @@ DEPENDENCIES = (
         title="Fraud score",
         kind="external",
         owner="fraud-desk",
-        fallback="Small orders pass, large ones wait for a person.",
+        fallback="Small orders pass; a person reviews large ones.",
         runbook="fraud-score",
         share=0.1,
         latency_ms=30,

@@ -1,6 +1,6 @@
-"""What the demo finds when it opens: a configuration, people who may log in, a token for the pods.
+"""The initial data of the demo: a configuration, users, and a token for the pods.
 
-Written once; later starts keep what was edited since. Only the passwords and the pods' token are
+Written once; later starts keep the edits made since. Only the passwords and the pods' token are
 new each time.
 """
 
@@ -27,7 +27,7 @@ ENVIRONMENT = DEFAULT_ENVIRONMENT
 DIRECTOR = Actor(name="demo", role="admin", origin="command")
 _REASON = "Set up for the demo"
 
-#: What the pods' token is for.
+#: The name of the pods' token.
 _PODS = "demo pods"
 
 
@@ -39,7 +39,7 @@ class Seeded:
 
 
 def seed() -> Seeded:
-    """Bring the database to what the demo needs."""
+    """Set up the database for the demo."""
     if not Dependency.objects.filter(environment=ENVIRONMENT, name=scenario.FLAKY).exists():
         with transaction.atomic():
             _configuration()
@@ -120,7 +120,7 @@ def _runbooks() -> None:
 
 
 def _people() -> dict[str, str]:
-    """One user per role, with a new password at every start: none of them is ever a known one."""
+    """One user per role, with a new password at every start, so that no password is known in advance."""
     logins = {role: secrets.token_urlsafe(9) for role in Role.values}
     with transaction.atomic():
         acting(DIRECTOR)
@@ -132,7 +132,7 @@ def _people() -> dict[str, str]:
 
 
 def _token() -> str:
-    """A token for the pods, good for a week; those of earlier demos end with it."""
+    """A token for the pods, valid for a week; those of earlier demos are revoked."""
     old = AgentToken.objects.filter(name=_PODS, revoked_at__isnull=True)
     for selector in old.values_list("selector", flat=True):
         revoke_token(selector=selector, reason=_REASON, actor=DIRECTOR)

@@ -1,7 +1,7 @@
-"""The outside world: a flaky HTTP server whose failures and slowness can be switched.
+"""An external vendor: an HTTP server whose failures and latency can be set.
 
-``/<dependency>/...`` answers as that dependency; ``GET /control`` says what it received, and
-``PUT /control/<dependency>`` with ``{"failure_percent": 100, "latency_ms": 20}`` switches it.
+``/<dependency>/...`` answers as that dependency; ``GET /control`` returns what it received, and
+``PUT /control/<dependency>`` with ``{"failure_percent": 100, "latency_ms": 20}`` sets it.
 Run: ``python -m controlplane.demo.vendor --port N``.
 """
 
@@ -22,7 +22,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 class Behaviour(msgspec.Struct, forbid_unknown_fields=True):
     failure_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    #: The middle of the answer times; they spread by 40 percent either way.
+    #: The median response time; times vary by 40 percent either way.
     latency_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 12
 
 

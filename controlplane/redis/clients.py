@@ -1,4 +1,4 @@
-"""A redis-py client for any of the URLs of ``fuseboard.contract.store_url``. Knows nothing of Django."""
+"""A redis-py client for any URL of ``fuseboard.contract.store_url``. Imports no Django."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from fuseboard.contract.store_url import StoreUrl
 
 
 def connect(url: str, *, deadline_s: float, **options: Any) -> redis.Redis:
-    """A client that waits at most ``deadline_s`` for each answer, and retries nothing.
+    """A client that waits at most ``deadline_s`` for each answer and retries nothing.
 
-    ``ValueError`` when ``url`` is none of ours. A Cluster is asked for its nodes here already:
-    ``redis.RedisError`` when none of them answers.
+    Raises ``ValueError`` for an unsupported URL. A Cluster is asked for its nodes here:
+    ``redis.RedisError`` when no node answers.
     """
     parsed = StoreUrl.parse(url)
     options |= {
@@ -38,12 +38,12 @@ def connect(url: str, *, deadline_s: float, **options: Any) -> redis.Redis:
 
 
 def _trust(url: StoreUrl) -> dict[str, Any]:
-    """Whom to believe, for a client that was not made from the URL itself."""
+    """TLS options, for a client that was not made from the URL itself."""
     return {"ssl_ca_certs": url.ca_file} if url.tls and url.ca_file else {}
 
 
 def _of_sentinels(url: StoreUrl, options: dict[str, Any]) -> redis.Redis:
-    """Each new connection asks the Sentinels; one to a server that was demoted is given up."""
+    """Each new connection asks the Sentinels; a connection to a demoted server is closed."""
     sentinels = Sentinel(  # type: ignore[no-untyped-call]
         list(url.addresses),
         sentinel_kwargs={
@@ -63,12 +63,12 @@ def _of_sentinels(url: StoreUrl, options: dict[str, Any]) -> redis.Redis:
 def _of_cluster(url: StoreUrl, options: dict[str, Any]) -> redis.Redis:
     nodes = [ClusterNode(address.host, address.port) for address in url.addresses]  # type: ignore[no-untyped-call]
     with _as_redis_errors():
-        # The same commands, and none of what only one server has is used.
+        # The same commands; nothing that only a single server has is used.
         return cast(redis.Redis, _Cluster(startup_nodes=nodes, require_full_coverage=False, **options))
 
 
 class _Cluster(RedisCluster):
-    """Raises ``redis.RedisError`` where redis-py has exceptions of another family for a Cluster."""
+    """Raise ``redis.RedisError`` where redis-py has exceptions of another family for a Cluster."""
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         with _as_redis_errors():

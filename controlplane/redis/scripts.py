@@ -1,4 +1,4 @@
-"""The control plane's way to Redis "limits": few questions, each with a deadline, none retried."""
+"""The control plane's access to Redis "limits": few commands, each with a deadline, none retried."""
 
 from functools import lru_cache
 from hashlib import sha1
@@ -12,7 +12,7 @@ from redis.exceptions import NoScriptError
 
 from controlplane.redis.clients import connect
 
-#: Inside a request: one missed answer and the sweep takes over.
+#: Inside a request: after one missed answer the sweep takes over.
 PROMPT_S = 0.5
 #: In the background, where a whole configuration may travel.
 PATIENT_S = 5.0
@@ -24,7 +24,7 @@ def _client(url: str, deadline_s: float) -> redis.Redis:
         url,
         deadline_s=deadline_s,
         decode_responses=True,
-        # A key somebody damaged reads as garbage, not as an exception.
+        # A damaged key reads as garbage, not as an exception.
         encoding_errors="replace",
         health_check_interval=0,
         client_name="fuseboard-control",
@@ -39,7 +39,7 @@ def limits(*, deadline_s: float = PROMPT_S) -> redis.Redis:
 
 
 class Script:
-    """One Lua file; loaded again by itself when Redis was restarted."""
+    """One Lua file; loaded again after Redis was restarted."""
 
     def __init__(self, file: Path) -> None:
         self.text = file.read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import redis
 
-from controlplane.demo.processes import Actor, Troupe
+from controlplane.demo.processes import Process, Processes
 from controlplane.demo.scenario import BEAT_MS
 from controlplane.embedded.postgres import Postgres
 from controlplane.embedded.servers import PROJECT
@@ -82,8 +82,8 @@ class Field:
         self.token = self.director.greeting["token"]
         #: Of the user ``admin``.
         self.password = self.director.greeting["password"]
-        self.troupe = Troupe(self.folder / "logs")
-        self.stack.callback(lambda: self.troupe.dismiss(*self.troupe.actors, grace_s=3.0))
+        self.processes = Processes(self.folder / "logs")
+        self.stack.callback(lambda: self.processes.stop(*self.processes.by_name, grace_s=3.0))
         celery = ["-m", "celery", "-A", "controlplane"]
         worker = [
             *celery,
@@ -95,17 +95,17 @@ class Field:
         ]
         served = ["--port", "{port}", "--exactly"]
         for actor in (
-            Actor("gateway", ["manage.py", "gateway", *served], self.variables, health="/healthz"),
-            Actor("web", ["manage.py", "web", *served], self.variables, health="/healthz"),
-            Actor("worker", worker, self.variables),
-            Actor("beat", [*celery, "beat", "-s", str(self.folder / "schedule")], self.variables),
+            Process("gateway", ["manage.py", "gateway", *served], self.variables, health="/healthz"),
+            Process("web", ["manage.py", "web", *served], self.variables, health="/healthz"),
+            Process("worker", worker, self.variables),
+            Process("beat", [*celery, "beat", "-s", str(self.folder / "schedule")], self.variables),
         ):
-            self.troupe.add(actor)
-        self.troupe.begin(*CONTROL_PLANE)
-        self.troupe.await_answers(CONTROL_PLANE)
-        gateway = self.troupe.actors["gateway"]
+            self.processes.add(actor)
+        self.processes.begin(*CONTROL_PLANE)
+        self.processes.wait_until_ready(CONTROL_PLANE)
+        gateway = self.processes.by_name["gateway"]
         self.gateway_address = ("127.0.0.1", gateway.port)
-        web = self.troupe.actors["web"]
+        web = self.processes.by_name["web"]
         web.environment = {**self.variables, "FUSEBOARD_GATEWAY_URL": gateway.url}
         self.pods += [self.pod(f"pod-{number}", wait=False) for number in (1, 2, 3)]
         self.settle()
@@ -272,9 +272,9 @@ class Field:
         else:
             self.thaw()
         self.postgres_up()
-        fallen = [actor.name for actor in self.troupe.fallen() if actor.name in CONTROL_PLANE]
-        self.troupe.begin(*fallen)
-        self.troupe.await_answers(fallen)
+        fallen = [actor.name for actor in self.processes.ended() if actor.name in CONTROL_PLANE]
+        self.processes.begin(*fallen)
+        self.processes.wait_until_ready(fallen)
 
     def settle(self, within_s: float = 60.0) -> None:
         """Wait until everything has converged. Raises ``Broken``, saying what has not."""
@@ -335,7 +335,7 @@ class Field:
 
     def _is_ours(self, pid: int) -> bool:
         return any(
-            actor.process is not None and actor.process.pid == pid for actor in self.troupe.actors.values()
+            actor.popen is not None and actor.popen.pid == pid for actor in self.processes.by_name.values()
         )
 
 

@@ -28,7 +28,7 @@ def away(field: Field) -> str:
     time.sleep(1)
     before = _decisions(field)
     field.begin_anew()
-    field.troupe.kill(*CONTROL_PLANE)
+    field.processes.kill(*CONTROL_PLANE)
     time.sleep(1 if field.short else 5)
     for _hour in range(24):
         pod.do("jump", clock="all", seconds=3600)
@@ -42,8 +42,8 @@ def away(field: Field) -> str:
     if before != after or errors:
         raise Broken(f"decided {before} before, {after} after; errors {errors}")
     seen.none_over_50_ms()
-    field.troupe.begin(*CONTROL_PLANE)
-    field.troupe.await_answers(CONTROL_PLANE)
+    field.processes.begin(*CONTROL_PLANE)
+    field.processes.wait_until_ready(CONTROL_PLANE)
     revision = field.edit("set_tenant_quota", **quota(9))
     caught_up_s = _await(field, revision)
     field.edit("set_tenant_quota", **quota(8))
@@ -99,9 +99,9 @@ def worker_killed(field: Field) -> str:
         field.desk.cut()
         revision = field.edit("set_tenant_quota", **quota(12 + number))
         time.sleep(0.3 + 0.4 * number)  # its sweep has begun by now, and waits
-        field.troupe.kill("worker")
+        field.processes.kill("worker")
         field.desk.heal()
-        field.troupe.begin("worker")
+        field.processes.begin("worker")
         published_s = _await(field, revision)
         published_s += field.until("nothing waits", lambda: field.director.ask({"do": "waiting"}) == 0, 60)
         slowest_s = max(slowest_s, published_s)

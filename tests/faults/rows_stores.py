@@ -22,11 +22,11 @@ REASON = "Part of a fault test, by hand"
 @contextmanager
 def desk(field: Field) -> Iterator[Browser]:
     """An admin who is logged in, and has looked at the board just now."""
-    web = field.troupe.actors["web"]
+    web = field.processes.by_name["web"]
     # Once it runs, it stays: the rows before and after this one do not ask it.
     if web.process is None or web.process.poll() is not None:
-        field.troupe.begin("web")
-        field.troupe.await_answers(["web"])
+        field.processes.begin("web")
+        field.processes.wait_until_ready(["web"])
     browser = Browser(web.url)
     try:
         page = browser.log_in("admin", field.password)
@@ -208,7 +208,7 @@ def both_stopped(field: Field) -> str:
 def trip_unread(field: Field) -> str:
     """No gateway has read the last trip when both stores go: pods keep it, and learn the next one, too."""
     field.load(EVERYTHING, 40)
-    gateway = field.troupe.actors["gateway"].process
+    gateway = field.processes.by_name["gateway"].popen
     assert gateway is not None
     with desk(field) as browser:
         other = browser.form("/breakers/open-road", "act", "reason", "lasts")

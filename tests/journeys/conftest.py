@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from controlplane.demo.processes import Actor, Troupe
+from controlplane.demo.processes import Process, Processes
 from controlplane.demo.seed import Seeded, seed
 from tests.controlplane.web_process import database_url
 
@@ -20,9 +20,9 @@ def seeded(transactional_db: Any, limits: redis.Redis) -> Seeded:
 
 
 @pytest.fixture
-def control_plane(seeded: Seeded, tmp_path: Path) -> Iterator[Troupe]:
+def control_plane(seeded: Seeded, tmp_path: Path) -> Iterator[Processes]:
     """Web and gateway as processes; no worker, so that what an edit does is the edit's doing."""
-    troupe = Troupe(tmp_path / "logs")
+    processes = Processes(tmp_path / "logs")
     environment = os.environ | {
         "DATABASE_URL": database_url(),
         "FUSEBOARD_DATA_DIR": str(tmp_path),
@@ -31,10 +31,10 @@ def control_plane(seeded: Seeded, tmp_path: Path) -> Iterator[Troupe]:
     }
     for name in ("web", "gateway"):
         arguments = ["manage.py", name, "--exactly", "--port", "{port}"]
-        troupe.add(Actor(name, arguments, environment, health="/healthz"))
+        processes.add(Process(name, arguments, environment, health="/healthz"))
     try:
-        troupe.begin("web", "gateway")
-        troupe.await_answers(["web", "gateway"])
-        yield troupe
+        processes.begin("web", "gateway")
+        processes.wait_until_ready(["web", "gateway"])
+        yield processes
     finally:
-        troupe.dismiss("web", "gateway")
+        processes.stop("web", "gateway")

@@ -9,7 +9,7 @@ import redis
 import fuseboard
 from controlplane.audit.models import Entry
 from controlplane.demo.browser import Browser
-from controlplane.demo.processes import Troupe
+from controlplane.demo.processes import Processes
 from controlplane.demo.scenario import PENNY, QUOTA
 from controlplane.demo.seed import ENVIRONMENT, Seeded
 from controlplane.fleet.live import confirmed
@@ -24,14 +24,14 @@ PAGE = f"/tenant?key={PENNY}&quota={QUOTA}"
 
 
 def test_an_edit_travels_from_the_form_to_every_server_and_back_to_the_page(
-    control_plane: Troupe, seeded: Seeded, limits: redis.Redis, redis_url: str, tmp_path
+    control_plane: Processes, seeded: Seeded, limits: redis.Redis, redis_url: str, tmp_path
 ):
-    browser = Browser(control_plane.actors["web"].url)
+    browser = Browser(control_plane.by_name["web"].url)
     browser.log_in("admin", seeded.logins["admin"])
     agent = fuseboard.Agent(
         settings=fuseboard.AgentSettings(
             redis_url=redis_url,
-            url=control_plane.actors["gateway"].url,
+            url=control_plane.by_name["gateway"].url,
             token=seeded.agent_token,
             service="shop",
             server="shop-1",

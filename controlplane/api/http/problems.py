@@ -38,7 +38,7 @@ _SAID = {
     "string_too_short": "Use at least {min_length} characters.",
     "string_too_long": "Use at most {max_length} characters.",
     "string_type": "Enter text.",
-    "bool_type": "Say true or false.",
+    "bool_type": "Enter true or false.",
     "int_type": "Enter a whole number.",
     "int_from_float": "Enter a whole number.",
     "greater_than_equal": "Enter a number of at least {ge:,}.",

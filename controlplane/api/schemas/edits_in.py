@@ -41,7 +41,7 @@ def digits(value: Any) -> Any:
 
 def _word(value: Any) -> Any:
     if isinstance(value, str) and value not in ("true", "false"):
-        raise ValueError("Say true or false.")
+        raise ValueError("Enter true or false.")
     return value
 
 

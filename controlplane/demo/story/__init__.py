@@ -1,6 +1,6 @@
-"""The story of the demo, told by itself: one function per checkpoint, in the order of the telling.
+"""The checkpoints of the demo in order, one function each.
 
-A later feature adds its checkpoint to ``MORE``; ``make demo CHECK=all`` tells those too.
+A later feature adds its checkpoint to ``MORE``; ``make demo CHECK=all`` runs those too.
 """
 
 from controlplane.demo.story import (
@@ -15,9 +15,9 @@ from controlplane.demo.story import (
     restart,
     survival,
 )
-from controlplane.demo.story.chapter import Checkpoint, Telling, Untrue
+from controlplane.demo.story.chapter import Chapter, CheckFailed, Checkpoint
 
-#: Told by ``make demo CHECK=1``, in under a minute. ``up`` and ``clean-exit`` stand around them.
+#: Run by ``make demo CHECK=1``, in under a minute. ``up`` and ``clean-exit`` come before and after them.
 BASE = (
     Checkpoint("login-roles", opening.login_roles),
     Checkpoint("traffic", opening.traffic),
@@ -32,7 +32,7 @@ BASE = (
     Checkpoint("control-plane-restart", restart.control_plane_restart),
 )
 
-#: Told in addition by ``make demo CHECK=all``.
+#: Run in addition by ``make demo CHECK=all``.
 MORE: tuple[Checkpoint, ...] = (
     Checkpoint("import-100k", imports.import_100k),
     Checkpoint("rollback", imports.rollback),
@@ -45,4 +45,4 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("pod-restart-offline", survival.pod_restart_offline),
 )
 
-__all__ = ["BASE", "MORE", "Checkpoint", "Telling", "Untrue"]
+__all__ = ["BASE", "MORE", "Chapter", "CheckFailed", "Checkpoint"]

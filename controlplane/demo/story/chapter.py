@@ -1,4 +1,4 @@
-"""What every checkpoint uses: the stage, the people in front of their browsers, calls to the pods."""
+"""What every checkpoint uses: the running demo, browsers of its users, calls to the pods."""
 
 import threading
 import time
@@ -13,23 +13,23 @@ import redis
 
 from controlplane.demo.browser import Browser
 from controlplane.demo.scenario import PODS
-from controlplane.demo.services import Stage
+from controlplane.demo.services import Demo
 
 
-class Untrue(Exception):
-    """A checkpoint saw something other than the story says; the message is what it saw."""
+class CheckFailed(Exception):
+    """A checkpoint failed; the message says what it saw."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     name: str
-    #: Returns the evidence; raises ``Untrue``.
-    tell: Callable[["Telling"], str]
+    #: Returns the evidence; raises ``CheckFailed``.
+    tell: Callable[["Chapter"], str]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a pod. Times are ``time.monotonic()``."""
+    """One response of a pod. Times are ``time.monotonic()``."""
 
     sent_at: float
     at: float
@@ -51,16 +51,16 @@ class Answer:
         return str(self.body.get("refused_because") or "")
 
 
-class Telling:
-    """One run of the story."""
+class Chapter:
+    """One run of the checkpoints."""
 
-    def __init__(self, stage: Stage, limits_url: str) -> None:
-        self.stage = stage
+    def __init__(self, demo: Demo, limits_url: str) -> None:
+        self.demo = demo
         self.limits = redis.Redis.from_url(limits_url, decode_responses=True)
         self._browsers: dict[str, Browser] = {}
         self._stack = ExitStack()
         self._clients = {
-            pod: self._stack.enter_context(httpx.Client(base_url=stage.url(pod), timeout=5.0)) for pod in PODS
+            pod: self._stack.enter_context(httpx.Client(base_url=demo.url(pod), timeout=5.0)) for pod in PODS
         }
 
     def close(self) -> None:
@@ -70,19 +70,19 @@ class Telling:
         self.limits.close()
 
     def browser(self, role: str) -> Browser:
-        """The browser of the person with this role, who is logged in."""
+        """The browser of the user with this role, logged in."""
         if role not in self._browsers:
-            browser = self._browsers[role] = Browser(self.stage.url("web"))
-            page = browser.log_in(role, self.stage.seeded.logins[role])
+            browser = self._browsers[role] = Browser(self.demo.url("web"))
+            page = browser.log_in(role, self.demo.seeded.logins[role])
             if page.status_code != 200 or "/login" in str(page.url):
-                raise Untrue(f"{role} cannot log in: status {page.status_code} at {page.url.path}")
+                raise CheckFailed(f"{role} cannot log in: status {page.status_code} at {page.url.path}")
         return self._browsers[role]
 
     def ask(self, pod: str, dependency: str, tenant: str) -> Answer:
         return ask(self._clients[pod], dependency, tenant)
 
     def watch(self, dependency: str, tenant: str) -> "Watch":
-        return Watch(self.stage, dependency, tenant)
+        return Watch(self.demo, dependency, tenant)
 
 
 def ask(client: httpx.Client, dependency: str, tenant: str) -> Answer:
@@ -92,13 +92,13 @@ def ask(client: httpx.Client, dependency: str, tenant: str) -> Answer:
 
 
 class Watch:
-    """Asks every pod the same, some 30 times per second each, and remembers the answers."""
+    """Sends every pod the same request about 30 times per second, and keeps the responses."""
 
     PACE_S = 0.03
 
-    def __init__(self, stage: Stage, dependency: str, tenant: str) -> None:
+    def __init__(self, demo: Demo, dependency: str, tenant: str) -> None:
         self._ask = (dependency, tenant)
-        self._urls = {pod: stage.url(pod) for pod in PODS}
+        self._urls = {pod: demo.url(pod) for pod in PODS}
         self._stop = threading.Event()
         self.answers: dict[str, list[Answer]] = {pod: [] for pod in PODS}
         self.errors: list[str] = []
@@ -127,7 +127,7 @@ class Watch:
     def first(
         self, what: str, holds: Callable[[Answer], bool], *, since: float, within_s: float
     ) -> dict[str, float]:
-        """Milliseconds from ``since`` until each pod first answered so. Raises ``Untrue``."""
+        """Milliseconds from ``since`` until the first such response of each pod. Raises ``CheckFailed``."""
         deadline = time.monotonic() + within_s
         while True:
             found = {
@@ -139,7 +139,7 @@ class Watch:
                 return times
             if time.monotonic() > deadline:
                 missing = ", ".join(sorted(found.keys() - times.keys()))
-                raise Untrue(f"{missing} did not {what} within {within_s:.0f} s; {self._last()}")
+                raise CheckFailed(f"{missing} did not {what} within {within_s:.0f} s; {self._last()}")
             time.sleep(0.01)
 
     def _last(self) -> str:
@@ -152,11 +152,11 @@ class Watch:
 
 
 def until(what: str, holds: Callable[[], bool], *, within_s: float) -> float:
-    """Poll until ``holds``; the milliseconds it took. Raises ``Untrue``."""
+    """Poll until ``holds`` is true; return the milliseconds it took. Raises ``CheckFailed``."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() - began > within_s:
-            raise Untrue(f"{what}: not within {within_s:.0f} s")
+            raise CheckFailed(f"{what}: not within {within_s:.0f} s")
         time.sleep(0.05)
     return (time.monotonic() - began) * 1000
 

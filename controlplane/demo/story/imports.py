@@ -1,4 +1,4 @@
-"""A hundred thousand tenants from a file, by the admin's browser; and everything back as it was."""
+"""Import 100,000 tenants from a file in the admin's browser, and roll the import back."""
 
 import re
 import time
@@ -7,37 +7,39 @@ import httpx
 
 from controlplane.demo.browser import Browser
 from controlplane.demo.scenario import PODS, QUOTA
-from controlplane.demo.story.chapter import Telling, Untrue
+from controlplane.demo.story.chapter import Chapter, CheckFailed
 
 TENANTS = 100_000
-#: In the middle of the file; its quota is like no other's.
+#: In the middle of the file; its quota is unique.
 PROBE, PROBE_LIMIT = "customer-50000", 777
 PATIENCE_S = 240.0
 _REVISION = re.compile(r'href="/revisions/(\d+)">revision')
 _META = re.compile(r'<h2 id="h-j">([^<]+)</h2><span class="meta">([^<]+)</span>')
 
 
-def import_100k(telling: Telling) -> str:
-    """Uploaded, compared, seen, applied as one revision, and enforced by every pod; twice is once."""
-    admin = telling.browser("admin")
+def import_100k(chapter: Chapter) -> str:
+    """Upload, compare, review and apply as one revision that every pod enforces; importing again changes
+    nothing.
+    """
+    admin = chapter.browser("admin")
     admin.client.timeout = httpx.Timeout(120.0)
     file = _file()
     began = time.monotonic()
     page, where, steps = _compared(admin, file)
     compared_s = time.monotonic() - began
     if f"{TENANTS:,} to create" not in page:
-        raise Untrue(f"the difference does not say {TENANTS:,} to create: {_text(page)}")
+        raise CheckFailed(f"the difference does not say {TENANTS:,} to create: {_text(page)}")
     began = time.monotonic()
     answer = admin.send(admin.form(where, "reason"), reason="Customers of the old system")
     page, _, more = _finished(admin, answer)
     applied_s = time.monotonic() - began
     found = _REVISION.search(page)
     if found is None or "Applied." not in page:
-        raise Untrue(f"it was not applied: {_text(page)}")
-    enforced_s = _enforced(telling, f";q={PROBE_LIMIT};")
+        raise CheckFailed(f"it was not applied: {_text(page)}")
+    enforced_s = _enforced(chapter, f";q={PROBE_LIMIT};")
     again, _, _ = _compared(admin, file)
     if "Everything is as the file says already." not in again:
-        raise Untrue(f"a second time would change something: {_text(again)}")
+        raise CheckFailed(f"importing again would change something: {_text(again)}")
     shown = list(dict.fromkeys([*steps, *more]))
     writing = [step for step in shown if step.startswith("Writing")]
     return (
@@ -48,29 +50,29 @@ def import_100k(telling: Telling) -> str:
     )
 
 
-def rollback(telling: Telling) -> str:
-    """The revision before the import comes back as a new one: created things go, everywhere."""
-    admin = telling.browser("admin")
+def rollback(chapter: Chapter) -> str:
+    """Roll back to the revision before the import: every created tenant is removed, everywhere."""
+    admin = chapter.browser("admin")
     admin.client.timeout = httpx.Timeout(120.0)
     page = admin.read("/revisions?only=changes")
     numbers = [int(number) for number in re.findall(r'href="/revisions/(\d+)">\d+<', page)]
     imported = next((number for number in numbers if "Plan applied" in _row(page, number)), None)
     if imported is None:
-        raise Untrue(f"no revision of the import among {numbers}")
+        raise CheckFailed(f"no revision of the import among {numbers}")
     before = imported - 1
     form = admin.form(f"/revisions/{before}?back", "seen", "reason", action=f"/revisions/{before}")
     began = time.monotonic()
     answer = admin.send(form, reason="The file was the wrong one")
     took_s = time.monotonic() - began
     if f"brings back what revision {before} was" not in answer.text:
-        raise Untrue(f"the form answered {answer.status_code}: {_text(answer.text)}")
-    gone_s = _enforced(telling, f";q={PROBE_LIMIT};", absent=True)
+        raise CheckFailed(f"the form answered {answer.status_code}: {_text(answer.text)}")
+    gone_s = _enforced(chapter, f";q={PROBE_LIMIT};", absent=True)
     if "No such tenant" not in admin.client.get(f"/tenant?key={PROBE}").text:
-        raise Untrue(f"{PROBE} is still there")
-    # One that looked at an older state is not let through.
+        raise CheckFailed(f"{PROBE} is still there")
+    # A rollback that was prepared on an older state is refused.
     stale = admin.send(form, reason="The file was the wrong one")
     if stale.status_code != 409:
-        raise Untrue(f"a second rollback from the old page answered {stale.status_code}, not 409")
+        raise CheckFailed(f"a second rollback from the old page answered {stale.status_code}, not 409")
     return (
         f"revision {before} came back as {answer.url.path.rpartition('/')[2]} in {took_s:.1f} s,"
         f" {TENANTS:,} tenants are gone, on all pods {gone_s * 1000:.0f} ms later; from a page that is"
@@ -84,7 +86,7 @@ def _file() -> bytes:
         key, limit = f"customer-{number}", 100 + number % 7
         limit = PROBE_LIMIT if key == PROBE else limit
         lines.append(f"  {key}:\n    tier: free\n")
-        # One in ten has figures of its own; the others have what their tier has.
+        # One in ten has its own quota; the others use their tier's.
         if number % 10 == 0:
             lines.append(f"    quotas:\n      {QUOTA}: {{limit: {limit}, window_s: 60, burst: {limit}}}\n")
     return "".join(lines).encode()
@@ -102,28 +104,28 @@ def _compared(admin: Browser, file: bytes) -> tuple[str, str, list[str]]:
 
 
 def _finished(admin: Browser, answer: httpx.Response) -> tuple[str, str, list[str]]:
-    """The page of the draft once nothing is done with it any more, its address, the steps it showed."""
+    """The page of the draft once it is done, its address, and the steps it displayed."""
     deadline = time.monotonic() + PATIENCE_S
     steps: list[str] = []
     page, where = answer.raise_for_status().text, str(answer.url)
     while (found := _META.search(page)) is not None:
         steps.append(found[2].replace("&hellip;", ""))
         if time.monotonic() > deadline:
-            raise Untrue(f"still {found[1]} ({found[2]}) after {PATIENCE_S:.0f} s")
+            raise CheckFailed(f"still {found[1]} ({found[2]}) after {PATIENCE_S:.0f} s")
         time.sleep(0.2)
         page = admin.client.get(where).raise_for_status().text
     return page, where, steps
 
 
-def _enforced(telling: Telling, policy: str, *, absent: bool = False) -> float:
-    """Seconds until every pod's answers to the probe carry that policy, or carry it no more."""
+def _enforced(chapter: Chapter, policy: str, *, absent: bool = False) -> float:
+    """Seconds until the responses of every pod carry that policy, or no longer carry it."""
     began = time.monotonic()
     while time.monotonic() - began < 60:
-        answers = [telling.ask(pod, "search", PROBE).headers.get("RateLimit-Policy", "") for pod in PODS]
+        answers = [chapter.ask(pod, "search", PROBE).headers.get("RateLimit-Policy", "") for pod in PODS]
         if all((policy in answer) != absent for answer in answers):
             return time.monotonic() - began
         time.sleep(0.02)
-    raise Untrue(f"pods answer {PROBE} with {answers}")
+    raise CheckFailed(f"pods answer {PROBE} with {answers}")
 
 
 def _row(page: str, number: int) -> str:

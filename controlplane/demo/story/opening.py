@@ -1,24 +1,24 @@
-"""Everything runs, people come in, customers call."""
+"""Everything runs, users log in, tenants send calls."""
 
 import time
 
 import httpx
 
 from controlplane.demo.scenario import FLAKY, PODS, STORYTELLER
-from controlplane.demo.story.chapter import Telling, Untrue
+from controlplane.demo.story.chapter import Chapter, CheckFailed
 from fuseboard.contract.words import Mode
 
 PAGES = ("/", "/breakers", "/servers", "/tenants", "/audit")
 
 
-def login_roles(telling: Telling) -> str:
-    """Each role gets what it may have, and no more."""
-    stranger = httpx.get(telling.stage.url("web") + "/", follow_redirects=False)
+def login_roles(chapter: Chapter) -> str:
+    """Each role can do what it may, and no more."""
+    stranger = httpx.get(chapter.demo.url("web") + "/", follow_redirects=False)
     if stranger.status_code != 302:
-        raise Untrue(f"a stranger sees the overview: status {stranger.status_code}")
+        raise CheckFailed(f"an anonymous visitor sees the overview: status {stranger.status_code}")
     forms = {}
     for role in ("viewer", "operator", "admin"):
-        browser = telling.browser(role)
+        browser = chapter.browser(role)
         for page in PAGES:
             browser.read(page)
         breaker = browser.read(f"/breakers/{FLAKY}")
@@ -26,39 +26,39 @@ def login_roles(telling: Telling) -> str:
         forms[role] = ('id="override-form"' in breaker, 'name="limit"' in tenant)
     expected = {"viewer": (False, False), "operator": (True, False), "admin": (True, True)}
     if forms != expected:
-        raise Untrue(f"forms offered (override, quota): {forms}")
-    denied = _trip_as_viewer(telling)
+        raise CheckFailed(f"forms offered (override, quota): {forms}")
+    denied = _trip_as_viewer(chapter)
     if denied != 403:
-        raise Untrue(f"a viewer who sends the override form anyway gets {denied}, not 403")
+        raise CheckFailed(f"a viewer who sends the override form anyway gets {denied}, not 403")
     return (
         f"3 roles read {len(PAGES) + 2} pages each; override form from operator on, quota form for admin; "
         "a viewer who sends one anyway gets 403"
     )
 
 
-def _trip_as_viewer(telling: Telling) -> int:
-    viewer = telling.browser("viewer")
+def _trip_as_viewer(chapter: Chapter) -> int:
+    viewer = chapter.browser("viewer")
     # Any form of the page has the token that a forged request would need.
     form = viewer.form(f"/breakers/{FLAKY}", "csrfmiddlewaretoken")
     form.action, form.method = form.page, "POST"
     return viewer.send(form, act="forced_open", reason="I was just curious", lasts="5").status_code
 
 
-def traffic(telling: Telling) -> str:
+def traffic(chapter: Chapter) -> str:
     """The tenants' calls go through all three pods, decided by Redis."""
-    telling.stage.figures(begin_anew=True)
+    chapter.demo.figures(begin_anew=True)
     began = time.monotonic()
     time.sleep(2.0)
-    accounts = telling.stage.figures()
+    accounts = chapter.demo.figures()
     seconds = time.monotonic() - began
     rates = {pod: account.answered / seconds for pod, account in accounts.pods.items()}
     for pod in PODS:
-        answer = telling.ask(pod, "search", STORYTELLER)
+        answer = chapter.ask(pod, "search", STORYTELLER)
         if answer.status != 200 or answer.mode != Mode.SHARED:
-            raise Untrue(f"{pod} answers {answer.status} in mode {answer.mode!r}: {answer.body}")
+            raise CheckFailed(f"{pod} answers {answer.status} in mode {answer.mode!r}: {answer.body}")
     if min(rates.values()) < 5:
-        raise Untrue(f"a pod is idle: {rates} calls/s")
+        raise CheckFailed(f"a pod is idle: {rates} calls/s")
     if trouble := accounts.trouble():
-        raise Untrue(trouble)
+        raise CheckFailed(trouble)
     each = ", ".join(f"{pod} {rate:.0f}" for pod, rate in rates.items())
     return f"{sum(rates.values()):.0f} calls/s ({each}), all answered, every pod in mode shared"

@@ -1,47 +1,51 @@
-"""An operator stops all calls to a dependency, and lets them through again."""
+"""An operator stops all calls to a dependency, and resumes them."""
 
 import time
 from collections.abc import Collection
 
 from controlplane.demo.scenario import STORYTELLER
-from controlplane.demo.story.chapter import Telling, Untrue, slowest
+from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 from fuseboard.contract.words import Reason
 
 DEPENDENCY = "search"
 REASON = "The index is being rebuilt, half of it is missing"
 
 
-def operator_trip(telling: Telling) -> str:
-    """Held open by a form: every pod refuses, the audit knows who and why, the vendor is left alone."""
-    times = act(telling, "forced_open", REASON, refused_because={Reason.FORCED_OPEN})
-    time.sleep(0.1)  # calls under way arrive
-    before = telling.stage.vendor_calls(DEPENDENCY)
-    audit = telling.browser("viewer").read("/audit")
+def operator_trip(chapter: Chapter) -> str:
+    """Force a breaker open by a form: every pod refuses, the audit has actor and reason, the vendor gets
+    no call.
+    """
+    times = act(chapter, "forced_open", REASON, refused_because={Reason.FORCED_OPEN})
+    time.sleep(0.1)  # calls in flight arrive
+    before = chapter.demo.vendor_calls(DEPENDENCY)
+    audit = chapter.browser("viewer").read("/audit")
     missing = [word for word in (REASON, "operator", DEPENDENCY) if word not in audit]
     if missing:
-        raise Untrue(f"the audit page does not say {missing}")
+        raise CheckFailed(f"the audit page does not say {missing}")
     time.sleep(0.5)
-    received = telling.stage.vendor_calls(DEPENDENCY) - before
+    received = chapter.demo.vendor_calls(DEPENDENCY) - before
     if received:
-        raise Untrue(f"{received} calls were sent although every pod refuses")
+        raise CheckFailed(f"{received} calls were sent although every pod refuses")
     return f"all pods refuse {slowest(times)} after the form was sent; the audit has operator: {REASON!r}"
 
 
-def operator_reset(telling: Telling) -> str:
-    """Reset: closed at once, everywhere."""
-    times = act(telling, "reset", "The index is complete again", refused_because={""})
+def operator_reset(chapter: Chapter) -> str:
+    """Reset the breaker: it closes at once, on all pods."""
+    times = act(chapter, "reset", "The index is complete again", refused_because={""})
     return f"all pods call again {slowest(times)} after the form was sent"
 
 
-def act(telling: Telling, act: str, reason: str, *, refused_because: Collection[str]) -> dict[str, float]:
-    """Send the override form; milliseconds until each pod refuses for one of these reasons, or "" calls."""
-    operator = telling.browser("operator")
+def act(chapter: Chapter, act: str, reason: str, *, refused_because: Collection[str]) -> dict[str, float]:
+    """Send the override form; milliseconds until each pod refuses for one of these reasons; "" means that
+    it calls.
+    """
+    operator = chapter.browser("operator")
     form = operator.form(f"/breakers/{DEPENDENCY}", "act", "reason", "lasts")
-    with telling.watch(DEPENDENCY, STORYTELLER) as watch:
+    with chapter.watch(DEPENDENCY, STORYTELLER) as watch:
         sent = time.monotonic()
         done = operator.send(form, act=act, reason=reason, lasts="15")
         if done.status_code != 200:
-            raise Untrue(f"the form answered {done.status_code}: {done.text[:300]}")
+            raise CheckFailed(f"the form answered {done.status_code}: {done.text[:300]}")
         return watch.first(
             "call again" if "" in refused_because else "refuse",
             lambda answer: answer.status == 200 and answer.refused_because in refused_because,

@@ -1,4 +1,4 @@
-"""A program that edits through the API: what it sends twice is made once, what it holds ends by itself."""
+"""A program that edits through the API: a repeated request makes one edit, and its overrides expire."""
 
 import threading
 import time
@@ -13,13 +13,13 @@ from controlplane.accounts.tokens import create_api_token
 from controlplane.audit.models import Entry
 from controlplane.demo.scenario import PENNY, QUOTA, STORYTELLER, TIERS
 from controlplane.demo.seed import DIRECTOR, ENVIRONMENT
-from controlplane.demo.story.chapter import Telling, Untrue, slowest, until
+from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest, until
 from controlplane.policies.models import Environment
 from fuseboard.contract.words import Reason
 
 _EDITS = 40
 _AT_ONCE = 4
-#: Edits that are made before the process is killed.
+#: Edits made before the process is killed.
 _BEFORE = 15
 
 DEPENDENCY = "fraud-score"
@@ -29,20 +29,20 @@ LASTS_S = 4
 
 
 class Program:
-    """A pipeline with a token of its own."""
+    """A pipeline with its own token."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, chapter: Chapter) -> None:
         token = create_api_token(
             name="demo pipeline",
             role="admin",
             environment=ENVIRONMENT,
             expires_at=timezone.now() + timedelta(hours=1),
-            reason="The story edits by the API",
+            reason="The demo edits through the API",
             actor=DIRECTOR,
         )
-        self.telling = telling
+        self.chapter = chapter
         self.client = httpx.Client(
-            base_url=f"{telling.stage.url('web')}/api/v1/{ENVIRONMENT}",
+            base_url=f"{chapter.demo.url('web')}/api/v1/{ENVIRONMENT}",
             headers={"Authorization": f"Bearer {token}"},
             timeout=10.0,
             trust_env=False,
@@ -60,39 +60,39 @@ class Program:
     def write(self, method: str, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
         answer = self.client.request(method, path, json=body, headers=headers)
         if answer.status_code >= 400 and answer.status_code != 409 and answer.status_code < 500:
-            raise Untrue(f"{method} {path} was answered {answer.status_code}: {answer.text[:300]}")
+            raise CheckFailed(f"{method} {path} was answered {answer.status_code}: {answer.text[:300]}")
         return answer
 
 
-def api_idempotency(telling: Telling) -> str:
-    """Edits are under way when web dies; each is sent until it is answered, and made exactly once."""
-    with Program(telling) as program:
+def api_idempotency(chapter: Chapter) -> str:
+    """Web is killed during edits; each is sent until it is answered, and made exactly once."""
+    with Program(chapter) as program:
         before = _revision()
         run = _Run(program)
         threads = [threading.Thread(target=run.work) for _ in range(_AT_ONCE)]
         for thread in threads:
             thread.start()
         until("the first edits", lambda: len(run.revisions) >= _BEFORE, within_s=20)
-        telling.stage.troupe.kill("web")
-        telling.stage.troupe.begin("web")
+        chapter.demo.processes.kill("web")
+        chapter.demo.processes.begin("web")
         for thread in threads:
             thread.join(60)
         if run.errors or len(run.revisions) != _EDITS:
-            raise Untrue(f"{len(run.revisions)} of {_EDITS} edits were answered; {run.errors[:1]}")
+            raise CheckFailed(f"{len(run.revisions)} of {_EDITS} edits were answered; {run.errors[:1]}")
         first, unsure = dict(run.revisions), run.replayed
-        # A program that lost its notes sends everything again.
+        # A program that lost its state sends everything again.
         again = _Run(program)
         again.work()
         made = _revision() - before
         entries = Entry.objects.filter(action="tuning.set", reason__startswith="Pipeline step").count()
     if (made, entries, len(set(first.values()))) != (_EDITS, _EDITS, _EDITS):
-        raise Untrue(f"{_EDITS} edits became {made} revisions and {entries} audit entries")
+        raise CheckFailed(f"{_EDITS} edits became {made} revisions and {entries} audit entries")
     if again.revisions != first or again.replayed != _EDITS:
-        raise Untrue(f"sent again, only {again.replayed} of {_EDITS} were answered as the first time")
+        raise CheckFailed(f"sent again, only {again.replayed} of {_EDITS} got the first response")
     return (
-        f"{_EDITS} edits, web killed after {_BEFORE}, {run.unanswered} attempts without an answer: "
-        f"{unsure} edits had been made although nobody was told; {made} revisions, {entries} audit entries, "
-        f"and all {again.replayed} sent once more changed nothing"
+        f"{_EDITS} edits, web killed after {_BEFORE}, {run.unanswered} attempts without a response: "
+        f"{unsure} of these edits had been made; {made} revisions, {entries} audit entries, "
+        f"and all {again.replayed} sent again changed nothing"
     )
 
 
@@ -117,7 +117,7 @@ class _Run:
             self._send(number)
 
     def _send(self, number: int) -> None:
-        # The value it has: what is under test is how often it is written.
+        # The current value: the test is about how often it is written.
         body = {"tuning": {"report_interval_ms": 50}, "reason": f"Pipeline step {number}"}
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline:
@@ -128,7 +128,7 @@ class _Run:
                 self.unanswered += 1
                 time.sleep(0.1)
                 continue
-            except Untrue as error:
+            except CheckFailed as error:
                 self.errors.append(str(error))
                 return
             if answer.status_code == 200:
@@ -138,22 +138,22 @@ class _Run:
             time.sleep(0.1)
 
 
-def expiring_override(telling: Telling) -> str:
-    """A hold and a quota with an end: every pod obeys, and lets go without anybody doing anything."""
-    with Program(telling) as program:
-        held, let_go = _hold(telling, program)
-        raised, back = _raise(telling, program)
+def expiring_override(chapter: Chapter) -> str:
+    """An override and a quota with an expiry: every pod applies them, and stops without any action."""
+    with Program(chapter) as program:
+        held, let_go = _hold(chapter, program)
+        raised, back = _raise(chapter, program)
     until("the audit has both ends, by fuseboard", _both_expired, within_s=5)
     return (
-        f"held for {HELD_S} s, all pods refuse after {slowest(held)}, and call again {slowest(let_go)} after "
-        f"its end; a quota for {LASTS_S} s after {slowest(raised)}, gone {slowest(back)} after its end; "
-        "Fuseboard ended both, and the audit says so"
+        f"overridden for {HELD_S} s, all pods refuse after {slowest(held)}, and call again {slowest(let_go)}"
+        f" after its end; a quota for {LASTS_S} s after {slowest(raised)}, gone {slowest(back)} after"
+        " its end; Fuseboard ended both, and the audit records it"
     )
 
 
-def _hold(telling: Telling, program: Program) -> tuple[dict[str, float], dict[str, float]]:
+def _hold(chapter: Chapter, program: Program) -> tuple[dict[str, float], dict[str, float]]:
     body = {"mode": "forced_open", "expires_in_s": HELD_S, "reason": "The fraud desk reloads its model"}
-    with telling.watch(DEPENDENCY, STORYTELLER) as watch:
+    with chapter.watch(DEPENDENCY, STORYTELLER) as watch:
         sent = time.monotonic()
         program.write("POST", f"breakers/{DEPENDENCY}/hold", body)
         held = watch.first(
@@ -169,11 +169,11 @@ def _hold(telling: Telling, program: Program) -> tuple[dict[str, float], dict[st
             and not answer.refused_because
         ]
     if early:
-        raise Untrue(f"{len(early)} calls were made while it was held")
+        raise CheckFailed(f"{len(early)} calls were made during the override")
     return held, let_go
 
 
-def _raise(telling: Telling, program: Program) -> tuple[dict[str, float], dict[str, float]]:
+def _raise(chapter: Chapter, program: Program) -> tuple[dict[str, float], dict[str, float]]:
     tenant = program.get(f"tenants/{PENNY}")
     own = next((quota for quota in tenant["quotas"] if quota["name"] == QUOTA), None)
     usual = own["limit"] if own else TIERS["free"].limit
@@ -184,7 +184,7 @@ def _raise(telling: Telling, program: Program) -> tuple[dict[str, float], dict[s
         "expires_in_s": LASTS_S,
         "reason": "Her launch is right now",
     }
-    with telling.watch("search", PENNY) as watch:
+    with chapter.watch("search", PENNY) as watch:
         sent = time.monotonic()
         program.write(
             "PUT", f"tenants/{PENNY}/quotas/{QUOTA}", body, **{"If-Match": f'"{tenant["version"]}"'}

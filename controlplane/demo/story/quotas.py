@@ -1,52 +1,54 @@
-"""A tenant over its quota, and an admin who raises it."""
+"""A tenant over its quota, and an admin who raises the quota."""
 
 import time
 
 from controlplane.demo.scenario import PENNY, PODS, QUOTA, TIERS
-from controlplane.demo.story.chapter import Telling, Untrue, slowest
+from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 
 NEW_LIMIT = 40
 
 
-def quota_429(telling: Telling) -> str:
+def quota_429(chapter: Chapter) -> str:
     """More calls than the quota allows, spread over all pods: the fleet together allows no more."""
     quota = TIERS["free"]
     began = time.monotonic()
-    answers = [telling.ask(PODS[number % len(PODS)], "search", PENNY) for number in range(36)]
+    answers = [chapter.ask(PODS[number % len(PODS)], "search", PENNY) for number in range(36)]
     took_s = time.monotonic() - began
     allowed = [answer for answer in answers if answer.status == 200]
     refused = [answer for answer in answers if answer.status == 429]
     if len(allowed) + len(refused) != len(answers) or not refused:
-        raise Untrue(f"statuses {sorted({answer.status for answer in answers})}, {len(refused)} of them 429")
+        raise CheckFailed(
+            f"statuses {sorted({answer.status for answer in answers})}, {len(refused)} of them 429"
+        )
     most = quota.burst + int(quota.limit * took_s / quota.window_s) + 1
     if len(allowed) > most:
-        raise Untrue(f"{len(allowed)} calls allowed in {took_s:.2f} s, at most {most} by the quota")
+        raise CheckFailed(f"{len(allowed)} calls allowed in {took_s:.2f} s, at most {most} by the quota")
     headers = refused[0].headers
     wanted = ("RateLimit", "RateLimit-Policy", "Retry-After")
     missing = [name for name in wanted if not headers.get(name)]
     if missing or not headers["Content-Type"].startswith("application/problem+json"):
-        raise Untrue(f"a 429 lacks {missing}; its content type is {headers['Content-Type']}")
+        raise CheckFailed(f"a 429 lacks {missing}; its content type is {headers['Content-Type']}")
     shown = "; ".join(f"{name}: {headers[name]}" for name in wanted)
     return (
         f"{len(allowed)} of {len(answers)} allowed in {took_s:.2f} s (at most {most}), then 429 with {shown}"
     )
 
 
-def quota_edit(telling: Telling) -> str:
+def quota_edit(chapter: Chapter) -> str:
     """From the admin's click on Save to the first decision under the new limit, on every pod."""
-    revision, times = raise_quota(telling, NEW_LIMIT, reason="Penny upgraded her plan")
+    revision, times = raise_quota(chapter, NEW_LIMIT, reason="Penny upgraded her plan")
     return f"every pod decides by the new limit {slowest(times)} after the form was sent, revision {revision}"
 
 
-def raise_quota(telling: Telling, limit: int, *, reason: str) -> tuple[int, dict[str, float]]:
-    """Save the quota by the form; the revision, and milliseconds until each pod decided by it."""
-    admin = telling.browser("admin")
+def raise_quota(chapter: Chapter, limit: int, *, reason: str) -> tuple[int, dict[str, float]]:
+    """Save the quota by the form; return the revision, and milliseconds until each pod decided by it."""
+    admin = chapter.browser("admin")
     form = admin.form(f"/tenant?key={PENNY}&quota={QUOTA}", "limit", "burst", "reason")
-    with telling.watch("search", PENNY) as watch:
+    with chapter.watch("search", PENNY) as watch:
         sent = time.monotonic()
         saved = admin.send(form, limit=str(limit), burst=str(limit), reason=reason)
         if saved.status_code != 200:
-            raise Untrue(f"the form answered {saved.status_code}: {saved.text[:300]}")
+            raise CheckFailed(f"the form answered {saved.status_code}: {saved.text[:300]}")
         times = watch.first(
             "decide by the new limit",
             lambda answer: f";q={limit};" in answer.headers.get("RateLimit-Policy", ""),

@@ -1,4 +1,4 @@
-"""Redis dies under load; pods answer on, each by its own share; it comes back and they share again."""
+"""Redis dies under load; pods keep answering with local limits; it returns and they share again."""
 
 import os
 import re
@@ -7,29 +7,29 @@ import time
 
 from controlplane import embedded
 from controlplane.demo.scenario import PODS, STORYTELLER
-from controlplane.demo.story.chapter import Telling, Untrue, slowest, until
+from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest, until
 from fuseboard.contract.words import Mode
 
 LIMITS = "FUSEBOARD_REDIS_URL"
 
 
-def redis_killed(telling: Telling) -> str:
+def redis_killed(chapter: Chapter) -> str:
     """``kill -9`` for the ``limits`` server alone."""
-    telling.stage.figures(begin_anew=True)
+    chapter.demo.figures(begin_anew=True)
     time.sleep(1.5)
-    calm = telling.stage.figures(begin_anew=True)
-    with telling.watch("search", STORYTELLER) as watch:
-        os.kill(embedded.look_up(LIMITS, folder=telling.stage.folder).server, signal.SIGKILL)
+    calm = chapter.demo.figures(begin_anew=True)
+    with chapter.watch("search", STORYTELLER) as watch:
+        os.kill(embedded.look_up(LIMITS, folder=chapter.demo.folder).server, signal.SIGKILL)
         killed = time.monotonic()
         times = watch.first("decide locally", lambda a: a.mode == Mode.LOCAL, since=killed, within_s=10)
         until(
-            "three servers listed on local fallback", lambda: _listed_local(telling) == list(PODS), within_s=5
+            "three servers listed on local fallback", lambda: _listed_local(chapter) == list(PODS), within_s=5
         )
         listed_ms = (time.monotonic() - killed) * 1000
         time.sleep(1.0)
-    figures = telling.stage.figures()
+    figures = chapter.demo.figures()
     if trouble := figures.trouble() or ", ".join(watch.errors[:1]):
-        raise Untrue(trouble)
+        raise CheckFailed(trouble)
     return (
         f"{figures.answered} calls answered meanwhile, none failed; longest added delay "
         f"{max(0.0, figures.slowest_ms - calm.typical_ms):.0f} ms (slowest call before the kill "
@@ -38,18 +38,18 @@ def redis_killed(telling: Telling) -> str:
     )
 
 
-def redis_back(telling: Telling) -> str:
-    """Started again, empty: the configuration is published, pods ramp up, then share."""
-    with telling.watch("search", STORYTELLER) as watch:
+def redis_back(chapter: Chapter) -> str:
+    """Restarted empty: the configuration is published, pods ramp up, then share."""
+    with chapter.watch("search", STORYTELLER) as watch:
         began = time.monotonic()
-        embedded.revive(LIMITS, folder=telling.stage.folder)
+        embedded.revive(LIMITS, folder=chapter.demo.folder)
         ramping = watch.first("ramp up", lambda a: a.mode == Mode.RAMPING, since=began, within_s=10)
         shared = watch.first("share limits", lambda a: a.mode == Mode.SHARED, since=began, within_s=15)
     if any(shared[pod] <= ramping[pod] for pod in PODS):
-        raise Untrue(f"a pod shared before it ramped: ramping {ramping}, shared {shared}")
+        raise CheckFailed(f"a pod shared before it ramped: ramping {ramping}, shared {shared}")
     return f"all pods ramping after {slowest(ramping)}, all shared after {slowest(shared)}"
 
 
-def _listed_local(telling: Telling) -> list[str]:
-    page = telling.browser("viewer").read("/servers")
+def _listed_local(chapter: Chapter) -> list[str]:
+    page = chapter.browser("viewer").read("/servers")
     return sorted(re.findall(r'id="srv-([^"]+)"[^>]*data-kind="local"', page))

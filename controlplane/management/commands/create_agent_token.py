@@ -14,13 +14,13 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
 class Command(BaseCommand):
-    help = "Prints a new token with which agents sync. It is shown once; only its hash is kept."
+    help = "Prints a new token for agents. It is shown once; only its hash is stored."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="what it is for; shown in the list of tokens")
         parser.add_argument("--environment", default=DEFAULT_ENVIRONMENT)
         parser.add_argument("--days", type=int, default=90, help="valid for this long (default: 90)")
-        parser.add_argument("--reason", default="Made by the command line.")
+        parser.add_argument("--reason", default="Created on the command line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

@@ -11,14 +11,16 @@ from controlplane.errors import EditError
 
 
 class Command(BaseCommand):
-    help = "Prints a new token for the API. It is shown once; only its hash is kept."
+    help = "Prints a new token for the API. It is shown once; only its hash is stored."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="what it is for")
         parser.add_argument("--role", choices=Role.values, default=Role.VIEWER.value)
-        parser.add_argument("--environment", default="", help="works in this one only (default: in all)")
+        parser.add_argument(
+            "--environment", default="", help="valid in this environment only (default: in all)"
+        )
         parser.add_argument("--days", type=int, default=90, help="valid for this long (default: 90)")
-        parser.add_argument("--reason", default="Made by the command line.")
+        parser.add_argument("--reason", default="Created on the command line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

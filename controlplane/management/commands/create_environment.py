@@ -10,17 +10,17 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
 class Command(BaseCommand):
-    help = "Creates an environment with the usual tiers; does nothing when there is one already."
+    help = "Creates an environment with the default tiers; does nothing if it exists."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("environment", nargs="?", default=DEFAULT_ENVIRONMENT)
         parser.add_argument("--like", help="copy tiers, dependencies, limits and timings of this environment")
-        parser.add_argument("--tenants", action="store_true", help="with --like: its tenants as well")
+        parser.add_argument("--tenants", action="store_true", help="with --like: also copy its tenants")
 
     def handle(self, *args: Any, **options: Any) -> None:
         common: dict[str, Any] = {
             "environment": options["environment"],
-            "reason": "Set up by the command line.",
+            "reason": "Created on the command line.",
             "actor": Actor(name="command line", role="admin", origin="command"),
         }
         try:

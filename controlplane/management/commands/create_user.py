@@ -22,7 +22,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         user = User(username=options["username"], role=options["role"])
         if User.objects.filter(username=user.username).exists():
-            raise CommandError(f"There is a user {user.username!r} already.")
+            raise CommandError(f"User {user.username!r} already exists.")
         password = input() if options["password_stdin"] else getpass.getpass("Password: ")
         try:
             user.full_clean(exclude=["password"])
@@ -39,6 +39,6 @@ class Command(BaseCommand):
                 target_name=user.username,
                 before=None,
                 after={"role": user.role},
-                reason="Made on the command line.",
+                reason="Created on the command line.",
             )
         self.stdout.write(f"{user.username} may log in as {user.role}.")

@@ -1,4 +1,4 @@
-"""How somebody gets in the first time: ``python manage.py first_admin``."""
+"""Create the first login of an installation: ``python manage.py first_admin``."""
 
 from argparse import ArgumentParser
 from datetime import timedelta
@@ -18,10 +18,10 @@ _REASON = "The first admin of this installation."
 
 
 class Command(BaseCommand):
-    help = "Prints a link with which the first admin sets a password. It works once, for an hour."
+    help = "Prints a link with which the first admin sets a password. It works once, within an hour."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--name", default="admin", help="who logs in with it (default: admin)")
+        parser.add_argument("--name", default="admin", help="username of the admin (default: admin)")
         parser.add_argument("--minutes", type=int, default=60, help="valid for this long (default: 60)")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -32,16 +32,16 @@ class Command(BaseCommand):
         except EditError as error:
             raise CommandError(str(error)) from error
         origin = settings.ORIGINS[0] if settings.ORIGINS else "http://127.0.0.1:8000"
-        self.stderr.write(f"Valid for {options['minutes']} minutes, and once:")
+        self.stderr.write(f"Valid once, for {options['minutes']} minutes:")
         self.stdout.write(f"{origin}{path}")
 
 
 def _link(name: str, valid: timedelta) -> str:
-    """A new link; run again it replaces an unused one, and never lets in a second admin."""
+    """Print a new link; it replaces an unused one, and never creates a second admin."""
     for admin in User.objects.select_for_update().filter(role=Role.ADMIN, is_active=True):
         if admin.has_usable_password() or admin.last_login is not None or admin.username != name:
             raise CommandError(
-                f"{admin.username} is an admin already, and can invite others on the page People."
+                f"{admin.username} is already an admin and can invite others on the People page."
                 " If nobody can log in: python manage.py new_link <name>."
             )
         return send_new_link(username=name, valid=valid, reason=_REASON, actor=_ACTOR)

@@ -1,4 +1,4 @@
-"""Serve the servers: ``python manage.py gateway --port 8001``."""
+"""Serve the agents: ``python manage.py gateway --port 8001``."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -15,7 +15,7 @@ from controlplane.tls import uvicorn_options
 
 
 class Command(BaseCommand):
-    help = "Serves /agent/v1/sync, which the agents in your services report to."
+    help = "Serves /agent/v1/sync, where agents send heartbeats and receive configuration."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")

@@ -1,4 +1,4 @@
-"""A file of tiers, tenants and quotas: what it would change, and with ``--apply`` the change itself."""
+"""Import tiers, tenants and quotas from a file: preview the changes, or make them with ``--apply``."""
 
 import time
 from argparse import ArgumentParser
@@ -15,17 +15,23 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 class Command(BaseCommand):
     help = (
-        "Says what a YAML or CSV file of quotas would change; --apply changes it, as one revision."
-        " Applied twice, it changes nothing the second time."
+        "Shows what a YAML or CSV file of quotas would change; --apply makes the changes as one revision."
+        " Applying the same file again changes nothing."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path)
         parser.add_argument("--environment", default=DEFAULT_ENVIRONMENT)
-        parser.add_argument("--apply", action="store_true", help="without it, nothing is changed")
-        parser.add_argument("--prune", action="store_true", help="remove what its sections do not name")
-        parser.add_argument("--reason", default="Imported by the command line.")
-        parser.add_argument("--expected-revision", type=int, help="refuse when it was edited after this one")
+        parser.add_argument(
+            "--apply", action="store_true", help="make the changes; without it, only show them"
+        )
+        parser.add_argument(
+            "--prune", action="store_true", help="remove what is not in the file, within the sections it has"
+        )
+        parser.add_argument("--reason", default="Imported on the command line.")
+        parser.add_argument(
+            "--expected-revision", type=int, help="refuse if there is a newer revision than this one"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         began = time.monotonic()
@@ -52,7 +58,7 @@ class Command(BaseCommand):
         except PlanErrors as errors:
             raise CommandError(f"Nothing was changed.\n{errors}") from errors
         except EditConflict as conflict:
-            raise CommandError(f"Nothing was changed: {conflict}. Look again.") from conflict
+            raise CommandError(f"Nothing was changed: {conflict}. Check the changes again.") from conflict
         except EditError as error:
             raise CommandError(f"Nothing was changed: {error}") from error
         self.stdout.write(f"Revision {revision}, {time.monotonic() - began:.1f} s.")

@@ -1,4 +1,4 @@
-"""For somebody who cannot log in and finds no admin: ``python manage.py new_link ann``."""
+"""Let a person log in again without an admin: ``python manage.py new_link ann``."""
 
 from argparse import ArgumentParser
 from datetime import timedelta
@@ -15,14 +15,14 @@ _ACTOR = Actor(name="command line", role="admin", origin="command")
 
 
 class Command(BaseCommand):
-    help = "Prints a link with which somebody sets a new password. It works once, for an hour."
+    help = "Prints a link with which a user sets a new password. It works once, within an hour."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("username")
         parser.add_argument(
-            "--without-second-factor", action="store_true", help="also remove a second factor that was lost"
+            "--without-second-factor", action="store_true", help="also remove a lost second factor"
         )
-        parser.add_argument("--reason", default="Asked for on the command line.")
+        parser.add_argument("--reason", default="Requested on the command line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         who, reason = options["username"], options["reason"]

@@ -9,8 +9,8 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 class Command(BaseCommand):
     help = (
-        "Run after Postgres was restored from a backup: servers and Redis may know revisions that are"
-        " lost, and take up older ones only under a new epoch."
+        "Run this after Postgres was restored from a backup: pods and Redis may have newer revisions, and"
+        " accept older ones only in a new epoch."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -1,4 +1,4 @@
-"""The rights of everybody in Redis "limits", as a file for it: ``python manage.py redis_acl``."""
+"""Print the users of Redis "limits" as an ACL file: ``python manage.py redis_acl``."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -17,7 +17,7 @@ class Command(BaseCommand):
         " control plane. Passwords come from FUSEBOARD_ACL_AGENT_PASSWORD and"
         " FUSEBOARD_ACL_CONTROL_PASSWORD, or from the files that these with _FILE name."
     )
-    # It is made before there is any server.
+    # The file is made before there is any server.
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -27,18 +27,18 @@ class Command(BaseCommand):
             default=[],
             help=f"may be given more than once (default: {DEFAULT_ENVIRONMENT})",
         )
-        parser.add_argument("--to", type=Path, metavar="FILE", help="write there, whole or not at all")
+        parser.add_argument("--to", type=Path, metavar="FILE", help="write to this file, atomically")
 
     def handle(self, *args: Any, **options: Any) -> None:
         environments = options["environment"] or [DEFAULT_ENVIRONMENT]
         if bad := [name for name in environments if not is_slug(name)]:
-            raise CommandError(f"{bad[0]} is no name of an environment.")
+            raise CommandError(f"{bad[0]} is not a valid environment name.")
         agent = env.text("FUSEBOARD_ACL_AGENT_PASSWORD")
         control = env.text("FUSEBOARD_ACL_CONTROL_PASSWORD")
         if not agent or not control:
             raise CommandError("Set FUSEBOARD_ACL_AGENT_PASSWORD and FUSEBOARD_ACL_CONTROL_PASSWORD.")
         if agent == control:
-            raise CommandError("Pods and the control plane need passwords of their own.")
+            raise CommandError("Pods and the control plane must have different passwords.")
         try:
             text = acl_file(dict.fromkeys(environments, agent), control)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""After FUSEBOARD_SECRET_KEY was replaced: ``python manage.py renew_secrets``."""
+"""Run after FUSEBOARD_SECRET_KEY was replaced: ``python manage.py renew_secrets``."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from controlplane.accounts.mfa import renewed
 
 class Command(BaseCommand):
     help = (
-        "Encrypts the secrets of second factors under FUSEBOARD_SECRET_KEY, so that the keys in"
-        " FUSEBOARD_SECRET_KEY_FALLBACKS are needed no more."
+        "Encrypts the secrets of second factors with FUSEBOARD_SECRET_KEY, so that the keys in"
+        " FUSEBOARD_SECRET_KEY_FALLBACKS can be removed."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

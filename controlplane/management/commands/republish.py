@@ -13,16 +13,18 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
 class Command(BaseCommand):
-    help = "Writes the whole configuration and every hold to Redis once more; --new-epoch after a restore."
+    help = "Writes the whole configuration and every override to Redis again; --new-epoch after a restore."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("environment", nargs="?", default=DEFAULT_ENVIRONMENT)
         parser.add_argument(
             "--new-epoch",
             action="store_true",
-            help="Postgres was restored: let servers take up what it has, although they know newer revisions",
+            help="Postgres was restored: let pods take its configuration although they have newer revisions",
         )
-        parser.add_argument("--reason", default="", help="needed with --new-epoch; stands in the audit log")
+        parser.add_argument(
+            "--reason", default="", help="required with --new-epoch; recorded in the audit log"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment = options["environment"]
@@ -38,5 +40,5 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         self.stdout.write(
             f"{environment} is at epoch {head.epoch}, revision {head.revision} in Redis;"
-            f" {len(held)} breakers were put right."
+            f" {len(held)} overrides were repaired."
         )

@@ -1,6 +1,6 @@
-"""The demo's configuration, people and token, for an installation with real servers.
+"""The demo's configuration, users and token, for an installation with real servers.
 
-``make demo`` does this by itself; the compose file's profile ``demo`` calls it.
+``make demo`` includes this; the compose file's profile ``demo`` calls it.
 """
 
 import os
@@ -17,13 +17,15 @@ class Command(BaseCommand):
     help = "Fills an installation with the demo's configuration, users and a token for its pods."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--token-file", type=Path, required=True, help="where the pods' token is written")
+        parser.add_argument(
+            "--token-file", type=Path, required=True, help="write the pods' token to this file"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         seeded = seed()
         file: Path = options["token_file"]
         draft = file.with_suffix(".new")
-        # Made readable for its owner only from the start, and complete before anybody sees it.
+        # Readable by its owner only from the start, and complete before it appears.
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:
             opened.write(seeded.agent_token)
         draft.replace(file)

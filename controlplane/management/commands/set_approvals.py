@@ -12,14 +12,14 @@ from controlplane.validation import Problems
 
 class Command(BaseCommand):
     help = (
-        "Sets how many approvals an edit needs, at once and without any: for when nobody is left who"
-        " could approve. It is logged as a warning, and in the audit."
+        "Sets how many approvals an edit needs, immediately and without approval: for when no approver is"
+        " left. It is logged as a warning, and in the audit."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("environment")
         parser.add_argument("needed", type=int, choices=range(MOST_NEEDED + 1))
-        parser.add_argument("--reason", required=True, help="why; everybody will read it")
+        parser.add_argument("--reason", required=True, help="why; recorded in the audit log")
 
     def handle(self, *args: Any, **options: Any) -> None:
         problems = Problems()

@@ -1,4 +1,4 @@
-"""Whether anybody has tampered with the audit: ``python manage.py verify_audit``."""
+"""Check the audit for tampering: ``python manage.py verify_audit``."""
 
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
@@ -17,8 +17,8 @@ def _head(text: str) -> Head:
 
 class Command(BaseCommand):
     help = (
-        "Checks every entry of the audit against the one before it, and names the first that is not as it"
-        " was written. Prints the head of every chain: keep it elsewhere, and give it back with --anchor."
+        "Checks every audit entry against the previous one and names the first that was altered. Prints the"
+        " head of every chain: keep it elsewhere, and pass it to --anchor later."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

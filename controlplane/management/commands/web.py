@@ -25,7 +25,7 @@ class Command(BaseCommand):
         scheme = "https" if tls else "http"
         with listen(host, options["port"], exactly=options["exactly"], say=self.stderr.write) as listener:
             port = listener.getsockname()[1]
-            # A socket is only opened by pages of a listed origin; on its own machine that is this one.
+            # Only pages of a listed origin may open a socket; on a local machine that is this address.
             here = f"{scheme}://127.0.0.1:{port},{scheme}://localhost:{port}"
             os.environ.setdefault("FUSEBOARD_ORIGINS", here)
             self.stdout.write(f"Serving {scheme}://{host}:{port}/")
@@ -33,10 +33,10 @@ class Command(BaseCommand):
                 "controlplane.asgi:application",
                 log_config=None,
                 access_log=False,
-                # Else anybody on this machine could say which address they come from.
+                # Otherwise any program on this machine could claim another client address.
                 proxy_headers=settings.BEHIND_PROXY,
                 forwarded_allow_ips=settings.PROXIES,
-                # Open pages hold a WebSocket each; they reconnect by themselves.
+                # Open pages hold a WebSocket each; they reconnect.
                 timeout_graceful_shutdown=2,
                 **tls,
             )
