@@ -9,16 +9,27 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
+from secrets import token_hex
 from threading import get_ident
 from time import monotonic
 
-from fuseboard.admission import Admission
+from fuseboard.admission.admission import Admission
+from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.decisions import DecisionBuilder
+from fuseboard.admission.request_admission import RequestAdmission
+from fuseboard.batching.batch import Batcher
+from fuseboard.batching.domains import RequestDomains
+from fuseboard.batching.fleet_leases import Leases
+from fuseboard.batching.settlements import Settlements
+from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.boot import Keeper, apply_bootstrap, apply_from_disk
 from fuseboard.configuration.disk import Disk
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.offer import Offer, OfferError, check_tenants, read_offer
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.configuration.watch import Watch
+from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import ConfigSource, Mode
 from fuseboard.reporting.beat import Exchange, Gateway, ServerState
 from fuseboard.reporting.counters import Counters
@@ -26,7 +37,10 @@ from fuseboard.reporting.loop_port import LoopPort
 from fuseboard.reporting.sync import SyncThread
 from fuseboard.settings import AgentSettings
 from fuseboard.standalone.journal import Journal
-from fuseboard.store import open_store
+from fuseboard.standalone.standby import stand_by
+from fuseboard.store import Store, open_store
+from fuseboard.store.drill import DrillStore
+from fuseboard.store.health import StoreHealth
 
 logger = logging.getLogger("fuseboard")
 
@@ -49,7 +63,7 @@ class Runtime:
         self._settings = settings
         self.configuration = Configuration(environment=settings.environment)
         self.counters = Counters()
-        self.admission = Admission(
+        self.admission = compose_admission(
             configuration=self.configuration,
             counters=self.counters,
             store=open_store(settings.redis_url),
@@ -63,18 +77,18 @@ class Runtime:
         self._disk: Disk | None = None
         if settings.state_dir is not None:
             self._disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
-            self.admission.alone.drain.journal = Journal(
+            self.admission.standby.drain.journal = Journal(
                 settings.state_dir,
                 environment=settings.environment,
                 service=settings.service,
-                counts=self.admission.alone.limits.offline,
+                counts=self.admission.standby.limits.offline,
             )
         self.configuration.listen(self._size_journal)
         self._keeper = Keeper(self.configuration, self._disk)
         self._watch = Watch(
             url=settings.redis_url,
             configuration=self.configuration,
-            breaker_opened=self.admission.heard,
+            breaker_opened=self.admission.breaker_opened,
         )
         self._sync: SyncThread | None = None
         self._first_beat = asyncio.Event()
@@ -109,7 +123,7 @@ class Runtime:
     async def stop(self) -> None:
         """Send what is unreported, say good-bye, disconnect; give up what takes over half a second."""
         # Before the good-bye, which says so: somebody else may have it soon.
-        self.admission.alone.share.give_up()
+        self.admission.standby.share.give_up()
         parts = [
             asyncio.ensure_future(self.admission.stop()),
             asyncio.ensure_future(self._watch.stop()),
@@ -157,8 +171,8 @@ class Runtime:
 
     def _size_journal(self, snapshot: Snapshot) -> None:
         """What is decided without Redis takes as much room as the fleet's tuning says."""
-        self.admission.alone.limits.offline.most_keys = snapshot.tuning.journal_keys
-        journal = self.admission.alone.drain.journal
+        self.admission.standby.limits.offline.most_keys = snapshot.tuning.journal_keys
+        journal = self.admission.standby.drain.journal
         if journal is not None:
             journal.most_bytes = snapshot.tuning.journal_bytes
 
@@ -175,7 +189,7 @@ class Runtime:
             mode_cause=admission.mode_cause,
             breakers=admission.breaker_views(),
             wanted=self.configuration.wanted(),
-            share=admission.alone.share.held,
+            share=admission.standby.share.held,
         )
 
     def _adopt(self, exchange: Exchange, offer: Offer | None) -> None:
@@ -184,11 +198,11 @@ class Runtime:
             response.server_time_us, asked_ns=exchange.asked_ns, answered_ns=exchange.answered_ns
         )
         configuration.live_servers = response.live_servers
-        self.admission.rehearsal.pretend(response.drill, asked=exchange.asked_ns / 1e9)
+        self.admission.store.pretend(response.drill, asked=exchange.asked_ns / 1e9)
         if response.share is not None:
-            self.admission.alone.share.take(response.share, asked=exchange.asked_s)
+            self.admission.standby.share.take(response.share, asked=exchange.asked_s)
         changed = offer is not None and configuration.apply(offer)
-        configuration.hold(response.held)
+        configuration.apply_overrides(response.held)
         if not configuration.complete and configuration.fetch is not None:
             configuration.fetch()
         # A refetch is more than one beat's worth of tenants; go on while it gets somewhere.
@@ -219,6 +233,78 @@ class Runtime:
         kept = port.ask(self._keeper.due, timeout_s=LOOP_ANSWER_S)
         if kept is not None:
             self._keeper.write(kept)
+
+
+def compose_admission(
+    *,
+    configuration: Configuration,
+    counters: Counters,
+    store: Store,
+    server: str,
+    environment: str,
+    on_change: Callable[[], None],
+) -> Admission:
+    """Make everything that takes part in a decision. ``on_change``: the mode or a breaker has changed."""
+
+    def tuning() -> Tuning:
+        return configuration.snapshot.tuning
+
+    drill_store = DrillStore(store)
+    health = StoreHealth(store=drill_store, environment=environment, tuning=tuning)
+    batcher = Batcher(
+        store=drill_store,
+        health=health,
+        meter=counters,
+        tuning=tuning,
+        token_prefix=f"{token_hex(4)}-",
+    )
+    settlements = Settlements(store=drill_store, health=health)
+    leases = Leases(
+        batcher=batcher,
+        settlements=settlements,
+        live_servers=lambda: configuration.live_servers,
+        usable=lambda: health.usable,
+    )
+    reports = Reports(store=drill_store, health=health, tuning=tuning)
+    standby = stand_by(configuration=configuration, store=drill_store, health=health)
+    decisions = DecisionBuilder(server, health)
+    requests = RequestAdmission(
+        configuration=configuration,
+        counters=counters,
+        health=health,
+        batcher=batcher,
+        local=standby.limits,
+        domains=RequestDomains(environment, settlements, together=store.together),
+        settlements=settlements,
+        leases=leases,
+        decisions=decisions,
+    )
+    calls = CallAdmission(
+        environment=environment,
+        configuration=configuration,
+        counters=counters,
+        health=health,
+        batcher=batcher,
+        reports=reports,
+        local=standby.limits,
+        settlements=settlements,
+        leases=leases,
+        decisions=decisions,
+        on_change=on_change,
+    )
+    return Admission(
+        configuration=configuration,
+        store=drill_store,
+        health=health,
+        batcher=batcher,
+        settlements=settlements,
+        leases=leases,
+        reports=reports,
+        standby=standby,
+        requests=requests,
+        calls=calls,
+        on_change=on_change,
+    )
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from fuseboard.admission import Admission
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.offer import Offer
 from fuseboard.contract.policy import (
@@ -21,6 +20,7 @@ from fuseboard.contract.policy import (
 )
 from fuseboard.contract.words import Algorithm, ConfigSource, FailurePolicy, Mode
 from fuseboard.reporting.counters import Counters
+from fuseboard.runtime import compose_admission
 from fuseboard.store import open_store
 
 REQUESTS = Limit(
@@ -89,7 +89,7 @@ class Server:
         self.configuration = configuration
         self.counters = Counters()
         self.changes = 0
-        self.admission = Admission(
+        self.admission = compose_admission(
             configuration=configuration,
             counters=self.counters,
             store=open_store(redis_url),

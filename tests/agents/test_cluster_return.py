@@ -61,7 +61,7 @@ async def test_a_shard_that_returns_is_told_first_and_asked_one_question_per_dom
         assert counted(cluster, "eval") == 0
 
         def is_told(server: Server) -> bool:
-            return not server.admission.alone.limits.offline.changed
+            return not server.admission.standby.limits.offline.changed
 
         await until(lambda: all(map(is_told, servers)))
     await asyncio.to_thread(cluster.settle)

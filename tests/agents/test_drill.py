@@ -18,7 +18,7 @@ from tests.agents.servers import POLICY, Server, running, until
 
 def pretend(server: Server, kind: DrillKind, for_ms: int = 60_000, number: int = 1) -> None:
     drill = Drill(id=number, kind=kind, remaining_ms=for_ms)
-    server.admission.rehearsal.pretend(drill, asked=monotonic())
+    server.admission.store.pretend(drill, asked=monotonic())
 
 
 async def ask(server: Server, calls: int) -> list[bool]:
@@ -72,14 +72,14 @@ async def test_it_can_be_ended_before_its_time(limits: redis.Redis, redis_url: s
     async with running(redis_url) as server:
         pretend(server, DrillKind.GONE)
         await until(lambda: server.admission.health.mode is Mode.LOCAL)
-        server.admission.rehearsal.pretend(None, asked=monotonic())
+        server.admission.store.pretend(None, asked=monotonic())
         await until(lambda: server.admission.mode is Mode.SHARED)
 
 
 async def test_an_answer_that_took_longer_than_the_drill_begins_nothing(limits: redis.Redis, redis_url: str):
     async with running(redis_url) as server:
         drill = Drill(id=1, kind=DrillKind.GONE, remaining_ms=1_000)
-        server.admission.rehearsal.pretend(drill, asked=monotonic() - 2)
+        server.admission.store.pretend(drill, asked=monotonic() - 2)
         assert server.admission.mode is Mode.SHARED
 
 

@@ -148,7 +148,7 @@ async def test_a_breaker_that_another_server_opened_ends_them_at_once(limits: re
     ours = configured(with_vendor_limit(many))
     other = running(redis_url, name="web-2", configuration=configured(with_vendor_limit(many)))
     async with running(redis_url, configuration=ours) as server, other as failing:
-        watch = Watch(url=redis_url, configuration=ours, breaker_opened=server.admission.heard)
+        watch = Watch(url=redis_url, configuration=ours, breaker_opened=server.admission.breaker_opened)
         watch.start()
         try:
             await asyncio.wait_for(watch.looked.wait(), 30)
@@ -181,10 +181,10 @@ async def test_news_of_a_breaker_that_cannot_be_read_or_are_old_change_nothing(
             b"payments 1 99",
             b"nobody %d 9" % 2**62,
         ):
-            server.admission.heard(news)
+            server.admission.breaker_opened(news)
         (gate,) = server.admission._calls.gates.values()
         assert (gate.state, gate.generation) == (BreakerState.CLOSED, generation)
-        server.admission.heard(b"payments %d %d" % (generation + 1, 10**18))
+        server.admission.breaker_opened(b"payments %d %d" % (generation + 1, 10**18))
         assert gate.state is BreakerState.OPEN
         assert gate.until - monotonic() < BREAKER.open_max_ms * 1.1 / 1000 + 1
 

@@ -91,7 +91,7 @@ async def beats(gateway: Any, pod: Configuration) -> None:
     pod.apply(
         read_offer(environment="production", head=answer.head, document=document, tenants={}, source=source)
     )
-    pod.hold(answer.held)
+    pod.apply_overrides(answer.held)
 
 
 async def test_a_pod_takes_it_over_and_gives_it_back() -> None:
@@ -154,7 +154,7 @@ async def test_what_is_held_outlives_a_newer_document() -> None:
     )
     assert pod.apply(same)
     assert pod.snapshot.dependency("llm").override.actor == "olga"
-    pod.hold({})
+    pod.apply_overrides({})
     assert pod.snapshot.dependency("llm").override is None
 
 

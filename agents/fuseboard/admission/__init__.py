@@ -1,5 +1,1 @@
-"""The heart: decides every call, with Redis or without."""
-
-from fuseboard.admission.admission import Admission
-
-__all__ = ["Admission"]
+"""The order of one decision: what this pod knows, one question to Redis, or this pod alone."""

@@ -1,118 +1,86 @@
 """Every decision, in order: what is known here, one question to Redis, else this server's share."""
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Mapping
-from secrets import token_hex
 from time import monotonic
 from typing import Any
 
 import msgspec
 
 from fuseboard.admission.call_admission import CallAdmission
-from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.admission.lanes import MAX_LANES, CallLane
 from fuseboard.admission.request_admission import RequestAdmission
-from fuseboard.admission.waiting import waited
 from fuseboard.batching.batch import Batcher
-from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
-from fuseboard.breaker.ended_overrides import Released
+from fuseboard.breaker.ended_overrides import EndedOverrides
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.holder import Configuration
-from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import BreakerView
-from fuseboard.contract.words import Mode, Outcome
+from fuseboard.contract.words import Mode, Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.reporting.counters import Counters
-from fuseboard.standalone.standby import stand_by
-from fuseboard.store.connection import Store
+from fuseboard.standalone.standby import Standby
 from fuseboard.store.drill import DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
 
-#: What a call costs unless somebody says more.
+#: What a call costs unless the caller says more.
 ONE = 1
+
+#: A slot or a probe permit may become free long before it expires: a waiting caller asks this often.
+ASK_AGAIN_S = 0.02
 
 
 class Admission:
-    """Belongs to the event loop it was started on. ``on_change``: the mode or a breaker changed."""
+    """Belongs to the event loop it was started on. ``fuseboard.runtime.compose_admission`` makes it.
+
+    ``on_change`` is called when the mode or a breaker has changed.
+    """
 
     def __init__(
         self,
         *,
         configuration: Configuration,
-        counters: Counters,
-        store: Store,
-        server: str,
-        environment: str,
+        store: DrillStore,
+        health: StoreHealth,
+        batcher: Batcher,
+        settlements: Settlements,
+        leases: Leases,
+        reports: Reports,
+        standby: Standby,
+        requests: RequestAdmission,
+        calls: CallAdmission,
         on_change: Callable[[], None],
     ) -> None:
-        def tuning() -> Tuning:
-            return configuration.snapshot.tuning
-
+        #: Pretends in a drill that Redis is slow or unavailable.
+        self.store = store
+        self.health = health
+        self.standby = standby
+        #: Decides one plain request of a tenant at once, from its fleet lease; ``None`` when it has none.
+        # A closure, not a method: it is nearly the whole cost of a leased decision.
+        self.leased = leases.spend_at_hand
         self._configuration = configuration
+        self._batcher = batcher
+        self._settlements = settlements
+        self._leases = leases
+        self._reports = reports
+        self._requests = requests
+        self._calls = calls
         self._on_change = on_change
-        #: Pretends in a drill that Redis is slow or gone.
-        self.rehearsal = store = DrillStore(store)
-        self.health = StoreHealth(
-            store=store, environment=environment, tuning=tuning, on_change=self._mode_changed
-        )
-        self._batcher = Batcher(
-            store=store,
-            health=self.health,
-            meter=counters,
-            tuning=tuning,
-            token_prefix=f"{token_hex(4)}-",
-        )
-        self._reports = Reports(store=store, health=self.health, tuning=tuning)
-        self._settlements = Settlements(store=store, health=self.health)
-        self._leases = Leases(
-            batcher=self._batcher,
-            settlements=self._settlements,
-            live_servers=lambda: configuration.live_servers,
-            usable=lambda: self.health.usable,
-        )
-        self.alone = stand_by(configuration=configuration, store=store, health=self.health)
-        decisions = DecisionBuilder(server, self.health)
-        self._requests = RequestAdmission(
-            configuration=configuration,
-            counters=counters,
-            health=self.health,
-            batcher=self._batcher,
-            local=self.alone.limits,
-            domains=RequestDomains(environment, self._settlements, together=store.together),
-            settlements=self._settlements,
-            leases=self._leases,
-            decisions=decisions,
-        )
-        self._calls = CallAdmission(
-            environment=environment,
-            configuration=configuration,
-            counters=counters,
-            health=self.health,
-            batcher=self._batcher,
-            reports=self._reports,
-            local=self.alone.limits,
-            settlements=self._settlements,
-            leases=self._leases,
-            decisions=decisions,
-            on_change=on_change,
-        )
         self._lanes: dict[tuple[str, str], CallLane] = {}
-        #: One plain request of a tenant that is paid for already, decided at once; else ``None``: ask.
-        self.leased = self._leases.spend_at_hand
-        self._released = Released(
-            configuration=configuration, store=store, health=self.health, on_release=self._calls.released
+        self._ended_overrides = EndedOverrides(
+            configuration=configuration, store=store, health=health, on_end=calls.override_ended
         )
-        configuration.listen(self._requests.adopt)
-        configuration.listen(self._calls.adopt)
+        health.on_change = self._mode_changed
+        configuration.listen(requests.adopt)
+        configuration.listen(calls.adopt)
 
     def start(self) -> None:
         """Connect in the background; until then this server decides alone."""
         self.health.start()
-        self._released.start()
+        self._ended_overrides.start()
 
     async def stop(self) -> None:
         """Send what is unreported, and disconnect. Callers who still wait decide locally."""
@@ -120,15 +88,15 @@ class Admission:
         self._reports.flush()
         self._settlements.flush()
         self._batcher.close()
-        self.alone.drain.stop()
-        await self._released.stop()
+        self.standby.drain.stop()
+        await self._ended_overrides.stop()
         await asyncio.sleep(0)
         await self.health.stop()
 
-    def heard(self, breaker: bytes) -> None:
-        """Take in what the channel of breakers says."""
-        self._calls.heard(breaker)
-        self._released.look()
+    def breaker_opened(self, message: bytes) -> None:
+        """A message of the breaker channel: a breaker of the fleet has opened."""
+        self._calls.breaker_opened(message)
+        self._ended_overrides.look()
 
     # Requests that enter a service
 
@@ -162,7 +130,7 @@ class Admission:
     async def _decide_patiently(self, tenant: str, costs: Costs, subject: Subject, wait_s: float) -> Decision:
         until = monotonic() + wait_s
         decision = await self._requests.admit(tenant, costs, subject)
-        while not decision.allowed and await waited(decision, until):
+        while not decision.allowed and await _waited(decision, until):
             decision = await self._requests.admit(tenant, costs, subject)
         return decision
 
@@ -206,7 +174,7 @@ class Admission:
             try:
                 return await self._admit_call(dependency, tenant, costs, spend_quota)
             except Refused as refused:
-                if wait_s <= 0 or not await waited(refused.decision, until):
+                if wait_s <= 0 or not await _waited(refused.decision, until):
                     raise
 
     async def _admit_call(self, dependency: str, tenant: str, costs: Costs, spend_quota: bool) -> Permit:
@@ -260,7 +228,7 @@ class Admission:
 
     @property
     def mode(self) -> Mode:
-        return Mode.DRILL if self.rehearsal.drill is not None else self.health.mode
+        return Mode.DRILL if self.store.drill is not None else self.health.mode
 
     @property
     def mode_for_ms(self) -> int:
@@ -268,7 +236,7 @@ class Admission:
 
     @property
     def mode_cause(self) -> str:
-        drill = self.rehearsal.drill
+        drill = self.store.drill
         return self.health.cause if drill is None else f"drill {drill.id}: Redis is taken to be {drill.kind}"
 
     def breaker_views(self) -> tuple[BreakerView, ...]:
@@ -279,11 +247,28 @@ class Admission:
         )
 
     def _mode_changed(self) -> None:
-        if self.health.mode is Mode.LOCAL:
-            self._calls.stand_alone()
-        self.alone.mode_changed(self.health.mode, self._calls.gates.values())
+        self._calls.mode_changed(self.health.mode, self.store)
+        self.standby.mode_changed(self.health.mode)
         self._on_change()
 
 
 async def _at_once(decision: Decision) -> Decision:
     return decision
+
+
+async def _waited(decision: Decision, until: float) -> bool:
+    """Sleep until asking again can succeed; ``False`` when that is after ``until``, or never.
+
+    Nothing is held meanwhile: no slot, and no place in a question.
+    """
+    wait_s = decision.retry_after_ms / 1000
+    if wait_s <= 0:
+        return False
+    if decision.reason in (Reason.CONCURRENCY, Reason.PROBE_BUSY):
+        wait_s = min(wait_s, ASK_AGAIN_S)
+    # A little late, and each caller at another moment: all who wait for one window would come at once.
+    wait_s *= random.uniform(1.0, 1.1)
+    if monotonic() + wait_s > until:
+        return False
+    await asyncio.sleep(wait_s)
+    return True

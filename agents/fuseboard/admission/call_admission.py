@@ -24,6 +24,7 @@ from fuseboard.decision import Charge, Decision, LimitStatus, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.standalone.local_limits import LocalLimits
+from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import Costs
 
@@ -205,27 +206,30 @@ class CallAdmission:
         for gate in self.gates.values():
             gate.adopt(snapshot.dependency(gate.name) or Dependency(name=gate.name))
 
-    def heard(self, opened: bytes) -> None:
+    def breaker_opened(self, message: bytes) -> None:
         """A breaker opened, as its channel says; what cannot be read is no news.
 
         Whoever never called the dependency learns of it when it does.
         """
-        words = opened.split(b" ")
+        words = message.split(b" ")
         if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
             gate = self.gates.get(words[0].decode("utf-8", "replace"))
             if gate is not None:
                 gate.opened(int(words[1][:20]), int(words[2][:20]))
 
-    def released(self, dependency: str) -> None:
-        """A hold of the document is over: decide as if it had never been there."""
+    def override_ended(self, dependency: str) -> None:
+        """An override of the configuration was ended in Redis: decide as if it had never been there."""
         gate = self.gates.get(dependency)
         if gate is not None:
-            gate.released()
+            gate.override_ended()
 
-    def stand_alone(self) -> None:
-        """Redis is gone."""
+    def mode_changed(self, mode: Mode, store: Store) -> None:
+        """Redis is lost or back, or in a Cluster one of its nodes is."""
         for gate in self.gates.values():
-            gate.stand_alone()
+            if mode is LOCAL:
+                gate.stand_alone()
+            else:
+                gate.node_changed(served=store.serves(gate.guard_keys[0]))
 
     def override(self, dependency: str) -> OverrideMode | None:
         gate = self.gates.get(dependency)

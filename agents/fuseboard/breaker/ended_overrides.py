@@ -25,8 +25,8 @@ _ENDED = re.compile(rb"^none 0 (\d{1,16})$")
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError, NotServedError)
 
 
-class Released:
-    """Belongs to the event loop. ``on_release`` is told the dependency."""
+class EndedOverrides:
+    """Belongs to the event loop. ``on_end`` is called with the dependency."""
 
     def __init__(
         self,
@@ -34,18 +34,18 @@ class Released:
         configuration: Configuration,
         store: Store,
         health: StoreHealth,
-        on_release: Callable[[str], None],
+        on_end: Callable[[str], None],
     ) -> None:
         self._configuration = configuration
         self._store = store
         self._health = health
-        self._on_release = on_release
+        self._on_end = on_end
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._configuration.listen(lambda _: self.look())
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="fuseboard-released")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="fuseboard-ended-overrides")
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -62,7 +62,7 @@ class Released:
             held = self._held()
             for dependency, revision in held:
                 if self._health.usable and await self._is_over(dependency, revision):
-                    self._on_release(dependency)
+                    self._on_end(dependency)
             try:
                 pause_s = LOOK_S * random.uniform(0.8, 1.2)
                 await asyncio.wait_for(self._wake.wait(), pause_s if held else None)
@@ -86,5 +86,7 @@ class Released:
             text = await self._store.call("GET", key, timeout=ANSWER_S)
         except _FAILURES:
             return False  # whoever asks for decisions counts what goes wrong
-        ended = _ENDED.match(text) if isinstance(text, bytes) else None
-        return ended is not None and self._configuration.release(dependency, revision, int(ended.group(1)))
+        found = _ENDED.match(text) if isinstance(text, bytes) else None
+        if found is None:
+            return False
+        return self._configuration.end_override(dependency, revision, int(found.group(1)))

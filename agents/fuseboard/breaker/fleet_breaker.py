@@ -123,6 +123,8 @@ class Gate:
         self.window = (0, 0, 0)
         self.tally = Tally(self, 0)
         self.domain = f"d:{dependency.name}"
+        #: The Cluster node that keeps this breaker cannot be asked, while others can.
+        self.cut_off = False
         self._settlements = settlements
         self._leases = leases
         #: By costs, and by tenant when its quotas bind; with the rules each was made of.
@@ -149,10 +151,10 @@ class Gate:
             self.local.reset()
             self._see(BreakerState.CLOSED, self.generation, 0.0)
         elif dependency.override != before.override:
-            self.released()
+            self.override_ended()
 
-    def released(self) -> None:
-        """Whoever held it has changed their mind: what was learned before says nothing now."""
+    def override_ended(self) -> None:
+        """The override was changed or ended, so what was learned before says nothing now."""
         self.local.reset()
         self.until = min(self.until, monotonic())
         self._on_change()
@@ -299,6 +301,12 @@ class Gate:
         self.until = until if state is BreakerState.OPEN else 0.0
         if changed:
             self._on_change()
+
+    def node_changed(self, *, served: bool) -> None:
+        """In a Redis Cluster, the node that keeps this breaker was lost, or is back."""
+        if not served and not self.cut_off:
+            self.stand_alone()
+        self.cut_off = not served
 
     def stand_alone(self) -> None:
         """Redis is gone: go on from the last shared state with this server's own breaker."""

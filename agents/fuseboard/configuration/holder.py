@@ -62,7 +62,7 @@ class Configuration:
         self._held: Mapping[str, Override] = {}
         self._listeners: list[Callable[[Snapshot], None]] = []
         #: Dependency -> the revision up to which holds on it were ended without a new document.
-        self._released: dict[str, int] = {}
+        self._ended_overrides: dict[str, int] = {}
 
     # What is in force
 
@@ -88,16 +88,15 @@ class Configuration:
         found = self.snapshot.dependency(dependency)
         if found is None or found.override is None:
             return None
-        held = found.override
-        if held.expires_at_us <= self.clock.now_us() or held.revision <= self._released.get(dependency, -1):
-            return None
-        return held
+        override = found.override
+        ended = override.revision <= self._ended_overrides.get(dependency, -1)
+        return None if ended or override.expires_at_us <= self.clock.now_us() else override
 
-    def release(self, dependency: str, made_in: int, ended_in: int) -> bool:
-        """The hold of revision ``made_in`` was ended in ``ended_in``; ``False`` when that is older."""
+    def end_override(self, dependency: str, made_in: int, ended_in: int) -> bool:
+        """The override of revision ``made_in`` was ended in ``ended_in``; ``False`` when that is older."""
         if ended_in <= made_in:
             return False
-        self._released[dependency] = made_in
+        self._ended_overrides[dependency] = made_in
         logger.warning("override.ended dependency=%s, as Redis says, without a new document", dependency)
         return True
 
@@ -187,7 +186,7 @@ class Configuration:
         self._settle(offer)
         self._tell()
 
-    def hold(self, held: Mapping[str, Override]) -> None:
+    def apply_overrides(self, held: Mapping[str, Override]) -> None:
         """Lay upon the policy what gateways hold beside it; whatever they said before is over."""
         if held == self._held:
             return

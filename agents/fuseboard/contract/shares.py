@@ -115,7 +115,7 @@ def _replaced(whole: S, **parts: object) -> S:
     return msgspec.structs.replace(whole, **parts)
 
 
-class Alone(Struct, frozen=True, kw_only=True):
+class AllowedAlone(Struct, frozen=True, kw_only=True):
     """What one server allows of a limit while Redis cannot be asked."""
 
     #: Calls per window; ``None`` when nothing is refused.
@@ -124,20 +124,22 @@ class Alone(Struct, frozen=True, kw_only=True):
     words: str
 
 
-def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> Alone:
+def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> AllowedAlone:
     """What a server with this piece allows of a settled limit, when so many are taken to be there."""
     if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
-        return Alone(calls=None, words=f"all, counted and told later; the limit is {limit.limit:,}")
+        return AllowedAlone(calls=None, words=f"all, counted and told later; the limit is {limit.limit:,}")
     if limit.failure_policy is FailurePolicy.FAIL_CLOSED or limit.limit == 0:
-        return Alone(calls=0.0, words=f"none of {limit.limit:,} here")
+        return AllowedAlone(calls=0.0, words=f"none of {limit.limit:,} here")
     if limit.failure_policy is FailurePolicy.RESERVED:
         whole = reserved_calls(limit)
         if share is None:
-            return Alone(calls=0.0, words=f"0 of {limit.limit:,} here: it holds no piece of the {whole:,}")
+            return AllowedAlone(
+                calls=0.0, words=f"0 of {limit.limit:,} here: it holds no piece of the {whole:,}"
+            )
         calls = calls_of(share.level, share.place, whole)
-        return Alone(calls=float(calls), words=f"{calls:,} of {limit.limit:,} here")
+        return AllowedAlone(calls=float(calls), words=f"{calls:,} of {limit.limit:,} here")
     fair = limit.limit / max(1, servers)
     if fair >= 1:
-        return Alone(calls=fair, words=f"{int(fair):,} of {limit.limit:,} here")
+        return AllowedAlone(calls=fair, words=f"{int(fair):,} of {limit.limit:,} here")
     every_s = 3 * limit.window_ms / 1000 / fair
-    return Alone(calls=fair, words=f"one call in its turn, every {every_s:,.0f} s, of {limit.limit:,}")
+    return AllowedAlone(calls=fair, words=f"one call in its turn, every {every_s:,.0f} s, of {limit.limit:,}")

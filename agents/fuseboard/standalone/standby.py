@@ -1,9 +1,7 @@
-"""What a server decides by while Redis cannot be asked, and tells it afterwards."""
+"""What a pod decides by while Redis cannot be asked, and what it reports to Redis later."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fuseboard.breaker.fleet_breaker import Gate
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.words import Mode
 from fuseboard.standalone.drain import Drain
@@ -14,41 +12,22 @@ from fuseboard.store.health import StoreHealth
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    #: This server's piece of what Redis never grants.
+class Standby:
+    #: What this pod may spend of reserved limits without Redis.
     share: ReservedShare
     limits: LocalLimits
-    #: What was decided without Redis, on its way there.
+    #: Reports to Redis what was decided without it.
     drain: Drain
-    parts: "Parts"
 
-    def mode_changed(self, mode: Mode, gates: Iterable[Gate]) -> None:
+    def mode_changed(self, mode: Mode) -> None:
         if mode is Mode.LOCAL and self.limits.offline.changed:
             self.drain.noted()
         elif mode is Mode.SHARED:
             self.drain.begin(orphans=True)
-        if mode is not Mode.LOCAL:
-            self.parts.look(gates)
 
 
-class Parts:
-    """A Cluster without one of its nodes: breakers kept there go on alone, the others do not."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._cut_off: set[str] = set()
-
-    def look(self, gates: Iterable[Gate]) -> None:
-        for gate in gates:
-            if self._store.serves(gate.guard_keys[0]):
-                self._cut_off.discard(gate.name)
-            elif gate.name not in self._cut_off:
-                self._cut_off.add(gate.name)
-                gate.stand_alone()
-
-
-def stand_by(*, configuration: Configuration, store: Store, health: StoreHealth) -> Alone:
-    """Everything for deciding alone, with its hooks in ``health``."""
+def stand_by(*, configuration: Configuration, store: Store, health: StoreHealth) -> Standby:
+    """Everything for decisions without Redis, with its hook in ``health``."""
     share, clock = ReservedShare(), configuration.clock
     limits = LocalLimits(
         lambda: configuration.live_servers,
@@ -58,4 +37,4 @@ def stand_by(*, configuration: Configuration, store: Store, health: StoreHealth)
     drain = Drain(store=store, health=health, local=limits)
     limits.offline.on_change = drain.noted
     health.before_ramp = drain.before_ramp
-    return Alone(share, limits, drain, Parts(store))
+    return Standby(share, limits, drain)

@@ -52,12 +52,10 @@ class StoreHealth:
         store: Store,
         environment: str,
         tuning: Callable[[], Tuning],
-        on_change: Callable[[], None],
     ) -> None:
         self._store = store
         self._environment = environment
         self._tuning = tuning
-        self._on_change = on_change
         self._failures: deque[float] = deque(maxlen=1000)
         self._timeouts: deque[float] = deque(maxlen=10_000)
         self._wake = asyncio.Event()
@@ -70,12 +68,11 @@ class StoreHealth:
         self.mode: Mode = Mode.LOCAL
         self._cause = _NOT_CONNECTED
         self.since = monotonic()
-        #: Awaited when Redis answers again, before anything of it is spent.
+        self._clock = StoreClock()
+        #: Called when the mode has changed, or when a part of the store fails or recovers.
+        self.on_change: Callable[[], None] = lambda: None
+        #: Awaited when Redis answers again, before anything is spent in it.
         self.before_ramp: Callable[[], Awaitable[None]] = _nothing
-        clock = StoreClock()
-        #: To be told the time in every answer.
-        self.answered = clock.learn
-        self.store_time_us = clock.now_us
 
     @property
     def usable(self) -> bool:
@@ -126,6 +123,14 @@ class StoreHealth:
             self._task = None
         await self._store.close()
 
+    def answered(self, now_us: int) -> None:
+        """Redis answered, and ``now_us`` is its time."""
+        self._clock.learn(now_us)
+
+    def store_time_us(self) -> int:
+        """The time of Redis; 0 before its first answer."""
+        return self._clock.now_us()
+
     def failed(self, cause: str) -> None:
         """Redis answered with an error, or the connection broke."""
         tuning = self._tuning()
@@ -156,7 +161,7 @@ class StoreHealth:
         """The store found something out by itself."""
         self._news.set()
         if self.mode is not Mode.LOCAL:
-            self._on_change()
+            self.on_change()
 
     def _trip(self, cause: str) -> None:
         if self.mode is not Mode.LOCAL and self._store.isolate(self._tuning().store_deadline_us / 1_000_000):
@@ -177,7 +182,7 @@ class StoreHealth:
         self.mode, self._cause, self.since = mode, cause, monotonic()
         self._failures.clear()
         self._timeouts.clear()
-        self._on_change()
+        self.on_change()
 
     async def _keep_connected(self) -> None:
         """The only place that connects and probes. Runs until ``stop``."""

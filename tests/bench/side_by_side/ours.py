@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fuseboard.admission import Admission
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.offer import Offer
 from fuseboard.contract.policy import (
@@ -22,6 +21,7 @@ from fuseboard.contract.policy import (
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome
 from fuseboard.reporting.counters import Counters
+from fuseboard.runtime import compose_admission
 from fuseboard.store.single import SingleStore
 
 DEPENDENCY = "payments"
@@ -70,7 +70,7 @@ class Pod:
     def __init__(self, redis_url: str, environment: str, tuning: Tuning, live_servers: int) -> None:
         self.counters = Counters()
         self.store = SingleStore(StoreUrl.parse(redis_url))
-        self.admission = Admission(
+        self.admission = compose_admission(
             configuration=configured(environment, tuning, live_servers),
             counters=self.counters,
             store=self.store,

@@ -8,7 +8,6 @@ from time import monotonic
 import hiredis
 import msgspec
 
-from fuseboard.admission import Admission
 from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.offer import Offer
 from fuseboard.contract import keys
@@ -26,6 +25,7 @@ from fuseboard.contract.policy import (
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome, Period
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
+from fuseboard.runtime import compose_admission
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
 from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word
@@ -80,7 +80,7 @@ class Trial:
         configuration = Configuration(environment=settings.environment)
         configuration.apply(_offer(settings.environment, tuning))
         self._changed = asyncio.Event()
-        self._admission = Admission(
+        self._admission = compose_admission(
             configuration=configuration,
             counters=Counters(),
             store=self._listening,  # type: ignore[arg-type] # it has whatever the store has

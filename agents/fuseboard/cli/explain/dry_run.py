@@ -33,9 +33,8 @@ class Peeker:
 
     def __init__(self, *, store: Store, environment: str, tuning: Tuning) -> None:
         self.changed = asyncio.Event()
-        self.health = StoreHealth(
-            store=store, environment=environment, tuning=lambda: tuning, on_change=self.changed.set
-        )
+        self.health = StoreHealth(store=store, environment=environment, tuning=lambda: tuning)
+        self.health.on_change = self.changed.set
         self._environment = environment
         patient = replace(tuning, store_deadline_us=DEADLINE_US)
         self._batcher = Batcher(

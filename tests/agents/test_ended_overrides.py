@@ -45,8 +45,8 @@ async def admitted(server: Server) -> None:
 
 async def looked(server: Server) -> None:
     """Have it look at Redis, as after a message."""
-    server.admission.heard(b"payments 1 0")
-    await until(lambda: not server.admission._released._wake.is_set())
+    server.admission.breaker_opened(b"payments 1 0")
+    await until(lambda: not server.admission._ended_overrides._wake.is_set())
     await asyncio.sleep(0.05)  # the answer of a Redis that is here
 
 
@@ -56,7 +56,7 @@ def held(server: Server) -> OverrideMode | None:
 
 async def test_a_reset_through_redis_alone_ends_what_the_document_holds(server: Server, limits: redis.Redis):
     limits.set(OVERRIDE, "none 0 9")
-    server.admission.heard(b"payments 1 0")
+    server.admission.breaker_opened(b"payments 1 0")
     await until(lambda: held(server) is None)
     await admitted(server)
     # The same document again, from wherever, changes nothing; a later hold does.
@@ -87,7 +87,7 @@ async def test_a_hold_through_redis_alone_is_told_and_outlives_redis(valkey: Val
             ends_us = int((time.time() + 600) * 1_000_000)
             limits.set(OVERRIDE, f"forced_open {ends_us} 9")
             limits.set(keys.breaker("production", "payments"), f"open 99 {ends_us} 5 0 0 forced")
-            server.admission.heard(b"payments 99 0")
+            server.admission.breaker_opened(b"payments 99 0")
             await refused(server)
         view = server.admission.breaker_views()[0]
         assert (view.state, view.generation) == (BreakerState.OPEN, 99)
