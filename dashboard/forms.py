@@ -6,8 +6,8 @@ from typing import Any
 from django import forms
 
 from controlplane.errors import InvalidEdit
-from controlplane.policies.limits import MAX_WINDOW_S
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON, Problems
+from fuseboard.contract.limit_fields import MAX_WINDOW_S
 from fuseboard.contract.words import MAX_LIMIT
 
 #: Longest time a breaker may be held closed.

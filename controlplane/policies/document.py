@@ -23,30 +23,31 @@ from controlplane.policies.models import (
     VendorLimit,
 )
 from fuseboard.contract import policy as contract
-from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy, OverrideMode, Period
+from fuseboard.contract.limit_fields import FIELDS, NUMBERS, Choice, Choices, LimitField, Patterns
+from fuseboard.contract.words import OverrideMode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def limit_of(row: LimitColumns) -> contract.Limit:
-    return contract.Limit(
-        name=row.name,
-        limit=row.limit,
-        window_ms=row.window_s * 1000,
-        algorithm=Algorithm(row.algorithm),
-        burst=row.burst,
-        failure_policy=FailurePolicy(row.failure_policy),
-        shadow=row.shadow,
-        period=Period(row.period) if row.period else None,
-        time_zone=row.time_zone,
-        measure=row.measure,
-        per=tuple(Dimension(word) for word in row.per),
-        endpoints=tuple(row.endpoints),
-        dependency=row.dependency if isinstance(row, QuotaColumns) else "",
-        lease_above=row.lease_above,
-        warn_percent=row.warn_percent,
-        reserved_percent=row.reserved_percent,
-    )
+    values = {
+        field.name: _on_the_wire(field, getattr(row, field.name))
+        for field in FIELDS
+        if not field.quotas_only or isinstance(row, QuotaColumns)
+    }
+    return contract.Limit(name=row.name, window_ms=values.pop("window_s") * 1000, **values)
+
+
+def _on_the_wire(field: LimitField, value: Any) -> Any:
+    match field:
+        case Choice():
+            return field.words(value) if value else None
+        case Choices():
+            return tuple(field.words(word) for word in value)
+        case Patterns():
+            return tuple(value)
+        case _:
+            return value
 
 
 def policy_of(environment: Environment) -> contract.Policy:
@@ -179,7 +180,7 @@ def _of_tenants(rows: QuerySet[TenantQuota]) -> dict[int, list[contract.Limit]]:
     """Most quotas are alike, so each kind is made once: a row a model each takes ten times as long."""
     found: dict[int, list[contract.Limit]] = defaultdict(list)
     made: dict[tuple[Any, ...], contract.Limit] = {}
-    names = ("name", "limit", "window_s", "burst", *OPTIONAL)
+    names = ("name", *NUMBERS, *OPTIONAL)
     for tenant, *values in rows.order_by("name").values_list("tenant_id", *names).iterator(10_000):
         key = tuple(tuple(value) if isinstance(value, list) else value for value in values)
         limit = made.get(key)

@@ -1,6 +1,6 @@
 """The columns every limit has, of a tier, of a tenant, of a vendor or of callers without a name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -9,14 +9,20 @@ from django.db.models import BigIntegerField, F, Q, Value
 from django.db.models.functions import Cast, Greatest
 from django.db.models.lookups import LessThanOrEqual
 
-from fuseboard.contract.words import MAX_LIMIT, Algorithm, Dimension, FailurePolicy, Period
+from fuseboard.contract.limit_fields import FIELDS, MAX_ENDPOINT, MAX_ENDPOINTS, NUMBERS, Number
+from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy, Period
 
-#: 400 days, the contract's longest window.
-MAX_WINDOW_S = 400 * 86_400
-#: Calls times seconds of a token bucket: beyond it, its microseconds are not exact any more.
+#: Calls times seconds of a token bucket. Beyond this, its microseconds are no longer exact.
 MAX_BUCKET = 2**53 // 1_000_000
-MAX_ENDPOINTS = 20
-MAX_ENDPOINT = 200
+
+
+def _ranges() -> Iterator[models.CheckConstraint]:
+    for field in FIELDS:
+        if isinstance(field, Number):
+            yield models.CheckConstraint(
+                condition=Q(**{f"{field.name}__range": (field.least, field.most)}),
+                name=f"%(class)s_{field.name.removesuffix('_s')}_range",
+            )
 
 
 class LimitColumns(models.Model):
@@ -56,6 +62,7 @@ class LimitColumns(models.Model):
     class Meta:
         abstract = True
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            *_ranges(),
             models.CheckConstraint(
                 condition=Q(algorithm__in=[word.value for word in Algorithm]),
                 name="%(class)s_algorithm_known",
@@ -64,11 +71,6 @@ class LimitColumns(models.Model):
                 condition=Q(failure_policy__in=[word.value for word in FailurePolicy]),
                 name="%(class)s_failure_policy_known",
             ),
-            models.CheckConstraint(condition=Q(limit__range=(0, MAX_LIMIT)), name="%(class)s_limit_range"),
-            models.CheckConstraint(
-                condition=Q(window_s__range=(1, MAX_WINDOW_S)), name="%(class)s_window_range"
-            ),
-            models.CheckConstraint(condition=Q(burst__range=(1, MAX_LIMIT)), name="%(class)s_burst_range"),
             models.CheckConstraint(
                 condition=Q(burst=1) | Q(algorithm=Algorithm.TOKEN_BUCKET.value),
                 name="%(class)s_burst_of_buckets_only",
@@ -101,15 +103,6 @@ class LimitColumns(models.Model):
             ),
             models.CheckConstraint(
                 condition=~Q(measure="") & ~Q(time_zone=""), name="%(class)s_measure_and_zone_not_empty"
-            ),
-            models.CheckConstraint(
-                condition=Q(warn_percent__range=(0, 100)), name="%(class)s_warn_percent_range"
-            ),
-            models.CheckConstraint(
-                condition=Q(lease_above__range=(0, MAX_LIMIT)), name="%(class)s_lease_above_range"
-            ),
-            models.CheckConstraint(
-                condition=Q(reserved_percent__range=(-1, 100)), name="%(class)s_reserved_percent_range"
             ),
         )
 
@@ -145,35 +138,27 @@ class QuotaColumns(FollowingColumns):
         abstract = True
 
 
-#: Columns that may be left out of an edit, and what they are then in a new limit.
+def _column_default(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+#: Columns that an edit may leave out, and their values in a new limit.
 OPTIONAL: dict[str, Any] = {
-    "algorithm": Algorithm.TOKEN_BUCKET.value,
-    "failure_policy": FailurePolicy.FAIL_OPEN.value,
-    "shadow": False,
-    "period": "",
-    "time_zone": "UTC",
-    "measure": "calls",
-    "per": [],
-    "endpoints": [],
-    "dependency": "",
-    "warn_percent": 0,
-    "lease_above": 0,
-    "reserved_percent": -1,
+    field.name: _column_default(field.default) for field in FIELDS if field.name not in NUMBERS
 }
 
-#: What a vendor limit has where nothing else is given.
+#: The columns of a new vendor limit, unless the edit gives others.
 VENDOR_DEFAULTS: dict[str, Any] = {
     "algorithm": Algorithm.SLIDING_WINDOW,
     "failure_policy": FailurePolicy.RESERVED,
     "shadow": False,
 }
 
-
-#: Of a limit that follows nothing.
+#: The columns of a limit that follows no template.
 ALONE: dict[str, Any] = {"template": "", "own": []}
 
-#: What a template says. Whose calls are counted is each limit's own.
-VALUES = ("limit", "window_s", "burst", *(name for name in OPTIONAL if name != "dependency"))
+#: The columns of a template. Each limit states for itself whose calls it counts.
+VALUES = tuple(field.name for field in FIELDS if not field.quotas_only)
 
 
 def columns_of(row: LimitColumns) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from controlplane.policies.fields import (
 )
 from controlplane.policies.limits import ALONE, OPTIONAL
 from controlplane.policies.models import Dependency, Template, Tenant, TenantQuota, Tier
+from fuseboard.contract.limit_fields import NUMBERS
 
 #: Kind and name.
 Thing = tuple[str, str]
 State = dict[Thing, Fields]
 
 #: ``returns_to`` is last: it is a document, and few have one.
-_COLUMNS = ("name", "limit", "window_s", "burst", *OPTIONAL, *ALONE, "expires_at", "returns_to")
+_COLUMNS = ("name", *NUMBERS, *OPTIONAL, *ALONE, "expires_at", "returns_to")
 
 #: Above so many names, all are read: one large answer is cheaper than a list as long as it.
 _FEW = 5_000

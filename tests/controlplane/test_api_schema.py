@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from controlplane.api.api import api
 from controlplane.api.routes import change_requests, drills, people, usage
-from controlplane.api.schemas.edits_in import bulk_in, configuration_out, edits_in, operations_out, proposals
+from controlplane.api.schemas import bulk_in, configuration_out, edits_in, limits, operations_out, proposals
 from controlplane.api.schemas.examples import EXAMPLES
 from tests.controlplane.calling import token_of
 
@@ -85,6 +85,7 @@ def test_every_document_has_an_example_that_is_one() -> None:
         name: found
         for module in (
             edits_in,
+            limits,
             bulk_in,
             configuration_out,
             operations_out,

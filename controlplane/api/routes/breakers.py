@@ -7,7 +7,7 @@ from django.utils import timezone
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.schemas.configuration_out import BreakerOut, LimitOut, OverrideOut, RevisionOut
+from controlplane.api.schemas.configuration_out import BreakerOut, OverrideOut, RevisionOut
 from controlplane.api.schemas.edits_in import (
     Environment,
     ExtendIn,
@@ -18,6 +18,7 @@ from controlplane.api.schemas.edits_in import (
     RowId,
     Slug,
 )
+from controlplane.api.schemas.limits import LimitOut
 from controlplane.api.schemas.operations_out import TransitionOut, TransitionPage
 from controlplane.breakers.models import Override, Transition
 from controlplane.breakers.overrides import end_override, extend_override, hold_breaker, reset_breaker

@@ -4,7 +4,7 @@ from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.versions import version_read
-from controlplane.api.schemas.configuration_out import DependencyOut, LimitOut, RevisionOut
+from controlplane.api.schemas.configuration_out import DependencyOut, RevisionOut
 from controlplane.api.schemas.edits_in import (
     BreakerPolicyIn,
     DependencyIn,
@@ -13,8 +13,8 @@ from controlplane.api.schemas.edits_in import (
     ExpectedVersion,
     Reason,
     Slug,
-    VendorLimitIn,
 )
+from controlplane.api.schemas.limits import LimitOut, VendorLimitIn
 from controlplane.editing import edits
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of

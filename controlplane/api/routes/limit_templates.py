@@ -10,16 +10,9 @@ from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.versions import version_read
 from controlplane.api.schemas.configuration_out import FollowerOut, FollowersOut, RevisionOut, TemplateOut
-from controlplane.api.schemas.edits_in import (
-    Environment,
-    ExpectedVersion,
-    Flag,
-    PageSize,
-    Reason,
-    Slug,
-    TemplateIn,
-)
+from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Flag, PageSize, Reason, Slug
 from controlplane.api.schemas.examples import EXAMPLES
+from controlplane.api.schemas.limits import TemplateIn
 from controlplane.api.schemas.operations_out import PlannedOut
 from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers

@@ -5,8 +5,9 @@ from django.http import HttpRequest
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.schemas.configuration_out import LimitOut, RevisionOut
-from controlplane.api.schemas.edits_in import Environment, LimitIn, Reason, Slug
+from controlplane.api.schemas.configuration_out import RevisionOut
+from controlplane.api.schemas.edits_in import Environment, Reason, Slug
+from controlplane.api.schemas.limits import LimitIn, LimitOut
 from controlplane.editing import edits
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import SubjectLimit

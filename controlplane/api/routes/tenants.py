@@ -10,13 +10,7 @@ from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.versions import version_read
-from controlplane.api.schemas.configuration_out import (
-    EffectiveOut,
-    RevisionOut,
-    TenantOut,
-    TenantPage,
-    TenantQuotaOut,
-)
+from controlplane.api.schemas.configuration_out import EffectiveOut, RevisionOut, TenantOut, TenantPage
 from controlplane.api.schemas.edits_in import (
     Environment,
     ExpectedVersion,
@@ -27,8 +21,8 @@ from controlplane.api.schemas.edits_in import (
     Subject,
     TenantChange,
     TenantIn,
-    TenantQuotaIn,
 )
+from controlplane.api.schemas.limits import TenantQuotaIn, TenantQuotaOut
 from controlplane.approvals.gate import needed_in
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit, NotFound

@@ -5,7 +5,8 @@ from ninja import Router
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.versions import version_read
 from controlplane.api.schemas.configuration_out import RevisionOut, TierOut
-from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, QuotaIn, Reason, Slug, TierIn
+from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Reason, Slug, TierIn
+from controlplane.api.schemas.limits import QuotaIn
 from controlplane.editing import edits
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of

@@ -6,58 +6,19 @@ from typing import Any, ClassVar, Literal
 from ninja import Schema
 from pydantic import ConfigDict
 
+from controlplane.api.schemas.limits import EXAMPLE, LimitOut, QuotaOut, TenantQuotaOut, ValuesOut
+
 _FOLLOWERS = {"limits": 14, "tiers": 3, "tenants": 9, "dependencies": 1, "subject_limits": 0}
-_TEMPLATE = {
+_TEMPLATE = EXAMPLE | {
     "name": "standard",
-    "title": "As most have it",
+    "title": "Default for most tenants",
     "version": 3,
-    "algorithm": "token_bucket",
-    "limit": 1000,
-    "window_s": 60,
-    "burst": 100,
-    "failure_policy": "local_share",
-    "shadow": False,
-    "period": "",
-    "time_zone": "UTC",
-    "measure": "calls",
-    "per": [],
-    "endpoints": [],
-    "warn_percent": 80,
-    "lease_above": 0,
-    "reserved_percent": -1,
     "followers": _FOLLOWERS,
 }
 
 
 def _example(document: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"example": document})
-
-
-class ValuesOut(Schema):
-    name: str
-    algorithm: str
-    limit: int
-    window_s: int
-    burst: int
-    failure_policy: str
-    shadow: bool
-    #: Empty for all but fixed windows.
-    period: str
-    time_zone: str
-    measure: str
-    per: list[str]
-    endpoints: list[str]
-    warn_percent: int
-    lease_above: int
-    #: -1 for the fleet's usual.
-    reserved_percent: int
-
-
-class LimitOut(ValuesOut):
-    #: The template it follows; empty for none.
-    template: str
-    #: Names of the values that are not the template's.
-    own: list[str]
 
 
 class FollowersOut(Schema):
@@ -91,16 +52,6 @@ class FollowerOut(Schema):
     limit: str
     #: The values that are not the template's.
     own: dict[str, Any]
-
-
-class QuotaOut(LimitOut):
-    #: Empty when it counts requests to the service itself.
-    dependency: str
-
-
-class TenantQuotaOut(QuotaOut):
-    #: When it ends by itself; null when it stays.
-    expires_at: datetime | None
 
 
 class TierOut(Schema):

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from ninja import Path, Schema
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field
 
-from controlplane.policies.limits import MAX_ENDPOINT, MAX_ENDPOINTS, MAX_WINDOW_S
 from controlplane.policies.models import MAX_MS
 from controlplane.policies.nginx import MAX_GATEWAYS
 from controlplane.validation import (
@@ -17,7 +16,8 @@ from controlplane.validation import (
     is_plain_key,
     is_printable,
 )
-from fuseboard.contract.words import MAX_LIMIT, SLUG_PATTERN, is_subject
+from fuseboard.contract.limit_fields import MAX_ENDPOINT
+from fuseboard.contract.words import SLUG_PATTERN, is_subject
 
 
 def printable(text: str) -> str:
@@ -108,90 +108,6 @@ class ReasonIn(Strict):
     reason: Reason
 
 
-def _example(given: dict[str, Any]) -> ConfigDict:
-    """Of an edit; every one has a reason."""
-    return ConfigDict(json_schema_extra={"example": given | {"reason": "Agreed with sales on 4 May"}})
-
-
-class ValuesIn(ReasonIn):
-    """What is left out stays as it is; a new one needs ``limit`` and ``window_s``."""
-
-    limit: Annotated[
-        int | None, Field(ge=0, le=MAX_LIMIT, description="Calls per window; 0 refuses every call.")
-    ] = None
-    window_s: Annotated[int | None, Field(ge=1, le=MAX_WINDOW_S)] = None
-    burst: Annotated[int | None, Field(ge=1, le=MAX_LIMIT, description="Calls that may be made at once.")] = (
-        None
-    )
-    algorithm: Literal["sliding_window", "token_bucket", "fixed_window", "concurrency"] | None = None
-    failure_policy: Literal["fail_open", "fail_closed", "local_share", "reserved"] | None = None
-    shadow: bool | None = None
-    period: Annotated[
-        Literal["hour", "day", "week", "month", ""] | None,
-        Field(description="Of fixed windows only, and required there; empty takes it away."),
-    ] = None
-    time_zone: Annotated[
-        Text | None, Field(description="Where the period's midnight is, like Europe/Berlin.")
-    ] = None
-    measure: Annotated[
-        Slug | None, Field(description="What is counted: calls, or another cost that callers state.")
-    ] = None
-    per: Annotated[
-        list[Literal["user", "ip", "api_key", "endpoint"]] | None,
-        Field(max_length=4, description="Count apart for each value of these."),
-    ] = None
-    endpoints: Annotated[
-        list[Endpoint] | None,
-        Field(max_length=MAX_ENDPOINTS, description="Only for endpoints like these; none for all."),
-    ] = None
-    warn_percent: Annotated[
-        int | None, Field(ge=0, le=100, description="Say so when this much is spent; 0 never.")
-    ] = None
-    lease_above: Annotated[
-        int | None,
-        Field(ge=0, le=MAX_LIMIT, description="Lease in advance above this many per second; 0 as usual."),
-    ] = None
-    reserved_percent: Annotated[
-        int | None,
-        Field(ge=-1, le=100, description="Of reserved ones: spent without Redis; -1 for the fleet's usual."),
-    ] = None
-
-
-class TemplateIn(ValuesIn):
-    model_config = _example(
-        {"title": "As most have it", "limit": 1000, "window_s": 60, "expected_version": 0}
-    )
-
-    title: Text | None = None
-    #: The version this edit was made on, or 0 for a new one; or send it as If-Match.
-    expected_version: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
-
-
-class LimitIn(ValuesIn):
-    """What is left out stays as it is; of one that follows a template, what is given becomes its own."""
-
-    template: Annotated[
-        Slug | Literal[""] | None,
-        Field(description="Follows it from now on in all that is not given here; empty ends that."),
-    ] = None
-
-
-class QuotaIn(LimitIn):
-    #: The version this edit was made on; or send it as If-Match.
-    expected_version: Version | None = None
-    dependency: Annotated[
-        Slug | Literal[""] | None,
-        Field(description="Counts calls of this dependency; empty for requests to the service itself."),
-    ] = None
-
-
-class TenantQuotaIn(QuotaIn):
-    expires_in_s: Annotated[
-        int | None,
-        Field(ge=1, le=400 * 86_400, description="Then what it replaces applies again; left out, it stays."),
-    ] = None
-
-
 _PARENT = "The tenant it belongs to, whose quotas its requests spend too; empty for none."
 Parent = Annotated[Subject | Literal[""], Field(description=_PARENT)]
 
@@ -267,10 +183,6 @@ class DependencyIn(ReasonIn):
     timeout_ms: Annotated[int, Field(ge=1, le=MAX_MS)] = 30_000
     runbook: Slug | None = None
     breaker: BreakerColumns = {}  # noqa: RUF012
-
-
-class VendorLimitIn(LimitIn):
-    expected_version: Version | None = None
 
 
 class RunbookIn(ReasonIn):

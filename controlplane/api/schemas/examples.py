@@ -2,26 +2,10 @@
 
 from typing import Any
 
+from controlplane.api.schemas.limits import EXAMPLE
+
 _WHY = {"reason": "Agreed with Acme on 4 May, see ticket 4711"}
-_LIMIT: dict[str, Any] = {
-    "name": "requests",
-    "algorithm": "token_bucket",
-    "limit": 1000,
-    "window_s": 60,
-    "burst": 100,
-    "failure_policy": "local_share",
-    "shadow": False,
-    "period": "",
-    "time_zone": "UTC",
-    "measure": "calls",
-    "per": [],
-    "endpoints": [],
-    "warn_percent": 80,
-    "lease_above": 0,
-    "reserved_percent": -1,
-    "template": "",
-    "own": [],
-}
+_LIMIT = EXAMPLE | {"template": "", "own": []}
 _CONTRACT = _LIMIT | {
     "name": "contract",
     "algorithm": "sliding_window",

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from controlplane.audit.actor import FUSEBOARD
 from controlplane.editing.revise import Revision, revise
-from controlplane.editing.rows.limit_rows import check_together
+from controlplane.editing.rows.limit_checks import check_together
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import Changed

@@ -7,13 +7,15 @@ from controlplane.editing.plans.difference import Difference, difference
 from controlplane.editing.plans.plan import Plan, PlanErrors
 from controlplane.editing.plans.resolving import PREFIX
 from controlplane.editing.revise import revise
-from controlplane.editing.rows.limit_rows import LimitValues, check_new_limit, given_columns
+from controlplane.editing.rows.limit_checks import check_new_limit
+from controlplane.editing.rows.limit_rows import given_columns
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.conflicts import check_version
 from controlplane.policies.fields import Fields, limits_in, template_fields
 from controlplane.policies.following import Followers, count_followers
 from controlplane.policies.history import Changed
+from controlplane.policies.limit_fields import LimitValues
 from controlplane.policies.limits import ALONE, followed, plain_columns
 from controlplane.policies.models import Template
 from controlplane.policies.state import read_state, tenants_following

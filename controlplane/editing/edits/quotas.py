@@ -7,15 +7,10 @@ from django.utils import timezone
 
 from controlplane.audit.actor import Actor
 from controlplane.editing.revise import revise
-from controlplane.editing.rows.limit_rows import (
-    LimitOptions,
-    QuotaOptions,
-    check_new_limit,
-    given_columns,
-    put_limit,
-    remove_limit,
-)
+from controlplane.editing.rows.limit_checks import check_new_limit
+from controlplane.editing.rows.limit_rows import given_columns, put_limit, remove_limit
 from controlplane.editing.rows.versioned_rows import DependencyEdit, TenantEdit, TierEdit
+from controlplane.policies.limit_fields import LimitOptions, QuotaOptions
 from controlplane.policies.limits import VENDOR_DEFAULTS, columns_of
 from controlplane.policies.models import TenantQuota, TierQuota
 from controlplane.validation import Problems

@@ -4,15 +4,11 @@ from typing import Unpack
 
 from controlplane.audit.actor import Actor
 from controlplane.editing.revise import Revision, revise
-from controlplane.editing.rows.limit_rows import (
-    LimitOptions,
-    check_new_limit,
-    given_columns,
-    put_limit,
-    remove_limit,
-)
+from controlplane.editing.rows.limit_checks import check_new_limit
+from controlplane.editing.rows.limit_rows import given_columns, put_limit, remove_limit
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, environment_fields, limit_fields
+from controlplane.policies.limit_fields import LimitOptions
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems
 

@@ -8,32 +8,13 @@ from typing import Any
 from controlplane.editing.plans.plan import MAX_BYTES, MAX_ROWS, Errors, Plan
 from controlplane.editing.plans.schema import Reading
 from controlplane.editing.plans.yaml_reading import MAX_SCALAR
-from controlplane.editing.rows.limit_rows import LIST_COLUMNS
+from fuseboard.contract.limit_fields import BY_NAME, FIELDS, LISTS, Flag, Number
 
 TENANT_COLUMNS = ("tenant", "tier", "title", "suspended", "parent")
-QUOTA_COLUMNS = (
-    "quota",
-    "limit",
-    "window_s",
-    "burst",
-    "algorithm",
-    "failure_policy",
-    "shadow",
-    "period",
-    "time_zone",
-    "measure",
-    "per",
-    "endpoints",
-    "dependency",
-    "warn_percent",
-    "lease_above",
-    "reserved_percent",
-    "expires_at",
-    "template",
-)
+QUOTA_COLUMNS = ("quota", *BY_NAME, "expires_at", "template")
 COLUMNS = TENANT_COLUMNS + QUOTA_COLUMNS
-_WHOLE = ("limit", "window_s", "burst", "warn_percent", "lease_above", "reserved_percent")
-_FLAGS = {"suspended": {"true": True, "false": False}, "shadow": {"true": True, "false": False}}
+_WHOLE = frozenset(field.name for field in FIELDS if isinstance(field, Number))
+_FLAGS = frozenset({"suspended", *(field.name for field in FIELDS if isinstance(field, Flag))})
 
 #: What a spreadsheet would take for a formula, guarded or not.
 _FORMULA = re.compile("'*[=+\\-@\t\r\x00]")
@@ -110,9 +91,9 @@ def _value(name: str, cell: str) -> Any:
     """What is no number or flag stays text, and is refused where one is wanted."""
     if name in _WHOLE:
         return int(cell) if _NUMBER.fullmatch(cell) else cell
-    if name in LIST_COLUMNS:
+    if name in LISTS:
         return cell.split()
-    return _FLAGS.get(name, {}).get(cell, cell)
+    return {"true": True, "false": False}.get(cell, cell) if name in _FLAGS else cell
 
 
 def _lines(stream: Any, errors: Errors) -> Iterator[str]:

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from controlplane.editing.plans.parents import wrong_parents
 from controlplane.editing.plans.plan import Errors, Plan
-from controlplane.editing.rows.limit_rows import check_together
+from controlplane.editing.rows.limit_checks import check_together
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import (
     ALONE,

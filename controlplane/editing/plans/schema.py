@@ -9,11 +9,12 @@ import msgspec
 
 from controlplane.editing.plans.plan import Errors
 from controlplane.editing.plans.yaml_reading import Lines
-from controlplane.editing.rows.limit_rows import LIST_COLUMNS, check_limit_columns
+from controlplane.editing.rows.limit_checks import check_limit_columns
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import VALUES
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Kind
 from controlplane.validation import Problems
+from fuseboard.contract.limit_fields import LISTS
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import is_slug, is_subject
 
@@ -207,9 +208,9 @@ def _limit_errors(columns: tuple[tuple[str, str, Any], ...], quota: bool) -> tup
     problems = Problems()
     given = {}
     for name, _, value in columns:
-        if isinstance(value, tuple) != (name in LIST_COLUMNS):
-            problems.add(name, "Give a list of words." if name in LIST_COLUMNS else "Give one value.")
+        if isinstance(value, tuple) != (name in LISTS):
+            problems.add(name, "Give a list of words." if name in LISTS else "Give one value.")
         else:
-            given[name] = list(value) if name in LIST_COLUMNS else value
+            given[name] = list(value) if name in LISTS else value
     check_limit_columns(problems, given, quota=quota)
     return tuple((field, " ".join(found)) for field, found in problems.errors.items())

@@ -11,6 +11,7 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed, Progress, encode, in_parts
 from controlplane.policies.limits import full_columns
+from fuseboard.contract.limit_fields import FIELDS, LISTS, Flag, LimitField, Number
 
 _PUT = """
     INSERT INTO policies_tenant
@@ -38,23 +39,18 @@ _CLEAR_QUOTAS = """
       AND tenant.environment_id = %(environment)s AND tenant.key = ANY(%(keys)s)
 """
 
+
+def _sql_type(field: LimitField) -> str:
+    if isinstance(field, Number):
+        return "integer"
+    if isinstance(field, Flag):
+        return "boolean"
+    return "text[]" if field.name in LISTS else "text"
+
+
 _COLUMNS = {
     "name": "text",
-    "algorithm": "text",
-    "limit": "integer",
-    "window_s": "integer",
-    "burst": "integer",
-    "failure_policy": "text",
-    "shadow": "boolean",
-    "period": "text",
-    "time_zone": "text",
-    "measure": "text",
-    "per": "text[]",
-    "endpoints": "text[]",
-    "dependency": "text",
-    "warn_percent": "integer",
-    "lease_above": "integer",
-    "reserved_percent": "integer",
+    **{field.name: _sql_type(field) for field in FIELDS},
     "template": "text",
     "own": "text[]",
     "expires_at": "timestamptz",

@@ -1,0 +1,178 @@
+"""Limits as they come in and go out. Their values are described in ``fuseboard.contract.limit_fields``."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+from ninja import Schema
+from pydantic import ConfigDict, Field, create_model
+
+from controlplane.api.schemas.edits_in import Endpoint, ReasonIn, Slug, Text, Version
+from controlplane.policies.limit_fields import WORDS
+from fuseboard.contract.limit_fields import (
+    FIELDS,
+    Choice,
+    Choices,
+    Flag,
+    LimitField,
+    Name,
+    Number,
+    Patterns,
+    TimeZone,
+)
+
+Model = TypeVar("Model", bound=Schema)
+
+#: Called with values that are known when it runs, which a type checker cannot follow.
+_Literal: Any = Literal
+
+#: The values of one limit, for examples.
+EXAMPLE: dict[str, Any] = {
+    "name": "requests",
+    **{each.name: each.default for each in FIELDS if not each.quotas_only},
+    **{"limit": 1000, "window_s": 60, "burst": 100, "failure_policy": "local_share", "warn_percent": 80},
+}
+
+
+def with_values_in(*, quotas_only: bool) -> Callable[[type[Model]], type[Model]]:
+    """Add the values of a limit, or those that only quotas have, to a schema. All may be left out."""
+
+    def add(model: type[Model]) -> type[Model]:
+        return _with(model, {each: (_type_in(each) | None, None) for each in _fields(quotas_only)})
+
+    return add
+
+
+def with_values_out(*, quotas_only: bool) -> Callable[[type[Model]], type[Model]]:
+    """The same for what goes out, where none is missing."""
+
+    def add(model: type[Model]) -> type[Model]:
+        return _with(model, {each: (_type_out(each), ...) for each in _fields(quotas_only)})
+
+    return add
+
+
+def _fields(quotas_only: bool) -> list[LimitField]:
+    return [each for each in FIELDS if each.quotas_only == quotas_only]
+
+
+def _with(model: type[Model], fields: dict[LimitField, tuple[Any, Any]]) -> type[Model]:
+    described: Any = {
+        each.name: (Annotated[annotation, Field(description=WORDS[each.name].help)], default)
+        for each, (annotation, default) in fields.items()
+    }
+    return create_model(
+        model.__name__, __base__=model, __doc__=model.__doc__, __module__=model.__module__, **described
+    )
+
+
+def _type_in(field: LimitField) -> Any:
+    match field:
+        case Number():
+            return Annotated[int, Field(ge=field.least, le=field.most)]
+        case Flag():
+            return bool
+        case Choice():
+            return _Literal[field.values]
+        case Choices():
+            words = tuple(field.words)
+            return Annotated[list[_Literal[words]], Field(max_length=len(words))]
+        case Name():
+            return Slug if field.default else Slug | Literal[""]
+        case TimeZone():
+            return Text
+        case Patterns():
+            return Annotated[list[Endpoint], Field(max_length=field.most)]
+
+
+def _type_out(field: LimitField) -> Any:
+    match field:
+        case Number():
+            return int
+        case Flag():
+            return bool
+        case Choices() | Patterns():
+            return list[str]
+        case _:
+            return str
+
+
+@with_values_in(quotas_only=False)
+class ValuesIn(ReasonIn):
+    """A value that is left out stays as it is. A new limit needs ``limit`` and ``window_s``."""
+
+
+class TemplateIn(ValuesIn):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "title": "Default for most tenants",
+                "limit": 1000,
+                "window_s": 60,
+                "expected_version": 0,
+                "reason": "Agreed with sales on 4 May",
+            }
+        }
+    )
+
+    title: Text | None = None
+    expected_version: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=2**31 - 1,
+            description="The version this edit is based on, or 0 for a new template; or send If-Match.",
+        ),
+    ] = None
+
+
+class LimitIn(ValuesIn):
+    """A value that is left out stays as it is. Any other value overrides the template, if there is one."""
+
+    template: Annotated[
+        Slug | Literal[""] | None,
+        Field(description="Inherit all values not given here from this template; empty to stop inheriting."),
+    ] = None
+
+
+@with_values_in(quotas_only=True)
+class QuotaIn(LimitIn):
+    expected_version: Annotated[
+        Version | None, Field(description="The version this edit is based on; or send If-Match.")
+    ] = None
+
+
+class TenantQuotaIn(QuotaIn):
+    expires_in_s: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=400 * 86_400,
+            description="Seconds until the previous quota applies again; left out, this one stays.",
+        ),
+    ] = None
+
+
+class VendorLimitIn(LimitIn):
+    expected_version: Annotated[
+        Version | None, Field(description="The version this edit is based on; or send If-Match.")
+    ] = None
+
+
+@with_values_out(quotas_only=False)
+class ValuesOut(Schema):
+    name: str
+
+
+class LimitOut(ValuesOut):
+    template: Annotated[str, Field(description="The template it follows; empty for none.")]
+    own: Annotated[list[str], Field(description="Names of the values that override the template.")]
+
+
+@with_values_out(quotas_only=True)
+class QuotaOut(LimitOut):
+    pass
+
+
+class TenantQuotaOut(QuotaOut):
+    expires_at: Annotated[datetime | None, Field(description="When it ends; null when it stays.")]

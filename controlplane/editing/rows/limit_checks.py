@@ -1,0 +1,122 @@
+"""Checks of one limit: its values one by one, and all of them together."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from controlplane.policies.limits import MAX_BUCKET, VALUES, LimitColumns, QuotaColumns
+from controlplane.policies.models import Dependency, SubjectLimit
+from controlplane.validation import Problems
+from fuseboard.contract.limit_fields import (
+    BY_NAME,
+    FIELDS,
+    Choice,
+    Choices,
+    Flag,
+    LimitField,
+    Name,
+    Number,
+    Patterns,
+    TimeZone,
+)
+from fuseboard.contract.words import Algorithm, Dimension, Period
+
+
+def check_new_limit(name: object, given: Mapping[str, Any], reason: object) -> None:
+    """Raise ``InvalidEdit`` for everything that is wrong without looking at the database."""
+    problems = Problems()
+    problems.slug("quota", name)
+    _check_values(problems, given)
+    problems.reason(reason)
+    problems.settle()
+
+
+def check_limit_columns(problems: Problems, given: Mapping[str, Any], *, quota: bool) -> None:
+    """Check columns of a limit in a plan: their names, and each value by itself."""
+    known = {*VALUES, "template"}
+    known = known | {"expires_at", "dependency"} if quota else known
+    for column in given.keys() - known:
+        problems.add(column, f"A limit has no such field, only {', '.join(sorted(known))}.")
+    if "expires_at" in given:
+        problems.moment("expires_at", given["expires_at"])
+    _check_values(problems, given)
+
+
+def check_together(problems: Problems, columns: Mapping[str, Any], *, subject: bool) -> None:
+    """Check columns against each other. ``columns`` must have all of them."""
+    algorithm = columns["algorithm"]
+    kind = str(algorithm).replace("_", " ")
+    buckets = algorithm == Algorithm.TOKEN_BUCKET
+    if not buckets and columns["burst"] != 1:
+        problems.add("burst", f"Only a token bucket has a burst, and this is {kind}: enter 1.")
+    if buckets and max(columns["limit"], columns["burst"]) * columns["window_s"] > MAX_BUCKET:
+        problems.add("window_s", "Too long for so many calls in a token bucket: use a fixed window.")
+    if algorithm == Algorithm.FIXED_WINDOW and not columns["period"]:
+        problems.add("period", f"A fixed window needs one of: {', '.join(Period)}.")
+    if algorithm != Algorithm.FIXED_WINDOW and columns["period"]:
+        problems.add("period", f"Only a fixed window has a period, and this is {kind}: leave it empty.")
+    if subject and not columns["per"]:
+        problems.add("per", f"Say what to count by: {', '.join(Dimension)}.")
+
+
+def check_row(row: LimitColumns, environment: str) -> None:
+    """Raise ``InvalidEdit`` when columns contradict each other or name a dependency that does not exist."""
+    problems = Problems()
+    columns = {name: getattr(row, name) for name in BY_NAME if hasattr(row, name)}
+    check_together(problems, columns, subject=isinstance(row, SubjectLimit))
+    if isinstance(row, QuotaColumns) and row.dependency:
+        known = Dependency.objects.filter(environment_id=environment, name=row.dependency)
+        if not known.exists():
+            problems.add("dependency", f"There is no dependency {row.dependency!r}.")
+    problems.settle()
+
+
+def _check_values(problems: Problems, given: Mapping[str, Any]) -> None:
+    for field in FIELDS:
+        if field.name in given:
+            _check_value(problems, field, given[field.name])
+    if given.get("template"):
+        problems.slug("template", given["template"])
+
+
+def _check_value(problems: Problems, field: LimitField, value: Any) -> None:
+    match field:
+        case Number():
+            problems.whole(field.name, value, field.least, field.most)
+        case Flag():
+            problems.flag(field.name, value)
+        case Choice():
+            if value != "" or field.default:
+                problems.choice(field.name, value, field.words)
+        case Choices():
+            for word in value:
+                problems.choice(field.name, word, field.words)
+        case Name():
+            if value or field.default:
+                problems.slug(field.name, value)
+        case TimeZone():
+            if not _is_time_zone(value):
+                problems.add(field.name, "Use a name of the time zone database, like Europe/Berlin.")
+        case Patterns():
+            _check_patterns(problems, field, value)
+
+
+def _check_patterns(problems: Problems, field: Patterns, patterns: Sequence[str]) -> None:
+    if len(patterns) > field.most:
+        problems.add(field.name, f"Use at most {field.most} patterns.")
+    for pattern in patterns:
+        problems.text(field.name, pattern, field.longest)
+        if pattern == "":
+            problems.add(field.name, "A pattern must not be empty.")
+
+
+def _is_time_zone(name: object) -> bool:
+    if name == "UTC":  # valid for pods without a time zone database, too
+        return True
+    if not isinstance(name, str) or not 1 <= len(name) <= 64:
+        return False
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
