@@ -17,7 +17,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from controlplane.alerts.first_seen import FirstSeen
 from controlplane.status.facts import Facts
 from controlplane.status.reading import read_facts
-from controlplane.status.without_postgres import without_postgres
+from controlplane.status.without_postgres import WithoutPostgres
 from dashboard.live.drawing import Drawing, Sent, draw, transitions_said
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
@@ -43,6 +43,7 @@ class Hub:
         self.history = History()
         self.first_seen = FirstSeen()
         self.facts: Facts | None = None
+        self.without_postgres = WithoutPostgres()
         self._live: Live | None = None
         self._sockets: dict[Topic, set[Socket]] = defaultdict(set)
         self._sent: dict[Topic, Sent] = {}
@@ -147,7 +148,7 @@ class Hub:
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_away", error=str(error).splitlines()[0])
             close_old_connections()
-            return without_postgres(self.facts) if self.facts is not None else None
+            return self.without_postgres.facts(self.facts) if self.facts is not None else None
 
 
 hub = Hub()

@@ -1,7 +1,8 @@
-"""The fleet as gateways know it, asked over HTTP while Postgres is away.
+"""Fleet status: what gateways know of the fleet, asked over HTTP while Postgres is unavailable.
 
-Gateways keep in memory what every server said with its last beat. A web process asks those of
-``FUSEBOARD_GATEWAY_URL``, all at once, and no more often than they wish.
+Gateways keep the last heartbeat of every pod in memory. A web process asks all gateways of
+``FUSEBOARD_GATEWAY_URL`` at once, and no more often than they allow. The gateways' side is
+``controlplane.gateway.servers.status_answers``.
 """
 
 import time
@@ -24,35 +25,36 @@ log = structlog.get_logger(__name__)
 
 PATH = "/control/v1/fleet"
 MAX_BODY_BYTES = 512
-#: A question that was overheard is of no use for long; web processes' clocks may be wrong by minutes.
+#: How old a question may be, so that a copied one is soon worthless. Clocks may differ by minutes.
 VALID_S = 900.0
-#: For each gateway; somebody waits for the page.
+#: For each gateway: a reader waits for the page.
 TIMEOUT_S = 1.0
-#: Far more than a gateway full of servers tells.
+#: Far more than a gateway full of pods sends.
 _MOST_BYTES = 256 * 1024 * 1024
 
+#: Both sides derive their key from it, so it keeps the old name of this module.
 _SALT = "controlplane.fleet.asking"
 
 
-class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StatusQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     environment: Slug
     at_us: Annotated[int, Meta(ge=1, le=2**53)]
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    #: As the columns of ``fleet_server`` are called; times in unix seconds.
+class StatusAnswer(Struct, frozen=True, kw_only=True):
+    #: With the columns of ``fleet_server``; times in unix seconds.
     servers: list[dict[str, Any]]
     #: See ``fleet.Figures``.
     figures: dict[str, Any]
-    #: Breakers this gateway holds open in its memory: see ``HandedHold``.
+    #: Breakers that this gateway forces open from its memory: see ``override_in_gateways``.
     holds: list[dict[str, Any]]
-    #: Not to be asked again before.
+    #: How long this answer is good enough.
     again_ms: int
 
 
 @dataclass(frozen=True)
-class Told:
-    """What all gateways that answered say together."""
+class GatewayStatus:
+    """What all gateways that answered report together."""
 
     servers: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: FleetFigures = field(default_factory=FleetFigures)
@@ -62,56 +64,60 @@ class Told:
     asked: int = 0
 
 
-_lock = Lock()
-#: Environment -> until when the last answer is good enough (monotonic), and that answer.
-_known: dict[str, tuple[float, Told]] = {}
+class StatusClient:
+    """Asks the gateways, and keeps their last answer for as long as they say."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        #: Environment -> until when the last answer is good enough (monotonic), and that answer.
+        self._last: dict[str, tuple[float, GatewayStatus]] = {}
+
+    def ask(self, environment: str, *, fresh: bool = False) -> GatewayStatus:
+        """What gateways know; nothing when none is configured or none answers. ``fresh``: ask them now."""
+        urls: list[str] = settings.GATEWAY_URLS
+        if not urls:
+            return GatewayStatus()
+        with self._lock:
+            until, last = self._last.get(environment, (0.0, GatewayStatus()))
+            if time.monotonic() < until and not fresh:
+                return last
+            answers = _ask_all(urls, environment)
+            status = _together(answers, asked=len(urls))
+            wait_s = max((answer.again_ms for answer in answers), default=1_000) / 1000
+            self._last[environment] = time.monotonic() + wait_s, status
+            return status
 
 
-def is_asked_by_us(body: bytes, authorization: bytes) -> bool:
+def is_signed_question(body: bytes, authorization: bytes) -> bool:
+    """Whether one of our web processes asks."""
     return signing.is_signed(body, authorization, salt=_SALT)
 
 
-def ask(environment: str, *, fresh: bool = False) -> Told:
-    """What gateways know; nothing when none is named, or none answers. ``fresh``: ask them now."""
-    urls: list[str] = settings.GATEWAY_URLS
-    if not urls:
-        return Told()
-    with _lock:
-        until, known = _known.get(environment, (0.0, Told()))
-        if time.monotonic() < until and not fresh:
-            return known
-        answers = _ask_all(urls, environment)
-        told = _together(answers, asked=len(urls))
-        wait_s = max((answer.again_ms for answer in answers), default=1_000) / 1000
-        _known[environment] = time.monotonic() + wait_s, told
-        return told
-
-
-def _ask_all(urls: Sequence[str], environment: str) -> list[Answer]:
-    body = msgspec.json.encode(Question(environment=environment, at_us=time.time_ns() // 1000))
+def _ask_all(urls: Sequence[str], environment: str) -> list[StatusAnswer]:
+    body = msgspec.json.encode(StatusQuestion(environment=environment, at_us=time.time_ns() // 1000))
     with ThreadPoolExecutor(max_workers=min(8, len(urls)), thread_name_prefix="ask-gateways") as pool:
         return [answer for answer in pool.map(lambda url: _ask_one(url, body), urls) if answer is not None]
 
 
-def _ask_one(url: str, body: bytes) -> Answer | None:
+def _ask_one(url: str, body: bytes) -> StatusAnswer | None:
     try:
-        said = signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=_MOST_BYTES)
-        return msgspec.json.decode(said, type=Answer)
+        reply = signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=_MOST_BYTES)
+        return msgspec.json.decode(reply, type=StatusAnswer)
     except (signing.Unanswered, msgspec.MsgspecError) as error:
         log.warning("fleet.gateway_not_asked", gateway=url, error=str(error)[:300])
         return None
 
 
-def _together(answers: Sequence[Answer], *, asked: int) -> Told:
+def _together(answers: Sequence[StatusAnswer], *, asked: int) -> GatewayStatus:
     servers: dict[str, dict[str, Any]] = {}
     for answer in answers:
         for row in answer.servers:
-            # Of two gateways that know a server, the one that heard from it last is right.
+            # Of two gateways that know a pod, the one that heard from it last is right.
             known = servers.get(row["name"])
             if known is None or known["last_seen_at"] < row["last_seen_at"]:
                 servers[row["name"]] = row
     figures = add_figures([answer.figures for answer in answers])
-    # Their ids begin with when they were made.
+    # Ids begin with the moment of the override.
     every = sorted((hold for answer in answers for hold in answer.holds), key=lambda hold: str(hold["id"]))
     holds = {hold["dependency"]: hold for hold in every}
-    return Told(servers, figures, holds, answered=len(answers), asked=asked)
+    return GatewayStatus(servers, figures, holds, answered=len(answers), asked=asked)

@@ -160,10 +160,10 @@ class Facts:
     duplicated: tuple[str, ...] = ()
     #: Who knows a revision that Postgres does not, which was restored then; empty for nobody.
     ahead: str = ""
-    #: When the rows were read; older than ``now`` while Postgres is away.
+    #: When the rows were read; older than ``now`` while Postgres is unavailable.
     as_of: float = 0.0
-    #: While Postgres is away: gateways that tell servers and figures instead; 0 for none.
-    told_by: int = 0
+    #: While Postgres is unavailable: how many gateways report pods and figures instead.
+    gateways_reporting: int = 0
     #: Ended holds of the last day by dependency, newest first; their end is when they ended.
     past_overrides: dict[str, tuple[Override, ...]] = field(default_factory=dict)
 

@@ -11,14 +11,13 @@ from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override as OverrideRow
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet import live
-from controlplane.fleet.models import Server as ServerRow
 from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.status import scheduled_changes
-from controlplane.status.facts import Change, Dependency, Facts, Override, Server, Transition
-from controlplane.status.without_postgres import seen_of
+from controlplane.status.facts import Change, Dependency, Facts, Override, Transition
+from controlplane.status.server_rows import server_of_row
 
 #: Enough for six hours of a breaker that flaps.
 _TRANSITIONS = 400
@@ -39,7 +38,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
         epoch=found.epoch,
         revision=found.revision,
         store_deadline_us=tuning_of(found).store_deadline_us,
-        servers=tuple(_server(row) for row in live.servers(environment)),
+        servers=tuple(server_of_row(row) for row in live.servers(environment)),
         figures=live.figures(environment),
         dependencies=_dependencies(environment),
         transitions=read_transitions(environment),
@@ -58,33 +57,6 @@ def read_facts(environment: str = SHOWN) -> Facts:
 def _ahead(environment: str, epoch: int) -> str:
     row = Ahead.objects.filter(environment=environment, epoch__gte=epoch).first()
     return f"{row.who} has revision {row.epoch}.{row.revision}" if row else ""
-
-
-def _at(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
-
-
-def _server(row: ServerRow) -> Server:
-    return Server(
-        name=row.name,
-        service=row.service,
-        zone=row.zone,
-        version=row.agent_version,
-        state=row.state,  # type: ignore[arg-type]  # the row's constraint lists the same words
-        mode=row.mode,
-        mode_since=_at(row.mode_since),
-        mode_cause=row.mode_cause,
-        epoch=row.epoch,
-        revision=row.revision,
-        config_status=row.config_status,
-        config_error=row.config_error,
-        config_source=row.config_source,
-        started_at=_at(row.started_at),
-        last_seen=row.last_seen_at.timestamp(),
-        calls_per_s=row.calls_per_s,
-        redis_p99_us=row.redis_p99_us,
-        breakers={view["dependency"]: seen_of(view) for view in row.breakers},
-    )
 
 
 def _dependencies(environment: str) -> tuple[Dependency, ...]:

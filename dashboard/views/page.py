@@ -9,7 +9,6 @@ from django.shortcuts import render
 
 from controlplane.status.facts import Facts
 from controlplane.status.reading import read_facts
-from controlplane.status.without_postgres import without_postgres
 from dashboard.hub import hub
 from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
@@ -26,7 +25,7 @@ def current_facts() -> Facts:
     except (OperationalError, InterfaceError):
         if hub.facts is None:
             raise
-        return without_postgres(hub.facts)
+        return hub.without_postgres.facts(hub.facts)
 
 
 def current_live() -> Live:

@@ -15,8 +15,7 @@ from django.utils import timezone
 from controlplane.accounts.permissions import SHOWN
 from controlplane.breakers import override_in_gateways, override_in_redis
 from controlplane.errors import InvalidEdit
-from controlplane.fleet import status_client
-from controlplane.status.without_postgres import confirming, without_postgres
+from controlplane.status.without_postgres import confirming
 from dashboard.forms import OverrideForm
 from dashboard.hub import hub
 from dashboard.reader import actor_of
@@ -69,7 +68,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
 
 def _refuse_what_gateways_hold(name: str) -> None:
     """A hold made while Redis was away, too: gateways serve it until its time, whatever Redis says now."""
-    hold = status_client.ask(SHOWN, fresh=True).holds.get(name)
+    hold = hub.without_postgres.gateways.ask(SHOWN, fresh=True).holds.get(name)
     if hold is not None:
         until = datetime.fromtimestamp(hold["expires_at_us"] / 1_000_000, UTC)
         raise InvalidEdit(
@@ -110,8 +109,8 @@ def _confirmed(name: str, *, wait_s: float) -> str:
         return "Nobody counts here how many have confirmed it."
     until = time.monotonic() + wait_s
     while True:
-        facts = without_postgres(hub.facts, fresh=True)
-        if not facts.told_by:
+        facts = hub.without_postgres.facts(hub.facts, fresh=True)
+        if not facts.gateways_reporting:
             return "No gateway says how many have confirmed it: that is counted again when Postgres is back."
         done, live = confirming(facts, name)
         if done == live or time.monotonic() > until:

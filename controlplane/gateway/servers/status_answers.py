@@ -7,7 +7,7 @@ import msgspec
 
 from controlplane.breakers.override_in_gateways import HandedHold
 from controlplane.fleet.models import ServerState
-from controlplane.fleet.status_client import VALID_S, Question, is_asked_by_us
+from controlplane.fleet.status_client import VALID_S, StatusQuestion, is_signed_question
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.postgres.rows import Row, row_of
 from controlplane.gateway.servers.figures import figures_of
@@ -21,13 +21,13 @@ ROWS_PER_S = 2_000
 #: Rows prepared without letting a beat in between.
 _CHUNK = 50
 
-_decode = msgspec.json.Decoder(Question).decode
+_decode = msgspec.json.Decoder(StatusQuestion).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def read_question(body: bytes, authorization: bytes, clock: Clock) -> str:
     """The environment asked for. Raises ``Problem``; looks at nothing before the signature is right."""
-    if not is_asked_by_us(body, authorization):
+    if not is_signed_question(body, authorization):
         raise problems.unsigned()
     try:
         question = _decode(body)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from controlplane.fleet import signing, status_client
-from controlplane.fleet.status_client import PATH, Answer, Question
+from controlplane.fleet.status_client import PATH, StatusAnswer, StatusClient, StatusQuestion
 from fuseboard.contract.sync import BreakerView, Counters
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode
 from tests.controlplane.gateway import TurnedClock, beat, client, post, ready_gateway
@@ -21,7 +21,7 @@ OPEN = BreakerView(dependency="llm", state=BreakerState.OPEN, remaining_ms=60_00
 
 def question(clock: TurnedClock, **fields: Any) -> bytes:
     usual = {"environment": "production", "at_us": int(clock.wall() * 1_000_000)}
-    return msgspec.json.encode(Question(**{**usual, **fields}))
+    return msgspec.json.encode(StatusQuestion(**{**usual, **fields}))
 
 
 async def ask(gateway: Any, body: bytes, authorization: str | None = None) -> Any:
@@ -30,10 +30,10 @@ async def ask(gateway: Any, body: bytes, authorization: str | None = None) -> An
         return await http.post(PATH, content=body, headers={"authorization": said})
 
 
-async def told(gateway: Any, clock: TurnedClock) -> Answer:
+async def told(gateway: Any, clock: TurnedClock) -> StatusAnswer:
     answer = await ask(gateway, question(clock))
     assert answer.status_code == 200, answer.text
-    return msgspec.json.decode(answer.content, type=Answer)
+    return msgspec.json.decode(answer.content, type=StatusAnswer)
 
 
 async def test_it_tells_servers_figures_and_holds_as_it_hears_them() -> None:
@@ -116,17 +116,17 @@ def test_of_two_gateways_the_one_that_heard_a_server_last_is_right(settings: Any
     try:
         urls = [f"http://127.0.0.1:{server.server_port}" for server in servers]
         settings.GATEWAY_URLS = [*urls, "http://127.0.0.1:1"]
-        found = status_client.ask("production", fresh=True)
+        gateways = StatusClient()
+        found = gateways.ask("production", fresh=True)
         assert (found.answered, found.asked) == (2, 4)
         assert found.servers["moved"]["mode"] == "shared"
         assert set(found.servers) == {"moved", "a", "b"}
         assert found.figures.requests_per_s == 20.0
         settings.GATEWAY_URLS = ["http://127.0.0.1:1"]
         began = time.monotonic()
-        assert status_client.ask("production") is found  # they did not wish to be asked again so soon
+        assert gateways.ask("production") is found  # they did not wish to be asked again so soon
         assert time.monotonic() - began < 5
     finally:
-        status_client._known.clear()
         for server, thread in zip(servers, threads, strict=True):
             server.shutdown()
             thread.join()
@@ -136,5 +136,4 @@ def test_of_two_gateways_the_one_that_heard_a_server_last_is_right(settings: Any
 @pytest.mark.parametrize("urls", [[], ["http://127.0.0.1:1"]])
 def test_without_a_gateway_nothing_is_told(settings: Any, urls: list[str]) -> None:
     settings.GATEWAY_URLS = urls
-    assert status_client.ask("production", fresh=True).answered == 0
-    status_client._known.clear()
+    assert StatusClient().ask("production", fresh=True).answered == 0

@@ -1,0 +1,75 @@
+"""Pods as their rows say: those that Postgres keeps, and those that gateways send without it."""
+
+from datetime import datetime
+from typing import Any
+
+from controlplane.fleet.models import Server as ServerRow
+from controlplane.status.facts import BreakerSeen, Server
+
+
+def server_of_row(row: ServerRow) -> Server:
+    return Server(
+        name=row.name,
+        service=row.service,
+        zone=row.zone,
+        version=row.agent_version,
+        state=row.state,  # type: ignore[arg-type]  # the row's constraint lists the same words
+        mode=row.mode,
+        mode_since=_seconds(row.mode_since),
+        mode_cause=row.mode_cause,
+        epoch=row.epoch,
+        revision=row.revision,
+        config_status=row.config_status,
+        config_error=row.config_error,
+        config_source=row.config_source,
+        started_at=_seconds(row.started_at),
+        last_seen=row.last_seen_at.timestamp(),
+        calls_per_s=row.calls_per_s,
+        redis_p99_us=row.redis_p99_us,
+        breakers=_breakers(row.breakers),
+    )
+
+
+def server_of_report(row: dict[str, Any]) -> Server:
+    """A gateway's row: columns are named as in ``fleet_server``, moments are unix seconds."""
+    return Server(
+        name=row["name"],
+        service=row["service"],
+        zone=row["zone"],
+        version=row["agent_version"],
+        state=row["state"],
+        mode=row["mode"],
+        mode_since=row["mode_since"],
+        mode_cause=row["mode_cause"],
+        epoch=row["epoch"],
+        revision=row["revision"],
+        config_status=row["config_status"],
+        config_error=row["config_error"],
+        config_source=row["config_source"],
+        started_at=row["started_at"],
+        last_seen=row["last_seen_at"],
+        calls_per_s=row["calls_per_s"],
+        redis_p99_us=row["redis_p99_us"],
+        breakers=_breakers(row["breakers"]),
+    )
+
+
+def _breakers(views: list[dict[str, Any]]) -> dict[str, BreakerSeen]:
+    return {
+        view["dependency"]: BreakerSeen(
+            state=view["state"],
+            generation=view.get("generation") or 0,
+            since=view.get("since"),
+            until=view.get("until"),
+            override=view.get("override"),
+            local=bool(view.get("local")),
+            calls=view.get("window_calls") or 0,
+            failures=view.get("window_failures") or 0,
+            consecutive=view.get("consecutive_failures") or 0,
+        )
+        for view in views
+    }
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
