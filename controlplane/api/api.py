@@ -41,12 +41,12 @@ def _documentation(view: View) -> View:
     return shown
 
 
-#: What operation ids call a module that has another name now.
+#: The names that operation ids use for renamed modules.
 _NAMES_IN_IDS = {"change_requests": "requests", "limit_templates": "templates"}
 
 
 class Described(NinjaAPI):
-    """Describes problems, headers and examples as well, which its operations have in common."""
+    """Adds problems, headers and examples, which all operations share, to the OpenAPI document."""
 
     def get_openapi_operation_id(self, operation: Operation) -> str:
         """Generated clients depend on these ids, so moving or renaming a module of ours changes none."""
@@ -62,8 +62,8 @@ class Described(NinjaAPI):
 api = Described(
     title="Fuseboard",
     version="1",
-    description="Everything the pages can do. Errors are application/problem+json. Writes need a reason, and"
-    " where a version is given, If-Match or expected_version: 409 says what somebody else changed meanwhile."
+    description="Everything the dashboard can do. Errors are application/problem+json. Writes need a reason and,"
+    " for versioned resources, If-Match or expected_version: 409 lists what another person changed meanwhile."
     " A write with an Idempotency-Key is made once, however often it is sent.",
     urls_namespace="api",
     auth=needs("view"),
@@ -75,12 +75,12 @@ install(api)
 change_requests.install(api)
 api.add_decorator(idempotent, mode="operation")
 api.add_decorator(known_query, mode="operation")
-# First: no environment can be of these names.
+# First: no environment can have these names.
 api.add_router("/people", people.router, tags=["people"])
 api.add_router("/runbooks", configuration.runbooks, tags=["runbooks"])
 for address, router, tag in (
     ("configuration", configuration.router, "configuration"),
-    # Before the tenants: a key may hold slashes, and the longer address must win.
+    # Before the tenants: a key may contain slashes, and the longer path must win.
     ("tenants", usage.tenants, "tenants"),
     ("tenants", tenants.router, "tenants"),
     ("templates", limit_templates.router, "configuration"),

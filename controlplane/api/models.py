@@ -3,17 +3,17 @@ from django.db.models.functions import Now
 
 
 class KeptReply(models.Model):
-    """What a write with an ``Idempotency-Key`` was answered, so that a repetition changes nothing.
+    """The response to a write with an ``Idempotency-Key``, so that a repetition changes nothing.
 
-    Written in the transaction of the edit itself: either both are there or neither.
+    Written in the transaction of the edit: both are stored or neither.
     """
 
-    #: ``token:<selector>`` or ``user:<id>``: one caller's keys mean nothing to another.
+    #: ``token:<selector>`` or ``user:<id>``: keys of one caller do not affect another.
     caller = models.CharField(max_length=200)
     key = models.CharField(max_length=200)
     #: SHA-256 of method, address, ``If-Match`` and body, hexadecimal.
     fingerprint = models.CharField(max_length=64)
-    #: The answer as it was sent, without secrets; null only inside the transaction that makes it.
+    #: The response as it was sent, without secrets; null only inside the transaction that makes it.
     reply = models.JSONField(null=True)
     created_at = models.DateTimeField(db_default=Now())
 

@@ -8,5 +8,5 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="api.forget_old_replies")
 def prune_replies() -> None:
-    """Keys are good for a day; their replies are of no use after it."""
+    """Delete stored replies after a day, when their keys have expired."""
     log.info("replies.forgotten", count=forget_old_replies())

@@ -32,8 +32,8 @@ def test_the_commands_of_the_page_work(production: str, alice: Any, tmp_path: Pa
     )
     (tmp_path / "token").write_text(token_of("admin"))
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-    with web_running(tmp_path) as troupe:
-        script = "\n".join(blocks).replace("https://fuseboard.example.com", troupe.actors["web"].url)
+    with web_running(tmp_path) as processes:
+        script = "\n".join(blocks).replace("https://fuseboard.example.com", processes.by_name["web"].url)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=tmp_path,
@@ -41,7 +41,7 @@ def test_the_commands_of_the_page_work(production: str, alice: Any, tmp_path: Pa
             text=True,
             check=False,
         )
-        assert has_head_wherever_get(troupe.actors["web"].url)
+        assert has_head_wherever_get(processes.by_name["web"].url)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     assert '"quotas.requests.limit"' in done.stdout
     # Applied, and rolled back to what the first command had made of it.

@@ -229,10 +229,10 @@ def test_a_refusal_says_what_to_enter(admin: Any) -> None:
         "burst": "Enter a whole number.",
         "shadow": "Enter true or false.",
         "reason": "Use at least 8 characters.",
-        "is_staff": "There is no such field.",
+        "is_staff": "Unknown field.",
     }
     missing = admin("PUT", f"{API}/tenants/acme/quotas/requests", {"limit": 5}).json()["errors"]
-    assert missing == [{"field": "reason", "message": "It is missing."}]
+    assert missing == [{"field": "reason", "message": "This field is required."}]
 
 
 TAGS = ["*", "7", 'W/"1"', '"1", "2"', '"x"', '""', "\uff11", '"' + "9" * 30 + '"']

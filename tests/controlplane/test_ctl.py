@@ -49,8 +49,8 @@ WHY = ("--reason", "Agreed with Acme")
 
 @pytest.fixture(scope="module")
 def web(django_db_setup: Any, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with web_running(tmp_path_factory.mktemp("web")) as troupe:
-        yield troupe.actors["web"].url
+    with web_running(tmp_path_factory.mktemp("web")) as processes:
+        yield processes.by_name["web"].url
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from django.db import connection
 
-from controlplane.demo.processes import Actor, Troupe
+from controlplane.demo.processes import Process, Processes
 
 
 def database_url() -> str:
@@ -19,20 +19,20 @@ def database_url() -> str:
 
 
 @contextmanager
-def web_running(folder: Path) -> Iterator[Troupe]:
-    """Its address is ``troupe.actors["web"].url``."""
+def web_running(folder: Path) -> Iterator[Processes]:
+    """Its address is ``processes.by_name["web"].url``."""
     environment = os.environ | {
         "DATABASE_URL": database_url(),
         "FUSEBOARD_DATA_DIR": str(folder),
         "FUSEBOARD_PLAIN_HTTP": "1",
         "FUSEBOARD_LOG_LEVEL": "WARNING",
     }
-    troupe = Troupe(folder / "logs")
+    processes = Processes(folder / "logs")
     arguments = ["manage.py", "web", "--exactly", "--port", "{port}"]
-    troupe.add(Actor("web", arguments, environment, health="/healthz"))
+    processes.add(Process("web", arguments, environment, health="/healthz"))
     try:
-        troupe.begin("web")
-        troupe.await_answers(["web"])
-        yield troupe
+        processes.begin("web")
+        processes.wait_until_ready(["web"])
+        yield processes
     finally:
-        troupe.dismiss("web")
+        processes.stop("web")

@@ -1,4 +1,4 @@
-"""Who calls: a program with a token, or a browser with a session and its CSRF token."""
+"""Authenticates the caller: a program with a token, or a browser with a session and its CSRF token."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class TokenAuth(HttpBearer):
 
 
 class BrowserAuth(SessionAuth):
-    """A session, unless a token was sent: one that is wrong must not pass by a cookie."""
+    """A session, unless a token was sent: a wrong token must not pass because of a cookie."""
 
     def __init__(self, action: str) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class BrowserAuth(SessionAuth):
 
 
 def needs(action: str) -> list[Any]:
-    """Ways to prove one may do this; asked before anything that was sent is looked at."""
+    """Ways to authorize an action; checked before the request's content is looked at."""
     return [TokenAuth(action), BrowserAuth(action)]
 
 
@@ -56,12 +56,12 @@ def _allowed(request: HttpRequest, user: Any, action: str) -> Any:
 
 
 def environment_in(request: HttpRequest) -> str:
-    """The environment in the address; empty for what belongs to all of them."""
+    """The environment in the path; empty for resources of all environments."""
     return str(request.resolver_match.kwargs.get("environment", "")) if request.resolver_match else ""
 
 
 def caller_of(request: HttpRequest) -> str:
-    """One text for each token and each person."""
+    """A distinct text for each token and each person."""
     user = request.auth  # type: ignore[attr-defined]
     selector = getattr(user, "selector", "")
     return f"token:{selector}" if selector else f"user:{user.get_username()}"[:200]

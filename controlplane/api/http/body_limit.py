@@ -1,4 +1,4 @@
-"""How much of a body is read at all, and for how long: Django would put any amount on the disk first."""
+"""Limits the size and duration of a request body: Django would first write any amount to disk."""
 
 import asyncio
 import contextlib
@@ -13,8 +13,8 @@ MOST = 1_048_576
 MOST_OF_PLAN = 64 * MOST
 #: The whole body must have come within this many seconds.
 WITHIN_S = 60.0
-#: What is refused is still taken off the line, up to so much and so long, and thrown away: closing the
-#: connection on somebody who is sending resets it, and the answer would never be read.
+#: A refused body is still read and discarded, within limits: closing the connection on a sending client
+#: resets it, and the client would never read the response.
 DRAINED = 2 * MOST_OF_PLAN
 DRAINED_S = 5.0
 
@@ -30,7 +30,7 @@ class _Refused(Exception):
 
 
 class BodyLimit:
-    """ASGI middleware around the application that reads bodies whole."""
+    """ASGI middleware in front of the application, which reads bodies whole."""
 
     def __init__(self, app: Any) -> None:
         self.app = app

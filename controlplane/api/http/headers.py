@@ -1,4 +1,4 @@
-"""Headers that every answer of the API has, and 304 for what the caller has already."""
+"""Headers of every API response, and 304 for content that the client already has."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -33,7 +33,7 @@ class ApiHeaders:
 def _conditional(request: HttpRequest, response: HttpResponse) -> HttpResponseBase:
     if "ETag" not in response.headers:
         response.headers["ETag"] = f'"{sha256(response.content).hexdigest()[:32]}"'
-    # Kept by the caller alone, and never used without asking.
+    # Stored by the client alone, and always revalidated.
     response.headers["Cache-Control"] = "private, no-cache"
     answer = get_conditional_response(request, etag=response.headers["ETag"], response=response)
     for name in ("RateLimit", "RateLimit-Policy"):

@@ -1,8 +1,8 @@
 """``Idempotency-Key``: a write that is sent twice is made once.
 
-The reply is kept in the transaction of the edit, so that no crash can come between them. Whoever
-sends the same key meanwhile waits for the first at the row's unique index, and then gets its
-reply; one that waits too long is answered 409. Refused edits are not kept: they changed nothing.
+The reply is stored in the transaction of the edit, so that a crash cannot separate them. A concurrent
+request with the same key waits at the row's unique index and then gets the same reply; after a
+timeout it gets 409. Replies to refused edits are not stored: they changed nothing.
 """
 
 import re
@@ -32,7 +32,7 @@ KEPT_FOR = timedelta(hours=24)
 _KEY = re.compile(r"[!-+\--~]{1,200}")
 
 
-#: In a kept reply, in place of a document: the change request that the edit became.
+#: In a stored reply, in place of a document: the change request that the edit became.
 _WAITS = "urn:fuseboard:change-request"
 
 
@@ -41,11 +41,11 @@ class Reused(Exception):
 
 
 class InProgress(Exception):
-    """Another request with the same key has not ended yet."""
+    """Another request with the same key is still in progress."""
 
 
 def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Called with checked arguments: a request the schema refuses never takes a key."""
+    """Runs after validation: a request that the schema refuses never uses a key."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +64,7 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 reply = view(request, *args, **kwargs)
             except Proposed as proposed:
-                # The request is kept with the reply, or neither is.
+                # The request is stored with the reply, or neither is.
                 KeptReply.objects.filter(pk=kept.pk).update(reply={_WAITS: proposed.request.pk})
                 return accepted(proposed.request)
             KeptReply.objects.filter(pk=kept.pk).update(reply=_kept_form(reply))
@@ -74,7 +74,7 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def changes_nothing(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a POST that only asks: it may be repeated as it is."""
+    """Mark a POST that changes nothing: it may be repeated."""
     view.changes_nothing = True  # type: ignore[attr-defined]
     return view
 
@@ -95,7 +95,7 @@ def fingerprint_of(request: HttpRequest, body_digest: str) -> str:
 
 
 def _claim(caller: str, key: str, fingerprint: str) -> tuple[KeptReply, bool]:
-    """The row of this key, and whether it was made just now."""
+    """The row of this key, and whether it is new."""
     old = KeptReply.objects.filter(caller=caller, key=key, created_at__lt=Now() - KEPT_FOR)
     old.delete()
     try:
@@ -117,7 +117,7 @@ def _claim(caller: str, key: str, fingerprint: str) -> tuple[KeptReply, bool]:
 
 
 def _again(reply: Any) -> Any:
-    """An edit that became a change request is answered with what became of that."""
+    """Reply for an edit that became a change request: the state of that request."""
     if isinstance(reply, dict) and reply.keys() == {_WAITS}:
         return accepted(ChangeRequest.objects.get(pk=reply[_WAITS]))
     return reply
@@ -125,11 +125,11 @@ def _again(reply: Any) -> Any:
 
 def _kept_form(reply: Any) -> Any:
     if not isinstance(reply, Schema):
-        raise TypeError("Only documents can be kept; give the operation a schema to answer with.")
+        raise TypeError("Only documents can be stored; give the operation a response schema.")
     secrets: frozenset[str] = getattr(reply, "secrets", frozenset())
     return reply.model_dump(mode="json") | dict.fromkeys(secrets)
 
 
 def forget_old_replies() -> int:
-    """Delete the replies that nobody may ask for any more; how many there were."""
+    """Delete expired replies; return how many."""
     return KeptReply.objects.filter(created_at__lt=Now() - KEPT_FOR).delete()[0]

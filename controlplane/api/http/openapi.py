@@ -1,4 +1,4 @@
-"""What the OpenAPI document says besides what ninja knows: problems, headers, examples."""
+"""Completes ninja's OpenAPI document: problems, headers, examples."""
 
 import re
 from typing import Any
@@ -30,7 +30,7 @@ _PROBLEM_SCHEMA = {
         "current_version": {"type": "integer"},
         "changed": {
             "type": "object",
-            "description": "What somebody else changed meanwhile: field and value.",
+            "description": "What another person changed meanwhile: field and value.",
         },
         "changed_by": {"type": "string"},
         "changed_at": {"type": ["string", "null"]},
@@ -44,17 +44,17 @@ _PROBLEM_SCHEMA = {
     },
 }
 
-#: Status -> when it is answered. Every operation may also be answered 5xx, which ``default`` describes.
+#: Status -> when it is sent. Every operation may also answer 5xx, which ``default`` describes.
 _ALWAYS = {
     400: "The request cannot be read",
     401: "No valid token, and no session",
     403: "The role, or the token's scope or environment, does not allow it; or the CSRF token is missing",
-    404: "There is no such environment or thing",
-    422: "Fields make no sense; ``errors`` names them",
-    429: "Asked too often; see ``Retry-After``",
+    404: "The environment or resource does not exist",
+    422: "Fields are not valid; ``errors`` names them",
+    429: "Too many requests; see ``Retry-After``",
 }
 _OF_WRITES = {
-    409: "Somebody else changed it meanwhile; or a request with this key is still being worked on",
+    409: "Another person changed it meanwhile; or a request with this key is still in progress",
     413: "The body is too large",
     415: "The body is not JSON",
     428: "No version was sent, as If-Match or expected_version",
@@ -64,36 +64,39 @@ _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Chosen by you, new for each edit. Sent again with the same request within 24 hours it is "
-    "answered as the first time, with Idempotency-Replayed: true, and changes nothing.",
+    "description": "Chosen by you, new for each edit. The same request sent again within 24 hours gets the"
+    " same response, with Idempotency-Replayed: true, and changes nothing.",
     "schema": {"type": "string", "pattern": "^[!-+\\--~]{1,200}$"},
 }
 _IF_MATCH = {
     "name": "If-Match",
     "in": "header",
     "required": False,
-    "description": "The ETag of what you have read, in place of expected_version or expected_revision.",
+    "description": "The ETag you have read, instead of expected_version or expected_revision.",
     "schema": {"type": "string", "pattern": '^"[0-9]{1,9}"$'},
 }
 _IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
     "required": False,
-    "description": "The ETag of what you have; 304 when it has not changed.",
+    "description": "The ETag you have; 304 when the content has not changed.",
     "schema": {"type": "string", "pattern": '^"[0-9a-f]{1,40}"$'},
 }
-#: What is posted for its length only.
+#: These use POST only because their input is long.
 _ASKING = {"controlplane_api_plans_plan", "controlplane_api_plans_preview_many"} | {
     "controlplane_api_usage_replay_plan",
     "controlplane_api_templates_preview",
 }
 _RATE_HEADERS = {
-    "RateLimit": {"schema": {"type": "string"}, "description": "What is left to the caller."},
-    "RateLimit-Policy": {"schema": {"type": "string"}, "description": "What a caller may ask."},
+    "RateLimit": {"schema": {"type": "string"}, "description": "Remaining requests."},
+    "RateLimit-Policy": {"schema": {"type": "string"}, "description": "The caller's rate limit."},
 }
 _TAG_HEADER = {"ETag": {"schema": {"type": "string"}, "description": "For If-None-Match and If-Match."}}
 _REPLAYED = {
-    "Idempotency-Replayed": {"schema": {"type": "string"}, "description": "true: nothing was changed now."}
+    "Idempotency-Replayed": {
+        "schema": {"type": "string"},
+        "description": "true: this request changed nothing.",
+    }
 }
 
 
@@ -103,8 +106,8 @@ _EDITS = re.compile(
     r"|rollback|bulk)(/|$)|(schedules|approvals)$)"
 )
 _WAITS = {
-    "description": "Edits need approval in this environment: it became a change request, and changed nothing"
-    " yet. ``Location`` says where to look",
+    "description": "Edits need approval in this environment: the edit became a change request, and has"
+    " changed nothing yet. ``Location`` is its path",
     "headers": _RATE_HEADERS
     | _REPLAYED
     | {"Location": {"schema": {"type": "string"}, "description": "Path of the change request."}},
@@ -136,7 +139,7 @@ def _describe_operation(path: str, method: str, operation: Any, schemas: Any) ->
             parameters.append(_IF_MATCH)
     else:
         parameters.append(_IF_NONE_MATCH)
-        operation["responses"][304] = {"description": "What you have has not changed"}
+        operation["responses"][304] = {"description": "The content has not changed"}
     if writes and _EDITS.match(path) and operation["operationId"] not in _ASKING:
         operation["responses"][202] = _WAITS
     for status, when in (_ALWAYS | (_OF_WRITES if writes else {})).items():

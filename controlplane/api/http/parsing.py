@@ -1,4 +1,4 @@
-"""Bodies and queries, read strictly."""
+"""Strict parsing of bodies and query strings."""
 
 import inspect
 import json
@@ -11,24 +11,24 @@ from ninja.parser import Parser
 
 from controlplane.errors import InvalidEdit
 
-#: Told to whoever sends something else; ``curl --data`` calls itself a form.
+#: Part of the error for other types; ``curl --data`` declares a form.
 WANTED = "application/json"
 
 
 class UnreadableBody(ValueError):
-    """The body is no JSON of ours; the message says why."""
+    """The body is not valid JSON; the message says why."""
 
 
 class UnsupportedBody(ValueError):
-    """The body is something else than JSON."""
+    """The body is not JSON."""
 
 
 class StrictParser(Parser):
-    """JSON without keys that stand twice, where one reader sees the first and another the last."""
+    """JSON without duplicate keys, of which one parser takes the first and another the last."""
 
     def parse_body(self, request: HttpRequest) -> dict[str, Any]:
         if not is_json(request):
-            raise UnsupportedBody(f"Send the body as {WANTED}, in UTF-8 and not compressed.")
+            raise UnsupportedBody(f"Send the body as {WANTED}, in UTF-8 and without compression.")
         try:
             text = request.body.decode("utf-8")
             body = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
@@ -42,7 +42,7 @@ class StrictParser(Parser):
 
 
 def known_query(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse what stands in the query and means nothing, or twice: it was meant to mean something."""
+    """Refuse unknown and repeated query parameters: the caller meant something by them."""
     names = inspect.signature(view).parameters.keys()
 
     @wraps(view)
@@ -51,9 +51,9 @@ def known_query(view: Callable[..., Any]) -> Callable[..., Any]:
         errors = {}
         for name, values in request.GET.lists():
             if name not in names or name in in_path or name in ("request", "response"):
-                errors[_shown(name)] = ["There is no such parameter."]
+                errors[_shown(name)] = ["Unknown parameter."]
             elif len(values) > 1:
-                errors[name] = ["It stands there more than once."]
+                errors[name] = ["Repeated parameter."]
         if errors:
             raise InvalidEdit(errors)
         return view(request, *args, **kwargs)
@@ -62,12 +62,12 @@ def known_query(view: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(name: str) -> str:
-    """What somebody sent as a name, fit to be repeated."""
+    """A name from the request, safe to repeat in an error."""
     return name[:64] if name.isprintable() else "query"
 
 
 def is_json(request: HttpRequest) -> bool:
-    """Whether the body calls itself JSON in UTF-8, and nothing compressed."""
+    """Whether the body is declared as JSON in UTF-8, without compression."""
     charset = request.content_params.get("charset", "utf-8") if request.content_params else "utf-8"
     plain = request.headers.get("Content-Encoding", "identity") == "identity"
     return request.content_type == WANTED and charset.lower() in ("utf-8", "utf8") and plain
@@ -76,11 +76,11 @@ def is_json(request: HttpRequest) -> bool:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise UnreadableBody("A key stands twice in one object.")
+        raise UnreadableBody("A key occurs twice in one object.")
     return found
 
 
 def _integer(digits: str) -> int:
-    # Python refuses thousands of digits with an error that names no field. Twenty are too many
-    # for any field of ours, so the schema refuses it by name.
+    # Python refuses thousands of digits with an error that names no field. Twenty digits are too many for
+    # every field, so the schema refuses them by name.
     return int(digits[:20])

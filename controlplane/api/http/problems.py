@@ -21,20 +21,20 @@ _KEPT = ("Allow", "RateLimit", "RateLimit-Policy", "Retry-After", "Vary", "WWW-A
 
 _DETAILS = {
     401: "Log in, or send Authorization: Bearer with a valid token.",
-    404: "There is nothing at this address.",
-    405: "The address exists, but not with this method.",
-    412: "What is there has changed, or If-Match does not belong here.",
+    404: "This address does not exist.",
+    405: "This address does not support this method.",
+    412: "The resource has changed, or If-Match is not supported here.",
     413: "The body is too large.",
-    429: "You ask more often than you may; Retry-After says when to come back.",
-    500: "That was our fault; it has been logged. Nothing was changed.",
-    503: "Postgres cannot be reached. Nothing was changed; try again in a few seconds.",
+    429: "Too many requests. Retry after the time in Retry-After.",
+    500: "Internal error; it has been logged. Nothing was changed.",
+    503: "Postgres is down. Nothing was changed; try again in a few seconds.",
 }
 
 
-#: In our words what pydantic found; the rest is said in its own.
+#: pydantic's errors in our words; the others keep pydantic's.
 _SAID = {
-    "missing": "It is missing.",
-    "extra_forbidden": "There is no such field.",
+    "missing": "This field is required.",
+    "extra_forbidden": "Unknown field.",
     "string_too_short": "Use at least {min_length} characters.",
     "string_too_long": "Use at most {max_length} characters.",
     "string_type": "Enter text.",
@@ -62,7 +62,7 @@ def problem(status: int, detail: str = "", *, kind: str = "", **more: Any) -> Ht
 
 
 def install(api: NinjaAPI) -> None:
-    """Answer what the operations raise."""
+    """Handle the exceptions of the operations."""
 
     def handle(error: type[Exception], answer: Callable[[Any], HttpResponse]) -> None:
         api.add_exception_handler(error, lambda request, exception: answer(exception))
@@ -82,7 +82,7 @@ def install(api: NinjaAPI) -> None:
 
 
 _REUSED = "This Idempotency-Key was used for another request. A new request needs a new key."
-_IN_PROGRESS = "A request with this Idempotency-Key is still being worked on. Send it again."
+_IN_PROGRESS = "A request with this Idempotency-Key is still in progress. Send it again later."
 
 
 def _forbidden(request: HttpRequest) -> HttpResponse:
@@ -118,10 +118,10 @@ def _invalid(errors: Sequence[tuple[str, str]]) -> HttpResponse:
 
 
 def _field_error(found: dict[str, Any]) -> tuple[str, str]:
-    # The first part of the location says body, path or query; in a body the second is ours.
+    # The first part of the location says body, path or query; in a body the second is the parameter's name.
     where, *rest = found["loc"]
     parts = rest[1:] if where == "body" and len(rest) > 1 else rest
-    # A body that is no object at all has no field to name but ours.
+    # A body that is not an object has no field of its own to name.
     field = "" if where == "body" and len(rest) == 1 else ".".join(map(str, parts))
     said = _SAID.get(found["type"], "")
     return field or str(where), said.format_map(found.get("ctx", {})) or found["msg"].removeprefix(
@@ -132,7 +132,7 @@ def _field_error(found: dict[str, Any]) -> tuple[str, str]:
 def _conflict(error: EditConflict) -> HttpResponse:
     return problem(
         409,
-        f"{error.by or 'Somebody'} changed it meanwhile: {error}.",
+        f"{error.by or 'Another person'} changed it meanwhile: {error}.",
         kind="conflict",
         expected_version=error.expected_version,
         current_version=error.current_version,
@@ -143,7 +143,7 @@ def _conflict(error: EditConflict) -> HttpResponse:
 
 
 class ProblemResponses:
-    """Middleware: whatever goes wrong under /api/, wherever, is answered as a problem document."""
+    """Middleware: every error under /api/ is answered as a problem document."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -1,5 +1,5 @@
-"""How often one caller may ask. Counted by each web process for itself: a program that runs wild is
-slowed down before it costs the others anything, and Redis need not be there for it.
+"""Limits how often one caller may send requests. Each web process counts by itself, without Redis: a
+runaway program is slowed down before it affects the others.
 """
 
 import threading
@@ -10,24 +10,24 @@ from math import ceil
 
 from django.conf import settings
 
-#: The callers seen last are remembered; who is forgotten begins anew.
+#: The most recent callers are remembered; a forgotten one starts with a full bucket.
 _MOST_CALLERS = 10_000
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What is left to a caller after one request."""
+    """The state of a caller's bucket after one request."""
 
     allowed: bool
-    #: Requests at once; and the seconds after which all of them are there again.
+    #: Requests at once; and the seconds until all of them are available again.
     burst: int
     refilled_s: int
     remaining: int
-    #: Seconds until the next request is answered; 0 when it was.
+    #: Seconds until the next request is accepted; 0 if this one was.
     wait_s: int
 
     def headers(self) -> dict[str, str]:
-        """As draft-ietf-httpapi-ratelimit-headers-10 has them."""
+        """Headers of draft-ietf-httpapi-ratelimit-headers-10."""
         wait = f";t={self.wait_s}" if self.wait_s else ""
         return {
             "RateLimit-Policy": f'"caller";q={self.burst};w={self.refilled_s}',
@@ -36,7 +36,7 @@ class Allowance:
 
 
 class Spent(Exception):
-    """The caller has used what it may."""
+    """The caller has exceeded its rate limit."""
 
 
 class Allowances:
@@ -53,7 +53,7 @@ class Allowances:
             now = time.monotonic()
             full_at = max(self._full_at.get(caller, now), now) + 1 / rate
             missing = (full_at - now) * rate
-            # Half a request of tolerance: sums of floats are never quite whole.
+            # Half a request of tolerance: sums of floats are not exact.
             allowed = missing <= burst + 0.5
             if allowed:
                 self._full_at[caller] = full_at

@@ -1,4 +1,4 @@
-"""A file as the body of a request: read once, with its hash."""
+"""A file as the request body: read once, with its hash."""
 
 from hashlib import sha256
 from io import BytesIO
@@ -8,7 +8,7 @@ from ninja.errors import HttpError
 
 from controlplane.editing.plans import MAX_BYTES
 
-#: What a plan may call itself.
+#: Accepted content types of a plan.
 KINDS = ("application/yaml", "application/x-yaml", "text/yaml", "text/csv")
 _PART = 1_048_576
 
@@ -18,7 +18,7 @@ def upload_of(request: HttpRequest) -> tuple[BytesIO, str]:
     found: tuple[BytesIO, str] | None = getattr(request, "upload", None)
     if found is None:
         if request.content_type not in KINDS or "Content-Encoding" in request.headers:
-            raise HttpError(415, f"Send the file as one of {', '.join(KINDS)}, and not compressed.")
+            raise HttpError(415, f"Send the file as one of {', '.join(KINDS)}, without compression.")
         found = _copy(request)
         request.upload = found  # type: ignore[attr-defined]
     found[0].seek(0)

@@ -12,7 +12,7 @@ def version_read(request: HttpRequest, given: int | None) -> int:
 
 
 def revision_read(request: HttpRequest, given: int | None) -> int:
-    """The same of an edit of the whole configuration: the revision it was made on."""
+    """As ``version``, for edits of the whole configuration: the revision it was made on."""
     return _read(request, given, "revision")
 
 

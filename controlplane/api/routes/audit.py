@@ -15,10 +15,10 @@ from controlplane.policies.document import environment_of
 
 router = Router()
 
-#: Entries in one file of the export; more come with the next one.
+#: Entries in one file of the export; the next file has more.
 _EXPORTED = 10_000
 
-#: Lookup -> value; ``None`` where nothing was asked for.
+#: Lookup -> value; ``None`` for a filter that was not given.
 Filters = dict[str, object]
 
 
@@ -37,7 +37,7 @@ def list_entries(
 ) -> EntryPage:
     """Newest first; ``next`` is the ``before`` of the next page.
 
-    Entries of people and tokens, which belong to no environment, are among them.
+    Includes entries of people and tokens, which belong to no environment.
     """
     filters: Filters = {
         "id__lt": before,
@@ -78,7 +78,7 @@ def export_entries(
 ) -> HttpResponse:
     """Up to 10,000 entries after the one with the id ``after``, oldest first.
 
-    As long as there are more, ``Link`` with ``rel="next"`` says where.
+    While there are more, ``Link`` with ``rel="next"`` is the next address.
     """
     rows = _entries(environment, {"id__gt": after, "at__gte": since, "at__lt": until})
     ids = list(rows.order_by("id").values_list("id", flat=True)[: _EXPORTED + 1])

@@ -1,4 +1,4 @@
-"""Change requests: edits that wait for a second person, and how many of them an environment asks for."""
+"""Change requests: edits that wait for approval, and how many approvals an environment requires."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from controlplane.policies.document import environment_of
 router = Router()
 rule = Router()
 
-#: Changes shown of one request; an import has more than anybody reads.
+#: At most this many changes of one request are listed; an import can have many more.
 _SHOWN = 1_000
 
 
@@ -42,7 +42,7 @@ class ApprovalOut(Schema):
 
     actor: str
     at: datetime
-    #: Of the request that was approved; earlier ones do not count any more.
+    #: The version of the request that was approved; approvals of earlier versions do not count.
     version: int
     note: str
 
@@ -66,7 +66,7 @@ class RequestDetail(RequestRow):
         }
     )
 
-    #: Whether something it changes was changed after it was made: it has to be rebased.
+    #: Whether its targets changed after it was made: it then needs a rebase.
     conflict: bool
     approved_by: list[ApprovalOut]
     changes: list[ChangeOut]
@@ -77,7 +77,7 @@ class ApproveIn(Strict):
         json_schema_extra={"example": {"expected_version": 1, "note": "Checked against the contract"}}
     )
 
-    #: Of the request as you have seen it.
+    #: The version of the request that you have read.
     expected_version: Annotated[int, Field(ge=1, le=2**31 - 1)]
     note: Annotated[Text, Field(max_length=500)] = ""
 
@@ -93,9 +93,9 @@ class RuleIn(ReasonIn):
 class RuleOut(Schema):
     model_config = ConfigDict(json_schema_extra={"example": {"needed": 1, "approvers": ["ada", "olga"]}})
 
-    #: How many people have to approve an edit besides who made it; 0 for none.
+    #: How many people besides the author must approve an edit; 0 for none.
     needed: int
-    #: Who may approve; nobody approves what is their own.
+    #: People who may approve; they cannot approve their own requests.
     approvers: list[str]
 
 
@@ -108,7 +108,7 @@ def get_rule(request: HttpRequest, environment: Environment) -> RuleOut:
 
 @rule.put("", response=RuleOut, auth=needs("set_approvals"))
 def set_rule(request: HttpRequest, environment: Environment, values: RuleIn) -> RuleOut:
-    """Ask for more at once; fewer wait for approval as an edit does."""
+    """A higher number applies at once; a lower one needs approval like an edit."""
     slug = environment_of(environment).slug
     needed = rules.set_approvals(
         environment=slug, needed=values.needed, reason=values.reason, actor=actor_of(request)
@@ -137,7 +137,7 @@ def list_requests(
 
 @router.get("/{number}", response=RequestDetail)
 def get_request(request: HttpRequest, environment: Environment, number: RowId) -> RequestDetail:
-    """What it would change: at most 1,000 things of it; and who has approved it."""
+    """Its changes, at most 1,000 of them, and its approvals."""
     row = ChangeRequest.objects.filter(environment=environment_of(environment).slug, pk=number).first()
     if row is None:
         raise NotFound("change request", str(number))
@@ -151,7 +151,7 @@ def get_request(request: HttpRequest, environment: Environment, number: RowId) -
 
 @router.post("/{number}/approve", response=RequestRow, auth=needs("approve_change"))
 def approve(request: HttpRequest, environment: Environment, number: RowId, values: ApproveIn) -> RequestRow:
-    """Agree to it as you have seen it. A token does so in the name of whom it belongs to."""
+    """Approve the version you have read. A token acts in the name of its owner."""
     row = decide.approve(
         environment=environment,
         request=number,
@@ -164,7 +164,7 @@ def approve(request: HttpRequest, environment: Environment, number: RowId, value
 
 @router.post("/{number}/reject", response=RequestRow, auth=needs("approve_change"))
 def reject(request: HttpRequest, environment: Environment, number: RowId, values: ReasonIn) -> RequestRow:
-    """Say no, and why."""
+    """Reject it, with a reason."""
     row = decide.reject(
         environment=environment, request=number, reason=values.reason, actor=actor_of(request)
     )
@@ -173,7 +173,7 @@ def reject(request: HttpRequest, environment: Environment, number: RowId, values
 
 @router.post("/{number}/withdraw", response=RequestRow, auth=needs("edit_quota"))
 def withdraw(request: HttpRequest, environment: Environment, number: RowId, values: ReasonIn) -> RequestRow:
-    """Take your own back."""
+    """Withdraw your own request."""
     row = decide.withdraw(
         environment=environment, request=number, reason=values.reason, actor=actor_of(request)
     )
@@ -182,18 +182,18 @@ def withdraw(request: HttpRequest, environment: Environment, number: RowId, valu
 
 @router.post("/{number}/rebase", response=RequestRow, auth=needs("edit_quota"))
 def make_anew(request: HttpRequest, environment: Environment, number: RowId) -> RequestRow:
-    """Make it anew on the newest configuration; its approvals begin again."""
+    """Rebase it onto the newest configuration; approvals are reset."""
     return row_of(rebase(environment=environment, request=number, actor=actor_of(request)))
 
 
 @router.post("/{number}/apply", response=RequestRow, auth=needs("edit_quota"))
 def apply(request: HttpRequest, environment: Environment, number: RowId) -> RequestRow:
-    """Make it the revision, or the schedule, that it asks for."""
+    """Turn it into the revision, or the schedule, that it asks for."""
     return row_of(decide.apply(environment=environment, request=number, actor=actor_of(request)))
 
 
 def install(api: NinjaAPI) -> None:
-    """Answer edits that became requests, and people who may not decide about them."""
+    """Responses for edits that became requests, and for people who may not decide about them."""
 
     def waits(request: HttpRequest, error: Any) -> HttpResponse:
         return accepted(error.request)

@@ -1,4 +1,4 @@
-"""What belongs to a whole environment, and runbooks, which belong to all of them."""
+"""Settings of a whole environment, and runbooks, which all environments share."""
 
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -21,7 +21,7 @@ runbooks = Router()
 def get_configuration(
     request: HttpRequest, response: HttpResponse, environment: Environment
 ) -> ConfigurationOut:
-    """The newest revision, the tier of strangers and the fleet's timings."""
+    """The newest revision, the default tier and the timings of the fleet."""
     row = environment_of(environment)
     response["ETag"] = f'"{row.revision}"'
     return ConfigurationOut(
@@ -35,7 +35,7 @@ def get_configuration(
 
 @router.put("/default-tier", response=RevisionOut, auth=needs("edit_quota"))
 def set_default_tier(request: HttpRequest, environment: Environment, values: DefaultTierIn) -> RevisionOut:
-    """Choose the tier of tenants nobody has registered."""
+    """Set the tier of unregistered tenants."""
     revision = edits.set_default_tier(
         environment=environment, tier=values.tier, reason=values.reason, actor=actor_of(request)
     )
@@ -66,7 +66,7 @@ def get_runbook(request: HttpRequest, runbook: Slug) -> Runbook:
 
 @runbooks.put("/{runbook}", response=Done, auth=needs("edit_breaker_policy"))
 def save_runbook(request: HttpRequest, runbook: Slug, values: RunbookIn) -> Done:
-    """Write it, or write it anew. Servers need none of it, so it makes no revision."""
+    """Create or replace a runbook. Pods do not need runbooks, so this makes no revision."""
     edits.save_runbook(
         runbook=runbook,
         title=values.title,

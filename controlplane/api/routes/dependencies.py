@@ -30,7 +30,7 @@ def list_dependencies(request: HttpRequest, environment: Environment) -> list[De
 
 @router.post("", response={201: RevisionOut}, auth=needs("edit_breaker_policy"))
 def create_dependency(request: HttpRequest, environment: Environment, values: DependencyIn) -> RevisionOut:
-    """Register something that is called over the network; ``breaker`` replaces parts of its kind's policy."""
+    """Register a dependency; ``breaker`` replaces parts of the policy of its kind."""
     revision = edits.create_dependency(
         environment=environment,
         dependency=values.name,
@@ -55,7 +55,7 @@ def get_dependency(
 def describe(
     request: HttpRequest, environment: Environment, dependency: Slug, values: DescriptionIn
 ) -> RevisionOut:
-    """Say what people read about it."""
+    """Set title, owner and other descriptions of it."""
     revision = edits.describe_dependency(
         environment=environment,
         dependency=dependency,
@@ -85,7 +85,7 @@ def set_breaker_policy(
 def set_vendor_limit(
     request: HttpRequest, environment: Environment, dependency: Slug, name: Slug, values: VendorLimitIn
 ) -> RevisionOut:
-    """What the vendor lets the whole fleet do; strict unless said otherwise."""
+    """Set what the vendor allows the whole fleet; strict by default."""
     revision = edits.set_vendor_limit(
         environment=environment,
         dependency=dependency,

@@ -1,4 +1,4 @@
-"""Drills: chosen servers pretend for a while that Redis is slow or gone."""
+"""Drills: selected pods act for a while as if Redis were slow or down."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -71,7 +71,7 @@ def list_drills(request: HttpRequest, environment: Environment, limit: PageSize 
 
 @router.post("", response={201: DrillOut}, auth=needs("run_drills"))
 def begin(request: HttpRequest, environment: Environment, values: DrillIn) -> DrillOut:
-    """Have servers pretend that Redis is slow or gone. They hear of it with their next beat."""
+    """Start a drill: pods act as if Redis were slow or down, from their next heartbeat on."""
     row = begin_drill(
         environment=environment,
         kind=values.kind,
@@ -85,7 +85,7 @@ def begin(request: HttpRequest, environment: Environment, values: DrillIn) -> Dr
 
 @router.post("/{drill}/end", response=DrillOut, auth=needs("run_drills"))
 def end(request: HttpRequest, environment: Environment, drill: RowId, values: ReasonIn) -> DrillOut:
-    """End a drill before its time."""
+    """End a drill early."""
     row = end_drill(
         environment=environment_of(environment).slug,
         drill=drill,
@@ -96,6 +96,6 @@ def end(request: HttpRequest, environment: Environment, drill: RowId, values: Re
 
 
 def _out(row: Drill) -> DrillOut:
-    # What the database has filled in. A document, and no row: replies are kept.
+    # Includes the values that the database has filled in. A document, not a row, because replies are stored.
     row.refresh_from_db()
     return DrillOut.from_orm(row)

@@ -1,4 +1,4 @@
-"""Templates: values that many limits follow."""
+"""Templates: values that many limits inherit."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class TemplatePlannedOut(PlannedOut):
         }
     )
 
-    #: How many limits would be different.
+    #: How many limits would change.
     followers: FollowersOut
 
 
@@ -56,7 +56,7 @@ def get_template(
 def list_followers(
     request: HttpRequest, environment: Environment, template: Slug, limit: PageSize = 100
 ) -> Any:
-    """The first limits that follow it, and what each has of its own."""
+    """The first limits that follow it, and the values that each overrides."""
     return followers(environment, _find(environment, template).name, most=limit)
 
 
@@ -64,7 +64,9 @@ def list_followers(
 def set_template(
     request: HttpRequest, environment: Environment, template: Slug, values: TemplateIn
 ) -> RevisionOut:
-    """Make a template, on version 0, or change one, and with it every limit that follows: one revision."""
+    """Create a template, on version 0, or change one together with every limit that follows it: one
+    revision.
+    """
     revision = edits.set_template(
         environment=environment,
         template=template,
@@ -80,7 +82,7 @@ def set_template(
 def preview(
     request: HttpRequest, environment: Environment, template: Slug, values: TemplateIn
 ) -> TemplatePlannedOut:
-    """Say what that would change, and whom."""
+    """Preview that change and the limits it affects."""
     found = edits.preview_template(
         environment=environment,
         template=template,
@@ -105,7 +107,9 @@ def remove_template(
     keep_values: Flag = False,
     instead: Slug | None = None,
 ) -> RevisionOut:
-    """Forget it. Limits that follow it keep their values, or follow another ``instead``: one must be said."""
+    """Delete it. Limits that follow it keep their values, or follow another template ``instead``: choose
+    one.
+    """
     revision = edits.remove_template(
         environment=environment,
         template=template,

@@ -1,7 +1,7 @@
-"""Who may log in, and what they may do.
+"""Who may log in, and with which roles.
 
-What would let somebody into another person's account (a new link, a second factor removed) is not
-here: that is done by an admin at the board, and by no token.
+Actions that give access to another person's account (a new link, removal of a second factor) are
+not here: only an admin can do them, on the dashboard, and no token can.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -23,7 +23,7 @@ Username = Annotated[str, Field(min_length=1, max_length=150), AfterValidator(pr
 RoleWord = Literal["viewer", "operator", "admin"]
 Elsewhere = Annotated[
     dict[Slug, RoleWord | Literal[""]],
-    Field(max_length=100, description="Environment and the role there, where it differs; empty for none."),
+    Field(max_length=100, description="Environment -> role, where it differs; empty for no role."),
 ]
 _WHY = {"reason": "Joined the on-call rota"}
 
@@ -83,7 +83,7 @@ class InvitedOut(Schema):
     secrets: ClassVar[frozenset[str]] = frozenset({"link"})
 
     username: str
-    #: With which they set a password, once. Shown this once; a repetition says null.
+    #: The path of the link to set a password, once. Shown only now; a repetition returns null.
     link: str | None
 
 
@@ -106,27 +106,27 @@ def list_people(request: HttpRequest) -> list[PersonOut]:
 
 @router.post("", response={201: InvitedOut})
 def invite(request: HttpRequest, values: PersonIn) -> InvitedOut:
-    """A new person without a password, and the link with which they set one."""
+    """Create a person without a password; return the link to set one."""
     link = edits.invite_person(actor=actor_of(request), **values.model_dump())
     return InvitedOut(username=values.username, link=request.build_absolute_uri(link))
 
 
 @router.put("/{username}/roles", response=Done)
 def change_roles(request: HttpRequest, username: Username, values: RolesIn) -> Done:
-    """What somebody may do from now on; their open pages follow within seconds."""
+    """Change a person's roles; their open pages follow within seconds."""
     edits.change_roles(username=username, actor=actor_of(request), **values.model_dump())
     return Done()
 
 
 @router.put("/{username}/active", response=Done)
 def switch(request: HttpRequest, username: Username, values: SwitchIn) -> Done:
-    """Let somebody in no more, and end their sessions at once; or let them in again."""
+    """Deactivate a person and end their sessions at once, or activate them again."""
     edits.switch_person(username=username, actor=actor_of(request), **values.model_dump())
     return Done()
 
 
 @router.post("/{username}/log-out", response=Done)
 def log_out(request: HttpRequest, username: Username, values: ReasonIn) -> Done:
-    """End every session of somebody."""
+    """End every session of a person."""
     edits.log_out_everywhere(username=username, reason=values.reason, actor=actor_of(request))
     return Done()

@@ -1,4 +1,4 @@
-"""The configuration as a whole: as a file, as revisions, and many tenants at once."""
+"""The configuration as a whole: as a file, as revisions, and bulk edits of tenants."""
 
 from typing import Any, Literal
 
@@ -52,7 +52,9 @@ _EXPORTED: dict[str, Any] = {
 @router.post("/plan", response=PlannedOut, openapi_extra=FILE)
 @changes_nothing
 def plan(request: HttpRequest, environment: Environment, prune: Flag = False) -> PlannedOut:
-    """Say what applying this file would change. ``prune`` removes what the file's sections do not name."""
+    """Preview what applying this file would change. ``prune`` removes what the file's sections do not
+    name.
+    """
     stream, _ = upload_of(request)
     return _planned(difference(environment, read_plan(stream), prune=prune))
 
@@ -66,9 +68,9 @@ def apply(
     expected_revision: ExpectedRevision | None = None,
     prune: Flag = False,
 ) -> RevisionOut:
-    """Make everything as the file says, as one revision, or nothing.
+    """Apply a file as one revision, completely or not at all.
 
-    Applied again it changes nothing, and answers the present revision.
+    Applying it again changes nothing and returns the current revision.
     """
     stream, _ = upload_of(request)
     revision = apply_plan(
@@ -92,7 +94,7 @@ def export(
 ) -> HttpResponse:
     """The whole configuration as YAML; tenants and their quotas as CSV; or request limits for nginx.
 
-    For nginx, ``header`` names what carries the tenant, and limits are divided by ``gateways``.
+    For nginx, ``header`` names the header with the tenant, and limits are divided by ``gateways``.
     """
     if format == "nginx":
         parts, kind, ending = (
@@ -111,7 +113,7 @@ def export(
 
 @router.post("/rollback", response=RevisionOut, auth=needs("edit_quota"))
 def roll_back(request: HttpRequest, environment: Environment, values: RollbackIn) -> RevisionOut:
-    """Bring a whole revision back, as a new one. Holds of breakers stay as they are."""
+    """Roll back to an earlier revision by making a new one. Overrides of breakers stay as they are."""
     revision = rollback(
         environment=environment,
         to_revision=values.to_revision,
@@ -124,7 +126,7 @@ def roll_back(request: HttpRequest, environment: Environment, values: RollbackIn
 
 @router.post("/bulk", response=RevisionOut, auth=needs("edit_tenant"))
 def edit_many(request: HttpRequest, environment: Environment, values: BulkIn) -> RevisionOut:
-    """Change every tenant the filter finds, as one revision, or none."""
+    """Change every tenant that the filter matches, as one revision, or none."""
     revision = bulk_edit(
         environment=environment,
         **_bulk(values),
@@ -138,7 +140,7 @@ def edit_many(request: HttpRequest, environment: Environment, values: BulkIn) ->
 @router.post("/bulk/preview", response=PlannedOut)
 @changes_nothing
 def preview_many(request: HttpRequest, environment: Environment, values: BulkIn) -> PlannedOut:
-    """Say what that would change."""
+    """Preview that change."""
     return _planned(preview_bulk_edit(environment=environment, **_bulk(values)))
 
 

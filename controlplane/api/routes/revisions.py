@@ -10,7 +10,7 @@ from controlplane.policies.models import Revision
 
 router = Router()
 
-#: Changes shown of one revision; an import has more than anybody reads.
+#: At most this many changes of one revision are listed; an import can have many more.
 _SHOWN = 1_000
 
 
@@ -29,7 +29,7 @@ def list_revisions(
 
 @router.get("/{number}", response=RevisionDetail)
 def get_revision(request: HttpRequest, environment: Environment, number: RowId) -> RevisionDetail:
-    """What it changed: at most 1,000 things of it."""
+    """Its changes, at most 1,000 of them."""
     row = Revision.objects.filter(environment=environment_of(environment).slug, number=number).first()
     if row is None:
         raise NotFound("revision", str(number))

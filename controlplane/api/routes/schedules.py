@@ -1,4 +1,4 @@
-"""Changes for later."""
+"""Scheduled changes."""
 
 from typing import Literal
 
@@ -38,7 +38,7 @@ def list_schedules(
 
 @router.post("", response={201: ScheduleOut}, auth=needs("edit_quota"))
 def schedule(request: HttpRequest, environment: Environment, values: ScheduleIn) -> ScheduleOut:
-    """Have a plan applied at a time. It must make sense now, and is checked again then."""
+    """Schedule a plan. It must be valid now, and is checked again when it is due."""
     row = schedule_change(
         environment=environment_of(environment).slug,
         due_at=values.due_at,
@@ -60,7 +60,7 @@ def get_schedule(request: HttpRequest, environment: Environment, number: RowId) 
 
 @router.delete("/{number}", response=ScheduleOut, auth=needs("edit_quota"))
 def cancel(request: HttpRequest, environment: Environment, number: RowId, reason: Reason) -> ScheduleOut:
-    """Have it not applied."""
+    """Cancel it."""
     row = cancel_schedule(
         environment=environment_of(environment).slug,
         schedule=number,
@@ -74,7 +74,7 @@ def cancel(request: HttpRequest, environment: Environment, number: RowId, reason
 def acknowledge(
     request: HttpRequest, environment: Environment, number: RowId, values: ReasonIn
 ) -> ScheduleOut:
-    """Say that somebody takes care of one that failed."""
+    """Acknowledge a scheduled change that failed."""
     row = acknowledge_failure(
         environment=environment_of(environment).slug,
         schedule=number,
@@ -85,6 +85,6 @@ def acknowledge(
 
 
 def _out(row: Schedule) -> ScheduleOut:
-    # What the database has filled in.
+    # Includes the values that the database has filled in.
     row.refresh_from_db()
     return ScheduleOut.from_orm(row)

@@ -16,7 +16,7 @@ fleet = Router()
 
 @router.get("", response=list[ServerOut])
 def list_servers(request: HttpRequest, environment: Environment) -> list[Server]:
-    """What each server said last, and whether it is still there."""
+    """The last heartbeat of each server, and whether it is still alive."""
     return live.servers(environment_of(environment).slug)
 
 
@@ -32,14 +32,14 @@ def get_server(request: HttpRequest, environment: Environment, server: Slug) -> 
 def list_events(
     request: HttpRequest, environment: Environment, server: Slug, limit: PageSize = 100
 ) -> list[Event]:
-    """What happened to it, newest first."""
+    """Its events, newest first."""
     rows = Event.objects.filter(environment=environment_of(environment).slug, server=server)
     return list(rows.order_by("-at", "-id")[:limit])
 
 
 @fleet.get("", response=FleetOut)
 def get_fleet(request: HttpRequest, environment: Environment) -> FleetOut:
-    """What the fleet does now, and how far the newest revision has come."""
+    """Rates and modes of the fleet, and how many pods have the newest revision."""
     row = environment_of(environment)
     confirmed, servers = live.confirmed(row.slug, row.revision, epoch=row.epoch)
     figures = asdict(live.figures(row.slug))

@@ -1,4 +1,4 @@
-"""Limits of callers that have no tenant. They are the environment's, and have no version of their own."""
+"""Limits of callers without a tenant. They belong to the environment, and have no separate version."""
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -22,7 +22,7 @@ def list_limits(request: HttpRequest, environment: Environment) -> QuerySet[Subj
 
 @router.put("/{name}", response=RevisionOut, auth=needs("edit_quota"))
 def set_limit(request: HttpRequest, environment: Environment, name: Slug, values: LimitIn) -> RevisionOut:
-    """Limit requests without a tenant; a new limit must say what ``per``."""
+    """Limit requests without a tenant; a new limit needs ``per``."""
     revision = edits.set_subject_limit(
         environment=environment, name=name, actor=actor_of(request), **values.model_dump()
     )

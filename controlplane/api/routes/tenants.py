@@ -85,7 +85,7 @@ def create_tenant(request: HttpRequest, environment: Environment, tenant: Tenant
 def set_quota(
     request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, values: TenantQuotaIn
 ) -> RevisionOut:
-    """Give a tenant a quota of its own, in place of its tier's of that name; for a time, or for good."""
+    """Override a quota of the tenant's tier, temporarily or permanently."""
     lasts = values.expires_in_s
     revision = edits.set_tenant_quota(
         environment=environment,
@@ -108,7 +108,7 @@ def remove_quota(
     reason: Reason,
     expected_version: ExpectedVersion | None = None,
 ) -> RevisionOut:
-    """Let the tier's quota of that name apply again."""
+    """Remove the override: the tier's quota applies again."""
     revision = edits.remove_tenant_quota(
         environment=environment,
         tenant=tenant,
@@ -122,7 +122,7 @@ def remove_quota(
 
 @router.get("/{path:tenant}/effective", response=list[EffectiveOut])
 def get_effective(request: HttpRequest, environment: Environment, tenant: Subject) -> list[EffectiveValue]:
-    """Every value that applies and where it comes from; of a stranger, the default tier's."""
+    """Every effective value and its source; for an unregistered tenant, those of the default tier."""
     return effective(environment, tenant)
 
 
@@ -141,9 +141,9 @@ def change_tenant(
     revision = 0
     several = sum(value is not None for value in (values.tier, values.parent, values.suspended)) > 1
     if several and needed_in(environment):
-        said = "Edits wait for approval here, each of its own: send tier, parent and suspended one by one."
+        said = "Edits need approval here, one at a time: send tier, parent and suspended separately."
         raise InvalidEdit({"tier": [said]})
-    # One that becomes a change request must not be taken back together with it.
+    # An edit that becomes a change request must not be rolled back together with it.
     with transaction.atomic() if several else nullcontext():
         if values.tier is not None:
             revision = edits.change_tier(tier=values.tier, expected_version=version, **common)
@@ -155,7 +155,7 @@ def change_tenant(
             change = edits.suspend_tenant if values.suspended else edits.resume_tenant
             revision = change(expected_version=version, **common)
     if not revision:
-        raise InvalidEdit({"tier": ["Say what to change: tier, parent or suspended."]})
+        raise InvalidEdit({"tier": ["Nothing to change: send tier, parent or suspended."]})
     return RevisionOut(revision=revision)
 
 
@@ -167,7 +167,7 @@ def remove_tenant(
     reason: Reason,
     expected_version: ExpectedVersion | None = None,
 ) -> RevisionOut:
-    """Forget the tenant: it gets the default tier, as anybody nobody has registered."""
+    """Remove the tenant: it falls back to the default tier, like any unregistered tenant."""
     revision = edits.remove_tenant(
         environment=environment,
         tenant=tenant,

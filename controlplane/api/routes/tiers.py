@@ -22,7 +22,7 @@ def list_tiers(request: HttpRequest, environment: Environment) -> QuerySet[Tier]
 
 @router.post("", response={201: RevisionOut}, auth=needs("edit_quota"))
 def create_tier(request: HttpRequest, environment: Environment, values: TierIn) -> RevisionOut:
-    """A tier without quotas; give it some before tenants move there."""
+    """Create a tier without quotas; add some before you move tenants there."""
     revision = edits.create_tier(
         environment=environment,
         tier=values.name,
@@ -47,7 +47,7 @@ def get_tier(request: HttpRequest, response: HttpResponse, environment: Environm
 def set_quota(
     request: HttpRequest, environment: Environment, tier: Slug, quota: Slug, values: QuotaIn
 ) -> RevisionOut:
-    """Set a quota of every tenant of the tier that has none of its own by that name."""
+    """Set a quota for every tenant of the tier that does not override it."""
     revision = edits.set_tier_quota(
         environment=environment,
         tier=tier,

@@ -1,4 +1,4 @@
-"""Tokens of agents and of programs. Their text is shown once, when they are made; only hashes are kept."""
+"""Tokens of agents and programs. Their text is shown once, at creation; only hashes are stored."""
 
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -27,13 +27,13 @@ _SCOPES = {role: scope for scope, role in _ROLES.items()}
 
 @agents.get("", response=list[TokenOut])
 def list_agent_tokens(request: HttpRequest, environment: Environment) -> Any:
-    """Those that are valid, and those that ended in the last 30 days."""
+    """Valid tokens, and those that ended in the last 30 days."""
     return _recent(AgentToken.objects.filter(environment=environment_of(environment).slug))
 
 
 @agents.post("", response={201: NewTokenOut})
 def create_agent_token(request: HttpRequest, environment: Environment, values: TokenIn) -> NewTokenOut:
-    """Lets servers sync with this environment, and nothing else."""
+    """Create a token for pods to sync with this environment."""
     expires_at = timezone.now() + timedelta(seconds=values.expires_in_s)
     text = tokens.create_agent_token(
         environment=environment,
@@ -49,7 +49,7 @@ def create_agent_token(request: HttpRequest, environment: Environment, values: T
 def rotate_agent_token(
     request: HttpRequest, environment: Environment, selector: Slug, values: RotateIn
 ) -> NewTokenOut:
-    """A new token; the old one works for ``overlap_s`` longer, so that servers can change over."""
+    """Create a replacement; the old token works for ``overlap_s`` longer, so that pods can switch."""
     return _rotate(request, AgentToken, environment, selector, values)
 
 
@@ -57,15 +57,15 @@ def rotate_agent_token(
 def revoke_agent_token(
     request: HttpRequest, environment: Environment, selector: Slug, reason: Reason
 ) -> Done:
-    """Refuse it from now on. Servers that use it decide on by what they know."""
+    """Revoke it. Pods that use it continue with the configuration they have."""
     return _revoke(request, AgentToken, environment, selector, reason)
 
 
 @programs.get("", response=list[ApiTokenOut])
 def list_api_tokens(request: HttpRequest, environment: Environment) -> list[ApiTokenOut]:
-    """Those that are valid, and those that ended in the last 30 days.
+    """Valid tokens, and those that ended in the last 30 days.
 
-    Tokens of all environments are shown to whoever may manage them: admins of all environments.
+    Tokens of all environments are listed for admins of all environments.
     """
     rows = _recent(ApiToken.objects.filter(environment__in=_places(request, ApiToken, environment)))
     return [ApiTokenOut(**TokenOut.from_orm(row).dict(), scope=_SCOPES[row.role]) for row in rows]
@@ -73,7 +73,7 @@ def list_api_tokens(request: HttpRequest, environment: Environment) -> list[ApiT
 
 @programs.post("", response={201: NewTokenOut})
 def create_api_token(request: HttpRequest, environment: Environment, values: ApiTokenIn) -> NewTokenOut:
-    """Lets a program use the API in this environment, as far as its scope goes."""
+    """Create a token for the API in this environment, limited to its scope."""
     expires_at = timezone.now() + timedelta(seconds=values.expires_in_s)
     text = tokens.create_api_token(
         environment=environment,
@@ -90,13 +90,13 @@ def create_api_token(request: HttpRequest, environment: Environment, values: Api
 def rotate_api_token(
     request: HttpRequest, environment: Environment, selector: Slug, values: RotateIn
 ) -> NewTokenOut:
-    """A new token of the same scope; the old one works for ``overlap_s`` longer."""
+    """Create a replacement of the same scope; the old token works for ``overlap_s`` longer."""
     return _rotate(request, ApiToken, environment, selector, values)
 
 
 @programs.delete("/{selector}", response=Done)
 def revoke_api_token(request: HttpRequest, environment: Environment, selector: Slug, reason: Reason) -> Done:
-    """Refuse it from now on."""
+    """Revoke it."""
     return _revoke(request, ApiToken, environment, selector, reason)
 
 
@@ -132,7 +132,7 @@ def _revoke(
     selector: str,
     reason: str,
 ) -> Done:
-    # One environment's admin must not end another's tokens.
+    # The admin of one environment must not revoke another's tokens.
     places = _places(request, model, environment)
     if not model.objects.filter(environment__in=places, selector=selector).exists():
         raise NotFound("token", selector)

@@ -1,4 +1,4 @@
-"""What tenants asked for, and what an edit would have done with it."""
+"""Requests of tenants, and what an edit would have changed for them."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,11 +25,13 @@ router = Router()
 _Row = TypeVar("_Row", bound=Model)
 Grain = Literal["10s", "minute", "hour"]
 _GRAINS = {"10s": 10, "minute": 60, "hour": 3600}
-Days = Annotated[int, BeforeValidator(digits), Field(ge=1, le=31, description="Replayed so many days back.")]
+Days = Annotated[
+    int, BeforeValidator(digits), Field(ge=1, le=31, description="How many days back to replay.")
+]
 
 
 class DemandOut(Schema):
-    """Requests of a span of time, whatever was answered; ``refused`` of them with 429."""
+    """Requests in a span of time, allowed or not; ``refused`` of them got 429."""
 
     model_config = ConfigDict(
         json_schema_extra={"example": {"at": "2026-05-04T13:12:00Z", "asked": 1890, "refused": 210}}
@@ -54,7 +56,7 @@ class TenantOutcomeOut(Schema):
 
 
 class RuleDemandOut(DemandOut):
-    """Requests that one rule bound; ``shadow`` is what it would have refused, had it not been a shadow."""
+    """Requests under one rule; ``shadow`` is what a shadow rule would have refused."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -86,7 +88,7 @@ class RuleOutcomeOut(Schema):
 
 
 class CountedOut(Schema):
-    """What the pods themselves counted of a limit; ``shadow`` would have been refused, were it no shadow."""
+    """What pods counted for one limit; ``shadow`` is what a shadow limit would have refused."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -125,26 +127,26 @@ class WhatIfOut(Schema):
     )
 
     days: int
-    #: Minutes of those days in which anybody was measured; the rest is not known.
+    #: Minutes of those days with measurements; the rest is unknown.
     minutes_known: int
     coverage_percent: float
     asked: int
     refused_before: int
     refused_after: int
-    #: Requests per second let through in the busiest minute of the whole cluster.
+    #: Requests per second that were allowed in the busiest minute of the whole cluster.
     peak_before: float
     peak_after: float
-    #: When that is, after the edit; unix seconds.
+    #: When that is, after the edit; Unix seconds.
     peak_at: int | None
-    #: What everybody who is not edited took of it, per second.
+    #: The part of it from tenants that are not edited, per second.
     others_at_peak: float
-    #: Edited tenants that are not known to have asked for anything.
+    #: Edited tenants without any measured request.
     unmeasured: int
-    #: Tenants that are edited and were measured, the most different first.
+    #: Edited tenants with measurements, largest difference first.
     tenants: list[TenantOutcomeOut]
-    #: The limits that are edited, each put through what it bound itself.
+    #: The edited limits, each replayed with the requests under it.
     rules: list[RuleOutcomeOut]
-    #: Of a shadow limit only, and where pods have counted it.
+    #: For shadow limits only, and where pods have counted it.
     counted: CountedOut | None
 
 
@@ -158,7 +160,7 @@ def get_usage(
     grain: Grain = "minute",
     limit: PageSize = 100,
 ) -> Any:
-    """Oldest first, from ``since`` on: an hour ago unless it is given. What was not measured is left out."""
+    """Oldest first, from ``since`` on, by default the last hour. Times without measurements are left out."""
     kept = Demand.objects.filter(environment=environment_of(environment).slug, tenant=tenant)
     return _part(kept, since, until, grain)[:limit]
 
@@ -174,7 +176,7 @@ def get_usage_of_rule(
     grain: Grain = "minute",
     limit: PageSize = 100,
 ) -> Any:
-    """What one of its quotas bound, oldest first. Tenant ``-`` stands for all together."""
+    """Requests under one quota of it, oldest first. Tenant ``-`` means all tenants together."""
     kept = RuleDemand.objects.filter(
         environment=environment_of(environment).slug, tenant=EVERYBODY if tenant == "-" else tenant, rule=rule
     )
@@ -182,7 +184,7 @@ def get_usage_of_rule(
 
 
 def _part(kept: QuerySet[_Row], since: Moment | None, until: Moment | None, grain: Grain) -> QuerySet[_Row]:
-    """What is kept of a span of time, oldest first; without an end, up to now."""
+    """Stored measurements of a span of time, oldest first; without an end, up to now."""
     rows = kept.filter(grain_s=_GRAINS[grain], at__gte=since or timezone.now() - timedelta(hours=1))
     if until:
         rows = rows.filter(at__lt=until)
@@ -193,13 +195,13 @@ def _part(kept: QuerySet[_Row], since: Moment | None, until: Moment | None, grai
 def replay_shadow(
     request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, days: Days = 7
 ) -> Any:
-    """What a shadow limit of the tenant would have refused, had it been in force."""
+    """What a shadow limit of the tenant would have refused if it were active."""
     return what_if_shadow(environment_of(environment).slug, tenant, quota, days=days)
 
 
 @router.post("/what-if", response=WhatIfOut, openapi_extra=FILE)
 @changes_nothing
 def replay_plan(request: HttpRequest, environment: Environment, days: Days = 7) -> WhatIfOut:
-    """Replay the last days without and with a file; nothing is changed."""
+    """Replay the last days without and with a file; changes nothing."""
     stream, _ = upload_of(request)
     return WhatIfOut.from_orm(what_if(environment_of(environment).slug, read_plan(stream), days=days))

@@ -1,4 +1,4 @@
-"""What comes in about the configuration as a whole."""
+"""Requests about the configuration as a whole."""
 
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ class ScheduleIn(ReasonIn):
     due_at: Moment
     title: Text = ""
     document: Annotated[
-        dict[str, Any], Field(max_length=10, description="What it changes, in the form of a plan.")
+        dict[str, Any], Field(max_length=10, description="The changes, in the form of a plan.")
     ]
 
 
@@ -31,7 +31,7 @@ class RollbackIn(ReasonIn):
 
 
 class BulkFilter(Strict):
-    """Tenants that fit everything that is given; nothing given is nobody."""
+    """Tenants that match every given condition; without conditions, no tenant matches."""
 
     tier: Slug | Literal[""] = ""
     prefix: Subject | Literal[""] = ""
@@ -43,19 +43,19 @@ class BulkFilter(Strict):
 
 
 class BulkChange(Strict):
-    """What becomes of each; what is left out stays as it is."""
+    """The change to each tenant; omitted values stay as they are."""
 
     tier: Slug | None = None
     suspended: bool | None = None
     parent: Parent | None = None
     quotas: Annotated[
         dict[Slug, dict[Slug, int | bool | Text | list[Endpoint]]],
-        Field(max_length=20, description="Name of a quota and its columns, as in a plan."),
+        Field(max_length=20, description="Quota name -> its columns, as in a plan."),
     ] = {}  # noqa: RUF012
     remove_quotas: Annotated[list[Slug], Field(max_length=20)] = []  # noqa: RUF012
     scale_percent: Annotated[
         dict[Slug, Annotated[int, Field(ge=1, le=10_000)]],
-        Field(max_length=20, description="Name of a quota and percent of what it is now."),
+        Field(max_length=20, description="Quota name -> percent of its current value."),
     ] = {}  # noqa: RUF012
 
 

@@ -1,4 +1,4 @@
-"""What goes out."""
+"""Responses about the configuration."""
 
 from datetime import datetime
 from typing import Any, ClassVar, Literal
@@ -22,7 +22,7 @@ def _example(document: dict[str, Any]) -> ConfigDict:
 
 
 class FollowersOut(Schema):
-    """How many limits follow a template, of how many of each."""
+    """How many limits of each kind follow a template."""
 
     model_config = _example(_FOLLOWERS)
 
@@ -50,7 +50,7 @@ class FollowerOut(Schema):
     kind: Literal["tier", "dependency", "environment", "tenant"]
     name: str
     limit: str
-    #: The values that are not the template's.
+    #: The values that override the template.
     own: dict[str, Any]
 
 
@@ -66,11 +66,11 @@ class TenantOut(Schema):
     key: str
     title: str
     tier: str
-    #: The tenant it belongs to, whose quotas its requests spend too; empty for none.
+    #: Its parent tenant, whose quotas its requests spend too; empty for none.
     parent: str
     suspended: bool
     version: int
-    #: The tenant's own; its tier's quotas of other names apply as well.
+    #: The tenant's own quotas; quotas of other names come from its tier.
     quotas: list[TenantQuotaOut]
 
 
@@ -107,12 +107,12 @@ class BreakerOut(Schema):
     fallback_note: str
     runbook: str | None
     version: int
-    #: ``unknown`` when neither Redis nor the history knows it.
+    #: ``unknown`` when neither Redis nor the history has it.
     state: str
     since: datetime | None
     until: datetime | None
     cause: str
-    #: ``redis``; ``history`` when Redis does not answer: the last transition that was stored.
+    #: ``redis``; ``history`` when Redis does not answer: the last stored transition.
     source: Literal["redis", "history"]
     override: OverrideOut | None
     policy: dict[str, int]
@@ -120,7 +120,7 @@ class BreakerOut(Schema):
 
 
 class ConfigurationOut(Schema):
-    """What belongs to no tier, tenant or dependency."""
+    """Settings that belong to no tier, tenant or dependency."""
 
     environment: str
     epoch: int
@@ -135,7 +135,7 @@ class RevisionOut(Schema):
 
 class TenantPage(Schema):
     items: list[TenantOut]
-    #: Send it as ``after`` for the next page; null at the end.
+    #: Send it as ``after`` for the next page; null on the last page.
     next: str | None
 
 
@@ -147,7 +147,7 @@ class RunbookOut(Schema):
 
 
 class TokenOut(Schema):
-    """Of a token everything but the token."""
+    """A token, without its secret."""
 
     selector: str
     name: str
@@ -165,30 +165,30 @@ class NewTokenOut(Schema):
     secrets: ClassVar[frozenset[str]] = frozenset({"token"})
 
     selector: str
-    #: Shown this once; a repetition with the same Idempotency-Key says null.
+    #: Shown only now; a repetition with the same Idempotency-Key returns null.
     token: str | None
     expires_at: datetime
 
 
 class Done(Schema):
-    """It was done; the audit has it."""
+    """It was done and recorded in the audit."""
 
     done: Literal[True] = True
 
 
 class EffectiveOut(Schema):
-    """One value that decides about a tenant's requests."""
+    """One effective value for a tenant's requests."""
 
     name: str
     value: Any
     source: str
-    #: Name of the template, the tenant or the tier it stands at.
+    #: Name of the template, tenant or tier that sets it.
     at: str
-    #: Of a template's: the tenant or the tier whose quota follows it.
+    #: For a template's value: the tenant or tier whose quota follows the template.
     followed_by: str
-    #: The tenant above this one whose quota it is; empty for its own.
+    #: The parent tenant that owns the quota; empty for the tenant's own.
     inherited_from: str
-    #: What the tier says, where the tenant's own stands in its place.
+    #: The tier's value that the tenant overrides.
     instead_of: Any
     until: datetime | None
     by: str

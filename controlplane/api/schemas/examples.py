@@ -1,4 +1,4 @@
-"""One example for each document of the API; a test reads every one as the API would."""
+"""One example for each document of the API; a test validates each of them."""
 
 from typing import Any
 
@@ -161,7 +161,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "name": "deploy pipeline",
         "scope": "operate",
         "expires_in_s": _DAYS_90,
-        "reason": "Deployments hold breakers while they run",
+        "reason": "Deployments override breakers while they run",
     },
     "RotateIn": {"expires_in_s": _DAYS_90, "overlap_s": 3600, "reason": "Rotated every quarter"},
     "RollbackIn": {"to_revision": 40, "expected_revision": 42, **_WHY},

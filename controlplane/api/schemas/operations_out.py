@@ -1,4 +1,4 @@
-"""What goes out about what happens: the fleet, breakers, the audit, revisions."""
+"""Responses about operations: the fleet, breakers, the audit, revisions."""
 
 from datetime import datetime
 from typing import Any
@@ -14,9 +14,9 @@ class TransitionOut(Schema):
     from_state: str
     to_state: str
     cause: str
-    #: The person who held or reset it; empty when the fleet tripped it.
+    #: The person who overrode or reset it; empty when the fleet tripped it.
     actor: str
-    #: The server whose report decided it; empty for the control plane.
+    #: The server whose report caused it; empty for the control plane.
     server: str
 
 
@@ -44,7 +44,7 @@ class FleetOut(Schema):
     """Rates over the whole fleet, smoothed over about 5 s."""
 
     revision: int
-    #: Live servers that decide by that revision or a newer one, and all live servers.
+    #: Live pods that decide by that revision or a newer one, and all live pods.
     confirmed: int
     servers: int
     requests_per_s: float
@@ -52,14 +52,14 @@ class FleetOut(Schema):
     refused_by_reason: dict[str, float]
     decided_locally_per_s: float
     unknown_tenants_per_s: float
-    #: The busiest.
+    #: The busiest tenants.
     tenants: list[TenantFiguresOut]
     dependencies: dict[str, DependencyFiguresOut]
     store: StoreFiguresOut
     frozen: bool
-    #: Servers that are in no rate yet, for their gateway started a moment ago.
+    #: Pods that are missing from the rates, because their gateway has just started.
     uncounted: int
-    #: Gateways whose figures are in here; 0 means that nobody is measuring.
+    #: Gateways that contribute to these figures; 0 means that nothing is measured.
     gateways: int
 
 
@@ -85,12 +85,12 @@ class ServerOut(Schema):
 
 
 class EventOut(Schema):
-    """One thing that happened to a server."""
+    """One event of a server."""
 
     at: datetime
     kind: str
     detail: str
-    #: Of the process it happened to.
+    #: The boot id of the process.
     boot: str
 
 
@@ -133,7 +133,7 @@ class ScheduleOut(Schema):
     ended_by: str
     #: Why it could not be applied.
     error: str
-    #: Whether somebody has seen that it failed.
+    #: Whether the failure was acknowledged.
     seen: bool
     #: The revision it became.
     revision: int | None
@@ -145,14 +145,14 @@ class SchedulePage(Schema):
 
 
 class PlannedOut(Schema):
-    """What would change, and the revision this was found out at."""
+    """What would change, and the revision it was compared with."""
 
     revision: int
     changes: int
     created: int
     changed: int
     removed: int
-    #: For people; of very many changes the first.
+    #: In words; of very many changes the first.
     text: str
 
 
@@ -168,7 +168,7 @@ class RevisionRow(Schema):
     reason: str
     #: How many things of the configuration it changed.
     changed: int
-    #: Of a rollback: the revision it brought back.
+    #: For a rollback: the revision it restored.
     restores: int | None
 
 
@@ -185,7 +185,7 @@ class ChangeOut(Schema):
 
 
 class RevisionDetail(RevisionRow):
-    #: The change request it was, and who had approved that; where edits need approval.
+    #: Its change request and approvers, where edits need approval.
     request: int | None
     approved_by: list[str]
     changes: list[ChangeOut]

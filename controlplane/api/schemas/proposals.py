@@ -1,4 +1,4 @@
-"""How a change request looks from outside, and the answer of an edit that became one."""
+"""A change request as a document, and the response for an edit that became one."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -40,9 +40,9 @@ class RequestRow(Schema):
 
     id: int
     state: Literal["open", "approved", "applied", "rejected", "withdrawn", "expired"]
-    #: Rises when the request is made anew; an approval counts for one version.
+    #: Increases when the request is rebased; an approval counts for one version.
     version: int
-    #: The revision its difference was made from.
+    #: The revision that its difference is based on.
     base: int
     action: str
     target: str
@@ -54,9 +54,9 @@ class RequestRow(Schema):
     #: How many approvals it needs, and has.
     needed: int
     approvals: int
-    #: Of a change for later: when it is made once it is approved.
+    #: For a scheduled change: when it is due, once it is approved.
     due_at: datetime | None
-    #: Of a rollback: the revision it brings back.
+    #: For a rollback: the revision it restores.
     restores: int | None
     created_at: datetime
     expires_at: datetime
@@ -69,7 +69,7 @@ class RequestRow(Schema):
 
 
 def accepted(row: ChangeRequest) -> HttpResponse:
-    """202: it was understood, and is not done yet. Where to look is in ``Location``."""
+    """202: the edit was accepted but not made. ``Location`` is the change request."""
     response = JsonResponse(row_of(row).model_dump(mode="json"), status=202)
     response.headers["Location"] = f"/api/v1/{row.environment}/requests/{row.pk}"
     return response
