@@ -62,8 +62,9 @@ class Described(NinjaAPI):
 api = Described(
     title="Fuseboard",
     version="1",
-    description="Everything the dashboard can do. Errors are application/problem+json. Writes need a reason and,"
-    " for versioned resources, If-Match or expected_version: 409 lists what another person changed meanwhile."
+    description="Everything the dashboard can do. Errors are application/problem+json. Writes need a reason"
+    " and, for versioned resources, If-Match or expected_version: 409 lists what another person changed"
+    " meanwhile."
     " A write with an Idempotency-Key is made once, however often it is sent.",
     urls_namespace="api",
     auth=needs("view"),
