@@ -1,6 +1,6 @@
 """A breaker's state over the last hours, as segments of time and as one picture."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -139,7 +139,7 @@ def lanes(
     return svg("lanes", f"0 0 {_WIDTH} 124", label, body, stretch=False)
 
 
-def _axis(x, start: float, end: float) -> str:  # type: ignore[no-untyped-def]
+def _axis(x: Callable[[float], float], start: float, end: float) -> str:
     step = next(s for s in (60, 180, 600, 3600, 10_800, 43_200) if (end - start) / s <= 8)
     body, at = "", start - start % step + step
     while at <= end:

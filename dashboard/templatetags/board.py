@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from dashboard import plots
 from dashboard.live.breaker_looks import FACES, Face
 from dashboard.live.breakers import Breaker
-from dashboard.live.servers import ServerRow
+from dashboard.live.servers import Zone
 from dashboard.live.tiles import number
 from dashboard.words import cause_words, policy_words
 
@@ -56,8 +56,8 @@ def use_bar(use: float, limit: float) -> SafeString:
 
 
 @register.simple_tag
-def fleet_map(zones: list[tuple[str, list[ServerRow]]]) -> SafeString:
-    return plots.fleet([(zone.name, [(r.name, r.kind, r.word) for r in zone.rows]) for zone in zones])  # type: ignore[attr-defined]
+def fleet_map(zones: tuple[Zone, ...]) -> SafeString:
+    return plots.fleet([(zone.name, [(r.name, r.kind, r.word) for r in zone.rows]) for zone in zones])
 
 
 @register.filter

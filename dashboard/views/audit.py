@@ -16,7 +16,7 @@ from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
 from controlplane.status.reading import change_of
 from dashboard.live.change_lines import ChangeLine, line_of
-from dashboard.views.page import context_of
+from dashboard.views.page import context_of, text_parameter
 
 _PER_PAGE = 60
 _PERIODS = (("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days"), ("", "All time"))
@@ -90,7 +90,7 @@ def _links(filters: dict[str, str]) -> list[tuple[str, str]]:
 
 def _filters(request: HttpRequest) -> dict[str, str]:
     asked = {
-        name: request.GET.get(name, "").strip()[:200].replace("\x00", "")
+        name: text_parameter(request, name).strip()
         for name in ("q", "period", "kind", "by", "origin", "actor")
     }
     return {name: value for name, value in asked.items() if value}

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -20,7 +20,7 @@ from dashboard.live.timeline import RANGES, range_name
 from dashboard.reader import actor_of
 from dashboard.runbooks import Page, find_runbook
 from dashboard.views import without_postgres
-from dashboard.views.page import context_of, current_live, not_found, show
+from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, show
 from fuseboard.contract.words import OverrideMode, is_slug
 
 _STATES = (
@@ -37,14 +37,14 @@ _OF_A_HOLD = ("extend", "automatic")
 
 @require_GET
 @require_role("viewer")
-def breakers(request: HttpRequest) -> HttpResponse:
+def breakers(request: HtmxHttpRequest) -> HttpResponse:
     state = {"pinned": "forced"}.get(request.GET.get("state", ""), request.GET.get("state", ""))
     return show(request, "breakers", "breakers.html", states=_STATES, state=state)
 
 
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
-def breaker(request: HttpRequest, name: str) -> HttpResponseBase:
+def breaker(request: HtmxHttpRequest, name: str) -> HttpResponseBase:
     """The page, and the override form it holds."""
     if request.method == "POST":
         return require_role("operator")(_override)(request, name)
@@ -54,7 +54,7 @@ def breaker(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @require_POST
 @require_role("operator")
-def breaker_preview(request: HttpRequest, name: str) -> HttpResponse:
+def breaker_preview(request: HtmxHttpRequest, name: str) -> HttpResponse:
     """What the form would do, in words; nothing is done."""
     found = current_live().breaker(name)
     if found is None:
@@ -63,7 +63,7 @@ def breaker_preview(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "dashboard/breaker.html#preview", context)
 
 
-def _override(request: HttpRequest, name: str) -> HttpResponse:
+def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:
     found = current_live().breaker(name)
     if found is None:
         return _unknown(request, name)
@@ -83,13 +83,13 @@ def _override(request: HttpRequest, name: str) -> HttpResponse:
         _add_errors(form, error)
         return _page(request, name, form=form, status=422)
     hub.nudge()
-    if request.htmx:  # type: ignore[attr-defined]
+    if request.htmx:
         return _page(request, name, form=_form(name), done=said)
     messages.success(request, said)
     return redirect("breaker", name)
 
 
-def _apply(request: HttpRequest, name: str, form: OverrideForm) -> str:
+def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
     """Do it, and say what was done."""
     data = form.cleaned_data
     common: dict[str, Any] = {
@@ -145,7 +145,7 @@ def _add_errors(form: OverrideForm, error: InvalidEdit | NotFound) -> None:
 
 
 def _page(
-    request: HttpRequest, name: str, *, form: OverrideForm, status: int = 200, done: str = ""
+    request: HtmxHttpRequest, name: str, *, form: OverrideForm, status: int = 200, done: str = ""
 ) -> HttpResponse:
     span = request.GET.get("range", "1h")
     span = span if span in RANGES else "1h"
@@ -162,13 +162,13 @@ def _page(
         "ranges": [(key, range_name(key)) for key in RANGES],
         "range_name": range_name(span),
     }
-    if request.htmx and request.method == "POST":  # type: ignore[attr-defined]
+    if request.htmx and request.method == "POST":
         return render(request, "dashboard/breaker.html#override", context, status=status)
     context["runbook"] = runbook_of(found)
     return render(request, "dashboard/breaker.html", context, status=status)
 
 
-def _unknown(request: HttpRequest, name: str) -> HttpResponse:
+def _unknown(request: HtmxHttpRequest, name: str) -> HttpResponse:
     shown = name if is_slug(name) else "of that name"
     return not_found(request, "No such breaker", f"There is no dependency {shown}. It may have been removed.")
 

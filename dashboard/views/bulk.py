@@ -16,7 +16,7 @@ from controlplane.policies.models import Tier, TierQuota
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of
-from dashboard.views.page import context_of
+from dashboard.views.page import bounded_text, context_of
 from dashboard.views.revisions import thing_of
 
 ACTS = (
@@ -96,7 +96,7 @@ def _page(request: HttpRequest, *, preview: Any = None, status: int = 200, **ext
 
 def _filter(typed: Any) -> TenantFilter:
     return TenantFilter(
-        tier=typed.get("tier", "")[:64],
+        tier=bounded_text(typed, "tier", most=64),
         prefix=_key(typed, "prefix"),
         has_quota=_FLAGS.get(typed.get("has_quota", "")),
         suspended=_FLAGS.get(typed.get("suspended", "")),
@@ -106,7 +106,7 @@ def _filter(typed: Any) -> TenantFilter:
 
 
 def _change(typed: Any) -> TenantChange:
-    what, quota = typed.get("what", ""), typed.get("quota", "").strip()[:64]
+    what, quota = typed.get("what", ""), bounded_text(typed, "quota", most=64).strip()
     if what == "tier":
         return TenantChange(tier=typed.get("to_tier", ""))
     if what == "move":
@@ -124,5 +124,4 @@ def _change(typed: Any) -> TenantChange:
 
 
 def _key(typed: Any, name: str) -> str:
-    text: str = typed.get(name, "").strip()[:200].replace("\x00", "")
-    return text
+    return bounded_text(typed, name).strip()

@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
@@ -16,7 +16,7 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Draft
 from dashboard.hub import hub
 from dashboard.reader import actor_of
-from dashboard.views.page import context_of, not_found
+from dashboard.views.page import HtmxHttpRequest, context_of, not_found
 from dashboard.views.revisions import Thing
 
 _LIST = 20
@@ -26,7 +26,7 @@ _SHOWN = 20
 
 @require_http_methods(["GET", "POST"])
 @require("edit_quota")
-def start(request: HttpRequest) -> HttpResponseBase:
+def start(request: HtmxHttpRequest) -> HttpResponseBase:
     """The form, and the last few files."""
     errors: dict[str, list[str]] = {}
     if request.method == "POST":
@@ -59,7 +59,7 @@ def start(request: HttpRequest) -> HttpResponseBase:
 
 @require_http_methods(["GET", "POST"])
 @require("edit_quota")
-def draft(request: HttpRequest, draft: UUID) -> HttpResponseBase:
+def draft(request: HtmxHttpRequest, draft: UUID) -> HttpResponseBase:
     row = Draft.objects.filter(pk=draft, environment=SHOWN).first()
     if row is None:
         return not_found(request, "No such file", "Uploaded files are kept for a week.")
@@ -73,7 +73,7 @@ def draft(request: HttpRequest, draft: UUID) -> HttpResponseBase:
     return redirect("draft", row.pk)
 
 
-def _page(request: HttpRequest, row: Draft, *, status: int = 200, **extra: Any) -> HttpResponse:
+def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: Any) -> HttpResponse:
     document: dict[str, Any] = row.difference or {}
     counts = {name: document.get(name, 0) for name in ("created", "changed", "removed")}
     context = {
@@ -87,7 +87,7 @@ def _page(request: HttpRequest, row: Draft, *, status: int = 200, **extra: Any) 
         "reason": request.POST.get("reason", ""),
         **extra,
     }
-    if request.htmx and request.method == "GET":  # type: ignore[attr-defined]
+    if request.htmx and request.method == "GET":
         return render(request, "dashboard/draft.html#job", context)
     return render(request, "dashboard/draft.html", context_of(request, "import") | context, status=status)
 
@@ -99,7 +99,7 @@ def _thing(change: dict[str, Any]) -> Thing:
 
 @require_GET
 @require("export_configuration")
-def export(request: HttpRequest, form: str) -> HttpResponseBase:
+def export(request: HtmxHttpRequest, form: str) -> HttpResponseBase:
     """The whole configuration as YAML, or its tenants as CSV."""
     parts = export_csv(SHOWN) if form == "csv" else export_plan(SHOWN)
     kind = "text/csv; charset=utf-8" if form == "csv" else "application/yaml; charset=utf-8"

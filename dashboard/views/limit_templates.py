@@ -22,7 +22,7 @@ from dashboard.forms import TemplateForm
 from dashboard.hub import hub
 from dashboard.live.tenant import window_words
 from dashboard.reader import actor_of
-from dashboard.views.page import context_of, not_found
+from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
 from dashboard.views.quotas import peak_at
 from dashboard.views.revisions import thing_of
 
@@ -76,8 +76,8 @@ def template_preview(request: HttpRequest, name: str) -> HttpResponse:
 @require("edit_quota")
 def tenant_follows(request: HttpRequest) -> HttpResponse:
     """Let a tenant's quota follow a template in everything, or none from now on."""
-    typed, key = request.POST, request.GET.get("key", "")[:200]
-    chosen, quota = typed.get("template", "")[:64], typed.get("quota", "")[:64]
+    typed, key = request.POST, text_parameter(request, "key")
+    chosen, quota = bounded_text(typed, "template", most=64), bounded_text(typed, "quota", most=64)
     try:
         revision = edits.set_tenant_quota(
             environment=SHOWN,
@@ -168,7 +168,7 @@ def _follow(request: HttpRequest, row: Template) -> HttpResponse:
         "reason": request.POST.get("reason", ""),
         "actor": actor_of(request),
     }
-    limit = request.POST.get("limit", "").strip()[:64]
+    limit = bounded_text(request.POST, "limit", most=64).strip()
     if kind == "tier":
         revision = edits.set_tier_quota(tier=owner, quota=limit, **common)
     elif kind == "dependency":

@@ -4,8 +4,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
+from django_htmx.middleware import HtmxDetails
 
 from controlplane.status.facts import Facts
 from controlplane.status.reading import read_facts
@@ -16,6 +17,21 @@ from dashboard.live.topics import Topic
 from dashboard.reader import Reader, reader_of
 
 THEMES = ("dark", "light")
+
+
+class HtmxHttpRequest(HttpRequest):
+    """A request as ``HtmxMiddleware`` leaves it, for type checkers."""
+
+    htmx: HtmxDetails
+
+
+def text_parameter(request: HttpRequest, name: str, *, most: int = 200) -> str:
+    """A text from the address: bounded, and without NUL, which Postgres does not store."""
+    return bounded_text(request.GET, name, most=most)
+
+
+def bounded_text(values: QueryDict, name: str, *, most: int = 200) -> str:
+    return values.get(name, "")[:most].replace("\x00", "")
 
 
 def current_facts() -> Facts:

@@ -12,7 +12,7 @@ from controlplane.editing.plans import plan_from_document
 from controlplane.errors import InvalidEdit
 from controlplane.policies.effective import effective
 from controlplane.usage.what_if import WhatIf, what_if
-from dashboard.views.page import context_of
+from dashboard.views.page import context_of, text_parameter
 
 #: Columns of a limit that the form has.
 _COLUMNS = ("limit", "window_s", "burst")
@@ -23,7 +23,7 @@ _COLUMNS = ("limit", "window_s", "burst")
 def quota_preview(request: HttpRequest) -> HttpResponse:
     """The last seven days, had the quota in the form held; nothing is written."""
     typed = request.POST
-    key, quota = request.GET.get("key", "")[:200], typed.get("quota", "")
+    key, quota = text_parameter(request, "key"), typed.get("quota", "")
     columns: dict[str, Any] = {
         name: int(typed[name])
         for name in _COLUMNS
@@ -52,6 +52,6 @@ def peak_at(found: WhatIf) -> datetime | None:
 @require_role("viewer")
 def effective_values(request: HttpRequest) -> HttpResponse:
     """Every value that decides about a tenant's requests, and where it stands."""
-    key = request.GET.get("key", "")[:200].replace("\x00", "")
+    key = text_parameter(request, "key")
     context = context_of(request, "tenants", key=key, tenant_key=key, values=effective(SHOWN, key))
     return render(request, "dashboard/effective.html", context)

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -24,7 +24,7 @@ from dashboard.hub import hub
 from dashboard.live.tenant import QuotaRow
 from dashboard.live.tenant_parents import members, parents
 from dashboard.reader import actor_of
-from dashboard.views.page import context_of, not_found
+from dashboard.views.page import HtmxHttpRequest, context_of, not_found, text_parameter
 from dashboard.views.quota_fields import conflict_of, quota_fields
 from dashboard.views.quotas import quota_document
 
@@ -45,15 +45,15 @@ class TenantLine:
 
 @require_GET
 @require_role("viewer")
-def tenants(request: HttpRequest) -> HttpResponse:
+def tenants(request: HtmxHttpRequest) -> HttpResponse:
     """A page of tenants, searched and paged by Postgres: there may be 100,000."""
-    query, tier = request.GET.get("q", "").strip()[:200].replace("\x00", ""), request.GET.get("tier", "")[:64]
+    query, tier = text_parameter(request, "q").strip(), text_parameter(request, "tier", most=64)
     everybody = Tenant.objects.filter(environment=SHOWN, deleted=False)
     rows = search_tenants(everybody, query) if query else everybody
     rows = rows.filter(tier__name=tier) if tier else rows
-    parent = request.GET.get("parent", "")[:200].replace("\x00", "")
+    parent = text_parameter(request, "parent")
     rows = rows.filter(parent=parent) if parent else rows
-    after, before = (request.GET.get(name, "")[:200].replace("\x00", "") for name in ("after", "before"))
+    after, before = (text_parameter(request, name) for name in ("after", "before"))
     shown, earlier, later = _part(rows, after, before)
     context = context_of(request, "tenants")
     traffic = {row.tenant: row for row in context["live"].facts.figures.tenants}
@@ -108,15 +108,15 @@ def _line(row: Tenant, traffic: dict[str, TenantFigures]) -> TenantLine:
 
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
-def tenant(request: HttpRequest) -> HttpResponseBase:
+def tenant(request: HtmxHttpRequest) -> HttpResponseBase:
     """One tenant, and the form of the quota chosen in the address."""
     if request.method == "POST":
         return require_role("admin")(_edit)(request)
     return _page(request)
 
 
-def _edit(request: HttpRequest) -> HttpResponse:
-    key = request.GET.get("key", "")[:200]
+def _edit(request: HtmxHttpRequest) -> HttpResponse:
+    key = text_parameter(request, "key")
     data, removes = request.POST.copy(), request.POST.get("remove") == "1"
     form = QuotaForm(data)
     if removes:
@@ -142,13 +142,13 @@ def _edit(request: HttpRequest) -> HttpResponse:
     quota = form.cleaned_data["quota"]
     said = f"{quota} is the tier\u2019s again" if removes else f"{quota} is saved"
     said += f" as revision {revision}."
-    if request.htmx:  # type: ignore[attr-defined]
+    if request.htmx:
         return _page(request, done=said)
     messages.success(request, said)
     return redirect(f"{reverse('tenant')}?{urlencode({'key': key, 'quota': quota})}")
 
 
-def _save(request: HttpRequest, key: str, form: QuotaForm, *, removes: bool) -> int:
+def _save(request: HtmxHttpRequest, key: str, form: QuotaForm, *, removes: bool) -> int:
     data = form.cleaned_data
     common: dict[str, Any] = {
         "environment": SHOWN,
@@ -178,7 +178,7 @@ def _columns(key: str, data: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in columns.items() if row is None or getattr(row, name) != value}
 
 
-def _schedule(request: HttpRequest, key: str, form: QuotaForm) -> HttpResponse:
+def _schedule(request: HtmxHttpRequest, key: str, form: QuotaForm) -> HttpResponse:
     """The same edit, made later; checked now and then."""
     data = form.cleaned_data
     columns = _columns(key, data)
@@ -197,21 +197,21 @@ def _schedule(request: HttpRequest, key: str, form: QuotaForm) -> HttpResponse:
         raise InvalidEdit(found) from error
     hub.nudge()
     said = f"{data['quota']} will be changed at {data['starts']:%-d %B %H:%M} UTC. See Schedules."
-    if request.htmx:  # type: ignore[attr-defined]
+    if request.htmx:
         return _page(request, done=said)
     messages.success(request, said)
     return redirect("schedules")
 
 
 def _page(
-    request: HttpRequest,
+    request: HtmxHttpRequest,
     *,
     form: QuotaForm | None = None,
     conflict: EditConflict | None = None,
     status: int = 200,
     done: str = "",
 ) -> HttpResponse:
-    key = request.GET.get("key", "")[:200].replace("\x00", "")
+    key = text_parameter(request, "key")
     context = context_of(request, "tenant", key=key)
     if context["tenant"] is None:
         return not_found(
@@ -238,7 +238,7 @@ def _page(
             "form_version": context["tenant"].version if status != 422 else form.data.get("version", ""),
         }
     context |= {"done": done, "conflict": conflict_of(conflict, form, current) if conflict else None}
-    template = "tenant.html#editor" if request.htmx and request.method == "POST" else "tenant.html"  # type: ignore[attr-defined]
+    template = "tenant.html#editor" if request.htmx and request.method == "POST" else "tenant.html"
     return render(request, f"dashboard/{template}", context, status=status)
 
 
