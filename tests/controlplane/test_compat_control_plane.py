@@ -11,7 +11,7 @@ import redis
 import yaml
 from django.conf import settings
 
-from tests.contract.compat import control_side, openapi
+from tests.contract.compat import control_side, openapi, python_api
 from tests.contract.compat.compare import RECORD, broken_commands, broken_shapes, check, missing_names
 from tests.contract.compat.processes import serving
 from tests.contract.compat.release import ROOT
@@ -25,6 +25,7 @@ COMPARED = {
     "variables_of_control_plane": missing_names,
     "audit_actions": missing_names,
     "celery": missing_names,
+    "python_api": python_api.broken,
 }
 
 

@@ -17,6 +17,7 @@ from django.urls import resolve, reverse
 
 from tests.contract.compat.openapi import compact
 from tests.contract.compat.parsers import tree
+from tests.contract.compat.python_api import python_api
 
 _VARIABLE = re.compile(r"FUSEBOARD_[A-Z0-9_]*[A-Z0-9]|DATABASE_URL")
 #: ``tenant_quota.set``: what, and what became of it.
@@ -83,6 +84,8 @@ SURFACES: dict[str, Callable[[Path], Any]] = {
     "variables_of_control_plane": variables,
     "audit_actions": audit_actions,
     "celery": celery,
+    # Of the agent: its integrations need Django and more.
+    "python_api": python_api,
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.compat import openapi
+from tests.contract.compat import openapi, python_api
 from tests.contract.compat.compare import (
     broken_commands,
     broken_shapes,
@@ -170,3 +170,31 @@ def test_of_documents() -> None:
 def test_a_failure_says_what_to_do() -> None:
     with pytest.raises(AssertionError, match=r"(?s)api.forget_old_replies is missing.*Keep the old name"):
         check("celery", {"tasks": [], "beat": {}}, missing_names)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (["tenant", "cost="], ["cost=", "tenant"], ["tenant is no longer argument 1", "cost is no longer"]),
+        (["tenant", "*", "wait_s="], ["tenant"], ["wait_s is missing"]),
+        (["tenant", "cost="], ["tenant", "cost"], ["cost is required now"]),
+        (["tenant"], ["tenant", "*", "why"], ["why is new and required"]),
+        (["tenant", "*", "wait_s="], ["tenant", "cost=", "*", "wait_s=", "why="], []),
+        (["tenant", "*", "wait_s="], ["tenant", "wait_s="], []),
+        (["*", "a="], ["**more"], []),
+    ],
+)
+def test_of_functions(old: list[str], new: list[str], said: list[str]) -> None:
+    found = list(python_api.broken({"check": old}, {"check": new}))
+    assert len(found) == len(said)
+    assert all(words in line for words, line in zip(said, found, strict=True))
+
+
+def test_of_classes() -> None:
+    old = {"Agent": {"has": {"mode": "value"}}, "Mode": {"values": ["shared"]}, "from_env": []}
+    new = {"Agent": {"has": {"mode": []}}, "Mode": {"values": ["local"]}}
+    assert list(python_api.broken(old, new)) == [
+        "  Agent: has: mode: was 'value', is []",
+        "  Mode: values: shared is missing",
+        "  from_env is missing",
+    ]

@@ -1,0 +1,226 @@
+"""Pods and control planes of neighbouring versions work together, so that neither has to be updated first."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+
+from tests.contract.compat import release
+from tests.contract.compat.processes import eventually, serving
+from tests.contract.compat.served import ControlPlane
+from tests.controlplane.web_process import database_url
+
+REASON = "to see both versions at work"
+TENANT, OTHER, DEPENDENCY = "acme", "umbrella", "payments-api"
+LIMIT, RAISED = 3, 5
+CONFIGURATION = f"""
+dependencies:
+  {DEPENDENCY}: {{kind: external}}
+tenants:
+  {OTHER}: {{tier: enterprise}}
+  {TENANT}:
+    tier: pro
+    quotas:
+      requests: {{limit: {LIMIT}, window_s: 3600, algorithm: sliding_window}}
+"""
+
+#: Prepares a database with the code of its own version.
+SETUP = """
+import django, io
+django.setup()
+from django.core.management import call_command
+def said(*command):
+    out = io.StringIO()
+    call_command(*command, stdout=out)
+    return out.getvalue().strip()
+said("migrate", "--verbosity", "0")
+said("create_environment", "production")
+print(said("create_api_token", "test", "--role", "admin"))
+print(said("create_agent_token", "pods"))
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of version 0.1.0."""
+    release.need_history()
+    return release.unpack(tmp_path_factory.mktemp("release") / "source")
+
+
+class Pod:
+    """A process with an agent in it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.agent = Path(self._answer()["agent"])
+
+    def ask(self, kind: str, name: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{kind} {name}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the pod ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextmanager
+def pod_running(agent: Path, plane: ControlPlane, redis_url: str, folder: Path) -> Iterator[Pod]:
+    """A pod that imports its agent from the folder ``agent``."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FUSEBOARD_")}
+    environment |= {
+        "PYTHONPATH": str(agent),
+        "FUSEBOARD_URL": plane.gateway,
+        "FUSEBOARD_TOKEN": plane.agent_token,
+        "FUSEBOARD_REDIS_URL": redis_url,
+        "FUSEBOARD_SERVER": "pod-1",
+        "FUSEBOARD_STATE_DIR": str(folder / "state"),
+    }
+    with subprocess.Popen(
+        [sys.executable, str(release.ROOT / "tests/contract/compat/pod.py")],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            pod = Pod(process)
+            assert pod.agent.is_relative_to(agent), "another version's agent was imported"
+            yield pod
+        finally:
+            process.stdin.close()  # type: ignore[union-attr]
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+    assert process.returncode == 0
+
+
+@contextmanager
+def control_plane(root: Path, database: str, folder: Path) -> Iterator[ControlPlane]:
+    """Web and gateway of the version in ``root``, on an empty database."""
+    environment = os.environ | {
+        "DATABASE_URL": database,
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "PYTHONPATH": release.python_path(root, root / "agents"),
+        "FUSEBOARD_DATA_DIR": str(folder),
+        "FUSEBOARD_LOG_LEVEL": "ERROR",
+    }
+    made = subprocess.run(
+        [sys.executable, "-c", SETUP], cwd=root, env=environment, check=True, capture_output=True, text=True
+    )
+    api_token, agent_token = made.stdout.split()
+    with (
+        serving(root, environment, folder / "logs") as (web, gateway),
+        ControlPlane(web, gateway, api_token, agent_token, "", database) as plane,
+    ):
+        yield plane
+
+
+@pytest.fixture
+def empty_database(transactional_db: Any) -> Iterator[str]:
+    """A database of its own, which no migration of today has seen."""
+    url = database_url()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS compat")
+        connection.execute("CREATE DATABASE compat")
+        yield url.rpartition("/")[0] + "/compat"
+        connection.execute("DROP DATABASE compat WITH (FORCE)")
+
+
+def test_the_agent_of_version_0_1_0_works_with_this_control_plane(
+    source: Path, empty_database: str, limits: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    agent = release.install_wheel(source, tmp_path)
+    with (
+        control_plane(release.ROOT, empty_database, tmp_path) as plane,
+        pod_running(agent, plane, redis_url, tmp_path) as pod,
+    ):
+        they_work_together(plane, pod)
+
+
+def test_this_agent_works_with_the_control_plane_of_version_0_1_0(
+    source: Path, empty_database: str, limits: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    agent = release.ROOT / "agents"
+    with (
+        control_plane(source, empty_database, tmp_path) as plane,
+        pod_running(agent, plane, redis_url, tmp_path) as pod,
+    ):
+        they_work_together(plane, pod)
+
+
+def test_a_clone_without_that_version_is_a_failure_in_continuous_integration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(release, "COMMIT", "0" * 40)
+    monkeypatch.setenv("CI", "1")
+    with pytest.raises(pytest.fail.Exception, match="git fetch --unshallow"):
+        release.need_history()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="git fetch --unshallow"):
+        release.need_history()
+
+
+def they_work_together(plane: ControlPlane, pod: Pod) -> None:
+    plane.apply(CONFIGURATION.encode())
+    the_configuration_arrives(plane, pod)
+    the_limit_holds(pod, LIMIT)
+
+    quota = {"limit": RAISED, "window_s": 3600, "burst": 1, "algorithm": "sliding_window", "reason": REASON}
+    version = plane.call("GET", f"production/tenants/{TENANT}").json()["version"]
+    quota["expected_version"] = version
+    plane.call("PUT", f"production/tenants/{TENANT}/quotas/requests", quota)
+    the_configuration_arrives(plane, pod)
+    the_limit_holds(pod, RAISED - LIMIT)
+
+    assert pod.ask("call", DEPENDENCY)["allowed"]
+    hold = {"mode": "forced_open", "expires_in_s": 600, "reason": REASON}
+    plane.call("POST", f"production/breakers/{DEPENDENCY}/hold", hold)
+    # In force at once: the override stands in Redis when the API has answered.
+    refused = pod.ask("call", DEPENDENCY)
+    assert (refused["allowed"], refused["reason"]) == (False, "forced_open")
+    plane.call("POST", f"production/breakers/{DEPENDENCY}/release", {"reason": REASON})
+    eventually(lambda: pod.ask("call", DEPENDENCY)["allowed"])
+    the_control_plane_knows_what_the_pod_applied(plane)
+
+
+def the_configuration_arrives(plane: ControlPlane, pod: Pod) -> None:
+    """Another tenant asks, so that the limit of the first one is not spent."""
+    revision = plane.call("GET", "production/configuration").json()["revision"]
+    answer = eventually(lambda: _of_revision(pod.ask("request", OTHER), revision))
+    assert (answer["allowed"], answer["mode"]) == (True, "shared")
+
+
+def _of_revision(answer: dict[str, Any], revision: int) -> dict[str, Any] | None:
+    return answer if answer["revision"] == revision else None
+
+
+def the_limit_holds(pod: Pod, allowed: int) -> None:
+    answers = [pod.ask("request", TENANT) for _ in range(allowed + 1)]
+    assert [answer["allowed"] for answer in answers] == [True] * allowed + [False]
+    assert (answers[-1]["reason"], answers[-1]["rule"]) == ("quota", "requests")
+
+
+def the_control_plane_knows_what_the_pod_applied(plane: ControlPlane) -> None:
+    revision = plane.call("GET", "production/configuration").json()["revision"]
+    with psycopg.connect(plane.database_url, autocommit=True) as connection:
+        row = "SELECT revision, config_status, state, mode FROM fleet_server WHERE name = 'pod-1'"
+        expected = (revision, "applied", "online", "shared")
+        eventually(lambda: connection.execute(row).fetchone() == expected)
+    fleet = plane.call("GET", "production/fleet").json()
+    assert (fleet["revision"], fleet["confirmed"], fleet["servers"]) == (revision, 1, 1)
