@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ REASON = "to see both versions at work"
 TENANT, OTHER, DEPENDENCY = "acme", "umbrella", "payments-api"
 LIMIT, RAISED = 3, 5
 CONFIGURATION = f"""
+tuning: {{store_deadline_us: 50000}}
 dependencies:
   {DEPENDENCY}: {{kind: external}}
 tenants:
@@ -179,14 +181,15 @@ def test_a_clone_without_that_version_is_a_failure_in_continuous_integration(
 def they_work_together(plane: ControlPlane, pod: Pod) -> None:
     plane.apply(CONFIGURATION.encode())
     the_configuration_arrives(plane, pod)
-    the_limit_holds(pod, LIMIT)
+    spent = Counter[str]()
+    the_limit_is_enforced(pod, LIMIT, spent)
 
     quota = {"limit": RAISED, "window_s": 3600, "burst": 1, "algorithm": "sliding_window", "reason": REASON}
     version = plane.call("GET", f"production/tenants/{TENANT}").json()["version"]
     quota["expected_version"] = version
     plane.call("PUT", f"production/tenants/{TENANT}/quotas/requests", quota)
     the_configuration_arrives(plane, pod)
-    the_limit_holds(pod, RAISED - LIMIT)
+    the_limit_is_enforced(pod, RAISED, spent)
 
     assert pod.ask("call", DEPENDENCY)["allowed"]
     hold = {"mode": "forced_open", "expires_in_s": 600, "reason": REASON}
@@ -210,10 +213,14 @@ def _of_revision(answer: dict[str, Any], revision: int) -> dict[str, Any] | None
     return answer if answer["revision"] == revision else None
 
 
-def the_limit_holds(pod: Pod, allowed: int) -> None:
-    answers = [pod.ask("request", TENANT) for _ in range(allowed + 1)]
-    assert [answer["allowed"] for answer in answers] == [True] * allowed + [False]
-    assert (answers[-1]["reason"], answers[-1]["rule"]) == ("quota", "requests")
+def the_limit_is_enforced(pod: Pod, limit: int, spent: Counter[str]) -> None:
+    """``spent`` goes on where the last call ended."""
+    while (answer := pod.ask("request", TENANT))["allowed"]:
+        spent["allowed"] += 1
+        # On a busy machine Redis may answer too late, and may have charged the request or not.
+        spent["local"] += answer["local"]
+    assert (answer["reason"], answer["rule"]) == ("quota", "requests")
+    assert abs(spent["allowed"] - limit) <= spent["local"]
 
 
 def the_control_plane_knows_what_the_pod_applied(plane: ControlPlane) -> None:

@@ -25,6 +25,7 @@ async def main() -> None:
                 rule=decision.rule,
                 revision=decision.revision,
                 mode=str(decision.mode),
+                local=any(charge.local for charge in decision.charges),
             )
 
 
