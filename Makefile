@@ -15,7 +15,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full soak lint format bench faults requirements clean \
         environment agent-environment chromium curl luacheck \
-        lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django
+        lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -47,7 +47,7 @@ bench: environment ## benchmarks side by side; last lines are RATIO name value (
 faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
 	@exec $(PY) -m tests.faults $(ROWS)
 
-lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks
+lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks; suggestions on the English
 
 lint-python: environment
 	@$(PY) -m ruff check .
@@ -73,6 +73,9 @@ lint-django: environment
 	@FUSEBOARD_ORIGINS=https://fuseboard.example.com FUSEBOARD_MFA_ROLES=operator,admin $(PY) manage.py check --deploy --fail-level WARNING
 	@$(PY) manage.py makemigrations --check --dry-run --verbosity 1
 
+lint-prose: environment
+	@$(PY) tools/lint_prose.py $(if $(ALL),--all)
+
 format: environment ## rewrite Python and templates in the house format
 	@$(PY) -m ruff check --fix-only .
 	@$(PY) -m ruff format .
@@ -92,7 +95,7 @@ requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGR
 
 clean: ## remove environments, caches and the data of the embedded servers
 	@rm -rf .venv .venv-agent .venv-bench .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
-	        staticfiles test-results build dist
+	        staticfiles test-results build dist tools/prose/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # As make's own error, so that a Python that is too old gives one line and not two.

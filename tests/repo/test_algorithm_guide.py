@@ -27,7 +27,9 @@ WORDS = sorted(word.value for word in Algorithm if word is not Algorithm.CONCURR
 
 def guide() -> dict[str, list[str]]:
     """File -> names in it, from the table."""
-    section = (ROOT / "CONTRIBUTING.md").read_text().split("### a limit algorithm")[1].split("###")[0]
+    section = (
+        (ROOT / "CONTRIBUTING.md").read_text().split("### How to add a limit algorithm")[1].split("###")[0]
+    )
     rows = re.findall(r"^\| `([\w./]+)` \| (.+?) \|", section, re.MULTILINE)
     assert len(rows) == len({file for file, _ in rows})
     return {file: re.findall(r"`([\w.]+)`", names) for file, names in rows}
