@@ -38,7 +38,7 @@ def test_a_tenant_moves_is_suspended_resumed_and_forgotten(admin: Any, call: Any
     assert admin("GET", "configuration").json()["revision"] == revision.json()["revision"]
     admin("PATCH", "tenants/acme", {"suspended": False, **WHY}, **{"If-Match": '"3"'})
     document = problem(call("admin", "PATCH", f"{API}/tenants/acme", {"expected_version": 4, **WHY}), 422)
-    assert "Say what to change" in document["detail"]
+    assert "Nothing to change" in document["detail"]
     # The second of two changes fails: the first one, too, was not made.
     body = {"tier": "none", "suspended": True, "expected_version": 4, **WHY}
     problem(call("admin", "PATCH", f"{API}/tenants/acme", body), 404)

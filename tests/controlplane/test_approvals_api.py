@@ -53,7 +53,7 @@ def test_an_edit_that_waits_is_answered_202_and_made_once_it_is_approved(guarded
     assert change["after"]["quotas.requests.limit"] == 50
     assert "needs 1 more approval" in problem(send(mine, "POST", f"{where}/apply"), 422)["detail"]
     seen = {"expected_version": 1, "note": "as agreed"}
-    assert "Somebody else" in problem(send(mine, "POST", f"{where}/approve", seen), 403)["detail"]
+    assert "Another person" in problem(send(mine, "POST", f"{where}/approve", seen), 403)["detail"]
     problem(send(theirs, "POST", f"{where}/approve", {"expected_version": 2}), 409)
     assert send(theirs, "POST", f"{where}/approve", seen).json()["state"] == "approved"
     # Whoever approves does not edit; and the second time there is nothing to apply.
@@ -93,7 +93,7 @@ def test_every_write_of_the_configuration_is_answered_202(guarded: str) -> None:
     assert (Revision.objects.count(), ChangeRequest.objects.count()) == (before, len(writes))
     for more in ({"suspended": True}, {"parent": ""}):
         both = {"tier": "free", "expected_version": 1, **more, **WHY}
-        assert "one by one" in problem(send(mine, "PATCH", f"{API}/tenants/acme", both), 422)["detail"]
+        assert "separately" in problem(send(mine, "PATCH", f"{API}/tenants/acme", both), 422)["detail"]
     page = send(mine, "GET", f"{API}/requests?state=open&limit=4").json()
     assert len(page["items"]) == 4
     assert len(send(mine, "GET", f"{API}/requests?before={page['next']}").json()["items"]) == 5
