@@ -1,1 +1,1 @@
-"""The fault matrix: real processes, and what is done to them. ``make faults`` plays all of it."""
+"""The fault matrix: real processes, and faults injected into them. ``make faults`` runs all of it."""

@@ -1,7 +1,7 @@
-"""Play the matrix: ``python -m tests.faults [row ...]``; rows by number or name, all without any.
+"""Run the matrix: ``python -m tests.faults [row ...]``; rows by number or name, all by default.
 
-Rows spend most of their time waiting, so many of them are played in two worlds at once. Those
-that say how long callers wait come first, while the other world rests.
+Rows spend most of their time waiting, so many of them run in two worlds at once. Rows that measure
+how long callers wait come first, while the other world is idle.
 """
 
 import sys
@@ -14,12 +14,12 @@ from tests.faults.lane import Lane, stop_on_sigterm
 from tests.faults.matrix import Row, Verdict
 from tests.faults.rows import ROWS
 
-#: Fewer are played in one world, sooner than a second one is there.
+#: Fewer rows run in one world, because a second one takes longer to start.
 ENOUGH_FOR_TWO = 8
 
 
 class Evening:
-    """What is played, and how it went."""
+    """Rows that ran, and their results."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
@@ -34,7 +34,7 @@ class Evening:
             lane.ready()
         say(f"{len(self.lanes)} of 2 worlds run after {time.monotonic() - began:.1f} s")
         first, *others = self.lanes
-        # In two worlds: what is first in the row of its kind is played in the one that rested.
+        # With two worlds: the first row of this kind runs in the idle one.
         self._play_in(first, deque(row for row in self._rows if row.quiet))
         waiting = deque(row for row in self._rows if not row.quiet)
         threads = [Thread(target=self._play_in, args=(lane, waiting)) for lane in [*others, first]]

@@ -1,7 +1,7 @@
-"""Proxies between a pod and what it talks to: everything a network does to a connection.
+"""Proxies between a pod and its stores: everything a network does to a connection.
 
-They run on one event loop in a thread of their own; their switches are plain attributes, set
-from the test's thread and read at the next piece of data.
+They run on one event loop in a separate thread; their switches are plain attributes, set from the
+test's thread and read at the next piece of data.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from typing import Any
 
 from tests.faults.lag import LagSampler
 
-#: Close by RST in place of FIN.
+#: Close by RST instead of FIN.
 _ABRUPTLY = struct.pack("ii", 1, 0)
 _LOOK_AGAIN_S = 0.005
 _CONNECT_S = 2.0
 
 
 class Proxy:
-    """Forwards to ``upstream``, which may be changed for connections to come."""
+    """Forwards to ``upstream``; a change applies to new connections."""
 
     def __init__(self, upstream: tuple[str, int], seed: int = 0) -> None:
         self.upstream = upstream
@@ -36,14 +36,14 @@ class Proxy:
         self.heal()
 
     def heal(self) -> None:
-        """Forward everything at once again."""
+        """Remove every fault: forward at once again."""
         #: Seconds each way.
         self.latency_s = self.jitter_s = 0.0
-        #: Hold what pods send, or what they are answered, until healed: packets that get lost.
+        #: Hold what pods send, or what they receive, until healed: lost packets.
         self.hold_up = self.hold_down = False
         #: Bytes per write, and the pause after each.
         self.slice_bytes, self.gap_s = 0, 0.0
-        #: Take no new connections.
+        #: Accept no new connections.
         self.refuse = False
 
     def cut(self) -> None:
@@ -51,7 +51,7 @@ class Proxy:
         self.hold_up = self.hold_down = True
 
     def reset_all(self) -> None:
-        """RST for every connection there is."""
+        """RST for every open connection."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._reset_all)
 
@@ -78,7 +78,7 @@ class Proxy:
         try:
             if self.refuse:
                 return
-            # A frozen server takes connections until its queue is full, and then answers nothing.
+            # A frozen server accepts connections until its queue is full, and answers none.
             async with asyncio.timeout(_CONNECT_S):
                 upstream_reader, upstream = await asyncio.open_connection(*self.upstream)
             ends.add(upstream)
@@ -109,13 +109,13 @@ class Proxy:
                     await sink.drain()
                     if self.gap_s:
                         await asyncio.sleep(self.gap_s)
-            # The last words before a good-bye are heard.
+            # Data sent just before a close still arrives.
             sink.close()
             await sink.wait_closed()
 
 
 async def _until_one_ends(*pumps: Coroutine[Any, Any, None]) -> None:
-    """One end is gone: the other must hear of it, whatever is still held."""
+    """One end has closed: the other must learn it, whatever is still held."""
     tasks = [asyncio.ensure_future(pump) for pump in pumps]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -132,13 +132,13 @@ def _pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 class Network:
-    """The thread all proxies of a run live in."""
+    """The thread of all proxies of a run."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="faults-network", daemon=True)
         self._proxies: list[Proxy] = []
-        #: How late everything is because this process had no turn.
+        #: How late everything is because this process had no CPU time.
         self.lag = LagSampler(lambda: None)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self.lag.run(), self._loop)
@@ -150,7 +150,7 @@ class Network:
         return proxy
 
     def start(self, server: object) -> None:
-        """Start anything with a coroutine ``start``, here."""
+        """Start anything with a coroutine ``start`` in this thread."""
         asyncio.run_coroutine_threadsafe(server.start(), self._loop).result(5)  # type: ignore[attr-defined]
 
     def drop(self, server: object) -> None:

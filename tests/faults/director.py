@@ -1,8 +1,8 @@
-"""The people at their desks: a process that edits, reading one JSON object per line from stdin.
+"""The editors: a process that edits, reading one JSON object per line from stdin.
 
-It migrates and fills an empty database first, and says ``{"token": ...}`` when that is done.
-``{"edit": name, "with": {...}}`` calls a named edit function and is answered by its revision;
-a ``fault`` kills this process, or a reconciler, at the worst moment.
+It first migrates and fills an empty database, and then writes ``{"token": ...}``.
+``{"edit": name, "with": {...}}`` calls a named edit function and returns its revision; a ``fault``
+kills this process, or a reconciler, at the worst moment.
 """
 
 import json
@@ -41,7 +41,7 @@ USUAL: dict[str, Any] = {
 
 
 def fill() -> None:
-    """Tenants and dependencies of every kind the rows ask for."""
+    """Tenants and dependencies of every kind that rows use."""
     edits.create_environment(**USUAL)
     edits.set_tuning(tuning=TUNING, **USUAL)
     for tenant, quota in world.TENANTS.items():
@@ -102,13 +102,13 @@ def _die(*arguments: object, **options: object) -> None:
 
 
 def _shift_clock(seconds: float) -> None:
-    """This process's wall clock, as far as Django asks it."""
+    """This process's wall clock, as Django reads it."""
     real = timezone.now
     timezone.now = lambda: real() + timedelta(seconds=seconds)
 
 
 def begin() -> dict[str, str]:
-    """An empty database becomes the world; a token for the pods, a user for the board."""
+    """Fill an empty database with the world; return a token for pods, and a user for the dashboard."""
     call_command("migrate", verbosity=0, interactive=False)
     fill()
     later = timezone.now() + timedelta(days=1)

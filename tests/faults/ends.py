@@ -1,4 +1,4 @@
-"""The test's end of the processes it talks to, one JSON object per line."""
+"""The test's end of its processes, one JSON object per line."""
 
 import itertools
 import json
@@ -17,9 +17,9 @@ from controlplane.embedded.children import kill_group, last_lines
 from controlplane.embedded.servers import PROJECT
 from tests.faults.chaos import Proxy
 
-#: On a busy machine, and with a pod that is made to hog its loop.
+#: For a busy machine, and for a pod with a blocked loop.
 PATIENCE_S = 40.0
-#: For the first line: a process that starts may have a database to fill.
+#: For the first line: a new process may have a database to fill.
 FIRST_S = 180.0
 
 
@@ -47,7 +47,7 @@ class Talker:
 
     @property
     def greeting(self) -> dict[str, Any]:
-        """The first line it said, waiting for it."""
+        """Wait for its first line."""
         if not self._greeting:
             self._greeting = self._next(FIRST_S)
         return self._greeting
@@ -57,7 +57,7 @@ class Talker:
         return self.process.poll() is None
 
     def tell(self, command: Mapping[str, Any]) -> int:
-        """Say something without waiting for the answer; the number of the answer."""
+        """Send a command without waiting; return its number."""
         number = next(self._numbers)
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({**command, "number": number}) + "\n")
@@ -93,9 +93,9 @@ class Talker:
         return words
 
     def hang_up(self) -> None:
-        """It ends by itself once it has nobody to listen to."""
+        """It ends when its stdin closes."""
         if self.process.stdin is not None:
-            with suppress(OSError):  # what was not read yet, by a process that is gone
+            with suppress(OSError):  # unread output of a process that has ended
                 self.process.stdin.close()
 
     def stop(self, *, grace_s: float = 5.0) -> None:
@@ -180,14 +180,14 @@ class Pod:
         return found
 
     def history(self) -> list[tuple[int, str, str]]:
-        """Every admission: when (microseconds of the wall clock), of what, decided by whom."""
+        """Every admission: when (microseconds of the wall clock), what, and where it was decided."""
         if not self._history.exists():
             return []
         lines = (line.split(" ") for line in self._history.read_text().splitlines())
         return [(int(at), target, source) for at, target, source in lines]
 
     def doctor(self) -> str:
-        """What ``fuseboard doctor`` says with the environment of this pod."""
+        """The output of ``fuseboard doctor`` with the environment of this pod."""
         command = [sys.executable, "-m", "fuseboard", "doctor"]
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""The whole product on one machine with chaos between its parts, to be broken row by row."""
+"""The whole product on one machine with chaos between its parts, broken row by row."""
 
 import os
 import re
@@ -27,16 +27,16 @@ from tests.faults.ends import Pod, Talker
 from tests.faults.world import EVERYTHING, WINDOW_US
 
 CONTROL_PLANE = ("gateway", "worker", "beat")
-#: Calls per second of each pod when a row asks for nothing else.
+#: Calls per second of each pod, unless a row sets another rate.
 CALM = 24.0
 
 
 class Broken(AssertionError):
-    """A promise that was not kept; the message is what was seen."""
+    """A promise was broken; the message says what happened."""
 
 
 class Skip(Exception):
-    """What this machine cannot do."""
+    """This machine cannot run the row."""
 
 
 class Field:
@@ -45,7 +45,7 @@ class Field:
     def __init__(self, folder: Path, net: Network, *, short: bool) -> None:
         self.folder = folder
         self.short = short
-        #: Whether another row can be played here.
+        #: Whether another row can run here.
         self.healthy = True
         self.network = net
         self.valkey = self._valkey("limits")
@@ -54,13 +54,13 @@ class Field:
         self.stack = ExitStack()
         self._spare = 0
 
-    # From the beginning to the end
+    # Start and stop
 
     def open(self) -> None:
         self.broker = self._valkey("broker")
         (self.folder / "postgres").mkdir(mode=0o700)
         self.postgres = Postgres(self.folder / "postgres", durable=False)
-        # It is killed, and must not forget what it has answered; a power cut is not played.
+        # It is killed, and must not lose what it has answered; power loss is not tested.
         self.postgres.settings = self.postgres.settings | {"synchronous_commit": "on"}
         self.postgres.start()
         self.stack.callback(self.postgres.stop)
@@ -80,7 +80,7 @@ class Field:
         }
         self.director = self.new_director()
         self.token = self.director.greeting["token"]
-        #: Of the user ``admin``.
+        #: The browser session of the user ``admin``.
         self.password = self.director.greeting["password"]
         self.processes = Processes(self.folder / "logs")
         self.stack.callback(lambda: self.processes.stop(*self.processes.by_name, grace_s=3.0))
@@ -131,7 +131,7 @@ class Field:
         return server
 
     def spare_valkey(self) -> Valkey:
-        """Another Redis, with the password of the first, so that pods can be sent there."""
+        """Another Redis, with the password of the first, so that pods can be redirected to it."""
         self._spare += 1
         folder = self.folder / f"spare-{self._spare}"
         folder.mkdir(mode=0o700)
@@ -142,7 +142,7 @@ class Field:
         return server
 
     def pod(self, name: str, **options: Any) -> Pod:
-        """Start a pod with proxies of its own; options are those of ``Pod``."""
+        """Start a pod with its own proxies; options are those of ``Pod``."""
         to_redis = self.network.proxy(self.address(self.valkey))
         to_gateway = self.network.proxy(self.gateway_address)
         environment = _without_ours() | {
@@ -163,7 +163,7 @@ class Field:
         return pod
 
     def lead(self, proxy: Proxy, server: Valkey) -> None:
-        """Have everybody behind ``proxy`` talk to that server, and to no other."""
+        """Connect everything behind ``proxy`` to that server only."""
         if proxy.upstream != self.address(server):
             proxy.upstream = self.address(server)
             proxy.reset_all()
@@ -177,22 +177,22 @@ class Field:
         self.stack.callback(client.close)
         return client
 
-    # What rows do
+    # Actions of rows
 
     def load(self, mix: list[str], rate: float, **more: float) -> None:
-        """Have every pod ask ``mix`` in turn, ``rate`` times per second."""
+        """Let every pod call the items of ``mix`` in turn, ``rate`` times per second."""
         for pod in [*self.pods, *self.others]:
             if pod.alive:
                 pod.load(mix, rate, **more)
 
     def begin_anew(self) -> int:
-        """Forget what callers saw; the moment from which histories count, in microseconds."""
+        """Reset what callers saw; return the start of the histories, in microseconds."""
         for pod in self.pods:
             pod.figures(begin_anew=True)
         return time.time_ns() // 1000
 
     def worst(self, target: str, since_us: int, *, sources: str = "sl", until_us: int | None = None) -> int:
-        """The most that any window admitted over all pods."""
+        """The largest number admitted in any window, over all pods."""
         times = [
             at
             for pod in [*self.pods, *self.others]
@@ -223,14 +223,14 @@ class Field:
         process.send_signal(number)
 
     def postgres_kill(self) -> None:
-        """``kill -9``; its other processes end by themselves."""
+        """``kill -9``; its child processes end too."""
         process = self.postgres.process
         assert process is not None
         process.kill()
         process.wait()
 
     def postgres_up(self) -> None:
-        """Start it again if it does not run; who had a connection gets a new one."""
+        """Start it if it does not run; its clients get new connections."""
         process = self.postgres.process
         if process is not None and process.poll() is not None:
             self.postgres.start()
@@ -238,7 +238,7 @@ class Field:
             self.director = self.new_director()
 
     def until(self, what: str, holds: Callable[[], object], within_s: float = 20.0) -> float:
-        """Poll until ``holds``; the seconds it took. Raises ``Broken``."""
+        """Poll until ``holds`` is true; return the seconds it took. Raises ``Broken``."""
         began = time.monotonic()
         while not holds():
             if time.monotonic() - began > within_s:
@@ -255,7 +255,7 @@ class Field:
     # Healing
 
     def heal(self) -> None:
-        """Take away every fault, whatever a row did."""
+        """Remove every fault, whatever a row did."""
         self.network.heal()
         while self.others:
             self.others.pop().stop()
@@ -277,7 +277,7 @@ class Field:
         self.processes.wait_until_ready(fallen)
 
     def settle(self, within_s: float = 60.0) -> None:
-        """Wait until everything has converged. Raises ``Broken``, saying what has not."""
+        """Wait until everything has converged. Raises ``Broken`` with what has not."""
         self.load(EVERYTHING, CALM)
         deadline = time.monotonic() + within_s
         while (wrong := self._unsettled()) and time.monotonic() < deadline:
@@ -308,7 +308,9 @@ class Field:
         return "" if len(hashes) == 1 else f"one revision, different content: {hashes}"
 
     def _heard(self) -> set[str]:
-        """Servers that beat again: after the control plane was away they come back within half a minute."""
+        """Pods with a current heartbeat: after an outage of the control plane they return within half a
+        minute.
+        """
         lately = "SELECT name FROM fleet_server WHERE last_seen_at > now() - interval '5 seconds'"
         with psycopg.connect(self.postgres.url) as database:
             return {name for (name,) in database.execute(lately)}
@@ -322,7 +324,7 @@ class Field:
         return [int(epoch), int(revision)] if epoch and revision else []
 
     def leaks(self) -> str:
-        """Tasks, threads, descriptors and processes beyond those there were in the beginning."""
+        """Tasks, threads, descriptors and processes beyond the initial number."""
         found = []
         for pod in self.pods:
             before, now = self.baseline[pod.name], pod.state()
@@ -354,9 +356,9 @@ def _without_ours() -> dict[str, str]:
 
 @contextmanager
 def field(*, short: bool) -> Iterator[Field]:
-    """A world that works; everything in it is gone afterwards."""
+    """A working world; everything in it is removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="fuseboard-faults-"))
-    # Postgres may run as somebody else.
+    # Postgres may run as another user.
     folder.chmod(0o755)
     try:
         with network() as net:

@@ -1,4 +1,4 @@
-"""What a pod can be made to suffer from inside: name servers that hang, a full disk, no descriptors."""
+"""Faults inside a pod: name servers that hang, a full disk, no descriptors."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ def _read_only(*arguments: object, **options: object) -> tuple[int, str]:
 
 
 def _limit_descriptors(on: bool) -> int:
-    """Allow no new descriptor; those that are open stay so."""
+    """Allow no new descriptor; open ones stay open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft = 3 if on else min(1024, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,4 +1,4 @@
-"""How late an event loop is, sampled: what a call waited for its own process, and not for Redis."""
+"""How late an event loop is, sampled: the part of a wait that the process itself caused, not Redis."""
 
 import asyncio
 import time
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 _PERIOD_S = 0.004
 
-#: ``time.monotonic`` of the machine, whatever a test makes of the name later.
+#: The machine's ``time.monotonic``, even if a test replaces it later.
 _now = time.perf_counter
 
 
 class LagSampler:
-    """Remembers when the loop did not run although something was due."""
+    """Records when the loop did not run although something was due."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._look = look
         #: (due, ran), oldest first.
         self._late: deque[tuple[float, float]] = deque(maxlen=5000)
         self._due = _now()
-        #: Seconds of all there was.
+        #: Sum of all lag, in seconds.
         self.total_s = 0.0
 
     async def run(self) -> None:
@@ -33,7 +33,7 @@ class LagSampler:
             self._look()
 
     def between(self, began: float, ended: float) -> float:
-        """Seconds of lag within this time, the one that has not ended included."""
+        """Seconds of lag within this time, including one that has not ended."""
         total = max(0.0, ended - max(began, self._due)) if self._due < ended else 0.0
         for due, ran in reversed(self._late):
             if ran <= began:

@@ -1,7 +1,7 @@
-"""One world in a process of its own: plays the rows it is told, one name per line, and says how each went.
+"""One world in a separate process: runs the rows it is given, one name per line, and reports each result.
 
-``python -m tests.faults.lane`` answers with one JSON object per line; the first says that its world
-runs. A row that leaves a world nobody can heal gets the next one a new world.
+``python -m tests.faults.lane`` answers with one JSON object per line; the first reports that its
+world runs. After a row that leaves a world broken, the next row gets a new world.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.faults.field import field
 from tests.faults.matrix import Row, Verdict, play
 from tests.faults.rows import ROWS
 
-#: For everything a world has started to end.
+#: The time in which everything that a world has started must end.
 GOODBYE_S = 40.0
 
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _read() -> str:
-    """The next row; empty when there is none any more."""
+    """The next row; empty when there is none."""
     return sys.stdin.readline().strip()
 
 
@@ -58,7 +58,7 @@ class Lane:
     """The other end of such a process."""
 
     def __init__(self) -> None:
-        # In a group of its own: Ctrl-C is for whoever started it, who then says so once.
+        # In a separate process group: Ctrl-C goes to the parent, which then sends it once.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.lane"],
             stdin=subprocess.PIPE,
@@ -69,7 +69,7 @@ class Lane:
         )
 
     def ready(self) -> float:
-        """Wait until its world runs; the seconds that took. Raises ``LaneEnded``."""
+        """Wait until its world runs; return the seconds that took. Raises ``LaneEnded``."""
         return float(self._listen()["ready_s"])
 
     def play(self, row: Row) -> Verdict:
@@ -109,7 +109,7 @@ def stop_on_sigterm() -> None:
     """However this process ends, everything it started must be stopped."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        # Once: what is stopping already must not be disturbed.
+        # Once: a shutdown in progress must not be interrupted.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise KeyboardInterrupt
 

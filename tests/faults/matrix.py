@@ -1,4 +1,4 @@
-"""The rows of the matrix, and how one is played: broken, watched, healed, and nothing left over."""
+"""The rows of the matrix, and how one runs: break, watch, heal, check that nothing is left."""
 
 import time
 from collections.abc import Callable
@@ -11,14 +11,14 @@ Play = Callable[[Field], str]
 
 @dataclass(frozen=True)
 class Row:
-    #: Of the matrix; several rows may share one set-up.
+    #: The number in the matrix; several rows may share one set-up.
     number: str
     name: str
     #: Returns the figure; raises ``Broken`` or ``Skip``.
     play: Play
-    #: Also in ``make test``.
+    #: Also runs in ``make test``.
     short: bool
-    #: It says how long callers wait, so no other row is played meanwhile.
+    #: It measures how long callers wait, so no other row runs meanwhile.
     quiet: bool = False
 
 
@@ -38,7 +38,7 @@ ROWS: list[Row] = []
 
 
 def row(number: str, name: str, *, short: bool = False, quiet: bool = False) -> Callable[[Play], Play]:
-    """Enter a function into the matrix."""
+    """Add a function to the matrix."""
 
     def enter(play: Play) -> Play:
         ROWS.append(Row(number, name, play, short, quiet))
@@ -48,7 +48,7 @@ def row(number: str, name: str, *, short: bool = False, quiet: bool = False) -> 
 
 
 def play(row: Row, field: Field) -> Verdict:
-    """Play one row; whatever happens, the field is healed afterwards, and looked over."""
+    """Run one row; whatever happens, the field is healed and checked afterwards."""
     began = time.monotonic()
     word, said = "ok", ""
     try:
@@ -70,7 +70,7 @@ def play(row: Row, field: Field) -> Verdict:
 
 
 def _begin_pods_again(field: Field) -> bool:
-    """What one row broke for good must not fail the next; ``False`` when only a new world helps."""
+    """Damage of one row must not fail the next; ``False`` when only a new world helps."""
     try:
         for pod in field.pods:
             pod.go_on()

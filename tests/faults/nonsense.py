@@ -1,4 +1,4 @@
-"""Servers that listen, and answer nonsense."""
+"""Servers that accept connections and answer nonsense."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ _ERRORS = (
     "ERR unknown command",
 )
 
-#: What is answered to everything but the greeting.
+#: The answer to everything but the greeting.
 REPLIES = {error.split(" ")[0]: f"-{error}\r\n".encode() for error in _ERRORS} | {
     "nil": b"$-1\r\n",
     "ok": b"+OK\r\n",
@@ -40,9 +40,9 @@ REPLIES = {error.split(" ")[0]: f"-{error}\r\n".encode() for error in _ERRORS} |
 
 
 class NonsenseStore:
-    """Greets like a Redis, lets everybody in, and answers ``reply`` to everything after that.
+    """Greets like a Redis, accepts every password, and answers ``reply`` to everything after that.
 
-    A ``polite`` one also tells the time and takes scripts, so that pods come back and ask it.
+    A ``polite`` one also answers TIME and loads scripts, so that pods return to it and ask.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class NonsenseStore:
 
     def say(self, reply: bytes, *, polite: bool) -> None:
         self.reply, self.polite = reply, polite
-        #: How often nonsense was answered since.
+        #: How often it has answered nonsense.
         self.said = 0
 
     async def start(self) -> None:

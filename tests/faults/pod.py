@@ -1,8 +1,8 @@
 """A pod: a process with the agent in it and a stream of calls of bounded rate.
 
 ``python -m tests.faults.pod history`` reads commands from stdin, one JSON object per line, and
-answers each with one line. Every admission is appended to the file ``history`` at once, so
-that a pod that is killed has told what it let through.
+answers each with one line. Every admission is appended to the file ``history`` at once, so that
+the history of a killed pod is complete.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _offset_s = {"wall": 0.0, "all": 0.0}
 
 
 def own_clock() -> None:
-    """Let this process's clocks be set: everything that imports ``time`` after this sees them."""
+    """Make this process's clocks adjustable: everything that imports ``time`` after this sees them."""
     time.time = lambda: _wall() + _offset_s["wall"] + _offset_s["all"]
     time.time_ns = lambda: _wall_ns() + int((_offset_s["wall"] + _offset_s["all"]) * 1e9)
     time.monotonic = lambda: _monotonic() + _offset_s["all"]
@@ -35,7 +35,7 @@ from fuseboard.contract.words import Outcome  # noqa: E402
 from tests.faults.injected import inject  # noqa: E402
 from tests.faults.lag import LagSampler  # noqa: E402
 
-#: Calls under way; more are dropped, and counted.
+#: Calls in flight; more are dropped, and counted.
 MOST_AT_ONCE = 300
 TICK_S = 0.01
 #: A call that took longer than this, net of lag, waited for something.
@@ -43,7 +43,7 @@ WAITED_S = 0.01
 
 
 class Figures:
-    """What callers of this pod saw since the account began."""
+    """What callers of this pod saw since the last reset."""
 
     def __init__(self, lag: LagSampler) -> None:
         self.began = _monotonic()
@@ -59,7 +59,7 @@ class Figures:
         return {
             **seen,
             "seconds": _monotonic() - self.began,
-            #: Of it, the loop did not run although something was due.
+            #: The part of it in which the loop did not run although something was due.
             "lag_s": self._lag.total_s - self._lag_s,
         }
 
@@ -92,7 +92,7 @@ class Pod:
         while True:
             await asyncio.sleep(TICK_S)
             now = _monotonic()
-            # After a pause of this process the backlog is not made up for.
+            # After a pause of this process, missed calls are not made up for.
             due += self.rate * min(now - last, 0.1)
             last = now
             while due >= 1 and self.mix:
@@ -113,7 +113,7 @@ class Pod:
         began = _monotonic()
         try:
             answer = await self.ask(target)
-        except Exception as error:  # the promise is that there is none
+        except Exception as error:  # the agent promises that there is none
             figures.errors[f"{type(error).__name__}: {error}"[:200]] += 1
             return
         ended = _monotonic()
@@ -195,7 +195,7 @@ class Pod:
         raise ValueError(f"nobody knows how to {what}")
 
     async def _hog(self, for_s: float, chunk_s: float) -> None:
-        """Keep the loop busy in chunks, as a garbage collection or a large document does."""
+        """Block the loop in chunks, as a garbage collection or a large document does."""
         until = _monotonic() + for_s
         while (now := _monotonic()) < until:
             while _monotonic() < now + chunk_s:
@@ -240,7 +240,7 @@ def _source(decision: fuseboard.Decision) -> str:
 def _descriptors() -> int:
     try:
         return len(os.listdir("/proc/self/fd"))
-    except OSError:  # not one is left to look with
+    except OSError:  # no descriptor is left to look with
         return -1
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-# Importing them enters their rows.
+# Importing them adds their rows.
 from tests.faults import (
     rows_both,
     rows_breaker,
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def _place(row: Row) -> tuple[bool, int, str]:
-    # A fleet remembers for minutes how large it was: it can be doubled only before others were added.
+    # A fleet remembers its size for minutes: it can be doubled only before other pods were added.
     return row.name != "doubling", int(re.sub(r"\D", "", row.number)), row.number
 
 

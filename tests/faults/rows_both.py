@@ -1,4 +1,4 @@
-"""Two things at once, or one in the middle of another."""
+"""Two faults at once, or one in the middle of another."""
 
 import time
 
@@ -33,7 +33,7 @@ def hog_while_frozen(field: Field) -> str:
 
 @row("11d", "flushall-in-a-ramp")
 def flushall_in_a_ramp(field: Field) -> str:
-    """Gone, back, and emptied while servers ramp: still never more than the limit in any window."""
+    """Down, back, and emptied while pods ramp: still never more than the limit in any window."""
     field.load(["d:strict", "d:reserved", "t:acme"], 90)
     since = field.begin_anew()
     time.sleep(2.5)
@@ -55,7 +55,7 @@ def flushall_in_a_ramp(field: Field) -> str:
 
 @row("51", "drill-and-restart")
 def drill_and_restart(field: Field) -> str:
-    """A pod that restarts in a drill goes on with it, the others share; it ends for all at once."""
+    """A pod that restarts during a drill continues it, the others share; it ends for all at once."""
     pod, *others = field.pods
     field.load(WORK, 60)
     drill = field.director.ask({"do": "drill", "servers": [pod.name], "minutes": 5})

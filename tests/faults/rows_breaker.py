@@ -12,7 +12,7 @@ from tests.faults.world import ENVIRONMENT, PROBES
 
 
 def stored(limits: "client.Redis") -> tuple[str, int]:
-    """State and generation of the fragile one, as Redis has them."""
+    """State and generation of the fragile dependency's breaker, as Redis has them."""
     found = parse_breaker(limits.get(keys.breaker(ENVIRONMENT, "fragile")))
     return (str(found.state), found.generation) if found else ("none", 0)
 
@@ -24,7 +24,7 @@ def permits(limits: "client.Redis") -> int:
 
 @row("23", "frozen-prober")
 def frozen_prober(field: Field) -> str:
-    """A pod stops while it holds probes: others probe in its place, and what it says later is too late."""
+    """A pod stops while it holds probe permits: others probe instead, and its late results are ignored."""
     prober, *others = field.pods
     for pod in field.pods:
         pod.do("fail", dependencies=["fragile"])
@@ -55,7 +55,7 @@ def frozen_prober(field: Field) -> str:
 
 @row("49", "trip-races-probe", short=True)
 def trip_races_probe(field: Field) -> str:
-    """An operator holds it open again and again while it opens, probes and closes: the operator wins."""
+    """An operator forces it open repeatedly while it opens, probes and closes: the operator wins."""
     failing = True
     field.load(["d:fragile"], 50)
     rounds = 2 if field.short else 8
@@ -67,7 +67,7 @@ def trip_races_probe(field: Field) -> str:
         time.sleep(0.4 + 0.5 * (number % 4))
         field.edit("hold_breaker", dependency="fragile", mode="forced_open", lasts_s=60)
         slowest_s = max(slowest_s, field.until("every pod refuses", lambda: _all_refuse(field), 5))
-        time.sleep(0.2)  # an admission under way is noted
+        time.sleep(0.2)  # an admission in flight is recorded
         since = time.time_ns() // 1000
         time.sleep(0.5)
         passed = sum(

@@ -1,4 +1,4 @@
-"""The control plane dies at the worst moments, is away for long, or runs twice."""
+"""The control plane is killed at the worst moments, is down for long, or runs twice."""
 
 import time
 from itertools import pairwise
@@ -21,7 +21,7 @@ def _await(field: Field, revision: int) -> float:
 
 @row("30", "control-plane-away", short=True)
 def away(field: Field) -> str:
-    """Killed under load, and away for a day as the pods' clocks tell it: no decision changes."""
+    """Killed under load, and down for a day by the pods' clocks: no decision changes."""
     pod = field.another_pod("all-day", own_clock=True)
     field.all_in("shared", pod)
     field.load(EVERYTHING, 60)
@@ -54,7 +54,7 @@ def away(field: Field) -> str:
 
 
 def _decisions(field: Field) -> list[object]:
-    """What every pod says of everything whose answer does not depend on how much was spent."""
+    """Every pod's answers to questions that do not depend on what was spent."""
     asked = ("t:acme", "t:ledger", "d:open-road", "d:fragile")
     return [
         (target, answer["allowed"], answer["reason"], answer["limit"], answer["revision"])
@@ -66,13 +66,13 @@ def _decisions(field: Field) -> list[object]:
 
 @row("32", "killed-before-publish")
 def killed_before_publish(field: Field) -> str:
-    """Committed, and the process that should publish is gone: the sweep does it."""
+    """Committed, and the process that should publish is killed: the sweep publishes."""
     return _dies(field, before="publish_head")
 
 
 @row("33", "killed-before-mark")
 def killed_before_mark(field: Field) -> str:
-    """Published, and nobody noted it: published again, to no effect."""
+    """Published, but not recorded as published: published again, without effect."""
     return _dies(field, before="mark_published")
 
 
@@ -93,7 +93,7 @@ def _dies(field: Field, *, before: str) -> str:
 
 @row("33b", "worker-killed")
 def worker_killed(field: Field) -> str:
-    """The real worker, ``kill -9`` while its tasks hang in Redis, three times: the next one does it all."""
+    """The real worker, killed while its tasks hang in Redis, three times: the next worker does everything."""
     slowest_s = 0.0
     for number in range(3):
         field.desk.cut()
@@ -113,7 +113,7 @@ def worker_killed(field: Field) -> str:
 
 @row("34", "two-reconcilers")
 def two_reconcilers(field: Field) -> str:
-    """Two reconcile at once while somebody edits: no older configuration ever replaces a newer one."""
+    """Two processes reconcile during an edit: no older configuration ever replaces a newer one."""
     others = [field.new_director() for _ in range(2)]
     assert all(other.greeting for other in others)
     under_way = [other.tell({"do": "reconcile", "times": 60}) for other in others]
@@ -137,7 +137,7 @@ def two_reconcilers(field: Field) -> str:
 
 @row("50", "desk-clock")
 def desk_clock(field: Field) -> str:
-    """A web process whose clock is wrong by five minutes: its edits and holds count all the same."""
+    """A web process whose clock is wrong by five minutes: its edits and overrides still apply."""
     found = []
     desks = [field.new_director() for _ in range(2)]
     for seconds, wrong in zip((300, -300), desks, strict=True):

@@ -1,4 +1,4 @@
-"""Redis stopped, frozen, or busy with something else."""
+"""Redis stopped, frozen, or blocked."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +37,7 @@ def _modes(pod: Pod) -> list[str]:
 
 @row("2", "redis-frozen", short=True, quiet=True)
 def frozen(field: Field) -> str:
-    """The long one: callers must not notice."""
+    """The long freeze: callers must not notice."""
     lasts_s = 5 if field.short else 60
     ledger = Ledger(field)
     field.load(WORK, 140)
@@ -63,7 +63,7 @@ def frozen(field: Field) -> str:
             f"{seen.per_s:.0f} calls/s while frozen, {normal:.0f} before, lag {100 * seen.lag:.0f} %"
         )
     lost = ledger.lost()
-    # One question of each pod may have been on its way in the moment of the freeze.
+    # One question of each pod may have been in flight at the moment of the freeze.
     most = len(field.pods) * 5
     if not 0 <= lost <= most:
         raise Broken(f"{lost} calls were charged that nobody was granted, at most {most} may be: {ledger}")
@@ -75,7 +75,7 @@ def frozen(field: Field) -> str:
 
 @row("3", "redis-bursts", quiet=True)
 def bursts(field: Field) -> str:
-    """Frozen for moments, as by a fork or a slow command: no server may change its mind about that."""
+    """Short freezes, as by a fork or a slow command: no pod may switch its mode."""
     ledger = Ledger(field)
     field.load(WORK, 60)
     field.begin_anew()
@@ -117,7 +117,7 @@ def script_flush(field: Field) -> str:
 
 @row("17", "maxmemory")
 def maxmemory(field: Field) -> str:
-    """Full: writes are refused, which is no answer; nothing is evicted."""
+    """Full: writes are refused, which is not an answer; nothing is evicted."""
     field.load(WORK, 60)
     field.begin_anew()
     with client.Redis.from_url(field.valkey.url) as limits:
@@ -139,7 +139,7 @@ def maxmemory(field: Field) -> str:
 
 @row("20", "endless-script")
 def endless_script(field: Field) -> str:
-    """Somebody's script that does not end: BUSY, until an operator kills it."""
+    """A foreign script that does not end: BUSY, until an operator kills it."""
     field.load(WORK, 60)
     field.begin_anew()
     with client.Redis.from_url(field.valkey.url) as limits, ThreadPoolExecutor(1) as pool:
@@ -166,7 +166,7 @@ def _rogue(url: str) -> None:
 
 @row("13", "acl-forgotten")
 def acl_forgotten(field: Field) -> str:
-    """Redis comes back without its users: WRONGPASS is an outage, not a crash."""
+    """Redis returns without its users: WRONGPASS is an outage, not a crash."""
     with client.Redis.from_url(field.valkey.url) as limits:
         limits.acl_setuser(
             "pods", enabled=True, passwords=["+let-me-in"], keys=["*"], channels=["*"], commands=["+@all"]

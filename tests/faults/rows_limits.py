@@ -46,7 +46,7 @@ def reserved(field: Field) -> str:
 
 @row("1b", "local-share")
 def local_share(field: Field) -> str:
-    """Twice the limit at most in the window of the switch, and the limit in every one after it."""
+    """At most twice the limit in the window of the switch, and the limit in every later one."""
     field.load(["d:shares"], _GREED)
     since = field.begin_anew()
     time.sleep(3)
@@ -72,14 +72,14 @@ def local_share(field: Field) -> str:
     return said
 
 
-#: Steps of the clock in microseconds, and the most that a window may see for it. A step forward
-#: cannot be told from time that has passed: a second limit fits into the window around it.
+#: Steps of the clock in microseconds, and the most that a window may see for it. A step forward cannot be
+#: distinguished from elapsed time: a second limit fits into the window around it.
 _STEPS = {"-60 s": ((-60_000_000,), LIMIT), "+1 h and back": ((3_600_000_000, -3_600_000_000), 2 * LIMIT)}
 
 
 @row("21", "store-clock", short=True)
 def store_clock(field: Field) -> str:
-    """The shipped script, told that Redis's clock steps back a minute, and forward an hour and back."""
+    """The shipped script, with Redis's clock a minute back, and an hour forward and back."""
     window = Limit(
         name="contract", limit=LIMIT, window_ms=WINDOW_S * 1000, algorithm=Algorithm.SLIDING_WINDOW
     )
@@ -107,7 +107,7 @@ def store_clock(field: Field) -> str:
 
 @row("22", "pod-clock")
 def pod_clock(field: Field) -> str:
-    """A pod whose clock is wrong by an hour, then steps: limits and holds do not care."""
+    """A pod whose clock is wrong by an hour, then steps: limits and overrides are not affected."""
     pod = field.another_pod("wrong-clock", own_clock=True)
     field.all_in("shared", pod)
     field.edit("hold_breaker", dependency="held", mode="forced_open", lasts_s=60)
@@ -120,7 +120,7 @@ def pod_clock(field: Field) -> str:
         time.sleep(1.5)
         if pod.ask("d:held")["reason"] != "forced_open":
             raise Broken(f"a step of {seconds} s ended a hold")
-    # And without Redis: a hold runs on the pod's own time, which does not step.
+    # The same without Redis: an override runs on the pod's own time, which does not step.
     pod.to_redis.refuse = True
     pod.to_redis.reset_all()
     field.all_in("local", pod)
@@ -139,7 +139,7 @@ def pod_clock(field: Field) -> str:
 
 @row("24", "doubling")
 def doubling(field: Field) -> str:
-    """Redis is gone, and a deploy doubles the pods, then half of them are killed: still the limit."""
+    """Redis is down, and a deploy doubles the pods, then half of them are killed: still the limit."""
     field.load(["d:reserved", "d:strict"], _GREED)
     since = field.begin_anew()
     time.sleep(3)

@@ -1,4 +1,4 @@
-"""What a pod makes of a configuration that is wrong, and of a gateway that is none."""
+"""A pod with a wrong configuration, and with a gateway that is not one."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ from tests.faults.seen import WORK
 
 
 def _poisoned(policy: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Documents that are valid JSON, and must not be believed."""
+    """Documents that are valid JSON, but must be refused."""
     tuning = policy["tuning"]
     return {
         "a default tier that is not there": {**policy, "default_tier": "nowhere"},
@@ -30,7 +30,7 @@ _WEIRD = {"name": "requests", "limit": 1, "window_ms": 1000, "failure_policy": "
 
 
 class _Fake:
-    """A gateway that sends any document, under a right or a wrong hash."""
+    """A gateway that sends any document, with a correct or a wrong hash."""
 
     def __init__(self, gateway: FakeGateway, revision: int) -> None:
         self._gateway = gateway
@@ -49,7 +49,7 @@ class _Fake:
 
 @row("28", "poisoned")
 def poisoned(field: Field) -> str:
-    """Absurd values, or not what the hash says: refused whole and reported, and the last good stays."""
+    """Absurd values, or a wrong hash: refused whole and reported, and the last good configuration stays."""
     good = kept_by(field).partition(b"\n")[2]
     document = bytes(msgspec.json.decode(good, type=dict[str, msgspec.Raw])["policy"])
     with gateway_running() as gateway:
@@ -83,7 +83,7 @@ def poisoned(field: Field) -> str:
 
 @row("48", "mixed-versions")
 def mixed_versions(field: Field) -> str:
-    """A newer control plane says more than a pod understands: unknown fields pass, unknown words do not."""
+    """A newer control plane sends more than a pod understands: unknown fields pass, unknown words do not."""
     good = kept_by(field).partition(b"\n")[2]
     document = msgspec.json.decode(good)["policy"]
     with gateway_running() as gateway:
@@ -104,7 +104,7 @@ def mixed_versions(field: Field) -> str:
 
 @row("29", "gateway-nonsense")
 def gateway_nonsense(field: Field) -> str:
-    """A gateway that fails, hangs, redirects or is something else: the pod goes on with what it has."""
+    """A gateway that fails, hangs, redirects or is another service: the pod continues with what it has."""
     with gateway_running() as gateway, gateway_running() as elsewhere:
         gateway.next_ms = 100
         gateway.policy = None
@@ -122,7 +122,7 @@ def gateway_nonsense(field: Field) -> str:
             "401": Reply(status=401, body=b"{}"),
         }
         for name, reply in wrong.items():
-            # A good answer between: a gateway that always fails is asked less and less.
+            # A good answer between: a gateway that always fails is asked less and less often.
             for answer, what in ((None, "is well again"), (reply, f"says {name}")):
                 gateway.always = answer
                 gateway.beats.clear()

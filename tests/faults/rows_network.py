@@ -1,4 +1,4 @@
-"""What a network does between a pod and Redis."""
+"""Network faults between a pod and Redis."""
 
 import time
 
@@ -11,7 +11,7 @@ from tests.faults.world import LIMIT
 
 @row("4", "latency", quiet=True)
 def latency(field: Field) -> str:
-    """Each pod at another distance: the near one goes on sharing, the others decide alone in time."""
+    """Pods at different distances: the near one keeps sharing, the others switch to local in time."""
     distances = {field.pods[0]: 0.003, field.pods[1]: 0.03, field.pods[2]: 0.5}
     ledger = Ledger(field)
     field.load(WORK, 100)
@@ -27,11 +27,11 @@ def latency(field: Field) -> str:
     now = time.monotonic()
     lag = field.network.lag.between(began, now) / (now - began)
     field.load([], 0)
-    time.sleep(1.5)  # what is still on its way arrives
+    time.sleep(1.5)  # what is still in flight arrives
     field.network.heal()
     field.all_in("shared")
     seen.none_over_50_ms()
-    # A network that had no turn for so long was no near one.
+    # If the proxy had no CPU time for so long, the network was not near.
     if near and lag < 0.05:
         raise Broken(
             f"the near pod changed its mode: {near}; the network lagged {100 * lag:.0f} % of the time"
@@ -48,7 +48,7 @@ def _modes(pod: Pod) -> list[str]:
 
 @row("5", "drip")
 def drip(field: Field) -> str:
-    """One byte per 3 ms: every read succeeds, and the answer never comes."""
+    """One byte per 3 ms: every read succeeds, and the answer never completes."""
     field.load(WORK, 100)
     field.begin_anew()
     for pod in field.pods:
@@ -62,13 +62,13 @@ def drip(field: Field) -> str:
 
 @row("6", "replies-lost")
 def replies_lost(field: Field) -> str:
-    """Scripts run and nobody hears: charged once per question, never twice."""
+    """Scripts run and their answers are lost: charged once per question, never twice."""
     return _one_way(field, "hold_down")
 
 
 @row("7", "requests-lost")
 def requests_lost(field: Field) -> str:
-    """Nothing arrives before its time is over: nothing is charged when it arrives late."""
+    """Questions arrive after their deadline: they charge nothing."""
     return _one_way(field, "hold_up")
 
 
@@ -96,7 +96,7 @@ def _one_way(field: Field, which: str) -> str:
 
 @row("8", "reset-storm")
 def reset_storm(field: Field) -> str:
-    """RST every 50 ms: no storm of connections comes back, and no answer reaches the wrong caller."""
+    """RST every 50 ms: no reconnect storm, and no answer reaches the wrong caller."""
     ledger = Ledger(field)
     field.load(WORK, 60)
     field.begin_anew()
@@ -124,7 +124,7 @@ def reset_storm(field: Field) -> str:
 def partition(field: Field) -> str:
     """One of three pods is cut off: the others do not notice, and together they keep the limit."""
     alone, *others = field.pods
-    # A pod that asks fewer than ten times per second notices nothing, and a busy machine slows them down.
+    # A pod with fewer than ten questions per second notices nothing, and a busy machine slows them down.
     field.load(["d:reserved", "d:strict", "t:acme", "t:acme", "t:acme"], 150)
     time.sleep(2)
     since = field.begin_anew()
@@ -166,7 +166,7 @@ def flapping(field: Field) -> str:
 
 
 def bounded(field: Field, since_us: int) -> str:
-    """The worst windows of the two limits that promise never more. Raises ``Broken``."""
+    """The worst windows of the two limits that must never be exceeded. Raises ``Broken``."""
     worst = {name: field.worst(f"d:{name}", since_us) for name in ("strict", "reserved")}
     over = {name: calls for name, calls in worst.items() if calls > LIMIT}
     if over:
@@ -178,7 +178,7 @@ def bounded(field: Field, since_us: int) -> str:
 
 @row("47", "name-server")
 def name_server(field: Field) -> str:
-    """Names that take for ever, or are unknown: no decision waits for one."""
+    """Names that take forever to resolve, or are unknown: no decision waits for them."""
     found = []
     for what in ("dns-hangs", "dns-unknown"):
         pod = field.pods[0]

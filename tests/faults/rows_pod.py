@@ -1,4 +1,4 @@
-"""Pods that have troubles of their own: too many calls, a busy loop, no descriptors left."""
+"""Faults of a pod itself: too many calls, a blocked loop, no descriptors left."""
 
 import time
 
@@ -12,7 +12,7 @@ from tests.faults.world import EVERYTHING
 
 @row("19", "hot-key")
 def hot_key(field: Field) -> str:
-    """A tenant far over its quota is refused from memory, not by asking Redis every time."""
+    """A tenant far over its quota is refused from memory, without a question to Redis each time."""
     field.load(["t:penny"], 200)
     time.sleep(1)
     field.begin_anew()
@@ -33,7 +33,7 @@ def hot_key(field: Field) -> str:
 
 @row("25", "loop-hog", short=True, quiet=True)
 def loop_hog(field: Field) -> str:
-    """A pod that does not come round to reading its answers must not blame Redis."""
+    """A pod that is too busy to read its answers must not blame Redis."""
     pod = field.pods[0]
     pod.load(EVERYTHING, 100)
     pod.figures(begin_anew=True)
@@ -53,7 +53,7 @@ def loop_hog(field: Field) -> str:
 
 @row("26", "no-descriptors")
 def no_descriptors(field: Field) -> str:
-    """Not one file or socket more: the pod decides by itself, and nobody sees an exception."""
+    """No descriptor left: the pod decides alone, and callers see no exception."""
     pod = field.pods[0]
     pod.load(WORK, 60)
     pod.figures(begin_anew=True)
@@ -77,7 +77,7 @@ def no_descriptors(field: Field) -> str:
 
 @row("2c", "outage-memory")
 def outage_memory(field: Field) -> str:
-    """A long outage in little time: ten times the calls, and no more memory at the end than early on."""
+    """A long outage, compressed: ten times the calls, and no more memory at the end than early on."""
     pod = field.pods[0]
     pod.load(WORK, 600)
     time.sleep(1)

@@ -1,4 +1,4 @@
-"""What a pod starts from when nobody answers, and what it does when it can keep nothing."""
+"""What a pod starts from when nothing answers, and what it does when its disk is not writable."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.faults.matrix import row
 from tests.faults.seen import WORK
 from tests.faults.world import quota
 
-#: Ready within this with everything down, as measured in the pod.
+#: Ready within this time with everything down, as measured in the pod.
 READY_S = 2.0
 #: Pods that start at once.
 _TOGETHER = 2
@@ -23,7 +23,7 @@ def _flipped(good: bytes) -> bytes:
     return good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :]
 
 
-#: What is found on disk -> what it is decided by.
+#: State of the file on disk -> the source of the configuration.
 DISKS: dict[str, tuple[Callable[[bytes], bytes] | None, str]] = {
     "good": (lambda good: good, "disk"),
     "missing": (None, "built_in"),
@@ -38,19 +38,19 @@ DISKS: dict[str, tuple[Callable[[bytes], bytes] | None, str]] = {
 
 
 def kept_by(field: Field) -> bytes:
-    """What the first pod keeps of the configuration."""
+    """Where the first pod keeps its configuration."""
     return (field.folder / "state" / "pod-1" / FILE).read_bytes()
 
 
 def _alone(field: Field, name: str, **more: str) -> Pod:
-    """A pod that reaches nobody."""
+    """A pod that cannot connect to anything."""
     nowhere = {"FUSEBOARD_REDIS_URL": "redis://127.0.0.1:9/0", "FUSEBOARD_URL": "http://127.0.0.1:9"}
     return field.another_pod(name, environment=nowhere | more, wait=False)
 
 
 @row("27", "last-good-on-disk")
 def last_good(field: Field) -> str:
-    """Everything is down and a pod starts; a copy that is not as it was written is not used at all."""
+    """Everything is down and a pod starts; a damaged copy is not used at all."""
     good = kept_by(field)
     found = []
     for name, (change, _) in DISKS.items():
@@ -76,7 +76,7 @@ def last_good(field: Field) -> str:
 
 @row("31", "everything-down")
 def everything_down(field: Field) -> str:
-    """An empty disk, and nobody answers: ready in two seconds, by the bootstrap file if there is one."""
+    """An empty disk, and nothing answers: ready in two seconds, with the bootstrap file if there is one."""
     good = kept_by(field).partition(b"\n")[2]
     policy = msgspec.json.decode(good)["policy"]
     bootstrap = field.folder / "bootstrap.json"
@@ -103,7 +103,9 @@ def everything_down(field: Field) -> str:
 
 @row("27b", "disk-full")
 def disk_full(field: Field) -> str:
-    """Nothing can be written: counted and said once; decisions and edits go on; the old copy stays whole."""
+    """The disk is not writable: counted and logged once; decisions and edits go on; the old copy stays
+    whole.
+    """
     pod = field.pods[0]
     copy = field.folder / "state" / pod.name / FILE
     before = copy.read_bytes()

@@ -1,4 +1,4 @@
-"""What people can do to breakers and quotas while stores are gone: the table of ``docs/guarantees.md``."""
+"""What people can do to breakers and quotas while stores are down: the table of ``docs/guarantees.md``."""
 
 import re
 import signal
@@ -21,9 +21,9 @@ REASON = "Part of a fault test, by hand"
 
 @contextmanager
 def desk(field: Field) -> Iterator[Browser]:
-    """An admin who is logged in, and has looked at the board just now."""
+    """An admin who is logged in and has just opened the dashboard."""
     web = field.processes.by_name["web"]
-    # Once it runs, it stays: the rows before and after this one do not ask it.
+    # Once started it stays: rows before and after this one do not use it.
     if web.process is None or web.process.poll() is not None:
         field.processes.begin("web")
         field.processes.wait_until_ready(["web"])
@@ -40,11 +40,11 @@ def desk(field: Field) -> Iterator[Browser]:
 
 
 def _act(browser: Browser, act: str, *, page: str = PAGE, **more: str) -> str:
-    """Send the form of the breaker; the page that follows. Raises ``Broken``."""
+    """Send the form of the breaker; return the page after it. Raises ``Broken``."""
     for _ in range(5):
         form = browser.form(page, "act", "reason", "lasts")
         answer = browser.send(form, act=act, reason=REASON, lasts="15", **more)
-        # What was done without Postgres is being made durable: look again, and mean it.
+        # What was done without Postgres is being stored: read the page again, and confirm.
         if answer.status_code != 409:
             break
     if answer.status_code != 200:
@@ -61,7 +61,7 @@ def _refuse_any(field: Field, dependency: str) -> bool:
 
 
 def _all_counted(browser: Browser) -> bool:
-    """Whether the page says that as many servers see it so as there are."""
+    """Whether the page counts as many servers as there are."""
     found = re.search(r"(?:Confirmed|Seen) by</dt><dd>(\d+) of (\d+)", browser.client.get(PAGE).text)
     return found is not None and found[1] == found[2] != "0"
 
@@ -88,7 +88,7 @@ def postgres_stopped(field: Field) -> str:
         counted_s = field.until("the page counts them all", lambda: _all_counted(browser), 10)
         _act(browser, "reset", confirm="held")
         reset_s = _seconds_until_admitted(field)
-        # And what was held before, by a document that nobody can change now.
+        # And an earlier override, from a document that cannot change now.
         _act(browser, "reset", page="/breakers/shares", confirm="shares")
         old_s = field.until("every pod calls what was held", lambda: not _refuse_any(field, "shares"), 10)
         refused = browser.send(edit, limit="77", burst="77", reason=REASON).status_code
@@ -112,7 +112,7 @@ def postgres_stopped(field: Field) -> str:
 
 
 def _seconds_until_admitted(field: Field) -> float:
-    """More than 10 when they do not: looked at when everything else of the row has been seen."""
+    """More than 10 if they do not: checked after everything else of the row."""
     try:
         return field.until("every pod calls again", lambda: _admit(field), 10)
     except Broken:
@@ -126,7 +126,7 @@ def _audited(browser: Browser, dependency: str = "held") -> int:
 
 @row("38b", "desk-without-redis")
 def desk_without_redis(field: Field) -> str:
-    """Redis is gone: a trip is committed, and reaches pods over HTTP; so do its end and a quota."""
+    """Redis is down: a trip is committed and reaches pods over HTTP; so do its end and a quota."""
     field.load(EVERYTHING, 40)
     with desk(field) as browser:
         field.kill()
@@ -155,7 +155,9 @@ def _quota(field: Field, limit: int) -> bool:
 
 @row("38c", "both-stopped")
 def both_stopped(field: Field) -> str:
-    """Neither store: gateways hold a trip in memory, a reset waits; the trip is in the audit afterwards."""
+    """Both stores down: gateways hold a trip in memory, a reset waits; the trip is in the audit
+    afterwards.
+    """
     field.load(EVERYTHING, 40)
     with desk(field) as browser:
         _act(browser, "forced_open")
@@ -174,7 +176,7 @@ def both_stopped(field: Field) -> str:
             answers.append(browser.send(other, act="forced_open", reason=REASON, lasts="15"))
             return answers[-1].status_code == 200
 
-        # A gateway that has not noticed yet refuses, and says so: whoever trips tries again.
+        # A gateway that has not noticed yet refuses with a message: the operator tries again.
         field.until("the trip is taken", taken, 10)
         answer = answers[-1]
         trip_s = field.until("every pod refuses it", lambda: _refuse(field, "open-road"), 10)
@@ -206,7 +208,7 @@ def both_stopped(field: Field) -> str:
 
 @row("38d", "trip-unread")
 def trip_unread(field: Field) -> str:
-    """No gateway has read the last trip when both stores go: pods keep it, and learn the next one, too."""
+    """No gateway has read the last trip when both stores fail: pods keep it, and learn the next one, too."""
     field.load(EVERYTHING, 40)
     gateway = field.processes.by_name["gateway"].popen
     assert gateway is not None

@@ -1,4 +1,4 @@
-"""Redis answers, but not what it should: emptied, older, split, or nonsense."""
+"""Redis answers, but wrongly: emptied, older, split, or nonsense."""
 
 import time
 
@@ -17,7 +17,7 @@ def _hold(field: Field, lasts_s: int = 60) -> int:
 
 
 def _passed(field: Field, target: str, since_us: int) -> int:
-    """Calls that were let through since then."""
+    """Calls that were admitted since then."""
     return sum(what == target and at >= since_us for pod in field.pods for at, what, _ in pod.history())
 
 
@@ -27,7 +27,7 @@ def _override(limits: "client.Redis") -> str:
 
 @row("11", "flushall", short=True)
 def flushall(field: Field) -> str:
-    """Everything in Redis is gone: configuration and holds come back, and nobody passes a hold meanwhile."""
+    """Redis is emptied: configuration and overrides return, and no call passes an override meanwhile."""
     _hold(field)
     field.load(["d:held", "t:acme", "d:open-road"], 90)
     field.until("pods refuse what is held", lambda: _refused(field, "held"), within_s=5)
@@ -50,7 +50,7 @@ def flushall(field: Field) -> str:
 
 @row("11c", "flushall-windows")
 def flushall_windows(field: Field) -> str:
-    """What was spent before Redis forgot it is not spent again in the same window."""
+    """What was spent before Redis lost it is not spent again in the same window."""
     field.load(["d:strict", "d:reserved"], 60)
     since = field.begin_anew()
     time.sleep(2.5)
@@ -66,7 +66,7 @@ def _refused(field: Field, dependency: str) -> bool:
 
 @row("11b", "flushall-open-breaker", short=True)
 def flushall_open(field: Field) -> str:
-    """An open breaker stays open although Redis forgot it."""
+    """An open breaker stays open although Redis lost it."""
     for pod in field.pods:
         pod.do("fail", dependencies=["fragile"])
     field.load(["d:fragile"], 60)
@@ -78,7 +78,7 @@ def flushall_open(field: Field) -> str:
     passed = _passed(field, "d:fragile", since)
     for pod in field.pods:
         pod.do("fail", dependencies=[])
-    # At most a probe may be due in this time.
+    # At most one probe may be due in this time.
     if passed > 2:
         raise Broken(f"{passed} calls passed in the half second after Redis forgot that it is open")
     closed_s = field.until("it closes again", lambda: not _open(field, "closed", every=False), within_s=15)
@@ -86,14 +86,14 @@ def flushall_open(field: Field) -> str:
 
 
 def _open(field: Field, state: str = "open", *, every: bool = True) -> bool:
-    """Whether every pod sees that state; or, not ``every``, whether any sees another."""
+    """Whether every pod sees that state; without ``every``, whether any pod sees another."""
     found = [pod.state()["breakers"]["fragile"] == state for pod in field.pods]
     return all(found) if every else not all(found)
 
 
 @row("14", "failover-lost-tail")
 def failover(field: Field) -> str:
-    """A replica that missed the last seconds takes over: nothing older is believed."""
+    """A replica that missed the last seconds takes over: nothing older is accepted."""
     spare = field.spare_valkey()
     with client.Redis.from_url(spare.url, decode_responses=True) as replica:
         replica.config_set("masterauth", field.valkey.password)
@@ -104,7 +104,7 @@ def failover(field: Field) -> str:
         field.until("it has the configuration", lambda: replica.exists("fb1:production:{cfg}:head"))
         field.load(["d:strict", "d:fragile", "d:held", "t:acme"], 60)
         time.sleep(2)
-        # From here on nothing reaches it: what happens now is the tail that is lost.
+        # From here on nothing is replicated: what happens now is lost.
         replica.replicaof("NO", "ONE")
         since = field.begin_anew()
         _hold(field)
@@ -151,7 +151,7 @@ def failover(field: Field) -> str:
 
 @row("15", "split-brain")
 def split_brain(field: Field) -> str:
-    """Pods on two primaries at once: each keeps the limit, so at most twice of it flows."""
+    """Pods on two primaries at once: each keeps the limit, so at most twice the limit is admitted."""
     spare = field.spare_valkey()
     field.load(["d:strict", "t:acme"], 90)
     time.sleep(2.5)
@@ -171,7 +171,7 @@ def split_brain(field: Field) -> str:
 
 @row("18", "eviction")
 def eviction(field: Field) -> str:
-    """A Redis that may forget limits is named before anything runs on it."""
+    """A Redis that may evict limits is reported before anything runs on it."""
     with client.Redis.from_url(field.valkey.url) as limits:
         limits.config_set("maxmemory-policy", "allkeys-lru")
         try:
@@ -186,7 +186,7 @@ def eviction(field: Field) -> str:
 
 @row("16", "nonsense", short=True)
 def nonsense(field: Field) -> str:
-    """Every error Redis knows, and answers that are none: each is an outage, none an exception."""
+    """Every error of Redis, and malformed answers: each is an outage, none an exception."""
     fake = NonsenseStore()
     field.network.start(fake)
     field.load(WORK, 60)
@@ -196,7 +196,7 @@ def nonsense(field: Field) -> str:
         for pod in field.pods:
             pod.to_redis.upstream = ("127.0.0.1", fake.port)
         for number, (name, reply) in enumerate(kinds):
-            # Polite ones are asked to decide; the others cannot even say what time it is.
+            # Polite ones are asked to decide; the others do not even answer TIME.
             fake.say(reply, polite=number % 3 != 2)
             for pod in field.pods:
                 pod.to_redis.reset_all()

@@ -20,7 +20,7 @@ class Callers:
         self.slowest_ms = 1000 * max(one["slowest_s"] for one in found)
         self.changes = [len(one["modes"]) for one in found]
         self.per_s = sum(one["calls"] / one["seconds"] for one in found)
-        #: The part of the time in which the busiest pod's loop had no turn.
+        #: The part of the time in which the busiest pod's loop did not run.
         self.lag = max(min(1.0, one["lag_s"] / one["seconds"]) for one in found)
         errors = {text: n for one in found for text, n in one["errors"].items()}
         if errors:
@@ -36,7 +36,7 @@ class Callers:
 
 def used(field: Field) -> int:
     """What Redis has counted for the ledger; the question itself is not in it."""
-    # On a busy machine one may come too late: then it is decided alone, by what was known before.
+    # On a busy machine one may be late: then it is decided locally, by what was known before.
     for _ in range(50):
         answer = field.pods[0].ask("t:ledger")
         if answer["source"] == "s" and answer["remaining"] is not None:
@@ -46,7 +46,7 @@ def used(field: Field) -> int:
 
 
 def granted(field: Field) -> int:
-    """What pods were told they may do, at the cost of the ledger, by Redis."""
+    """What Redis granted to pods at the cost of the ledger."""
     return sum(
         target == "t:ledger" and source == "s"
         for pod in [*field.pods, *field.others]
@@ -55,7 +55,7 @@ def granted(field: Field) -> int:
 
 
 class Ledger:
-    """Compares what Redis charged with what callers were granted, from here on. Begin it without load."""
+    """Compares what Redis charged with what callers were granted, from here on. Start it without load."""
 
     def __init__(self, field: Field) -> None:
         self._field = field
@@ -67,7 +67,7 @@ class Ledger:
         return f"charged {self._used} before, {charged} now; granted {self._granted} before, {told} now"
 
     def lost(self) -> int:
-        """Calls charged in Redis that nobody was granted; below 0, granted and not charged."""
-        time.sleep(0.5)  # what is under way, and what is given back with the next settlement
+        """Calls that Redis charged without a grant; below 0, granted without a charge."""
+        time.sleep(0.5)  # what is in flight, and what the next settlement gives back
         self._now = charged, told = used(self._field), granted(self._field) - 1
         return (charged - self._used) - (told - self._granted)

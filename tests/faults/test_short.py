@@ -1,4 +1,4 @@
-"""The short form of the matrix: the rows of ``make faults`` that ``make test`` has the time for."""
+"""The short form of the matrix: the rows of ``make faults`` that fit into ``make test``."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A pod through ten minutes without Redis: it must not grow. ``make soak``."""
+"""A pod through ten minutes without Redis: its memory must not grow. ``make soak``."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from tests.faults.seen import WORK
 OUTAGE_S = 600
 #: Allocators keep what they once needed: the first minutes are not counted.
 SETTLED_S = 120
-#: What a sample may differ by for no reason.
+#: The noise of a sample.
 NOISE_KIB = 1024
 
 

@@ -1,4 +1,4 @@
-"""What is configured in the world of the faults: who is limited how."""
+"""The configuration of the fault tests: tenants, dependencies and their limits."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ WINDOW_US = WINDOW_S * 1_000_000
 #: Half-open permits that may exist at once.
 PROBES = 3
 
-#: That of ``controlplane.demo.scenario``, for short spells.
+#: That of ``controlplane.demo.scenario``, with shorter times.
 BREAKER = {
     "window_s": 2,
     "minimum_calls": 10,
@@ -58,7 +58,7 @@ TENANTS: dict[str, dict[str, Any]] = {
     "penny": {"limit": 8, "window_s": 1, "burst": 8, "failure_policy": "local_share"},
 }
 
-#: What a pod asks when nothing is to be found out: a bit of everything.
+#: A mix of everything, for rows without special needs.
 EVERYTHING = ["t:acme", "t:ledger", *(f"d:{name}" for name in DEPENDENCIES)]
 
 
