@@ -28,7 +28,7 @@ urlpatterns = [
     path("servers/<str:name>", servers.server, name="server"),
     path("tenants", tenants.tenants, name="tenants"),
     # By query, not by path: an id may hold slashes and dots.
-    path("tenant", tenants.tenant, name="tenant"),
+    path("tenant", quotas.tenant, name="tenant"),
     path("tenant/effective", quotas.effective_values, name="effective"),
     path("tenant/follow", limit_templates.tenant_follows, name="tenant_follows"),
     path("tenant/preview", quotas.quota_preview, name="quota_preview"),

@@ -1,5 +1,6 @@
 """What only the page of one tenant shows: its quotas, and how far its last edit has come."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from controlplane.usage.what_if import DAYS
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.overview import Live
 from dashboard.words import policy_words
-from fuseboard.contract.words import FailurePolicy
+from fuseboard.contract.limit_fields import BY_NAME
 
 _ALGORITHMS = {
     "token_bucket": "token bucket",
@@ -38,9 +39,8 @@ class QuotaRow:
     burst: int
     failure_policy: str
     shadow: bool
-    #: Whether servers spend a part of it without Redis, and how much; -1 for the fleet's usual.
-    reserved: bool
-    reserved_percent: int
+    #: Every column, as it is stored.
+    columns: Mapping[str, Any]
     #: Whether the tenant has it of its own, instead of its tier.
     own: bool
     #: The template it follows, empty for none; and the values that are not the template's.
@@ -58,10 +58,6 @@ class QuotaRow:
     @property
     def over(self) -> bool:
         return self.use is not None and self.use > self.limit
-
-    @property
-    def buckets(self) -> bool:
-        return self.algorithm == "token bucket"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +125,7 @@ def quota_rows(tenant: Tenant, rates: dict[str, float]) -> list[QuotaRow]:
             burst=quota.burst,
             failure_policy=policy_words(quota.failure_policy),
             shadow=quota.shadow,
-            reserved=quota.failure_policy == FailurePolicy.RESERVED,
-            reserved_percent=quota.reserved_percent,
+            columns={column: getattr(quota, column) for column in BY_NAME},
             own=name in own,
             template=quota.template,
             differs=tuple(quota.own),

@@ -18,8 +18,8 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.following import Followers, count_followers, followers
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.usage.what_if import what_if
-from dashboard.forms import TemplateForm
 from dashboard.hub import hub
+from dashboard.limit_forms import TemplateForm
 from dashboard.live.tenant import window_words
 from dashboard.reader import actor_of
 from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
@@ -184,7 +184,9 @@ def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int
     who = count_followers(SHOWN)
     rows = Template.objects.filter(environment=SHOWN).order_by("name")
     shown = [(row, window_words(row.window_s), who.get(row.name, Followers())) for row in rows]
-    context = context_of(request, "templates", rows=shown, form=form or TemplateForm(), fresh=True)
+    context = context_of(
+        request, "templates", rows=shown, form=form or TemplateForm(initial=TemplateForm.NEW), fresh=True
+    )
     return render(request, "dashboard/templates.html", context, status=status)
 
 

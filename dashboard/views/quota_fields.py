@@ -1,65 +1,64 @@
-"""The figures of the quota form: what is, what was typed, and what somebody else saved meanwhile."""
+"""The inputs of the quota form, and what somebody else saved in the meantime."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.errors import EditConflict
-from dashboard.forms import QuotaForm
+from controlplane.policies.limit_fields import WORDS
+from dashboard.limit_forms import QuotaForm, form_value, value_words
 from dashboard.live.tenant import QuotaRow
+from fuseboard.contract.limit_fields import LimitField, Number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
     name: str
     label: str
-    unit: str
-    now: str
+    hint: str
     value: str
+    #: Value and label; empty for a number.
+    choices: Iterable[tuple[str, str]]
     errors: list[str]
 
 
 def quota_fields(form: QuotaForm, current: QuotaRow) -> list[Field]:
-    shown = [
-        ("limit", "Limit", f" per {current.window}", current.limit),
-        ("window_s", "Window, seconds", "", current.window_s),
-        ("burst", "Burst", " at once", current.burst),
-    ]
-    found = [
-        _field(form, name, label, now=f"{now:,}", unit=unit, value=str(now))
-        for name, label, unit, now in shown
-        if name != "burst" or current.buckets
-    ]
-    if current.reserved:
-        usual = current.reserved_percent < 0
-        value = "" if usual else str(current.reserved_percent)
-        now = "the fleet\u2019s usual" if usual else f"{value} %"
-        label = "Spent without Redis, percent"
-        found.append(_field(form, "reserved_percent", label, now=now, unit="; empty: the usual", value=value))
-    return found
+    """Return the inputs that make sense for this quota."""
+    algorithm, policy = current.columns["algorithm"], current.columns["failure_policy"]
+    return [_field(form, each, current) for each in form.described if each.applies_to(algorithm, policy)]
 
 
-def _field(form: QuotaForm, name: str, label: str, *, now: str, unit: str, value: str) -> Field:
+def _field(form: QuotaForm, described: LimitField, current: QuotaRow) -> Field:
+    name, words = described.name, WORDS[described.name]
+    present = current.columns[name]
+    numeric = isinstance(described, Number)
+    typed = form.data.get(name, "") if form.is_bound else form_value(described, present)
     return Field(
         name=name,
-        label=label,
-        unit=unit,
-        now=now,
-        value=str(form.data.get(name, "")) if form.is_bound else value,
+        label=words.label,
+        hint=_hint(described, current) if numeric else "",
+        value=str(typed) if numeric or typed else form_value(described, present),
+        choices=() if numeric else words.choices.items(),
         errors=[str(error) for error in form.errors.get(name, ())],
     )
 
 
+def _hint(described: LimitField, current: QuotaRow) -> str:
+    now = value_words(described, current.columns[described.name])
+    units = {"limit": f" per {current.window}", "burst": " at once"}
+    usual = WORDS[described.name].usual
+    return f"now {now}{units.get(described.name, '')}{f'; empty: {usual}' if usual else ''}"
+
+
 def conflict_of(conflict: EditConflict, form: QuotaForm | None, current: QuotaRow | None) -> dict[str, Any]:
-    """Theirs beside what was typed, for the quota in the form."""
+    """Return their values beside the typed ones, for the quota in the form."""
     rows = []
     if form is not None and current is not None:
-        for name, label, now in (
-            ("limit", "Limit", current.limit),
-            ("window_s", "Window, seconds", current.window_s),
-            ("burst", "Burst", current.burst),
-            ("reserved_percent", "Spent without Redis, percent", current.reserved_percent),
-        ):
-            typed = form.cleaned_data.get(name)
-            if typed is not None and typed != now:
-                rows.append((label, f"{now:,}", f"{typed:,}"))
+        typed = form.columns()
+        for each in form.described:
+            now = current.columns[each.name]
+            if typed.get(each.name, now) != now:
+                rows.append(
+                    (WORDS[each.name].label, value_words(each, now), value_words(each, typed[each.name]))
+                )
     return {"by": conflict.by, "rows": rows}

@@ -14,6 +14,7 @@ from fuseboard.cli import main
 from fuseboard.cli.ctl import client as ctl_client
 from fuseboard.cli.ctl.breakers import duration
 from fuseboard.cli.ctl.exits import Exit
+from fuseboard.contract.limit_fields import FIELDS, LimitField
 
 TOKEN = "fb_0123456789abcdef_" + "5" * 64
 TRIP = ["ctl", "trip", "payments-api", "--for", "10m", "--reason", "vendor is down"]
@@ -235,3 +236,36 @@ def test_every_shell_gets_a_script_that_names_every_command(shell: str) -> None:
         assert word in script
     if (program := shutil.which(shell)) is not None:
         subprocess.run([program, "-n"], input=script, text=True, check=True)
+
+
+def test_a_quota_is_set_with_any_field_of_a_limit(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    tenant = {"key": "acme", "title": "", "tier": "pro", "suspended": False, "version": 3, "quotas": []}
+    tier = {"name": "pro", "version": 1, "quotas": []}
+    api.answers = [(200, {}, tenant), (200, {}, tier), (200, {}, {"revision": 7})]
+    numbers = ["--limit", "5", "--window-s", "86400", "--burst", "1"]
+    calendar = ["--algorithm", "fixed_window", "--period", "day", "--time-zone", "Europe/Berlin"]
+    lists = ["--per", "user", "--per", "ip", "--endpoints", "POST /v1/*"]
+    others = ["--shadow", "yes", "--warn-percent", "80", "--dependency", "llm", "--reason", "for a test"]
+    assert main(["ctl", "quota", "set", "acme", "daily", *numbers, *calendar, *lists, *others]) == Exit.DONE
+    assert json.loads(api.asked[-1][3]) == {
+        "limit": 5,
+        "window_s": 86400,
+        "burst": 1,
+        "algorithm": "fixed_window",
+        "period": "day",
+        "time_zone": "Europe/Berlin",
+        "per": ["user", "ip"],
+        "endpoints": ["POST /v1/*"],
+        "shadow": True,
+        "warn_percent": 80,
+        "dependency": "llm",
+        "reason": "for a test",
+    }
+    assert "warn_percent 80" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_field_of_a_limit_is_an_option(field: LimitField) -> None:
+    option = f"--{field.name.replace('_', '-')}"
+    assert option in complete("ctl quota set acme requests --")
+    assert (option in complete("ctl template set standard --")) != field.quotas_only

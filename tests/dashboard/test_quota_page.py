@@ -158,7 +158,7 @@ def test_the_part_spent_without_redis_is_edited_where_a_quota_has_one(log_in: An
     assert "reserved_percent" in values
     assert client.post(PATH, form(reserved_percent="", version="4")).status_code == 302
     assert TenantQuota.objects.get().reserved_percent == -1
-    assert "the fleet\u2019s usual" in page(client.get(PATH))
+    assert "the fleet default" in page(client.get(PATH))
     for wrong in ("101", "-1", "half"):
         shown = page(client.post(PATH, form(reserved_percent=wrong, version="5")), 422)
         assert 'id="reserved_percent-err"' in shown

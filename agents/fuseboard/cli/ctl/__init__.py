@@ -18,6 +18,7 @@ from typing import TypeAlias
 from fuseboard.cli.ctl import breakers, change_requests, completion, fleet, limit_templates, plans, tenants
 from fuseboard.cli.ctl.client import Client
 from fuseboard.cli.ctl.exits import Exit, Failed, Waits
+from fuseboard.cli.ctl.limit_options import add_limit_options
 from fuseboard.cli.ctl.settings import CtlSettings
 
 
@@ -42,8 +43,6 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return Exit.DONE
     return Exit(code or Exit.DONE)
 
-
-_ALGORITHMS = ("token_bucket", "sliding_window", "concurrency")
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -153,9 +152,8 @@ def _add_tenants(wanted: Commands) -> None:
     put.add_argument("tenant", nargs="?", default="")
     put.add_argument("quota")
     put.add_argument("--tier", default="", help="of a tier, in place of a tenant")
-    for name in ("limit", "window-s", "burst", "if-version"):
-        put.add_argument(f"--{name}", type=int, metavar="N")
-    put.add_argument("--algorithm", choices=_ALGORITHMS, default="", metavar="NAME")
+    add_limit_options(put, quota=True)
+    put.add_argument("--if-version", type=int, metavar="N", help="refuse when the version is another one")
     put.add_argument("--template", metavar="NAME", help="follow it in all that is not given; '' ends that")
     put.add_argument(
         "--for",
@@ -184,11 +182,8 @@ def _add_templates(wanted: Commands) -> None:
     put = _command(
         about, "set", limit_templates.set_template, "what is not given stays as it is", reason=True
     )
-    for name in ("limit", "window-s", "burst"):
-        put.add_argument(f"--{name}", type=int, metavar="N")
+    add_limit_options(put, quota=False)
     put.add_argument("--title", default=None)
-    put.add_argument("--algorithm", choices=_ALGORITHMS, default="", metavar="NAME")
-    put.add_argument("--shadow", choices=("yes", "no"), default="", help="only count, or refuse")
     put.add_argument("--dry-run", action="store_true", help="only say what it would change")
     gone = _command(about, "remove", limit_templates.remove, "forget a template", reason=True)
     gone.add_argument("--keep-values", action="store_true", help="those that follow keep what they have")

@@ -8,9 +8,9 @@ from msgspec import Struct
 from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import Made
 from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.limit_options import given_values
 from fuseboard.cli.ctl.output import clean, say, say_json, table
 
-_VALUES = ("limit", "window_s", "burst", "title", "algorithm")
 #: Shown of a template; there may be a hundred thousand.
 _MOST = 100
 
@@ -74,10 +74,9 @@ def show(client: Client, given: argparse.Namespace) -> None:
 
 def set_template(client: Client, given: argparse.Namespace) -> None:
     """Exactly what was shown is made, or nothing: what is not given stays as it is."""
-    body = {name: getattr(given, name) for name in _VALUES if getattr(given, name) not in (None, "")}
-    if given.shadow:
-        body["shadow"] = given.shadow == "yes"
-    body["reason"] = given.reason
+    body = given_values(given, quota=False) | {"reason": given.reason}
+    if given.title:
+        body["title"] = given.title
     known = {row.name: row for row in client.get("templates", list[Template])}
     version = known[given.template].version if given.template in known else 0
     path = f"templates/{part(given.template)}"

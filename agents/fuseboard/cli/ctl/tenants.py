@@ -1,15 +1,18 @@
 """``tenant`` and ``quota``: who may ask how much."""
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from fuseboard.cli.ctl.client import Client, pages, part, tenant_part
 from fuseboard.cli.ctl.documents import Made, Quota, Tenant, TenantPage, Tier
 from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.limit_options import given_values, option
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
-
-_NUMBERS = ("limit", "window_s", "burst")
+from fuseboard.contract.limit_fields import BY_NAME, NUMBERS
 
 
 def listing(client: Client, given: argparse.Namespace) -> None:
@@ -51,56 +54,90 @@ def show(client: Client, given: argparse.Namespace) -> None:
 
 
 def set_quota(client: Client, given: argparse.Namespace) -> None:
-    """What is not given stays as it is; so do the numbers of the quota there is.
+    """Set the given values of a quota. The others, and the numbers it has now, stay."""
+    target = _tier_target(client, given) if given.tier else _tenant_target(client, given)
+    body = _request_body(given, target)
+    expected = given.if_version if given.if_version is not None else target.version
+    path = f"{target.path}/quotas/{part(given.quota)}"
+    made = client.write("PUT", path, Made, body, version=expected)
+    if given.json:
+        say_json(made)
+        return
+    change = f"{_change(target.before, body)}{_until(given.lasts)}"
+    say(f"{given.quota} of {clean(target.owner)}: {change}, as revision {made.revision}.")
 
-    One that follows a template, or shall, has only what is given of its own.
-    """
-    if given.tier:
-        path = f"tiers/{part(given.tier)}"
-        tier = client.get(path, Tier)
-        version, quotas, owner, of_tier = tier.version, tier.quotas, f"tier {given.tier}", False
-    else:
-        path = f"tenants/{tenant_part(given.tenant)}"
-        tenant = client.get(path, Tenant)
-        version, quotas, owner = tenant.version, tenant.quotas, given.tenant
-        of_tier = all(quota.name != given.quota for quota in quotas)
-        if of_tier:
-            quotas = client.get(f"tiers/{part(tenant.tier)}", Tier).quotas
-    before = next((quota for quota in quotas if quota.name == given.quota), None)
-    body = {name: getattr(given, name) for name in _NUMBERS if getattr(given, name) is not None}
-    follows = given.template or (before is not None and before.template and not of_tier)
-    if before is not None and not follows:
-        body = {name: getattr(before, name) for name in _NUMBERS} | body
-    missing = [] if follows else [name for name in _NUMBERS if name not in body]
-    if missing:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        raise Failed(Exit.USAGE, f"{owner} has no quota {given.quota!r} yet: a new one needs {options}")
-    if given.algorithm:
-        body["algorithm"] = given.algorithm
+
+@dataclass(frozen=True)
+class _Target:
+    """Whose quota is set, and what applies there now."""
+
+    path: str
+    owner: str
+    version: int
+    before: Quota | None
+    #: Whether ``before`` is the tier's quota, which the tenant's own is about to replace.
+    inherited: bool = False
+
+
+def _tier_target(client: Client, given: argparse.Namespace) -> _Target:
+    path = f"tiers/{part(given.tier)}"
+    tier = client.get(path, Tier)
+    return _Target(path, f"tier {given.tier}", tier.version, _named(given.quota, tier.quotas))
+
+
+def _tenant_target(client: Client, given: argparse.Namespace) -> _Target:
+    path = f"tenants/{tenant_part(given.tenant)}"
+    tenant = client.get(path, Tenant)
+    if own := _named(given.quota, tenant.quotas):
+        return _Target(path, given.tenant, tenant.version, own)
+    tier = client.get(f"tiers/{part(tenant.tier)}", Tier)
+    before = _named(given.quota, tier.quotas)
+    return _Target(path, given.tenant, tenant.version, before, inherited=True)
+
+
+def _named(name: str, quotas: Sequence[Quota]) -> Quota | None:
+    return next((quota for quota in quotas if quota.name == name), None)
+
+
+def _request_body(given: argparse.Namespace, target: _Target) -> dict[str, Any]:
+    """Return the document to send. Raises ``Failed`` when an option is missing or does not fit."""
+    body = given_values(given, quota=True)
+    before = target.before
+    follows = given.template or (before is not None and before.template and not target.inherited)
+    if not follows:
+        # With a template, a number that is sent would override it.
+        if before is not None:
+            body = {name: getattr(before, name) for name in NUMBERS} | body
+        if missing := [option(name) for name in NUMBERS if name not in body]:
+            raise Failed(
+                Exit.USAGE,
+                f"{target.owner} has no quota {given.quota!r} yet: a new one needs {', '.join(missing)}",
+            )
     if given.template is not None:
         body["template"] = given.template
     if given.lasts:
         if given.tier:
-            raise Failed(Exit.USAGE, "only a tenant's quota can end by itself: leave --for or --tier out")
+            raise Failed(Exit.USAGE, "only a tenant's quota can end by itself: leave out --for or --tier")
         body["expires_in_s"] = given.lasts
-    body["reason"] = given.reason
-    expected = given.if_version if given.if_version is not None else version
-    made = client.write("PUT", f"{path}/quotas/{part(given.quota)}", Made, body, version=expected)
-    if given.json:
-        say_json(made)
-        return
-    change = f"{_change(before, body)}{_until(given.lasts)}"
-    say(f"{given.quota} of {clean(owner)}: {change}, as revision {made.revision}.")
+    return body | {"reason": given.reason}
 
 
-def _change(before: Quota | None, body: dict[str, object]) -> str:
-    if all(name in body for name in _NUMBERS):
-        now = f"{body['limit']} per {body['window_s']} s, {body['burst']} at once"
+def _change(before: Quota | None, body: dict[str, Any]) -> str:
+    others = [f"{name} {_text(body[name])}" for name in BY_NAME if name in body and name not in NUMBERS]
+    if all(name in body for name in NUMBERS):
+        numbers = f"{body['limit']} per {body['window_s']} s, {body['burst']} at once"
+        now = ", ".join([numbers, *others])
     else:
-        own = ", ".join(f"{name} {body[name]}" for name in _NUMBERS if name in body) or "nothing"
+        own = ", ".join([*(f"{name} {body[name]}" for name in NUMBERS if name in body), *others])
         template = body.get("template") or (before.template if before is not None else "")
-        now = f"as template {template} has it, of its own {own}"
+        now = f"as template {template} has it, of its own {own or 'nothing'}"
     return f"{now} (was {_numbers(before)})" if before is not None else now
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(value) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _until(lasts: int) -> str:

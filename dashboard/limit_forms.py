@@ -1,0 +1,142 @@
+"""Forms with fields of a limit. ``controlplane.policies.limit_fields`` says which form shows which field."""
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from django import forms
+
+from controlplane.policies.limit_fields import QUOTA, TEMPLATE, WORDS, shown_in
+from controlplane.validation import Problems
+from dashboard.forms import ReasonField, WholeField
+from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
+
+
+class LimitForm(forms.Form):
+    #: The form's name in the description of the fields.
+    SHOWS: ClassVar[str]
+    #: Whether its choices must be sent. If not, one that is not sent stays as it is.
+    COMPLETE: ClassVar[bool]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.described = shown_in(self.SHOWS)
+        for each in self.described:
+            self.fields[each.name] = form_field(each, complete=self.COMPLETE)
+
+    @property
+    def limit_fields(self) -> list[forms.BoundField]:
+        return [self[each.name] for each in self.described]
+
+    def columns(self) -> dict[str, Any]:
+        """Return column -> typed value, as edits take them. A field that was not sent is left out."""
+        found = {each.name: self._column(each) for each in self.described if each.name in self.data}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _column(self, described: LimitField) -> Any:
+        typed = self.cleaned_data.get(described.name)
+        if isinstance(described, Flag):
+            return {"yes": True, "no": False}.get(str(typed))
+        return described.default if typed is None else typed
+
+
+def form_field(described: LimitField, *, complete: bool) -> forms.Field:
+    words = WORDS[described.name]
+    common: dict[str, Any] = {"label": words.label}
+    match described:
+        case Number():
+            if words.usual:
+                common |= {"required": False, "help_text": f"empty: {words.usual}"}
+            unit = " of seconds" if described.unit == "seconds" else ""
+            # A default below zero stands for a setting elsewhere. It is entered as nothing.
+            return WholeField(max(0, described.least), described.most, unit=unit, **common)
+        case Choice() | Flag():
+            choices = list(words.choices.items())
+            if described.default == "":
+                choices.insert(0, ("", words.usual.capitalize()))
+            return forms.ChoiceField(
+                choices=choices,
+                required=complete and described.default != "",
+                initial=form_value(described, described.default),
+                **common,
+            )
+        case _:
+            raise TypeError(f"{described.name}: no form shows a field of this kind yet")
+
+
+def form_value(described: LimitField, value: Any) -> str:
+    """Return what an input shows for a value. A default that is no quantity, 0 or -1, shows as nothing."""
+    if isinstance(described, Flag):
+        return "yes" if value else "no"
+    if isinstance(described, Number) and value == described.default and value < 1:
+        return ""
+    return str(value)
+
+
+def value_words(described: LimitField, value: Any) -> str:
+    """Return a value as text for people."""
+    words = WORDS[described.name]
+    if isinstance(described, Number):
+        if words.usual and form_value(described, value) == "":
+            return words.usual
+        return f"{value:,} %" if described.unit == "percent" else f"{value:,}"
+    return words.choices.get(form_value(described, value), str(value))
+
+
+class QuotaForm(LimitForm):
+    """One quota of one tenant."""
+
+    SHOWS = QUOTA
+    COMPLETE = False
+
+    quota = forms.CharField(max_length=64)
+    #: In UTC; empty for at once and never.
+    starts = forms.CharField(required=False, max_length=40)
+    ends = forms.CharField(required=False, max_length=40)
+    reason = ReasonField()
+    version = forms.IntegerField(min_value=0)
+
+    def clean_starts(self) -> datetime | None:
+        return self._moment("starts")
+
+    def clean_ends(self) -> datetime | None:
+        return self._moment("ends")
+
+    def _moment(self, name: str) -> datetime | None:
+        text = self.cleaned_data[name].strip()
+        if not text:
+            return None
+        try:
+            return datetime.fromisoformat(text).replace(tzinfo=UTC)
+        except ValueError:
+            raise forms.ValidationError("Enter a date and a time, in UTC.") from None
+
+
+class TemplateForm(LimitForm):
+    """The values of a template that people change by hand. Files and the API have all of them."""
+
+    SHOWS = TEMPLATE
+    COMPLETE = True
+    #: A new template starts from what most tenants' quotas need, where that is not the default.
+    NEW: ClassVar[dict[str, str]] = {"failure_policy": "local_share"}
+
+    name = forms.CharField(max_length=64, required=False)
+    title = forms.CharField(max_length=200, required=False)
+    reason = ReasonField()
+
+    @classmethod
+    def initial_of(cls, row: Any) -> dict[str, str]:
+        values = {each.name: form_value(each, getattr(row, each.name)) for each in shown_in(cls.SHOWS)}
+        return {"name": row.name, "title": row.title, **values}
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        problems = Problems()
+        if name:
+            problems.slug("name", name)
+        if problems.errors:
+            raise forms.ValidationError(problems.errors["name"])
+        return name
+
+    def values(self) -> dict[str, Any]:
+        """Return what was typed, as ``set_template`` takes it."""
+        return {"title": self.cleaned_data["title"], **self.columns()}
