@@ -1,7 +1,7 @@
 """Real servers for every test: started once, before anything reads Django's settings.
 
-The agent's tests also run where Django is not installed; then only a Valkey is started.
-The servers are always our own, whatever the environment configures: tests empty them.
+The agent's tests also run without Django; then only a Valkey is started. The servers are always
+separate, whatever the environment configures, because tests empty them.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from controlplane.embedded.valkey import Valkey
 
 _session = ExitStack()
 
-# What the tests start must say its lines by itself, as where nobody set this.
+# Processes of the tests must flush their output themselves, as without this variable.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 # A busy machine makes an example slow, not wrong.
@@ -62,7 +62,9 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Continuous integration asks a failed test once more, but never a property: what broke it is a find."""
+    """Continuous integration retries a failed test once, but never a property: its counterexample is a
+    finding.
+    """
     for item in items:
         if item.get_closest_marker("hypothesis"):
             item.add_marker(pytest.mark.flaky(reruns=0))
@@ -73,12 +75,12 @@ if "pytest_django" in sys.modules:
 
     @pytest.fixture(scope="session")
     def django_db_keepdb() -> bool:
-        """The server goes with the session: dropping its database first only takes time."""
+        """The server ends with the session: dropping its database first only takes time."""
         return True
 
     @pytest.fixture(scope="session")
     def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
-        """Tests empty every table between them, which the audit's own triggers would refuse and record."""
+        """Tests empty every table between them, which the audit's triggers would refuse and record."""
         from django.core.management.commands import flush
         from django.db import connection
 
@@ -97,7 +99,7 @@ if "pytest_django" in sys.modules:
         flush.emit_post_migrate_signal = lambda *_, **__: None  # type: ignore[assignment]
 
     def _sql_flush(_style: object, connection: Any, **_options: object) -> list[str]:
-        """Of tables that hold something; what Django fills by itself stays. All of it took half of a test."""
+        """Only tables with rows; what Django fills itself stays. Emptying all of them took half of a test."""
         names = {*connection.introspection.django_table_names(only_existing=True, include_views=False)}
         looks = [
             f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})"  # noqa: S608 - names of tables
@@ -109,7 +111,7 @@ if "pytest_django" in sys.modules:
         return [f"TRUNCATE {', '.join(filled)} CASCADE"] if filled else []
 
     def _patient(flush: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
-        """Emptying takes every table for itself, and may meet a page that is still being read for nobody."""
+        """Emptying locks every table, and may wait for a page that is still being read."""
 
         def again(statements: list[str]) -> None:
             from django.db import OperationalError
@@ -141,7 +143,7 @@ def limits(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[Valkey]:
-    """A server of the test's own, to be stopped, killed or frozen at will."""
+    """A separate server for the test, to be stopped, killed or frozen."""
     server = Valkey(tmp_path)
     server.start()
     yield server

@@ -1,7 +1,7 @@
 """Run luacheck over every Redis script as Redis sees it: with its ``-- insert NAME`` lines filled in.
 
-A finding inside an inserted part is reported once, under the part's own name and line. That a
-script leaves a function of a part unused is no finding, unless every script does.
+A finding inside an inserted part is reported once, under the part's name and line. A function of a
+part that one script leaves unused is reported only if every script leaves it unused.
 """
 
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _INSERT = re.compile(r" *-- insert (\w+)\n")
 _FINDING = re.compile(r"^[^:]*:(\d+):\d+: \((\w\d+)\) (.*)$")
 _UNUSED = "W211"
-#: A part cannot know what the scripts around it have named.
+#: A part cannot know the names of the scripts around it.
 _SHADOWING = "W431"
 
 #: Where a line came from: file and line number.
@@ -37,12 +37,12 @@ def assemble(script: Path) -> tuple[str, list[Origin], set[str]]:
 
 
 def _parts_beside(script: Path) -> Path:
-    """Parts may have parts: all stand in one folder."""
+    """Parts may have parts: all are in one folder."""
     return script.parent if script.parent.name == "parts" else script.parent / "parts"
 
 
 def findings(script: Path) -> tuple[set[tuple[Origin, str, str]], set[str]]:
-    """Everything luacheck says of one script, and the parts it is made of."""
+    """Everything luacheck reports about one script, and the parts it is made of."""
     text, origins, parts = assemble(script)
     command = ["luacheck", "-", "--no-color", "--codes", "--formatter", "plain"]
     done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False)  # noqa: S603

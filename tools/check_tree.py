@@ -1,7 +1,7 @@
-"""What a reviewer would otherwise check by hand, over every file git knows.
+"""Checks over every file git knows that a reviewer would otherwise do by hand.
 
-Run by ``make lint``; ``tests/repo`` also shows each check a file that must fail.
-Only the standard library: it must say what is wrong on a half-made machine too.
+Run by ``make lint``; ``tests/repo`` shows each check a file that must fail. Only the standard library:
+it must work on a machine that is only half set up.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 MAX_PYTHON_LINES = 400
-#: A file of tests is a list, and read as one.
+#: A test file is a list, and read as one.
 MAX_TEST_LINES = 400
 
 # Character classes keep these patterns from matching this file.
@@ -30,12 +30,12 @@ _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
 def machine_paths(path: str, text: str) -> Iterator[str]:
-    """A path that exists on one machine only."""
+    """Paths that exist on one machine only."""
     yield from _matching_lines(_MACHINE_PATHS, path, text, "absolute machine path")
 
 
 def registry_hosts(path: str, text: str) -> Iterator[str]:
-    """Where packages are downloaded from is the reader's business, not the repository's."""
+    """Download addresses of packages, which depend on the reader's machine."""
     yield from _matching_lines(_REGISTRY_HOSTS, path, text, "registry host")
 
 
@@ -85,7 +85,7 @@ CHECKS: tuple[Callable[[str, str], Iterator[str]], ...] = (
 
 
 def tracked_files() -> list[str]:
-    """Committed and new files alike, ignored ones left out; a file deleted but not yet committed is gone."""
+    """Committed and new files, without ignored ones; a file deleted but not yet committed is gone."""
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],  # noqa: S607
         cwd=ROOT,

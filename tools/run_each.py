@@ -1,6 +1,6 @@
 """Run every script of a folder, one after the other; fail when one fails, or when there is none.
 
-A script is a file that does something when run as ``__main__``; tests and shared modules beside it are not.
+A script is a file that does something when run as ``__main__``; tests and shared modules are skipped.
 """
 
 import os
@@ -15,7 +15,7 @@ def main(folder: str) -> int:
     if not scripts:
         sys.stderr.write(f"Nothing to run: there is no script in {folder} yet.\n")
         return 1
-    # Their own folder leads the search path; what they import from the tests is found from the root.
+    # Their folder comes first in the search path; imports of tests are found from the root.
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     failed = []
     for script in scripts:

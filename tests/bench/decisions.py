@@ -1,8 +1,8 @@
-"""What one decision costs, beside what a team would use instead.
+"""The cost of one decision, beside the libraries that a team would use instead.
 
-Contenders take turns in one process, in many short rounds, and ratios are made pair by pair: on a
+Contenders take turns in one process, in many short rounds, and ratios are computed pair by pair: on a
 shared machine those are stable, and wall time is not. Run it as ``python tests/bench/decisions.py``;
-the peers are installed into ``.venv-bench`` the first time. ``docs/benchmarks.md`` says what each line means.
+the peers are installed into ``.venv-bench`` the first time. ``docs/benchmarks.md`` explains each line.
 """
 
 import os
@@ -21,7 +21,7 @@ def main() -> int:
         subprocess.run(command, cwd=PROJECT, check=True)
         sys.stdout.flush()
         python = str(ENVIRONMENT / "bin" / "python")
-        # The agent is measured as it lies in this tree, not as a wheel.
+        # The agent is measured from this tree, not from a wheel.
         paths = os.pathsep.join([str(PROJECT), str(PROJECT / "agents")])
         os.execve(python, [python, __file__, *sys.argv[1:]], os.environ | {"PYTHONPATH": paths})  # noqa: S606
     from tests.bench.side_by_side import contest

@@ -1,8 +1,8 @@
 """One picture for 200 browsers: our hub's sockets beside the channel layer's ``group_send``.
 
-Both are channels consumers under uvicorn, each in a process of its own, and send the same finished text
-several times a second. Counted is CPU of the serving process per message a browser received. The layer is
-channels' own in memory, which asks no Redis: what a layer over Redis costs in Redis comes on top of it.
+Both are channels consumers under uvicorn, each in a separate process, and send the same finished text
+several times a second. The figure is the CPU of the serving process per message that a browser
+received. The layer is channels' in-memory one, which uses no Redis: a layer over Redis would cost more.
 Run it as ``python tests/bench/fanout.py``.
 """
 
@@ -23,9 +23,9 @@ BROWSERS = 200
 PER_S = 5
 SECONDS = 3.0
 ROUNDS = 3
-#: Of the whole script; a quiet machine needs a quarter of it.
+#: For the whole script; an idle machine needs a quarter of it.
 MOST_S = 180
-#: Messages of a round.
+#: Messages per round.
 ENOUGH = BROWSERS * PER_S * SECONDS / 2
 TEXT = "<div id=x hx-swap-oob=true>" + "picture " * 540 + "</div>"
 
@@ -50,7 +50,7 @@ def serve(way):
     sockets = set()
 
     class Ours(LiveConsumer):
-        """The product's own, but for who may look: what is drawn comes from here and not from a page."""
+        """The product's consumer without authorization: what it draws comes from here, not from a page."""
 
         async def connect(self):
             await self.accept()
@@ -73,7 +73,7 @@ def serve(way):
 
         @channel_layer.setter
         def channel_layer(self, _):
-            """channels sets the configured one."""
+            """channels sets the configured layer."""
 
         async def picture(self, event):
             await self.send(text_data=event["text"])
@@ -134,7 +134,7 @@ async def browsers(port, seconds, process):
         await asyncio.sleep(0.1)
     await asyncio.sleep(0.5)
     begun, before, counting = loop.time(), cpu_s(process), True
-    # A busy machine sends less often than it should; what a message costs can be told nevertheless.
+    # A busy machine sends less often than it should; the cost per message is still valid.
     await asyncio.sleep(seconds)
     while received < ENOUGH and loop.time() - begun < 5 * seconds:  # noqa: ASYNC110
         await asyncio.sleep(0.1)

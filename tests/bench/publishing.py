@@ -1,8 +1,8 @@
-"""What 100,000 tenants cost: published, compared, found on a page; and how soon an edit is in force.
+"""The cost of 100,000 tenants: published, compared, found on a page; and the delay until an edit applies.
 
-Beside our publisher stands what one would write first: a loop over the tenants, one ``SET`` each with
+Beside our publisher runs the obvious solution: a loop over the tenants, one ``SET`` each with
 everything a pod must know of that tenant. It runs over a twentieth of them, times twenty. Run it as
-``python tests/bench/publishing.py``; ``docs/benchmarks.md`` says what each line means.
+``python tests/bench/publishing.py``; ``docs/benchmarks.md`` explains each line.
 """
 
 import statistics
@@ -17,16 +17,16 @@ from control_plane.stand import Bars, add_tenants, bench, control_plane, say, ti
 
 TENANTS = 100_000
 RULES = 8
-#: The other way takes a while: each turn has this part of the tenants.
+#: The other solution is slow: each turn has this part of the tenants.
 SHARE = 20
 ROUNDS = 5
 EDITS = 150
-#: Of the whole script; a quiet machine needs a quarter of it.
+#: For the whole script; an idle machine needs a quarter of it.
 MOST_S = 420
 
 
 def publish_naively(store, turn):
-    """One tenant after the other; a pod reads one key and knows everything of it."""
+    """One tenant after the other; a pod reads one key to know everything about it."""
     from controlplane.policies.document import limit_of
     from controlplane.policies.models import Tenant, TierQuota
 
@@ -106,7 +106,7 @@ def measure_pages(bars, keys):
 
 
 def measure_edits(bars, keys):
-    """From the call of the edit function until a subscriber of Redis hears of its revision."""
+    """From the call of the edit function until a subscriber of Redis receives its revision."""
     from controlplane.editing import edits
     from controlplane.redis.scripts import limits
     from fuseboard.contract import keys as names

@@ -28,12 +28,12 @@ def test_a_form_keeps_what_the_page_filled_in():
     }
 
 
-def test_a_button_is_there_to_be_pressed_and_is_not_pressed_by_itself():
+def test_a_button_is_offered_and_not_sent_by_default():
     form = find_form(PAGE, {"remove", "sure"})
     assert "remove" not in form.fields
     assert "sure" not in form.fields
 
 
-def test_a_form_that_is_not_there_is_an_error_that_lists_those_that_are():
+def test_a_missing_form_is_an_error_that_lists_the_forms_of_the_page():
     with pytest.raises(NoSuchForm, match="/search: q; /hold"):
         find_form(PAGE, {"reason"}, action="/search")

@@ -15,7 +15,7 @@ def test_only_the_noisy_tenant_ever_exceeds_its_quota(tenant):
     assert exceeds == (tenant.key == "noisy-sparrow")
 
 
-def test_a_stranger_stays_within_the_quota_of_its_tier():
+def test_an_unregistered_tenant_stays_within_the_quota_of_the_default_tier():
     assert STRANGER.share * (1 + STRANGER.swing) * PER_POD * len(PODS) < TIERS[STRANGER.tier].limit
 
 

@@ -35,7 +35,7 @@ def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
             demo.send_signal(how)
             demo.wait(60)
         finally:
-            demo.kill()  # or leaving the block would wait for ever
+            demo.kill()  # otherwise leaving the block would wait forever
     deadline = time.monotonic() + 20
     while left := marked(mark):
         assert time.monotonic() < deadline, left
@@ -72,12 +72,12 @@ def mark_of_child(parent):
 
 
 def marked(mark):
-    """Command lines of the living processes with the mark in their environment."""
+    """Command lines of live processes with the mark in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # it ended while we looked
+        except OSError:  # it ended during the search
             continue
     return found

@@ -46,7 +46,7 @@ def test_help_starts_no_server(tmp_path):
     assert not (tmp_path / "postgres").exists()
 
 
-def test_a_port_in_use_is_replaced_unless_it_must_be_that_one():
+def test_a_port_in_use_is_replaced_unless_exactly_is_set():
     said = []
     with listen("127.0.0.1", 0, exactly=False, say=said.append) as taken:
         port = taken.getsockname()[1]

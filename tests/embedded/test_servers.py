@@ -72,7 +72,7 @@ def test_a_second_start_finds_the_data_of_the_first(tmp_path):
         assert database.execute("SELECT answer FROM kept").fetchone() == (42,)
 
 
-def test_only_what_nobody_configured_is_started(tmp_path, monkeypatch):
+def test_only_unconfigured_servers_are_started(tmp_path, monkeypatch):
     for variable in embedded.SERVERS:
         monkeypatch.delenv(variable, raising=False)
     (tmp_path / "url").write_text("redis://10.0.0.1:6379\n")
@@ -81,13 +81,13 @@ def test_only_what_nobody_configured_is_started(tmp_path, monkeypatch):
     assert embedded.unconfigured() == ["FUSEBOARD_BROKER_URL"]
 
 
-def test_servers_refuse_whoever_lacks_the_password(redis_url):
+def test_servers_refuse_connections_without_the_password(redis_url):
     without = redis_url.replace(redis_url[redis_url.index(":", 8) : redis_url.index("@")], "")
     with redis.Redis.from_url(without.replace("//@", "//")) as client, pytest.raises(redis.RedisError):
         client.ping()
 
 
-def test_nothing_is_left_when_the_last_user_leaves(tmp_path):
+def test_the_server_stops_when_its_last_user_leaves(tmp_path):
     with embedded.running(["FUSEBOARD_BROKER_URL"], folder=tmp_path):
         running = embedded.look_up("FUSEBOARD_BROKER_URL", folder=tmp_path)
         assert psutil.pid_exists(running.server)
@@ -117,7 +117,7 @@ def test_a_killed_user_leaves_no_server_behind(hold, tmp_path):
     assert eventually(lambda: not psutil.pid_exists(running.server) and not psutil.pid_exists(running.keeper))
 
 
-def test_a_killed_keeper_takes_its_server_along_and_the_next_user_starts_another(hold, tmp_path):
+def test_a_killed_keeper_ends_its_server_and_the_next_user_starts_another(hold, tmp_path):
     _holder, _url = hold()
     running = embedded.look_up("FUSEBOARD_REDIS_URL", folder=tmp_path)
     os.kill(running.keeper, signal.SIGKILL)
@@ -137,7 +137,7 @@ def test_a_killed_server_comes_back_at_its_address(tmp_path):
             assert client.ping()
 
 
-def test_a_port_lost_to_somebody_else_is_replaced(valkey, tmp_path, monkeypatch):
+def test_a_port_taken_by_another_program_is_replaced(valkey, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     other = Valkey(tmp_path / "other")
     offers = iter([valkey.port, children.free_port()])
@@ -155,7 +155,7 @@ def test_postgres_killed_with_its_lock_file_left_behind_starts_again(tmp_path):
     try:
         children.kill_group(server.process)
         server.process.wait()
-        # The number in the lock file is alive, but it is not Postgres.
+        # The number in the lock file belongs to a live process that is not Postgres.
         lock = server.data / "postmaster.pid"
         lock.write_text(lock.read_text().replace(str(server.process.pid), str(os.getppid()), 1))
         server.start()

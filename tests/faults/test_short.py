@@ -16,7 +16,7 @@ def world() -> Iterator[Field]:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.short], ids=lambda row: row.name)
-def test_what_is_promised_holds_while_it_is_broken(row: Row, world: Field):
+def test_a_guarantee_holds_during_the_fault(row: Row, world: Field):
     verdict = play(row, world)
     if verdict.word == "skip:":
         pytest.skip(verdict.said)

@@ -21,7 +21,7 @@ def seeded(transactional_db: Any, limits: redis.Redis) -> Seeded:
 
 @pytest.fixture
 def control_plane(seeded: Seeded, tmp_path: Path) -> Iterator[Processes]:
-    """Web and gateway as processes; no worker, so that what an edit does is the edit's doing."""
+    """Web and gateway as processes; no worker, so that only the edit itself publishes."""
     processes = Processes(tmp_path / "logs")
     environment = os.environ | {
         "DATABASE_URL": database_url(),

@@ -1,4 +1,4 @@
-"""One quota edit, followed from the form to the page that says who decides by it."""
+"""One quota edit, followed from the form to the page that shows which pods decide by it."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ def test_an_edit_travels_from_the_form_to_every_server_and_back_to_the_page(
             redis_has_the_revision(limits, revision)
             decision = runner.run(a_decision_of(agent, revision))
             assert [limit.limit for limit in decision.limits] == [NEW_LIMIT]
-            # In a thread, since the pod's own loop must go on for its beats.
+            # In a thread, because the pod's loop must keep running for its heartbeats.
             runner.run(asyncio.to_thread(the_page_says_who_decides_by_it, browser, revision))
             assert confirmed(ENVIRONMENT, revision) == (1, 1)
         finally:
@@ -88,7 +88,7 @@ async def a_decision_of(agent: fuseboard.Agent, revision: int) -> fuseboard.Deci
         while True:
             decision = await agent.admit_request(PENNY)
             assert decision.revision <= revision
-            # The record may follow the head it belongs to, where the agent had missed a revision.
+            # The record may arrive after its head, if the agent had missed a revision.
             if decision.revision == revision and [limit.limit for limit in decision.limits] == [NEW_LIMIT]:
                 return decision
             await asyncio.sleep(0.01)

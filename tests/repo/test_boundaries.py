@@ -1,4 +1,4 @@
-"""The contracts on imports hold for a package that nobody has made yet."""
+"""The import contracts also cover packages that do not exist yet."""
 
 import os
 import re

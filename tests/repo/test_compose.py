@@ -67,7 +67,7 @@ def test_the_image_of_a_service_has_its_target(name):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_our_services_run_without_rights_on_a_read_only_disk(name):
+def test_services_run_unprivileged_on_a_read_only_disk(name):
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -78,13 +78,13 @@ def test_our_services_run_without_rights_on_a_read_only_disk(name):
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_every_service_has_limits_of_its_own(name):
+def test_every_service_has_its_own_resource_limits(name):
     limits = SERVICES[name]["deploy"]["resources"]["limits"]
     assert {"cpus", "memory"} <= set(limits)
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - {"acl", "migrate", "beat", "enrol", "load"}))
-def test_every_service_that_serves_is_asked_whether_it_is_well(name):
+def test_every_listening_service_has_a_health_check(name):
     assert SERVICES[name]["healthcheck"]["test"]
 
 

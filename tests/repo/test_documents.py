@@ -1,4 +1,4 @@
-"""What the documents promise is there."""
+"""What documents name exists."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), r
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_every_path_and_name_in_the_documents_exists(document):
-    """Documents name things instead of linking to them; a name that is gone is a lie."""
+    """Documents name things instead of linking to them; every name must exist."""
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
     words = set(re.findall(r"`([^`\s]+)`", prose))
     folders = "agents|controlplane|dashboard|docs|requirements|tests|tools"
@@ -35,7 +35,7 @@ def test_every_path_and_name_in_the_documents_exists(document):
     assert {name for name in names if name not in code} == set()
 
 
-def test_the_face_of_the_makefile_is_complete():
+def test_the_makefile_has_the_documented_targets():
     assert {
         "demo",
         "test",
@@ -93,7 +93,7 @@ def test_the_readme_lists_every_variable_that_is_read_and_no_other():
     read |= {f"FUSEBOARD_{name}" for name in agent_settings._OURS}
     # NAME_FILE may stand for NAME; one sentence above the table says so.
     read -= {f"{name}_FILE" for name in read}
-    read -= {"FUSEBOARD_DEMO"}  # set by the demo itself, to know its own processes again
+    read -= {"FUSEBOARD_DEMO"}  # set by the demo itself, to find its processes
     rows = [line.split("|")[1] for line in (ROOT / "README.md").read_text().splitlines() if line[:3] == "| `"]
     assert {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)} == read
 

@@ -1,4 +1,4 @@
-"""Every promise names a test, and every test that is named exists."""
+"""Every guarantee names a test, and every named test exists."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ PROMISES = [
 ]
 
 
-def test_every_promise_says_what_falsifies_it_and_names_a_test():
+def test_every_guarantee_has_a_falsification_and_a_test():
     assert len(PROMISES) > 20
     for promise, _, falsified_by, tried_by in PROMISES:
         assert falsified_by, promise
@@ -33,7 +33,7 @@ def test_every_row_that_is_named_exists_and_every_row_is_named():
     named = set(re.findall(r"(?<!\*)\*([a-z]+(?:-[a-z]+)*)\*(?!\*)", PAGE)) - {"italics"}
     rows = {row.name for row in ROWS}
     assert named <= rows
-    # Rows that show behaviour nobody is promised.
+    # Rows for behaviour that is not guaranteed.
     assert rows - named == {
         "redis-bursts",
         "script-flush",
@@ -44,5 +44,5 @@ def test_every_row_that_is_named_exists_and_every_row_is_named():
     }
 
 
-def test_rows_have_numbers_and_names_of_their_own():
+def test_rows_have_distinct_numbers_and_names():
     assert len({row.number for row in ROWS}) == len({row.name for row in ROWS}) == len(ROWS)

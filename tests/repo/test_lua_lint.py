@@ -1,4 +1,4 @@
-"""luacheck sees scripts as Redis does, and findings keep the place they come from."""
+"""luacheck sees scripts as Redis does, and reports findings at their original place."""
 
 import importlib.util
 import shutil
@@ -29,7 +29,7 @@ def _write(folder, **scripts):
 
 
 @needs_luacheck
-def test_what_a_part_defines_is_known_to_the_script(folder, capsys):
+def test_a_script_knows_the_definitions_of_its_parts(folder, capsys):
     part = "-- Inserted into the scripts.\nlocal function one() return 1 end\n"
     files = _write(folder, part=part, script="#!lua\n-- insert part\nreturn one()\n")
     assert check_lua.main(files) == 0
@@ -59,7 +59,7 @@ def test_a_function_no_script_uses_is_found_and_one_that_some_use_is_not(folder,
 
 
 @needs_luacheck
-def test_a_script_that_is_no_lua_is_found(folder, capsys):
+def test_a_script_that_is_not_lua_is_reported(folder, capsys):
     files = _write(folder, script="#!lua\nreturn (\n")
     assert check_lua.main(files) == 1
     assert "script.lua:" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The five minutes of the README, as somebody would paste them."""
+"""The five-minute example of the README, pasted as it is."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What gets installed is pinned, hashed, the same everywhere, and says nothing of where it came from."""
+"""Requirements are pinned, hashed, the same everywhere, and name no download address."""
 
 import re
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_every_file_has_the_versions_that_are_tested(file):
     }
     for line in _entries(file):
         requirement = Requirement(line)
-        # What is only measured beside ours is in no test.
+        # Peers in benchmarks have no tests.
         if file.name != "bench.txt" or requirement.name in tested:
             assert requirement.specifier == tested[requirement.name], requirement
 

@@ -1,4 +1,4 @@
-"""What is decided in one place is spelled in one place."""
+"""A value that is decided in one place is written in one place."""
 
 import ast
 from pathlib import Path

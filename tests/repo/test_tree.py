@@ -1,4 +1,4 @@
-"""The checks of ``make lint`` over the whole tree, each shown something it must find."""
+"""The checks of ``make lint`` over the whole tree, each with an example that it must find."""
 
 import importlib.util
 import sys
@@ -18,7 +18,7 @@ def _load(path: str):
 
 
 tree = _load("tools/check_tree.py")
-# Put together here, so that the checks do not find this file.
+# Assembled here, so that the checks do not find this file.
 HOME, WORK, PACKAGES = "/ho" + "me/ann", "/wo" + "rk/main", "py" + "pi.org"
 
 
@@ -37,7 +37,7 @@ HOME, WORK, PACKAGES = "/ho" + "me/ann", "/wo" + "rk/main", "py" + "pi.org"
         (tree.markdown_links, "README.md", '<img src="docs/no-such-picture.svg">'),
     ],
 )
-def test_a_check_finds_what_it_is_for(check, path, text):
+def test_a_check_reports_bad_files(check, path, text):
     assert list(check(path, text))
 
 
@@ -59,12 +59,12 @@ def test_a_check_finds_what_it_is_for(check, path, text):
         ),
     ],
 )
-def test_a_check_lets_pass_what_is_fine(check, path, text):
+def test_a_check_accepts_good_files(check, path, text):
     assert list(check(path, text)) == []
 
 
 @pytest.mark.parametrize("check", tree.CHECKS, ids=lambda check: check.__name__)
-def test_nothing_in_the_tree_is_found_by(check):
+def test_the_tree_passes(check):
     found = []
     for path in tree.tracked_files():
         try:

@@ -1,6 +1,6 @@
-"""How soon an edit is in force in every pod: real agents in a process of their own, with push and without.
+"""How soon an edit applies in every pod: real agents in a separate process, with push and without.
 
-Without push the pods know no Redis, and learn of the edit with their next beat.
+Without push the pods have no Redis, and get the edit with their next heartbeat.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from control_plane.stand import PROJECT, bench, say
 
 PODS = 10
 EDITS = {"push": 40, "poll": 12}
-#: What pods without push are told to wait between two beats; agents add up to a fifth.
+#: The heartbeat interval of pods without push; agents add up to a fifth.
 BEAT_MS = 1_000
 
 
@@ -73,7 +73,7 @@ def enforced_ms(bars, keys):
             pods.kill()
             p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
             say(f"edit to enforced on {PODS} pods with {way}: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
-            # An agent comes back after its pace and a fifth, and the edit itself takes a moment.
+            # An agent returns after its interval and a fifth, and the edit itself takes a moment.
             bars.at_most(
                 f"edit_to_enforced_{way}_p99", p99, 500 if way == "push" else BEAT_MS * 1.2 + 100, "ms"
             )
@@ -102,7 +102,7 @@ def _edits(lines, keys, count):
 
 
 def _wait_for(lines, fits):
-    """When each pod first had a revision that fits."""
+    """When each pod first had a matching revision."""
     found = {}
     while len(found) < PODS:
         pod, revision, at = lines.readline().split()

@@ -1,6 +1,6 @@
-"""What one would write first: a django-ninja endpoint that takes a beat and keeps its row.
+"""The obvious solution: a django-ninja endpoint that takes a heartbeat and stores its row.
 
-Stock, with Django's own pool of connections, and without middleware.
+Stock, with Django's connection pool, and without middleware.
 """
 # ruff: noqa: E402 - Django is configured before anything of it is imported
 # ruff: noqa: RUF012 - pydantic copies its defaults

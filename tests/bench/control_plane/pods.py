@@ -1,4 +1,4 @@
-"""Pods as sockets: beats written as bytes and answers counted, so that little of the CPU is theirs."""
+"""Pods as sockets: heartbeats are written as bytes and answers counted, so that they use little CPU."""
 
 import asyncio
 import itertools
@@ -12,15 +12,15 @@ from control_plane.processes import TOKEN
 
 CONNECTIONS = 32
 SERVERS = 2_000
-#: A quiet machine needs 5 s for 10,000.
+#: An idle machine needs 5 s for 10,000.
 JOIN_S = 45.0
 
-#: Stand for a server's number and its beat's, as wide as they get.
+#: Placeholders for a server's number and its heartbeat's, at their maximum width.
 SERVER_MARK, SEQUENCE_MARK = b"pod-00000", b"1000000000000000"
 
 
 def beat_template(head, path=None):
-    """One beat as bytes on the wire: about 1.8 KB, twelve dependencies, ten tenants."""
+    """One heartbeat as bytes on the wire: about 1.8 KB, twelve dependencies, ten tenants."""
     from fuseboard.contract.sync import (
         LATENCY_EDGES_US,
         SYNC_PATH,
@@ -78,7 +78,7 @@ def filled(parts, server, number):
 
 
 class Refused(Exception):
-    """More than a few requests were not answered as expected: what was measured is nothing."""
+    """More than a few requests failed, so the measurement is not valid."""
 
 
 class Closed(asyncio.Protocol):
@@ -90,7 +90,7 @@ class Closed(asyncio.Protocol):
         self.parts = parts_of(template)
         self.ending, self.statuses = ending, statuses
         self.answers = 0
-        #: The last answer that was another than expected, and how many were.
+        #: The last unexpected answer, and their number.
         self.refused, self.refusal = 0, b""
         self.running = True
         self.waiting = b""
@@ -136,7 +136,7 @@ async def drive(port, template, seconds, *, ending=b"}", statuses=b"HTTP/1.1 200
 
 
 class Paced(asyncio.Protocol):
-    """One pod that beats every few seconds over one connection, for as long as it is answered."""
+    """One pod that sends a heartbeat every few seconds over one connection, while it is answered."""
 
     def __init__(self, number, parts, pace_s, took, refused):
         self.number, self.parts, self.pace_s = number, parts, pace_s
@@ -168,10 +168,11 @@ class Paced(asyncio.Protocol):
 
 
 async def fleet(port, template, *, pods, pace_s, seconds, measured):
-    """Seconds that beats of a whole fleet took, those refused or cut off, and how many pods there were.
+    """Seconds that each heartbeat of a whole fleet took, how many were refused or cut off, and the number
+    of pods.
 
-    ``measured`` is called when everybody is connected, and again at the end. Where that takes longer
-    than ``JOIN_S``, those who are there by then are the fleet.
+    ``measured`` is called when all are connected, and again at the end. If that takes longer than
+    ``JOIN_S``, the pods connected by then are the fleet.
     """
     loop, parts = asyncio.get_running_loop(), parts_of(template)
     took, refused, made = [], [], []

@@ -1,4 +1,4 @@
-"""Processes under measurement, and the token they ask for."""
+"""Processes under measurement, and their token."""
 
 import http.client
 import re
@@ -33,7 +33,7 @@ def make_token():
 
 
 def start(stack, command, environment):
-    """A Python process that says ``Serving http://...:port/``, killed with the stack; it and its port."""
+    """A Python process that prints ``Serving http://...:port/``, killed with the stack; it and its port."""
     process = stack.enter_context(
         subprocess.Popen(
             [sys.executable, *command], cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True

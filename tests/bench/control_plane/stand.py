@@ -1,4 +1,4 @@
-"""What the benchmarks of the control plane stand on: real servers, a real schema, printed bars."""
+"""What all benchmarks of the control plane use: real servers, a real schema, printed bars."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def say(line):
 
 
 class Bars:
-    """Prints each figure beside its bar, and remembers whether one was missed."""
+    """Prints each figure beside its bar, and remembers misses."""
 
     def __init__(self):
         self.missed = []
@@ -35,21 +35,21 @@ class Bars:
         say(f"RATIO {name} skipped: {reason}")
 
     def none(self, name, count, what):
-        """What must not occur on any machine, however slow."""
+        """A defect on any machine, however slow."""
         say(f"FIGURE {name} {count:,} {what} (bar 0)")
         if count:
             self.missed.append(name)
 
     @property
     def status(self):
-        """The script's exit code, after telling what was missed."""
+        """The script's exit code, after printing what was missed."""
         if self.missed:
             say(f"Missed: {', '.join(self.missed)}")
         return 1 if self.missed else 0
 
 
 def within(seconds):
-    """End this script, and whatever it started, when it takes longer."""
+    """End this script, and everything it started, when it takes longer."""
 
     def give_up(*_):
         raise SystemExit(f"This took longer than {seconds} s, on a machine that is too busy, or for ever.")
@@ -85,22 +85,22 @@ def control_plane(**variables: str) -> Iterator[Path]:
 
 
 def bench():
-    """Who edits in a benchmark."""
+    """The editor in a benchmark."""
     from controlplane.audit.actor import Actor
 
     return Actor(name="bench", role="admin", origin="command")
 
 
 def add_tenants(count, *, own_every=20):
-    """Tenants spread over the tiers, every twentieth with a quota of its own, as one revision."""
+    """Tenants spread over the tiers, every twentieth with its own quota, as one revision."""
     from django.db import connection
 
     from controlplane.editing.revise import take_revision
 
     with connection.cursor() as cursor:
-        # The product's is for pages; a busy machine takes longer for so many.
+        # The product's timeout is for pages; a busy machine takes longer for so many rows.
         cursor.execute("SET statement_timeout = 0")
-        # Rows that nobody answers for are recorded one by one, as an intrusion would be.
+        # Rows without an actor would be recorded one by one, as an intrusion is.
         cursor.execute("SELECT set_config('fuseboard.actor', 'bench', false)")
         _, revision = take_revision("production")
         cursor.execute(

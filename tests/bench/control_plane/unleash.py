@@ -1,4 +1,4 @@
-"""``unleash-server`` from npm beside the gateway, where node and npm are there."""
+"""``unleash-server`` from npm beside the gateway, where node and npm are installed."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ from control_plane.stand import PROJECT
 
 VERSION = "7.5.1"
 FOLDER = PROJECT / ".venv-bench" / "unleash"
-#: The first time it comes over the network.
+#: The first time it is downloaded.
 INSTALL_S = 180
 FLAGS = 12
 
@@ -60,7 +60,7 @@ def start_unleash(stack):
         else re.sub(r"/[^/?]*\?", "/unleash?", url),
     }
     script = PROJECT / "tests" / "bench" / "control_plane" / "unleash.js"
-    # A file, for a pipe that nobody reads fills up and stops it.
+    # A file, because a pipe that is not read fills up and blocks the process.
     errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115 - the stack closes it
     process = stack.enter_context(
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The bars, and what came of each."""
+"""The bars, and the results."""
 
 import sys
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Bar:
     value: float
 
 
-#: In the order they are printed; docs/benchmarks.md says what they compare, docs/adr/0016 which were moved.
+#: In the order they are printed; docs/benchmarks.md explains them, docs/adr/0016 says which were moved.
 BARS = (
     Bar("decisions_vs_limits_200", ">=", 20),
     Bar("decisions_vs_limits_50", ">=", 10),

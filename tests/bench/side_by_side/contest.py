@@ -1,4 +1,4 @@
-"""The whole run: every part, with a Valkey of its own."""
+"""The whole run: every part, with a separate Valkey."""
 
 import asyncio
 import logging
@@ -13,7 +13,8 @@ from tests.bench.side_by_side import deadline, leases, one_core, ours, peers, se
 from tests.bench.side_by_side.bars import Results, say
 from tests.bench.side_by_side.figures import Call, Rounds, closed_loop
 
-#: Rounds by number of callers, and seconds each contender has in one. One caller tells least per round.
+#: Rounds by number of callers, and seconds each contender has in one. One caller gives the least data per
+#: round.
 ROUNDS = {200: 9, 50: 9, 1: 12}
 ROUND_S = 0.2
 WARM_UP_S = 0.1
@@ -37,7 +38,7 @@ def main() -> int:
 
 
 def _keep_apart(redis_pid: int) -> None:
-    """A processor for the callers and one for Redis, where the system lets us choose."""
+    """One processor for the callers and one for Redis, where the system allows it."""
     if hasattr(os, "sched_setaffinity") and len(allowed := sorted(os.sched_getaffinity(0))) > 1:
         os.sched_setaffinity(redis_pid, {allowed[1]})
         os.sched_setaffinity(0, {allowed[0]})
@@ -83,7 +84,7 @@ async def _decisions(url: str, redis_pid: int) -> Rounds:
 def _compare(rounds: Rounds, results: Results) -> None:
     found, ratio = results.ratios, rounds.ratio
     for callers in (200, 50):
-        # One limit of a library knows no outcomes. A breaker does: against the stack, ours reports.
+        # A limit of a library has no outcomes. A breaker does: against the stack, ours reports.
         found[f"decisions_vs_limits_{callers}"] = 1 / ratio("ours", "limits", callers, "cpu")
         found[f"decisions_vs_stack_{callers}"] = 1 / ratio("ours, reported", "stack", callers, "cpu")
     found["decisions_vs_limits_1"] = ratio("ours", "limits", 1, "cpu")

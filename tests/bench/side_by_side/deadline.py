@@ -1,4 +1,4 @@
-"""What the deadline costs, and how often it blames Redis for a busy loop."""
+"""The cost of the deadline, and how often it blames Redis for a busy loop."""
 
 import asyncio
 import statistics
@@ -11,7 +11,7 @@ from tests.bench.side_by_side.figures import closed_loop
 CALLERS = 200
 ROUNDS = 60
 ROUND_S = 0.08
-#: CPU that a caller's own work takes between two decisions: with 200 of them, the loop never rests.
+#: CPU that a caller's own work takes between two decisions: with 200 of them, the loop is never idle.
 WORK_S = 50e-6
 SATURATED_S = 5.0
 
@@ -22,7 +22,7 @@ async def measure(url: str, redis_pid: int, results: Results) -> None:
 
 
 async def _cost(url: str, redis_pid: int, results: Results) -> None:
-    """CPU per decision with the deadline, to that of the same agent with nobody watching the clock."""
+    """CPU per decision with the deadline, relative to the same agent without a deadline."""
     tuning = ours.SHIPPED_DEADLINE
     async with (
         ours.running(url, "watched", tuning) as watched,
@@ -32,7 +32,7 @@ async def _cost(url: str, redis_pid: int, results: Results) -> None:
         cpu: dict[str, list[float]] = {"watched": [], "unwatched": []}
         contenders = [("watched", watched.call(20)), ("unwatched", unwatched.call(20))]
         for number in range(-1, ROUNDS):
-            # Whoever comes second finds a warmer machine: take turns at that, too.
+            # The second contender finds a warmer machine: alternate the order, too.
             contenders.reverse()
             for name, call in contenders:
                 figures = await closed_loop(call, callers=CALLERS, seconds=ROUND_S, redis_pid=redis_pid)
@@ -44,12 +44,12 @@ async def _cost(url: str, redis_pid: int, results: Results) -> None:
 
 
 def _undisturbed(cpu: list[float]) -> float:
-    """A few per cent drown in what other processes do to a cache: take the rounds they did least to."""
+    """A few per cent are less than what other processes do to a cache: use the least disturbed rounds."""
     return statistics.mean(sorted(cpu)[: len(cpu) // 4])
 
 
 async def _false_timeouts(url: str, results: Results) -> None:
-    """Of the decisions of a saturated loop with a healthy Redis, those that gave up on it."""
+    """Decisions of a saturated loop with a healthy Redis that gave up on it."""
     async with ours.running(url, "saturated", ours.SHIPPED_DEADLINE) as pod:
         call, decided, running = pod.call(20), 0, True
 

@@ -1,4 +1,4 @@
-"""One round of one contender, as figures: CPU of both sides per decision, and what callers waited."""
+"""One round of one contender, as figures: CPU of both sides per decision, and the callers' waiting times."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ Call = Callable[[int], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one round; times in microseconds."""
+    """Figures of one round; times in microseconds."""
 
     decisions: int
     #: CPU of this process per decision.
@@ -24,12 +24,12 @@ class Figures:
     redis_cpu: float
     p50: float
     p99: float
-    #: Decisions per second of wall time: what a shared machine happens to give.
+    #: Decisions per second of wall time, which depends on the other load of the machine.
     per_s: float
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds of the main thread of a process; of all of it where Linux does not say."""
+    """CPU seconds of the main thread of a process; of the whole process where Linux has no figure."""
     schedstat = Path(f"/proc/{pid}/schedstat")
     if schedstat.exists():
         return int(schedstat.read_text().split()[0]) / 1e9
@@ -47,14 +47,14 @@ def cpu_of_all_threads(pid: int) -> float:
 
 
 async def closed_loop(call: Call, *, callers: int, seconds: float, redis_pid: int) -> Figures:
-    """``callers`` who ask again as soon as they are answered, for ``seconds``."""
+    """``callers`` that ask again as soon as they are answered, for ``seconds``."""
     waits: list[list[int]] = [[] for _ in range(callers)]
     clock = time.perf_counter_ns
 
     async def ask(number: int) -> None:
         note = waits[number].append
         began = clock()
-        # By the clock and not by a flag: an answer from memory lets nobody else run.
+        # By the clock and not by a flag: an answer from memory lets no other task run.
         while began < ends:
             await call(number)
             note(clock() - began)
@@ -79,7 +79,7 @@ async def closed_loop(call: Call, *, callers: int, seconds: float, redis_pid: in
 
 
 class Rounds:
-    """What every contender did, round by round."""
+    """The figures of every contender, round by round."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], list[Figures]] = {}
@@ -91,7 +91,7 @@ class Rounds:
         return statistics.median(getattr(figures, field) for figures in self._of[name, callers])
 
     def ratio(self, name: str, rival: str, callers: int, field: str) -> float:
-        """Of ``name`` to ``rival``: the median over the rounds of the two done in one round."""
+        """Ratio of ``name`` to ``rival``: the median over the rounds of both figures of one round."""
         pairs = zip(self._of[name, callers], self._of[rival, callers], strict=True)
         return statistics.median(getattr(one, field) / getattr(other, field) for one, other in pairs)
 

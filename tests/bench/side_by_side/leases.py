@@ -1,4 +1,4 @@
-"""Leased decisions of a hot key: what one costs here, and what is left for Redis."""
+"""Leased decisions of a hot key: the cost of one here, and the work left for Redis."""
 
 import asyncio
 import random
@@ -10,12 +10,12 @@ from tests.bench.side_by_side.bars import Results, say
 from tests.bench.side_by_side.figures import cpu_of
 
 TENANT = ours.TENANTS[0]
-#: Per pod, in steady Poisson traffic; the tenant is hot over a fleet of so many pods.
+#: Per pod, in steady Poisson traffic; the tenant is hot in a fleet of this many pods.
 CALLS_PER_S = 1000
 PODS = 10
 ROUNDS = 3
 ROUND_S = 3.0
-#: Steady traffic has been going on for a while: between its rounds the tenant cools down.
+#: Steady traffic has run for a while: between its rounds the tenant would cool down.
 SETTLE_S = 3.0
 IN_A_ROW = 2000
 
@@ -23,7 +23,7 @@ IN_A_ROW = 2000
 async def measure(url: str, redis_pid: int, results: Results) -> None:
     async with (
         ours.running(url, "leased", live_servers=PODS) as leased,
-        # Alone in the fleet, the same traffic is below the threshold: every request is asked.
+        # With one pod in the fleet, the same traffic is below the threshold: every request asks Redis.
         ours.running(url, "asked", live_servers=1) as asked,
     ):
         await _warm_up(leased)
@@ -40,7 +40,7 @@ async def _warm_up(pod: ours.Pod) -> None:
 
 
 async def _cost(pod: ours.Pod) -> float:
-    """CPU of one leased decision to that of one ``time.monotonic()``; the await is reported beside it."""
+    """CPU of one leased decision relative to one ``time.monotonic()``; the await is reported beside it."""
     leased, admit, monotonic = pod.admission.leased, pod.admission.admit_request, time.monotonic
     ratios, costs = [], []
     for _ in range(200):
@@ -89,14 +89,14 @@ async def _poisson(leased: ours.Pod, asked: ours.Pod, redis_pid: int, results: R
 
 
 async def _idle(redis_pid: int) -> float:
-    """CPU seconds per second that Redis spends on nothing."""
+    """CPU seconds per second of an idle Redis."""
     before = cpu_of(redis_pid)
     await asyncio.sleep(1.0)
     return cpu_of(redis_pid) - before
 
 
 async def _arrivals(pod: ours.Pod, seconds: float) -> int:
-    """Calls at times of their own, as users make them; how many."""
+    """Calls at independent times, as users make them; their number."""
     arrivals = random.Random(7)
     tasks = []
     clock = time.monotonic

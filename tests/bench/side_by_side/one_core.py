@@ -1,7 +1,8 @@
-"""How many decisions one Redis core carries: the real commands of both, driven alike.
+"""How many decisions one Redis core supports: the real commands of both, sent the same way.
 
-A command of ours decides what 200 callers of 20 tenants ask in one tick; one of ``limits`` decides
-one call. Both are recorded from the wire, and replayed over one connection, as many at once.
+One of our commands decides the calls of 200 callers of 20 tenants in one tick; one command of
+``limits`` decides one call. Both are recorded from the wire and replayed over one connection, with the
+same number in flight.
 """
 
 import asyncio
@@ -50,9 +51,9 @@ async def _our_command(pod: ours.Pod) -> bytes:
         run(script, keys, arguments, on_reply)
 
     call = pod.call(TENANTS)
-    # Two, for whoever came alone last time is sent alone.
+    # Two, because a caller that was alone last time is sent alone.
     await asyncio.gather(call(0), call(1))
-    # Whoever does not know the store's time cannot say until when: the copy is good for ever.
+    # Without the store's time there is no deadline, so the recording stays valid.
     timeless = mock.patch.object(pod.admission.health, "store_time_us", return_value=0)
     with timeless, mock.patch.object(pod.store, "run", record):
         await asyncio.gather(*(call(number) for number in range(CALLERS)))

@@ -1,4 +1,4 @@
-"""The agent's own admission, as a pod runs it, with limits that admit everything."""
+"""The agent's admission, as a pod runs it, with limits that admit everything."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,15 +28,15 @@ DEPENDENCY = "payments"
 MANY_TENANTS = 200
 TENANTS = tuple(f"tenant-{number:03d}" for number in range(MANY_TENANTS))
 
-#: The vendor's limit is a strict sliding window: the dearest there is, and never leased, so that
-#: every call to the vendor is asked of Redis. The tenant's quota is a token bucket.
+#: The vendor's limit is a strict sliding window: the most expensive kind, and never leased, so that every
+#: call to the vendor asks Redis. The tenant's quota is a token bucket.
 VENDOR = Limit(name="calls", limit=50_000_000, window_ms=1000, algorithm=Algorithm.SLIDING_WINDOW)
 QUOTA = Limit(name="calls", limit=5_000_000, window_ms=1000, burst=5_000_000, dependency=DEPENDENCY)
 REQUESTS = Limit(name="requests", limit=50_000_000, window_ms=10_000, burst=50_000_000)
 
-#: Missed deadlines never end the run in local mode: so many in 1 ms are not to be had.
-#: On a busy machine the shipped 5 ms would let some rounds be decided without Redis: those
-#: would be cheap, and count for us. The deadline has a measurement of its own.
+#: Missed deadlines never end the run in local mode: this many in 1 ms are impossible. On a busy machine the
+#: default of 5 ms would let some rounds be decided without Redis: those would be cheap, and count in our
+#: favour. The deadline has a separate measurement.
 PATIENT = Tuning(store_deadline_us=50_000, store_timeouts=10_000, timeout_window_ms=1)
 SHIPPED_DEADLINE = Tuning(store_timeouts=10_000, timeout_window_ms=1)
 
@@ -65,7 +65,7 @@ def configured(environment: str, tuning: Tuning = PATIENT, live_servers: int = 1
 
 
 class Pod:
-    """One server. Every environment has keys of its own, so pods do not share breakers or limits."""
+    """One server. Every environment has separate keys, so pods do not share breakers or limits."""
 
     def __init__(self, redis_url: str, environment: str, tuning: Tuning, live_servers: int) -> None:
         self.counters = Counters()
@@ -89,7 +89,7 @@ class Pod:
         return call
 
     def reported_call(self, tenants: int):
-        """The same, and say that it went well: what a breaker asks of its user."""
+        """The same, and report success, as a user of a breaker must."""
         admission, names, ok = self.admission, TENANTS[:tenants], Outcome.OK
 
         async def call(number: int) -> None:

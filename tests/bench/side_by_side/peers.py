@@ -20,12 +20,12 @@ POOL = 500
 
 
 def _storage(url: str) -> RedisStorage:
-    # Its other bridge to Redis, coredis, costs about half as much again.
+    # Its other Redis bridge, coredis, costs about half as much again.
     return RedisStorage(f"async+{url}", implementation="redispy", max_connections=POOL)
 
 
 async def limits_moving(url: str) -> Call:
-    """One moving window, of everybody."""
+    """One moving window for all callers."""
     limiter, item = MovingWindowRateLimiter(_storage(url)), limits.parse("1000000/minute")
 
     async def call(number: int) -> None:

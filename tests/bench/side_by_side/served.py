@@ -1,4 +1,6 @@
-"""What the middleware takes of a FastAPI application's throughput: CPU per request of the serving process."""
+"""How much throughput of a FastAPI application the middleware costs: CPU per request of the serving
+process.
+"""
 
 import asyncio
 import statistics
@@ -17,7 +19,7 @@ ROUND_S = 0.6
 
 
 class Client(asyncio.Protocol):
-    """One connection that asks again as soon as it is answered."""
+    """One connection that sends again as soon as it is answered."""
 
     def __init__(self, tenant: str) -> None:
         lines = ("GET /orders/7 HTTP/1.1", "Host: 127.0.0.1", f"X-Tenant: {tenant}", "", "")
