@@ -131,7 +131,7 @@ async def test_a_caller_without_a_tenant_is_decided_by_its_address_or_not_at_all
 
 
 @pytest.mark.parametrize(("address", "status"), [("/orders/1", 200), ("/own", 200), ("/broken", 418)])
-async def test_what_a_request_held_is_free_when_it_has_ended(agent: Agent, address: str, status: int):
+async def test_slots_of_a_request_are_free_when_it_has_ended(agent: Agent, address: str, status: int):
     assert (await get(application(agent), address, "slots")).status_code == status
     decision = await agent.admit_request("slots", wait_s=5)
     assert decision.allowed

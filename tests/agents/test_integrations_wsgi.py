@@ -128,7 +128,7 @@ def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(agent: blocking.Age
     assert (answer.status, b"breaker_open" in answer.read()) == (503, True)
 
 
-def test_a_cost_that_cannot_be_lets_the_request_pass_and_says_so(agent: blocking.Agent, caplog):
+def test_an_impossible_cost_is_logged_and_the_request_passes(agent: blocking.Agent, caplog):
     app = FuseboardMiddleware(hello, agent, tenant_of, cost=lambda environ: 0)
     assert [Answer(app, "acme").status for _ in range(3)] == [200] * 3
     assert caplog.text.count("wsgi.failed_open") == 1

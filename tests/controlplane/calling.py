@@ -36,7 +36,7 @@ def agent_token() -> str:
 
 
 def send(token: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
-    """``body`` becomes JSON unless it is text already."""
+    """``body`` becomes JSON unless it is already text."""
     content = body if isinstance(body, str | bytes) else json.dumps(body)
     plan = isinstance(body, str) and path.partition("?")[0].endswith(("/plan", "/apply", "/what-if"))
     kind = headers.pop("Content-Type", "application/yaml" if plan else "application/json")
@@ -51,7 +51,7 @@ def send(token: str, method: str, path: str, body: Any = None, **headers: str) -
 
 
 def problem(response: Any, status: int) -> dict[str, Any]:
-    """The problem document, which it must be."""
+    """The problem document, which the response must be."""
     assert response.status_code == status, response.content
     assert response["Content-Type"] == "application/problem+json"
     document: dict[str, Any] = response.json()

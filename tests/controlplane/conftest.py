@@ -24,7 +24,7 @@ def hour() -> datetime:
 
 @pytest.fixture
 def production(transactional_db: Any, limits: redis.Redis) -> str:
-    """An environment with the usual tiers, a tenant and a dependency, published."""
+    """An environment with the default tiers, a tenant and a dependency, published."""
     from controlplane.editing import edits
 
     edits.create_environment(environment="production", reason="for a test", actor=ALICE)
@@ -37,7 +37,7 @@ def production(transactional_db: Any, limits: redis.Redis) -> str:
 
 @pytest.fixture
 def text_limits(redis_url: str, limits: redis.Redis) -> Iterator[Any]:
-    """The same server as ``limits``, answering text."""
+    """The same server as ``limits``, with text responses."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""A gateway for tests: its clock is turned by hand, and beats are written in one line."""
+"""A gateway for tests: the clock is set by hand, and a heartbeat takes one line."""
 
 import itertools
 from hashlib import sha256
@@ -46,7 +46,7 @@ class TurnedClock(Clock):
 
 
 def beat(server: str = "pod-1", **fields: Any) -> SyncRequest:
-    """A beat with the next sequence number."""
+    """A heartbeat with the next sequence number."""
     usual = {
         "environment": "production",
         "service": "checkout",
@@ -76,7 +76,7 @@ def loaded(
     whole: bool = True,
     document: bytes | None = None,
 ) -> Loaded:
-    """A reading of Postgres; ``tenants`` are names with the tier they are in."""
+    """A state of Postgres; ``tenants`` maps names to tiers."""
     document = policy() if document is None else document
     named = {"acme": "pro", "umbrella": "free"} if tenants is None else tenants
     records = {name: encode_tenant(TenantRecord(tier=tier)) if tier else None for name, tier in named.items()}
@@ -96,7 +96,7 @@ def known_tokens() -> dict[str, Token]:
 
 
 def ready_gateway(clock: Clock | None = None, **settings: Any) -> Gateway:
-    """A gateway that has read its configuration, and never touches Postgres."""
+    """A gateway that has its configuration, and never uses Postgres."""
     gateway = Gateway(GatewaySettings(**settings), clock or TurnedClock())
     gateway.configurations["production"] = configuration()
     gateway.tokens.replace(known_tokens())
@@ -106,7 +106,7 @@ def ready_gateway(clock: Clock | None = None, **settings: Any) -> Gateway:
 
 
 def client(gateway: Gateway) -> httpx.AsyncClient:
-    """Speaks to the gateway in this process, with a valid token."""
+    """Sends requests to the gateway in this process, with a valid token."""
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(app=GatewayApp(gateway)),  # type: ignore[arg-type]
         base_url="http://gateway",

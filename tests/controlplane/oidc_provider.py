@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider on loopback, which says of a person what the test wants."""
+"""A small OpenID Connect provider on loopback, whose claims the test sets."""
 
 import json
 import time
@@ -18,9 +18,9 @@ SECRET = "only for the tests, and long enough for HS256"
 @dataclass
 class Provider:
     url: str = ""
-    #: What it says of whoever logs in.
+    #: The claims about every person who logs in.
     person: dict[str, Any] = field(default_factory=dict)
-    #: What was sent to the token endpoint.
+    #: Requests to the token endpoint.
     asked: list[dict[str, str]] = field(default_factory=list)
     broken: bool = False
 
@@ -65,7 +65,7 @@ def provider() -> Iterator[Provider]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Says nothing."""
+            """Writes no log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state.url = f"http://127.0.0.1:{server.server_port}"

@@ -18,7 +18,7 @@ from controlplane.accounts.tokens import TokenUser
 
 @pytest.fixture
 def no_postgres(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """As when the server was stopped: no connection can be made, and none is left."""
+    """As when the server is stopped: no connection can be made, and none is left."""
     from django.db import connection
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -36,7 +36,7 @@ def logged_in(role: str) -> Client:
     client = Client()
     client.force_login(User.objects.create_user("olivia", role=role))
     assert client.get("/readyz", secure=True).status_code == 200
-    # Any page that asks who is there notes the claims.
+    # Any page that reads the user stores the claims.
     assert client.get("/api/v1/docs", secure=True).status_code == 200
     return client
 
@@ -68,11 +68,11 @@ RANK = {
 
 @pytest.mark.parametrize("action", permissions.ACTIONS)
 @pytest.mark.parametrize("who", ROLES)
-def test_each_role_may_do_what_it_may(who: str, action: str) -> None:
+def test_each_role_has_its_permissions(who: str, action: str) -> None:
     assert permissions.may(ROLES[who], action) == (RANK[who] >= LEAST[permissions.ACTIONS[action]])
 
 
-def test_a_view_sends_strangers_to_the_login_and_refuses_lower_roles() -> None:
+def test_a_view_redirects_anonymous_users_to_login_and_refuses_lower_roles() -> None:
     view = permissions.require_role("operator")(lambda request: HttpResponse("done"))
     request = RequestFactory().get("/breakers")
     request.user = ROLES["stranger"]  # type: ignore[assignment]
@@ -84,7 +84,7 @@ def test_a_view_sends_strangers_to_the_login_and_refuses_lower_roles() -> None:
     assert view(request).content == b"done"
 
 
-def test_a_session_lasts_while_postgres_is_gone(transactional_db: Any, no_postgres: Any) -> None:
+def test_a_session_lasts_while_postgres_is_down(transactional_db: Any, no_postgres: Any) -> None:
     client = logged_in("operator")
     no_postgres()
     # The description needs a login and nothing else.
@@ -93,7 +93,7 @@ def test_a_session_lasts_while_postgres_is_gone(transactional_db: Any, no_postgr
     assert client.get("/healthz", secure=True).status_code == 200
 
 
-def test_without_postgres_the_claims_say_name_and_role(transactional_db: Any, no_postgres: Any) -> None:
+def test_without_postgres_the_claims_give_name_and_role(transactional_db: Any, no_postgres: Any) -> None:
     client = logged_in("operator")
     no_postgres()
     request = RequestFactory().get("/")
@@ -103,7 +103,7 @@ def test_without_postgres_the_claims_say_name_and_role(transactional_db: Any, no
     assert (user.get_username(), user.role, user.from_claims) == ("olivia", "operator", True)
 
 
-def test_claims_are_believed_for_ten_minutes(transactional_db: Any, no_postgres: Any) -> None:
+def test_claims_are_trusted_for_ten_minutes(transactional_db: Any, no_postgres: Any) -> None:
     client = logged_in("operator")
     session = client.session
     assert session["claims"]["until"] == pytest.approx(time.time() + 600, abs=5)
@@ -121,7 +121,7 @@ def test_a_change_of_role_is_in_the_next_claims(transactional_db: Any) -> None:
     assert client.session["claims"]["role"] == "viewer"
 
 
-def test_forged_claims_are_worth_nothing(transactional_db: Any, no_postgres: Any) -> None:
+def test_forged_claims_are_ignored(transactional_db: Any, no_postgres: Any) -> None:
     from django.conf import settings
     from django.core import signing
 

@@ -11,7 +11,7 @@ from controlplane.api.http.body_limit import MOST, MOST_OF_PLAN, BodyLimit
 
 
 async def reader(scope: Any, receive: Any, send: Any) -> None:
-    """Reads all of it, as Django does, and says how much it was."""
+    """Reads all of it, as Django does, and returns its length."""
     size = 0
     while True:
         message = await receive()
@@ -53,15 +53,15 @@ async def test_a_body_of_the_usual_size_is_read() -> None:
 
 
 @pytest.mark.parametrize("length", [str(MOST + 1).encode(), b"9" * 40, b"-1", b"1e9", b"\xc2\xb2", b""])
-async def test_a_length_that_is_too_much_or_none_is_refused_unread(length: bytes) -> None:
+async def test_a_bad_or_excessive_length_is_refused_unread(length: bytes) -> None:
     status, body = await ask([], length=length)
     assert status == 413
     assert json.loads(body)["type"] == "urn:fuseboard:problem:content-too-large"
 
 
 @pytest.mark.parametrize("length", [None, str(8 * MOST).encode()])
-async def test_what_is_too_large_is_taken_off_the_line_before_it_is_refused(length: bytes | None) -> None:
-    """Whoever is still sending when the connection is closed reads no answer, but a reset."""
+async def test_a_body_that_is_too_large_is_drained_and_refused(length: bytes | None) -> None:
+    """A client that is still sending when the connection closes gets a reset, not a response."""
     parts = [b"x" * MOST] * 8
     assert (await ask(parts, length=length, drained=parts))[0] == 413
     assert parts == []
@@ -79,7 +79,7 @@ async def test_plans_may_be_larger(path: str) -> None:
     assert (await ask([], path=path, length=str(MOST_OF_PLAN + 1).encode()))[0] == 413
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_stalls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body_limit, "WITHIN_S", 0.05)
     status, body = await ask([b"{"], stalls=True)
     assert (status, json.loads(body)["status"]) == (408, 408)

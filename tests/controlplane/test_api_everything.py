@@ -1,4 +1,4 @@
-"""What each operation does, from making a thing to reading it back; and the headers they share."""
+"""What each operation does, from creating a thing to reading it; and the headers they share."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ WHY = {"reason": "for a test"}
 
 @pytest.fixture
 def admin(call: Any) -> Any:
-    """Sends as an admin; returns what was answered, which must be a success."""
+    """Sends as an admin; returns the response, which must be a success."""
 
     def admin(method: str, path: str, body: Any = None, **headers: str) -> Any:
         answer = call("admin", method, path if path[0] == "/" else f"{API}/{path}", body, **headers)
@@ -39,7 +39,7 @@ def test_a_tenant_moves_is_suspended_resumed_and_forgotten(admin: Any, call: Any
     admin("PATCH", "tenants/acme", {"suspended": False, **WHY}, **{"If-Match": '"3"'})
     document = problem(call("admin", "PATCH", f"{API}/tenants/acme", {"expected_version": 4, **WHY}), 422)
     assert "Nothing to change" in document["detail"]
-    # The second of two changes fails: the first one, too, was not made.
+    # The second of two changes fails: the first one was not made either.
     body = {"tier": "none", "suspended": True, "expected_version": 4, **WHY}
     problem(call("admin", "PATCH", f"{API}/tenants/acme", body), 404)
     assert not Tenant.objects.get().suspended
@@ -63,7 +63,7 @@ def test_tenants_are_filtered(admin: Any) -> None:
     assert found("tier=pro&after=acme&limit=1") == ["acme-us"]
 
 
-def test_a_tier_is_made_given_a_quota_and_the_strangers(admin: Any) -> None:
+def test_a_tier_is_created_gets_a_quota_and_becomes_the_default(admin: Any) -> None:
     admin("POST", "tiers", {"name": "gold", "title": "Gold", "priority": 80, **WHY})
     quota = {"limit": 9, "window_s": 60, "burst": 3, "expected_version": 1, **WHY}
     admin("PUT", "tiers/gold/quotas/requests", quota)
@@ -75,7 +75,7 @@ def test_a_tier_is_made_given_a_quota_and_the_strangers(admin: Any) -> None:
     assert admin("GET", "tiers/gold").json()["quotas"] == []
 
 
-def test_a_dependency_is_made_described_and_limited(admin: Any, call: Any) -> None:
+def test_a_dependency_is_created_described_and_limited(admin: Any, call: Any) -> None:
     admin("PUT", "/api/v1/runbooks/maps", {"title": "Maps", "body": "Wait.", **WHY})
     body = {"name": "maps", "kind": "external", "breaker": {"probes": 2}, "runbook": "maps", **WHY}
     admin("POST", "dependencies", body)
@@ -102,7 +102,7 @@ def test_the_fleets_timings_are_changed_by_name(admin: Any, call: Any) -> None:
     problem(call("admin", "PATCH", f"{API}/configuration/tuning", {"tuning": {}, **WHY}), 422)
 
 
-def test_a_quota_ends_by_itself(admin: Any) -> None:
+def test_a_quota_expires(admin: Any) -> None:
     body = {"limit": 5000, "window_s": 60, "burst": 9, "expires_in_s": 60, "expected_version": 1, **WHY}
     admin("PUT", "tenants/acme/quotas/requests", body)
     [quota] = admin("GET", "tenants/acme").json()["quotas"]
@@ -112,7 +112,7 @@ def test_a_quota_ends_by_itself(admin: Any) -> None:
     assert values["quotas.requests.limit"]["instead_of"] == 1000
 
 
-def test_a_change_for_later_is_made_then_or_cancelled(admin: Any, call: Any) -> None:
+def test_a_scheduled_change_is_applied_or_cancelled(admin: Any, call: Any) -> None:
     due_at = (timezone.now() + timedelta(hours=1)).isoformat(timespec="seconds")
     body = {"due_at": due_at, "document": {"tenants": {"acme": {"tier": "enterprise"}}}, **WHY}
     made = [admin("POST", "schedules", body).json() for _ in range(2)]
@@ -130,7 +130,7 @@ def test_a_change_for_later_is_made_then_or_cancelled(admin: Any, call: Any) -> 
     problem(call("admin", "POST", f"{API}/schedules", body | {"due_at": "2020-01-01T00:00:00Z"}), 422)
 
 
-def test_a_hold_is_extended_in_its_mode(admin: Any, call: Any) -> None:
+def test_an_override_is_extended_in_its_mode(admin: Any, call: Any) -> None:
     problem(call("admin", "POST", f"{API}/breakers/openai/extend", {"expires_in_s": 600, **WHY}), 404)
     admin("POST", "breakers/openai/hold", {"mode": "metrics_only", "expires_in_s": 60, **WHY})
     admin("POST", "breakers/openai/extend", {"expires_in_s": 600, **WHY})
@@ -190,7 +190,7 @@ def test_a_token_is_rotated_with_an_overlap_and_revoked(admin: Any, call: Any) -
     assert Entry.objects.filter(action="token.rotated").get().after["replaces"] == old["selector"]
 
 
-def test_tokens_of_agents_are_of_their_environment(admin: Any) -> None:
+def test_agent_tokens_belong_to_their_environment(admin: Any) -> None:
     made = admin("POST", "agent-tokens", {"name": "pods", "expires_in_s": 3600, **WHY}).json()
     assert AgentToken.objects.get().environment == "production"
     other = token_of("admin", environment="production")
@@ -200,7 +200,7 @@ def test_tokens_of_agents_are_of_their_environment(admin: Any) -> None:
     )
 
 
-def test_a_person_is_invited_given_roles_and_switched_off(admin: Any, call: Any) -> None:
+def test_a_person_is_invited_gets_roles_and_is_deactivated(admin: Any, call: Any) -> None:
     body = {"username": "olga", "role": "operator", "environment_roles": {"production": "admin"}, **WHY}
     key = {"Idempotency-Key": "invite-olga"}
     link = admin("POST", "/api/v1/people", body, **key).json()["link"]
@@ -212,12 +212,12 @@ def test_a_person_is_invited_given_roles_and_switched_off(admin: Any, call: Any)
     assert (olga["role"], olga["is_active"], olga["environment_roles"]) == ("viewer", False, {})
     wrong = body | {"username": "ivan", "environment_roles": {"nowhere": "admin"}}
     problem(call("admin", "POST", "/api/v1/people", wrong), 422)
-    # Who is admin of one environment only manages nobody.
+    # The admin of one environment manages no people.
     scoped = token_of("admin", environment="production")
     problem(send(scoped, "GET", "/api/v1/people"), 403)
 
 
-def test_what_the_caller_has_is_not_sent_again(admin: Any, call: Any) -> None:
+def test_unchanged_content_is_answered_304(admin: Any, call: Any) -> None:
     for path in ("tenants/acme", "tenants", "breakers", "configuration", "tiers/free", "fleet"):
         first = admin("GET", path)
         again = call("admin", "GET", f"{API}/{path}", **{"If-None-Match": first["ETag"]})
@@ -229,7 +229,7 @@ def test_what_the_caller_has_is_not_sent_again(admin: Any, call: Any) -> None:
     assert call("admin", "GET", f"{API}/tenants", **{"If-None-Match": tag}).status_code == 200
 
 
-def test_who_asks_too_often_is_told_when_to_come_back(call: Any, settings: Any) -> None:
+def test_a_rate_limited_caller_gets_retry_after(call: Any, settings: Any) -> None:
     settings.API_RATE_PER_S, settings.API_BURST = 1, 3
     answers = [call("viewer", "GET", f"{API}/tiers") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -242,13 +242,11 @@ def test_who_asks_too_often_is_told_when_to_come_back(call: Any, settings: Any) 
     ]
     assert answers[3]["Retry-After"] == "1"
     problem(answers[3], 429)
-    # Somebody else is not slowed down by it.
+    # Other callers are not slowed down by it.
     assert call("operator", "GET", f"{API}/tiers").status_code == 200
 
 
-def test_an_edit_that_was_made_is_answered_whatever_publishing_does(
-    admin: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_succeeds_even_when_publishing_fails(admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("something nobody thought of")
 

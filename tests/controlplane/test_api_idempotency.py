@@ -49,7 +49,7 @@ OTHERS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
 ]
 
 
-def test_a_key_means_one_request_only(call: Any) -> None:
+def test_a_key_belongs_to_one_request(call: Any) -> None:
     call("admin", "PUT", QUOTA, GOOD, **KEY)
     for path, body, headers in OTHERS:
         document = problem(call("admin", "PUT", path, body, **KEY, **headers), 422)
@@ -57,7 +57,7 @@ def test_a_key_means_one_request_only(call: Any) -> None:
     assert TenantQuota.objects.get().limit == 50
 
 
-def test_a_key_means_nothing_to_another_caller(call: Any) -> None:
+def test_keys_of_two_callers_are_independent(call: Any) -> None:
     call("admin", "PUT", QUOTA, GOOD, **KEY)
     answer = send(token_of("admin"), "PUT", QUOTA, GOOD | {"limit": 51, "expected_version": 2}, **KEY)
     assert answer.status_code == 200
@@ -72,7 +72,7 @@ def test_a_refused_edit_takes_no_key(call: Any) -> None:
     assert call("admin", "PUT", QUOTA, GOOD, **KEY).status_code == 200
 
 
-def test_a_key_that_is_none_is_refused(call: Any) -> None:
+def test_a_malformed_key_is_refused(call: Any) -> None:
     for key in ["", "a b", "k" * 201, "one, two", "schl\u00fcssel", "a\tb"]:
         problem(call("admin", "PUT", QUOTA, GOOD, **{"Idempotency-Key": key}), 400)
     assert not TenantQuota.objects.exists()
@@ -118,7 +118,7 @@ def test_many_at_once_make_one_edit(call: Any) -> None:
             assert answer["Retry-After"] == "1"
 
 
-def test_one_that_waits_too_long_for_the_first_is_told_to_come_back(call: Any) -> None:
+def test_a_request_that_waits_too_long_for_the_first_gets_409(call: Any) -> None:
     token = token_of("admin")
     selector = token.split("_")[1]
     begun, ended = threading.Event(), threading.Event()
@@ -147,7 +147,7 @@ def test_one_that_waits_too_long_for_the_first_is_told_to_come_back(call: Any) -
     assert send(token, "PUT", QUOTA, GOOD, **KEY).status_code == 200
 
 
-def test_a_key_is_forgotten_after_a_day(call: Any) -> None:
+def test_a_key_expires_after_a_day(call: Any) -> None:
     call("admin", "PUT", QUOTA, GOOD, **KEY)
     KeptReply.objects.update(created_at=timezone.now() - timedelta(hours=23, minutes=59))
     assert call("admin", "PUT", QUOTA, GOOD, **KEY)["Idempotency-Replayed"] == "true"
@@ -159,7 +159,7 @@ def test_a_key_is_forgotten_after_a_day(call: Any) -> None:
     assert idempotency.forget_old_replies() == 1
 
 
-def test_the_secret_of_a_token_is_not_kept(call: Any) -> None:
+def test_the_secret_of_a_token_is_not_stored(call: Any) -> None:
     body = {"name": "shop pods", "expires_in_s": 86_400, "reason": "for the shop"}
     first = call("admin", "POST", f"{API}/agent-tokens", body, **KEY).json()
     assert first["token"].startswith(f"fb_{first['selector']}_")

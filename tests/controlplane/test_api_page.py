@@ -1,4 +1,4 @@
-"""The commands of docs/api.md, as they stand there."""
+"""The commands of docs/api.md, exactly as written."""
 
 import contextlib
 import http.client
@@ -44,7 +44,7 @@ def test_the_commands_of_the_page_work(production: str, alice: Any, tmp_path: Pa
         assert has_head_wherever_get(processes.by_name["web"].url)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     assert '"quotas.requests.limit"' in done.stdout
-    # Applied, and rolled back to what the first command had made of it.
+    # Applied, and rolled back to the result of the first command.
     assert TenantQuota.objects.get().limit == 2000
     assert Override.objects.filter(ended_at__isnull=False).count() == 2
     assert Entry.objects.filter(action="configuration.rolled_back").exists()
@@ -54,7 +54,7 @@ def test_the_commands_of_the_page_work(production: str, alice: Any, tmp_path: Pa
 
 
 def has_head_wherever_get(url: str) -> bool:
-    """A probe of a load balancer, and ``curl -I``: as GET, and nothing after the headers."""
+    """A probe of a load balancer, and ``curl -I``: as GET, without a body."""
     for path, status in (("/healthz", 200), ("/", 302), ("/api/v1/production/tenants", 401), ("/nope", 404)):
         connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
         with contextlib.closing(connection):

@@ -1,4 +1,4 @@
-"""The API against its own description: whatever is sent, the answer is one it describes, and never a 5xx."""
+"""The API against its own description: every response to any request is described, and never a 5xx."""
 
 import inspect
 import json
@@ -34,7 +34,7 @@ CHECKS = [
 
 
 def operations() -> dict[str, list[Any]]:
-    """By tag: those of one tag share an environment, which takes longer to make than they take."""
+    """By tag: operations of one tag share an environment, which takes longer to create than they take."""
     schema = schemathesis.openapi.from_dict(api.get_openapi_schema())
     schema.app = WSGIHandler()
     found: dict[str, list[Any]] = {}
@@ -49,11 +49,11 @@ OPERATIONS = operations()
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("tag", OPERATIONS)
-def test_whatever_is_sent_the_answer_is_described(production: str, tag: str, mode: Any) -> None:
+def test_every_response_is_described(production: str, tag: str, mode: Any) -> None:
     bearer = {"Authorization": f"Bearer {token_of('admin')}"}
     for operation in OPERATIONS[tag]:
         statuses = statuses_of(operation, mode, bearer)
-        # Something got as far as the operation itself.
+        # Something reached the operation itself.
         assert statuses & {200, 201, 400, 404, 409, 422, 428}, operation.label
 
 
@@ -70,7 +70,7 @@ def statuses_of(operation: Any, mode: Any, bearer: dict[str, str]) -> set[int]:
         suppress_health_check=list(HealthCheck),
     )
     def send(case: Any) -> None:
-        # Almost no random name is that of an environment, and the rest would never be reached.
+        # Random names almost never match an environment, and the operation would never be reached.
         case.path_parameters["environment"] = "production"
         answer = case.call_and_validate(headers=bearer, base_url="https://testserver", checks=CHECKS)
         statuses.add(answer.status_code)
@@ -79,7 +79,7 @@ def statuses_of(operation: Any, mode: Any, bearer: dict[str, str]) -> set[int]:
     return statuses
 
 
-def test_every_document_has_an_example_that_is_one() -> None:
+def test_every_document_has_a_valid_example() -> None:
     described = api.get_openapi_schema()["components"]["schemas"]
     classes = {
         name: found
@@ -117,8 +117,8 @@ def test_every_operation_says_what_it_does_and_what_can_go_wrong() -> None:
             assert ("Idempotency-Key" in named) != only_asks, (method, path)
 
 
-def test_the_reply_of_every_write_can_be_kept() -> None:
-    """A row would be answered well, and only fail with an Idempotency-Key."""
+def test_the_reply_of_every_write_can_be_stored() -> None:
+    """A row would be returned fine, and fail only with an Idempotency-Key."""
     for bound in api._get_bound_routers():
         for view in bound.path_operations.values():
             for operation in view.operations:

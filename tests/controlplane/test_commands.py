@@ -50,7 +50,7 @@ def test_a_user_is_created_with_a_role_and_a_fit_password(
         run("create_user", "olivia", "--password-stdin")
 
 
-def test_after_a_restore_the_epoch_rises_above_what_was_lost(production: str, text_limits: Any) -> None:
+def test_after_a_restore_the_epoch_rises_above_lost_revisions(production: str, text_limits: Any) -> None:
     text_limits.hset(keys.config_head("production"), "revision", 900)
     assert run("raise_epoch", "--reason", "restored a backup") == "production is at epoch 2, revision 901."
     assert text_limits.hmget(keys.config_head("production"), "epoch", "revision") == ["2", "901"]

@@ -114,7 +114,7 @@ def test_the_commands_of_the_readme_do_what_it_says(ctl: Any, monkeypatch: pytes
     assert "Nothing would change" in said[2][1]
 
 
-def test_a_plan_is_replayed_on_what_was_asked(ctl: Any, file: str) -> None:
+def test_a_plan_is_replayed_on_recorded_demand(ctl: Any, file: str) -> None:
     assert "Nobody it changes was measured" in ctl("what-if", file)[1]
     minute = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=5)
     for number in range(3):
@@ -161,7 +161,7 @@ def test_an_export_changes_nothing_and_a_rollback_brings_everything_back(
     assert "configuration.rolled_back" in ctl("revisions")[1]
 
 
-def test_a_wrong_plan_names_its_lines_and_applies_nothing(ctl: Any, tmp_path: Path) -> None:
+def test_an_invalid_plan_names_its_lines_and_applies_nothing(ctl: Any, tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text("tenants:\n  acme:\n    quotas:\n      requests: {limit: -1, window_s: 60}\n")
     before = revision()
@@ -189,7 +189,7 @@ def test_a_breaker_is_tripped_extended_explained_ended_and_reset(ctl: Any) -> No
     assert (code, errors) == (Exit.REFUSED, "fuseboard ctl: expires_at: At most 15 minutes.\n")
 
 
-def test_a_quota_is_set_from_what_there_is(ctl: Any) -> None:
+def test_a_quota_edit_keeps_omitted_values(ctl: Any) -> None:
     code, said, _ = ctl("quota", "set", "acme", "requests", "--limit", "2000", *WHY)
     assert code == Exit.DONE
     assert "2000 per 60 s, 100 at once (was 1000 per 60 s, 100 at once)" in said
@@ -220,7 +220,7 @@ def test_a_template_is_set_followed_shown_and_removed(ctl: Any) -> None:
     assert ctl("template", "list", "--json")[1] == "[]\n"
 
 
-def test_every_answer_is_there_for_programs_too(ctl: Any) -> None:
+def test_every_command_has_json_output(ctl: Any) -> None:
     for command in (
         ("breakers",),
         ("servers",),
@@ -236,7 +236,7 @@ def test_every_answer_is_there_for_programs_too(ctl: Any) -> None:
         assert ctl(*command, role="viewer")[0] == Exit.DONE
 
 
-def test_who_may_not_is_told_so(ctl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_permission_is_reported(ctl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ctl("trip", "openai", "--for", "10m", *WHY, role="viewer")[0] == Exit.FORBIDDEN
     assert ctl("--environment", "staging", "breakers")[0] == Exit.REFUSED
     monkeypatch.setattr(tokens, "create_api_token", lambda **_: "fb_0_0")
@@ -244,7 +244,7 @@ def test_who_may_not_is_told_so(ctl: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert (code, "valid token" in errors) == (Exit.FORBIDDEN, True)
 
 
-def test_what_happens_is_told_as_it_happens(ctl: Any, alice: Any) -> None:
+def test_tail_prints_events_as_they_happen(ctl: Any, alice: Any) -> None:
     def edit() -> None:
         from django.db import connection
 
@@ -277,7 +277,7 @@ def test_the_command_needs_no_django(web: str, production: str) -> None:
     assert "acme" in done.stdout
 
 
-def test_an_edit_that_waits_is_proposed_approved_and_made(
+def test_an_edit_that_needs_approval_is_proposed_approved_and_applied(
     ctl: Any, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("alice", "bob"):

@@ -150,7 +150,7 @@ async def test_without_tenant_and_subject_nothing_decides(guarded: blocking.Agen
 
 
 @pytest.mark.parametrize("address", ["/", "/async", "/broken", "/nowhere"])
-async def test_what_a_request_held_is_free_when_it_has_ended(
+async def test_slots_of_a_request_are_free_when_it_has_ended(
     guarded: blocking.Agent, client: Client | AsyncClient, address: str
 ):
     assert (await get(client, address, "slots")).status_code in (200, 404, 500)
@@ -194,7 +194,7 @@ def until_refused(guarded: blocking.Agent) -> None:
     pytest.fail("the breaker never opened")
 
 
-async def test_a_cost_that_cannot_be_lets_the_request_pass_and_says_so(
+async def test_an_impossible_cost_is_logged_and_the_request_passes(
     guarded: blocking.Agent, settings: Any, caplog: pytest.LogCaptureFixture
 ):
     settings.FUSEBOARD = settings.FUSEBOARD | {"COST": lambda request: 0}
@@ -205,13 +205,13 @@ async def test_a_cost_that_cannot_be_lets_the_request_pass_and_says_so(
 @pytest.mark.parametrize(
     ("given", "said"), [({}, "TENANT"), ({"TENANT": tenant_of, "TENNANT": tenant_of}, "TENNANT")]
 )
-def test_wrong_settings_are_told_at_start(settings: Any, given: dict[str, Any], said: str):
+def test_wrong_settings_fail_at_start(settings: Any, given: dict[str, Any], said: str):
     settings.FUSEBOARD = given
     with pytest.raises(ImproperlyConfigured, match=said):
         FuseboardMiddleware(lambda request: HttpResponse())
 
 
-def test_without_an_agent_one_is_made_from_the_environment(settings: Any, monkeypatch: pytest.MonkeyPatch):
+def test_without_an_agent_one_is_created_from_the_environment(settings: Any, monkeypatch: pytest.MonkeyPatch):
     settings.FUSEBOARD = {"TENANT": tenant_of}
     for name in ("URL", "TOKEN", "TOKEN_FILE"):
         monkeypatch.delenv(f"FUSEBOARD_{name}", raising=False)

@@ -1,4 +1,4 @@
-"""Sessions that end when they should, and guesses that are slowed down."""
+"""Sessions end when they should, and password guesses are throttled."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _plainly(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SECURE_SSL_REDIRECT = False
-    # Argon2 is slow on purpose; what is tested here is not it.
+    # Argon2 is slow on purpose, and not tested here.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     monkeypatch.setattr(logins, "_ended", {})
 
@@ -66,7 +66,7 @@ def test_a_login_opens_a_session_with_an_end(olga: User) -> None:
     assert is_in(browser)
 
 
-def test_every_login_is_a_session_of_its_own(olga: User) -> None:
+def test_every_login_is_a_separate_session(olga: User) -> None:
     browser, _ = log_in()
     first = browser.session["login"]
     browser.post("/logout")
@@ -82,7 +82,7 @@ def test_a_wrong_password_is_answered_422_and_says_no_more(olga: User) -> None:
     assert "No account has this name and password" in unknown.content.decode()
 
 
-def test_a_copied_cookie_is_worth_nothing_after_the_logout(olga: User) -> None:
+def test_a_copied_cookie_is_invalid_after_logout(olga: User) -> None:
     browser, _ = log_in()
     thief = copied(browser)
     assert is_in(thief)
@@ -91,16 +91,16 @@ def test_a_copied_cookie_is_worth_nothing_after_the_logout(olga: User) -> None:
     assert not is_in(copied(thief))
 
 
-def test_nor_does_it_come_to_life_when_postgres_goes_away(olga: User, postgres_away: Any) -> None:
+def test_a_copied_cookie_stays_invalid_when_postgres_goes_down(olga: User, postgres_away: Any) -> None:
     browser, _ = log_in()
-    assert browser.get("/api/v1/docs").status_code == 200  # notes the claims
+    assert browser.get("/api/v1/docs").status_code == 200  # stores the claims
     thief = copied(browser)
     browser.post("/logout")
     postgres_away()
     assert thief.get("/api/v1/docs").status_code == 302
 
 
-def test_a_logout_while_postgres_is_away_is_written_down_later(
+def test_a_logout_while_postgres_is_down_is_written_later(
     olga: User, postgres_away: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser, _ = log_in()
@@ -132,7 +132,7 @@ def test_a_new_password_ends_every_other_session(olga: User) -> None:
     assert Entry.objects.get(action="user.password_changed").actor == "olga"
 
 
-def test_somebody_switched_off_is_out_at_once(olga: User) -> None:
+def test_a_deactivated_user_is_logged_out_at_once(olga: User) -> None:
     browser, _ = log_in()
     User.objects.update(is_active=False)
     assert not is_in(browser)
@@ -146,13 +146,13 @@ def test_a_session_ends_after_twelve_hours_however_much_it_is_used(olga: User) -
     assert not is_in(browser)
 
 
-def test_an_account_that_is_attacked_stays_open_in_its_owners_browser(olga: User) -> None:
+def test_an_account_under_attack_stays_open_in_its_owners_browser(olga: User) -> None:
     mine, _ = log_in(REMOTE_ADDR="10.0.0.1")
     mine.post("/logout")
     for attempt in range(6):
         _, answer = log_in(password=f"guess {attempt}", REMOTE_ADDR=f"10.0.1.{attempt}")
     assert "Too many failed attempts" in answer.content.decode()
-    # Also with the right password, from a browser nobody knows.
+    # Also with the right password, from an unknown browser.
     assert log_in(REMOTE_ADDR="10.0.2.1")[1].status_code == 422
     assert log_in(browser=mine, REMOTE_ADDR="10.0.0.1")[1].status_code == 302
 
@@ -164,7 +164,7 @@ def test_one_address_cannot_try_account_after_account(olga: User) -> None:
     assert log_in(REMOTE_ADDR="10.0.0.8")[1].status_code == 302
 
 
-def test_the_known_browser_cannot_be_made_up(olga: User) -> None:
+def test_the_mark_of_a_known_browser_cannot_be_forged(olga: User) -> None:
     forger = Client()
     forger.cookies["__Host-fuseboard-known"] = "olga:1abc:forged"
     for attempt in range(5):
@@ -172,7 +172,7 @@ def test_the_known_browser_cannot_be_made_up(olga: User) -> None:
     assert log_in(browser=forger, REMOTE_ADDR="10.0.3.1")[1].status_code == 422
 
 
-def test_nobody_signs_up(client: Client) -> None:
+def test_sign_up_is_closed(client: Client) -> None:
     assert "nobody has invited you" in client.get("/login/closed").content.decode()
     assert client.get("/signup").status_code == 404
 

@@ -1,4 +1,4 @@
-"""What may stand in a log, which more people read than may log in."""
+"""What may appear in a log, because more people read logs than may log in."""
 
 import json
 import logging
@@ -40,13 +40,13 @@ def test_a_token_is_not_logged_wherever_it_turns_up() -> None:
     assert "PermissionError" in said["exception"]
 
 
-def test_a_refused_request_is_one_short_line_and_a_failed_one_tells_where() -> None:
+def test_a_refused_request_logs_one_line_and_a_failed_one_a_traceback() -> None:
     refused = line("django.request", logging.WARNING, "Forbidden: /people", exc_info=caught("role"))
     assert "exception" not in refused
     assert "exception" in line("django.request", logging.ERROR, "Internal: /", exc_info=caught("bug"))
 
 
-def test_a_line_break_in_what_was_sent_does_not_begin_a_new_line() -> None:
+def test_a_line_break_in_a_request_does_not_start_a_log_line() -> None:
     made = dict(logs.dict_config("INFO")["formatters"]["json"])
     del made["()"]
     record = logging.LogRecord("any", logging.INFO, __file__, 1, 'x\n{"level": "forged"}', (), None)

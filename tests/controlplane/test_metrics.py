@@ -1,4 +1,4 @@
-"""What a web process tells Prometheus, and whom."""
+"""What a web process exposes to Prometheus, and who may read it."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def scrape() -> dict[tuple[str, ...], float]:
     }
 
 
-def test_it_says_how_the_whole_is(production: str) -> None:
+def test_metrics_describe_the_whole_system(production: str) -> None:
     Client().get("/healthz")
     found = scrape()
     assert found["fuseboard_postgres_up",] == 1
@@ -41,7 +41,7 @@ def test_it_says_how_the_whole_is(production: str) -> None:
     assert ("process_resident_memory_bytes",) in found
 
 
-def test_labels_are_ours_and_nobody_elses(production: str) -> None:
+def test_labels_never_contain_user_input(production: str) -> None:
     for path in ("/no/such/page", "/api/v1/production/tenants/mallory", "/breakers/mallory"):
         Client().get(path)
     assert not any("mallory" in label for labels in scrape() for label in labels)
@@ -50,14 +50,14 @@ def test_labels_are_ours_and_nobody_elses(production: str) -> None:
 @pytest.mark.parametrize(
     "sent", ["", "Bearer", "Bearer wrong", "Basic the token of the scraper", "Bearer fb_x_y"]
 )
-def test_nobody_else_reads_it(production: str, sent: str) -> None:
+def test_metrics_need_a_token(production: str, sent: str) -> None:
     browser = Client()
     browser.force_login(User.objects.create_user("ada", role="admin"))
     answer = browser.get("/metrics", headers={"Authorization": sent} if sent else {})
     assert (answer.status_code, answer["WWW-Authenticate"]) == (401, "Bearer")
 
 
-def test_an_api_token_opens_it(production: str) -> None:
+def test_an_api_token_opens_metrics(production: str) -> None:
     from datetime import timedelta
 
     from django.utils import timezone
@@ -72,7 +72,7 @@ def test_an_api_token_opens_it(production: str) -> None:
     assert Client().get("/metrics", headers={"Authorization": f"Bearer {text}"}).status_code == 200
 
 
-def test_without_postgres_it_still_answers(transactional_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_answer_without_postgres(transactional_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
 

@@ -25,7 +25,7 @@ LATER = {"due_at": "2027-01-01T00:00:00Z", "document": {"tenants": {"acme": {"ti
 NO_DRAFT = "00000000-0000-4000-8000-000000000000"
 NO_TOKEN = "0123456789abcdef"
 
-#: Method, address, body, and the least role that may. A 404 or 409 is an answer to somebody who may.
+#: Method, address, body, and the lowest role that may. A 404 or 409 counts as allowed.
 OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/configuration", None, "viewer"),
     ("PUT", f"{API}/configuration/default-tier", {"tier": "free", **WHY}, "admin"),
@@ -212,12 +212,12 @@ def tokens(production: str, alice: Any) -> dict[str, str]:
     return {role: token_of(role) for role in ROLES}
 
 
-def test_every_operation_of_the_api_asks_for_its_role(tokens: dict[str, str]) -> None:
+def test_every_operation_of_the_api_requires_its_role(tokens: dict[str, str]) -> None:
     wrong = []
     for method, path, body, least in OPERATIONS:
         for role in ROLES:
             answer = send(tokens[role], method, path, body)
-            # There is no server to practise with, and nobody who could approve.
+            # There is no pod for a drill, and no person who could approve.
             told = {422} if path.endswith(("/drills", "/approvals")) else set()
             allowed = {200, 201, 404, 409} | told
             if answer.status_code not in (allowed if may(role, least) else {403}):
@@ -227,7 +227,7 @@ def test_every_operation_of_the_api_asks_for_its_role(tokens: dict[str, str]) ->
     assert not wrong
 
 
-def test_no_operation_answers_strangers(tokens: dict[str, str]) -> None:
+def test_no_operation_answers_anonymous_callers(tokens: dict[str, str]) -> None:
     for method, path, body, _ in OPERATIONS:
         content = body if isinstance(body, str) else json.dumps(body) if body else ""
         stranger = Client(enforce_csrf_checks=True).generic(
@@ -269,7 +269,7 @@ def clients(production: str, settings: Any) -> dict[str, Client]:
     return found
 
 
-def test_every_page_and_form_asks_for_its_role(clients: dict[str, Client]) -> None:
+def test_every_page_and_form_requires_its_role(clients: dict[str, Client]) -> None:
     wrong = []
     for method, path, data, least in FORMS:
         for role in ROLES:
@@ -279,7 +279,7 @@ def test_every_page_and_form_asks_for_its_role(clients: dict[str, Client]) -> No
                 "&".join(f"{name}={value}" for name, value in (data or {}).items()).replace(" ", "+"),
                 content_type="application/x-www-form-urlencoded",
             )
-            # Whoever may is told what is wrong with the form, or that there is no such thing.
+            # An allowed caller gets the form's errors, or a 404.
             allowed = {200, 204, 302, 400, 404, 409, 422}
             if answer.status_code not in (allowed if may(role, least) else {403}):
                 wrong.append((method, path, role, answer.status_code))
@@ -292,13 +292,13 @@ def test_every_page_and_form_asks_for_its_role(clients: dict[str, Client]) -> No
 def test_the_matrix_misses_no_page() -> None:
     from dashboard import urls
 
-    # One's own account is everybody's, and an invitation is a stranger's: they have tests of their own.
+    # Own accounts and invitations have separate tests: any role, and no role, may use them.
     named = {page.name for page in urls.urlpatterns if hasattr(page, "name")} - {"welcome"}
     listed = {resolve(path.partition("?")[0]).url_name for _, path, _, _ in FORMS}
     assert named - listed == set()
 
 
-def test_forms_want_the_token_of_their_page(production: str, settings: Any) -> None:
+def test_forms_require_the_csrf_token_of_their_page(production: str, settings: Any) -> None:
     settings.SECURE_SSL_REDIRECT = False
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_user("ada", role="admin"))
@@ -311,7 +311,7 @@ def test_forms_want_the_token_of_their_page(production: str, settings: Any) -> N
 def test_a_socket_opens_for_every_role_and_does_nothing(
     production: str, monkeypatch: pytest.MonkeyPatch, role: str, closed: int | None
 ) -> None:
-    """It only shows: whatever is sent to it changes nothing, so no role can be too low for it."""
+    """It only shows: no request can change anything, so every role may use it."""
     from django.contrib.auth.models import AnonymousUser
 
     from controlplane.audit.models import Entry

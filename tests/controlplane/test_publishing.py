@@ -215,7 +215,7 @@ def test_a_crash_before_commit_leaves_nothing(production: str, text_limits: Any,
     assert record(text_limits, "acme").quotas == ()
 
 
-def test_the_second_of_two_editors_is_told_what_changed(production: str, alice: Any) -> None:
+def test_the_second_of_two_editors_gets_a_409_with_the_changes(production: str, alice: Any) -> None:
     quota(alice, 100, expected_version=1)
     with pytest.raises(EditConflict) as conflict:
         quota(alice, 200, expected_version=1)

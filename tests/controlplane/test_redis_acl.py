@@ -1,4 +1,4 @@
-"""Everything works under the generated rights, and everything else is refused; by a real Valkey."""
+"""Everything works under the generated rights, and everything else is refused, on a real Valkey."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ def agent_url(guarded: str) -> str:
 
 @pytest.fixture
 def configured(transactional_db: Any, control_url: str) -> str:
-    """Published by the control plane's user, into a server that holds nothing yet."""
+    """Published by the control plane's user, into an empty server."""
     with redis.Redis.from_url(control_url) as client:
         client.eval("for i = 1, #KEYS do redis.call('DEL', KEYS[i]) end", 1, keys.config_head("production"))
     edits.create_environment(**COMMON)
@@ -100,7 +100,7 @@ def configured(transactional_db: Any, control_url: str) -> str:
     return "production"
 
 
-def test_strangers_and_the_default_user_are_turned_away(guarded: str) -> None:
+def test_anonymous_and_default_users_are_refused(guarded: str) -> None:
     for url in (f"redis://{guarded}/0", f"redis://:{CONTROL.replace(' ', '%20')}@{guarded}/0"):
         with redis.Redis.from_url(url) as client, pytest.raises(redis.AuthenticationError):
             client.ping()
@@ -129,7 +129,7 @@ def test_the_control_plane_does_all_its_work(configured: str, control_url: str) 
     assert Transition.objects.exists()
 
 
-def test_a_pod_decides_reports_settles_and_hears_of_edits(
+def test_a_pod_decides_reports_settles_and_receives_edits(
     configured: str, agent_url: str, tmp_path: Path
 ) -> None:
     agent = fuseboard.Agent(
@@ -176,7 +176,7 @@ def test_the_doctor_finds_nothing_wrong(
     main(["doctor", "--json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
     failed = {finding["check"] for finding in findings if finding["level"] == "fail"}
-    assert failed <= {"latency"}  # which says how busy this machine is
+    assert failed <= {"latency"}  # the duration shows how busy this machine is
     statuses = {finding["check"]: finding["level"] for finding in findings}
     assert statuses["scripts"] == statuses["configuration"] == statuses["default user"] == "ok"
 
@@ -237,7 +237,7 @@ REFUSED_TO_CONTROL = [
 
 
 @pytest.mark.parametrize("command", REFUSED_TO_CONTROL, ids=" ".join)
-def test_nor_may_the_control_plane(control_url: str, command: tuple[str, ...]) -> None:
+def test_the_control_plane_may_not(control_url: str, command: tuple[str, ...]) -> None:
     with redis.Redis.from_url(control_url) as client, pytest.raises(redis.ResponseError) as error:
         client.execute_command(*command)
     assert re.search("permission|NOPERM|ACL failure", str(error.value)), str(error.value)
@@ -250,9 +250,7 @@ def test_nor_may_the_control_plane(control_url: str, command: tuple[str, ...]) -
         ("controlplane", redis_acl.CONTROL),
     ],
 )
-def test_every_command_of_a_script_is_granted_to_whoever_runs_it(
-    folder: str, granted: tuple[str, ...]
-) -> None:
+def test_every_command_of_a_script_is_granted_to_its_callers(folder: str, granted: tuple[str, ...]) -> None:
     used = set()
     for file in (ROOT / folder).rglob("*.lua"):
         used |= {word.lower() for word in re.findall(r"redis\.p?call\(\s*'([A-Za-z]+)'", file.read_text())}
@@ -260,7 +258,7 @@ def test_every_command_of_a_script_is_granted_to_whoever_runs_it(
     assert used <= set(granted)
 
 
-def test_every_key_of_the_contract_is_somebodys() -> None:
+def test_every_key_of_the_contract_is_granted_to_a_user() -> None:
     line = redis_acl.agent_user("production", AGENT)
     prefixes = [word.partition("~")[2].rstrip("*") for word in line.split() if "~" in word]
     for key in (
@@ -286,9 +284,7 @@ def test_every_key_of_the_contract_is_somebodys() -> None:
         ("short", CONTROL, "20 characters"),
     ],
 )
-def test_passwords_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch, agent: str, control: str, says: str
-) -> None:
+def test_passwords_are_required(monkeypatch: pytest.MonkeyPatch, agent: str, control: str, says: str) -> None:
     monkeypatch.setenv("FUSEBOARD_ACL_AGENT_PASSWORD", agent)
     monkeypatch.setenv("FUSEBOARD_ACL_CONTROL_PASSWORD", control)
     with pytest.raises(CommandError, match=says):

@@ -1,4 +1,4 @@
-"""Second factors, and logging in with a company account."""
+"""Second factors, and login through an identity provider."""
 
 import re
 import time
@@ -44,7 +44,7 @@ def log_in(browser: Client) -> Any:
 
 
 def add_second_factor(browser: Client) -> str:
-    """Sets one up as a person would; its secret."""
+    """Sets one up as a person would; returns its secret."""
     browser.post("/account/again", {"password": PASSWORD})
     page = browser.get("/account/second-factor").content.decode()
     found = re.search(r'class="secret">([A-Z2-7]+)<', page)
@@ -55,7 +55,7 @@ def add_second_factor(browser: Client) -> str:
     return found[1]
 
 
-def test_a_code_is_asked_at_every_login_once_there_is_a_second_factor(ada: User) -> None:
+def test_every_login_needs_a_code_once_there_is_a_second_factor(ada: User) -> None:
     first, elsewhere = Client(), Client()
     log_in(first)
     log_in(elsewhere)
@@ -91,7 +91,7 @@ def test_a_recovery_code_logs_in_once(ada: User) -> None:
         assert lost.get("/account").status_code == expected
 
 
-def test_secrets_are_encrypted_also_under_a_key_that_was_replaced(ada: User, settings: Any) -> None:
+def test_secrets_stay_readable_after_a_key_was_replaced(ada: User, settings: Any) -> None:
     browser = Client()
     log_in(browser)
     secret = add_second_factor(browser)
@@ -106,7 +106,7 @@ def test_secrets_are_encrypted_also_under_a_key_that_was_replaced(ada: User, set
     assert Adapter().decrypt(Authenticator.objects.get(type="totp").data["secret"]) == secret
 
 
-def test_a_role_may_have_to_have_one_first(ada: User, settings: Any) -> None:
+def test_a_role_may_require_a_second_factor(ada: User, settings: Any) -> None:
     settings.MFA_ROLES = frozenset({"admin"})
     browser = Client()
     log_in(browser)
@@ -116,7 +116,7 @@ def test_a_role_may_have_to_have_one_first(ada: User, settings: Any) -> None:
     assert browser.get("/tenants").status_code == 200
 
 
-# With a company account
+# Login through an identity provider
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def come_in(browser: Client, company: Provider, **changed: str) -> Any:
     return browser.get(callback, {"code": "c", "state": sent["state"]} | changed)
 
 
-def test_somebody_in_a_group_comes_in_with_its_role(company: Provider) -> None:
+def test_a_member_of_a_group_logs_in_with_its_role(company: Provider) -> None:
     company.person["groups"] = ["staff", "on-call"]
     browser = Client()
     answer = come_in(browser, company)
@@ -163,7 +163,7 @@ def test_somebody_in_a_group_comes_in_with_its_role(company: Provider) -> None:
     assert [entry.action for entry in Entry.objects.order_by("id")] == ["user.created", "user.role_changed"]
 
 
-def test_somebody_who_was_invited_keeps_the_account_they_have(company: Provider) -> None:
+def test_an_invited_person_keeps_their_account(company: Provider) -> None:
     User.objects.create_user("otto.b", email="Otto@example.com", role="viewer")
     company.person["email_verified"] = True
     browser = Client()
@@ -173,7 +173,7 @@ def test_somebody_who_was_invited_keeps_the_account_they_have(company: Provider)
 
 
 @pytest.mark.parametrize("verified", [False, None, "true"])
-def test_an_address_nobody_verified_opens_no_account(company: Provider, verified: Any) -> None:
+def test_an_unverified_address_opens_no_account(company: Provider, verified: Any) -> None:
     User.objects.create_user("otto.b", email="otto@example.com", role="admin")
     company.person["email_verified"] = verified
     browser = Client()
@@ -181,26 +181,26 @@ def test_an_address_nobody_verified_opens_no_account(company: Provider, verified
     assert browser.get("/account").status_code == 302
 
 
-def test_a_stranger_is_refused(company: Provider) -> None:
+def test_a_person_without_invitation_or_group_is_refused(company: Provider) -> None:
     answer = come_in(Client(), company)
     assert answer.status_code == 403
     assert "nobody has invited you" in answer.content.decode()
     assert not User.objects.exists()
 
 
-def test_an_answer_to_a_question_nobody_asked_is_refused(company: Provider) -> None:
+def test_an_unrequested_response_is_refused(company: Provider) -> None:
     company.person["groups"] = ["fuseboard-admins"]
     browser = Client()
     assert come_in(browser, company, state="forged").status_code == 502
     assert browser.get("/account").status_code == 302
 
 
-def test_a_provider_that_fails_is_named_as_such(company: Provider) -> None:
+def test_a_failing_provider_is_reported(company: Provider) -> None:
     company.broken = True
     assert come_in(Client(), company).status_code == 502
 
 
-def test_a_company_login_is_a_second_factor(company: Provider, settings: Any) -> None:
+def test_a_provider_login_counts_as_a_second_factor(company: Provider, settings: Any) -> None:
     settings.MFA_ROLES = frozenset({"operator"})
     company.person["groups"] = ["on-call"]
     browser = Client()

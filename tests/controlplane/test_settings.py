@@ -18,7 +18,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def django(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, which sees these variables alone."""
+    """A command in a separate process with these variables only."""
     program = (
         "import sys, django.core.management as m; m.execute_from_command_line(['manage.py', *sys.argv[1:]])"
     )
@@ -75,13 +75,13 @@ def test_a_store_that_is_not_configured_is_named(tmp_path: Path, variable: str) 
         ({"FUSEBOARD_SECRET_KEY": "short"}, "SECRET_KEY"),
     ],
 )
-def test_check_deploy_says_what_is_wrong(tmp_path: Path, changed: dict[str, str], said: str) -> None:
+def test_check_deploy_reports_problems(tmp_path: Path, changed: dict[str, str], said: str) -> None:
     done = django("check", "--deploy", "--fail-level", "WARNING", **documented(tmp_path) | changed)
     assert done.returncode == 1
     assert said in done.stderr
 
 
-def test_a_misspelled_variable_is_named_and_not_passed_over(tmp_path: Path) -> None:
+def test_a_misspelled_variable_is_reported(tmp_path: Path) -> None:
     done = django("check", **documented(tmp_path), FUSEBOARD_ALOWED_HOSTS="x", FUSEBOARD_OUR_OWN_THING="y")
     assert done.returncode == 1
     assert "FUSEBOARD_ALOWED_HOSTS is unknown" in done.stderr
@@ -90,7 +90,7 @@ def test_a_misspelled_variable_is_named_and_not_passed_over(tmp_path: Path) -> N
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text().splitlines()
     rows = [line.split("|")[1] for line in readme if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`FUSEBOARD_([A-Z0-9_]+)`", row)}
-    # Set by the demo itself, to know its own processes again.
+    # Set by the demo itself, to find its processes.
     assert named | {"DEMO"} == VARIABLES
 
 
@@ -100,7 +100,7 @@ def test_limits_and_queue_on_one_server_are_reported(tmp_path: Path) -> None:
     assert "its own server" in django("check", "--deploy", **variables).stderr
 
 
-def test_a_secret_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
+def test_a_secret_key_is_generated_once_and_kept_private(tmp_path: Path) -> None:
     variables = documented(tmp_path)
     del variables["FUSEBOARD_SECRET_KEY"]
     assert django("check", **variables).returncode == 0
@@ -156,7 +156,7 @@ def test_the_environment_variable_names_reach_the_settings() -> None:
     assert env.words("NOT_SET_AT_ALL", ["a"]) == ["a"]
 
 
-# What the database itself refuses
+# Refused by the database itself
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_the_audit_is_append_only(production: str, statement: str) -> None:
         "UPDATE policies_environment SET revision = -1",
     ],
 )
-def test_the_database_refuses_what_no_edit_would_write(production: str, statement: str) -> None:
+def test_the_database_refuses_invalid_rows(production: str, statement: str) -> None:
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement)
 

@@ -27,7 +27,7 @@ def test_every_scheduled_task_exists_and_is_dropped_when_late() -> None:
     assert app.conf.task_serializer == "json"
 
 
-def test_an_edit_waits_little_for_a_redis_that_hangs(
+def test_an_edit_does_not_wait_long_for_a_hanging_redis(
     production: str, alice: Any, valkey: Any, settings: Any
 ) -> None:
     settings.REDIS_URL = valkey.url
@@ -43,7 +43,7 @@ def test_an_edit_waits_little_for_a_redis_that_hangs(
             expires_at=timezone.now() + timedelta(minutes=5),
             actor=alice,
         )
-        # One question each for the hold and for the configuration.
+        # One question each for the override and for the configuration.
         assert time.monotonic() - begun < 2 * 0.5 + 4.0
     finally:
         os.kill(valkey.process.pid, signal.SIGCONT)
@@ -53,7 +53,7 @@ def test_an_edit_waits_little_for_a_redis_that_hangs(
     assert read_head(client_of_limits(), "production").revision == revision
 
 
-def test_a_redis_that_is_gone_is_reported_and_stops_no_task(
+def test_a_redis_that_is_down_is_reported_and_stops_no_task(
     production: str, settings: Any, alice: Any
 ) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1"

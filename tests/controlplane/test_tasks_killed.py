@@ -1,9 +1,4 @@
-"""Every task of the worker that changes something, killed at each of its steps: nothing is lost or doubled.
-
-As in ``test_publishing_crashes``: a child takes the task from Celery, runs it, and kills itself with
-SIGKILL right before or right after a step. Then the next round of the same task runs. Which steps an
-edit itself can die at is tried there; here it is where a transaction ends, and what is the task's own.
-"""
+"""Every task of the worker that changes something, killed at each step: nothing is lost or doubled."""
 
 import io
 from collections.abc import Callable
@@ -44,13 +39,13 @@ def run(task: str) -> None:
 def each_killed(
     task: str, *steps: str, prepare: Callable[[int], Any], check: Callable[[int, Any, str], None]
 ) -> None:
-    """For every step: prepare, have the task die there, let the next round do its work, check."""
+    """For every step: prepare, kill the task there, run the next round, check."""
     for number, moment in enumerate(steps):
         when, _, step = moment.partition(" ")
         prepared = prepare(number)
         killed_at(step, before=when == "before", work=lambda: run(task))
         run(task)
-        run(task)  # and what is done is not done again
+        run(task)  # and what is done is not repeated
         check(number, prepared, moment)
 
 
@@ -67,7 +62,9 @@ def test_the_sweep(production: str, text_limits: Any, alice: Any, monkeypatch: p
 
     def edit(number: int) -> int:
         with monkeypatch.context() as patch:
-            patch.setattr(f"{REVISION}.publish_promptly", lambda *_: None)  # as if it had died, too
+            patch.setattr(
+                f"{REVISION}.publish_promptly", lambda *_: None
+            )  # as if that process were killed, too
             return set_limit(alice, 100 + number)
 
     def check(number: int, revision: int, tried: str) -> None:
@@ -108,7 +105,7 @@ def test_the_reconciler_after_redis_lost_everything(
     )
 
 
-def test_the_import_of_what_was_done_without_postgres(production: str, text_limits: Any, alice: Any) -> None:
+def test_the_import_of_overrides_made_without_postgres(production: str, text_limits: Any, alice: Any) -> None:
     journal = keys.emergency("production")
 
     def act(number: int) -> int:
@@ -140,7 +137,7 @@ def test_the_import_of_what_was_done_without_postgres(production: str, text_limi
     )
 
 
-def test_the_end_of_a_hold(production: str, text_limits: Any, alice: Any, hour: datetime) -> None:
+def test_the_end_of_an_override(production: str, text_limits: Any, alice: Any, hour: datetime) -> None:
     def hold(number: int) -> int:
         held = {"dependency": "openai", "mode": OverrideMode.FORCED_OPEN, "expires_at": hour}
         revision = hold_breaker(**held, actor=alice, **WHY)

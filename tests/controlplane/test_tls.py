@@ -1,4 +1,4 @@
-"""TLS to Redis, Postgres, the gateway and web, with certificates made here; and who is not believed."""
+"""TLS to Redis, Postgres, the gateway and web, with certificates made here; and refused certificates."""
 
 import asyncio
 import http.client
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Papers:
-    """A certificate authority, and a server that it vouches for."""
+    """A certificate authority, and a server with a certificate of it."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.authority = trustme.CA()
@@ -65,7 +65,7 @@ def forged(tmp_path_factory: pytest.TempPathFactory) -> Papers:
 
 @pytest.fixture
 def secured(papers: Papers, redis_url: str, limits: redis.Redis) -> Iterator[str]:
-    """The URL of the tests' Redis behind TLS, which names no authority."""
+    """The URL of the tests' Redis behind TLS, without an authority."""
     plain = urlsplit(redis_url)
     with relay(papers.server(), plain.port or 0) as port:
         yield f"rediss://:{plain.password}@127.0.0.1:{port}/0"
@@ -81,7 +81,7 @@ def test_an_authority_is_added_only_to_addresses_with_tls(word: str) -> None:
     assert with_ca("rediss://x/0?ssl_ca_certs=/other.pem", "/ca.pem").endswith("/other.pem")
 
 
-async def test_the_agents_own_connection_believes_the_authority_it_is_given(
+async def test_the_agents_connection_trusts_the_configured_authority(
     secured: str, papers: Papers, forged: Papers
 ) -> None:
     store = open_store(with_ca(secured, papers.ca))
@@ -102,7 +102,7 @@ async def test_sentinels_and_the_primary_they_name_are_checked_alike(
     with relay(papers.server(), plain.port or 0) as primary:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """As a Sentinel: the one thing it is asked, and a confirmation for the rest."""
+            """Acts as a Sentinel: answers its one question, and confirms the rest."""
             while words := await _command(reader):
                 host, port = b"127.0.0.1", b"%d" % primary
                 named = b"*2\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(host), host, len(port), port)
@@ -142,7 +142,9 @@ async def _command(reader: asyncio.StreamReader) -> list[bytes]:
     return words
 
 
-async def test_the_agents_watch_and_discovery_do_so_too(secured: str, papers: Papers, forged: Papers) -> None:
+async def test_the_agents_watch_and_discovery_trust_the_configured_authority(
+    secured: str, papers: Papers, forged: Papers
+) -> None:
     for ca, believed in ((papers.ca, True), (forged.ca, False)):
         source = Source(url=with_ca(secured, ca), environment="production")
         client = await source.locate()
@@ -154,14 +156,16 @@ async def test_the_agents_watch_and_discovery_do_so_too(secured: str, papers: Pa
         await source.close()
 
 
-def test_the_control_plane_too(secured: str, papers: Papers, forged: Papers) -> None:
+def test_the_control_plane_trusts_the_configured_authority(
+    secured: str, papers: Papers, forged: Papers
+) -> None:
     with connect(with_ca(secured, papers.ca), deadline_s=5.0) as client:
         assert client.ping()
     with connect(with_ca(secured, forged.ca), deadline_s=5.0) as client, pytest.raises(redis.ConnectionError):
         client.ping()
 
 
-def test_a_name_that_is_not_in_the_certificate_is_not_believed(
+def test_a_name_that_is_not_in_the_certificate_is_refused(
     forged: Papers, redis_url: str, tmp_path: Path
 ) -> None:
     elsewhere = Papers(tmp_path, "elsewhere")
@@ -174,7 +178,7 @@ def test_a_name_that_is_not_in_the_certificate_is_not_believed(
             client.ping()
 
 
-def test_the_queue_too(secured: str, papers: Papers, forged: Papers) -> None:
+def test_the_queue_trusts_the_configured_authority(secured: str, papers: Papers, forged: Papers) -> None:
     from kombu import Connection
 
     for ca, believed in ((papers.ca, True), (forged.ca, False)):
@@ -190,7 +194,7 @@ def test_the_queue_too(secured: str, papers: Papers, forged: Papers) -> None:
                     connection.ensure_connection(max_retries=1, interval_start=0)
 
 
-def test_an_agent_says_at_its_start_that_the_authority_is_missing(tmp_path: Path) -> None:
+def test_an_agent_reports_a_missing_authority_at_start(tmp_path: Path) -> None:
     for file in (tmp_path / "nothing.pem", tmp_path):
         with pytest.raises(fuseboard.Misconfigured, match="FUSEBOARD_CA_FILE"):
             fuseboard.AgentSettings(redis_url="rediss://127.0.0.1/0", ca_file=str(file))
@@ -320,7 +324,7 @@ def test_web_speaks_tls_itself(
             get(port, "/login", forged.ca)
 
 
-def test_an_agent_syncs_with_a_gateway_it_can_believe(
+def test_an_agent_syncs_with_a_gateway_it_trusts(
     production: str, papers: Papers, forged: Papers, tmp_path: Path, redis_url: str, alice: Any
 ) -> None:
     from datetime import timedelta
@@ -360,7 +364,7 @@ def test_an_agent_syncs_with_a_gateway_it_can_believe(
         try:
             until(runner, lambda: beats(believer) >= 2)
             assert beats(doubter) == 0
-            # Rotated without a restart: the old token ends, and the beats go on.
+            # Rotated without a restart: the old token ends, and heartbeats continue.
             token_file.write_text(new_token())
             before = beats(believer)
             until(runner, lambda: beats(believer) >= before + 2)
@@ -383,7 +387,7 @@ def until(runner: asyncio.Runner, holds: Any) -> None:
         runner.run(asyncio.sleep(0.05))
 
 
-def test_half_of_a_certificate_is_named(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_without_its_key_is_reported(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
     from controlplane.tls import uvicorn_options
 
     assert uvicorn_options() == {}

@@ -1,4 +1,4 @@
-"""A Redis Cluster over TLS: the node one is told of, and the nodes that it names, are checked alike."""
+"""A Redis Cluster over TLS: the configured node and the nodes that it names are verified alike."""
 
 import ssl
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
 
 @pytest.fixture(scope="module")
 def secured(papers: Papers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a Cluster of one node, which names itself by another port than the URL does."""
+    """The URL of a Cluster of one node, which names itself with another port than the URL."""
     port, bus = free_ports(2)
     with relay(papers.server(), port) as told, relay(papers.server(), port) as named:
         settings = (
@@ -46,7 +46,7 @@ def secured(papers: Papers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             node.stop()
 
 
-async def test_an_agent_decides_and_watches_over_it(secured: str, papers: Papers) -> None:
+async def test_an_agent_decides_and_watches_over_tls(secured: str, papers: Papers) -> None:
     store = open_store(with_ca(secured, papers.ca))
     source = Source(url=with_ca(secured, papers.ca), environment="production")
     try:
@@ -58,13 +58,13 @@ async def test_an_agent_decides_and_watches_over_it(secured: str, papers: Papers
         await source.close()
 
 
-def test_the_control_plane_publishes_over_it(secured: str, papers: Papers) -> None:
+def test_the_control_plane_publishes_over_tls(secured: str, papers: Papers) -> None:
     with connect(with_ca(secured, papers.ca), deadline_s=10.0) as client:
         client.set("published", "1")
         assert client.get("published") == b"1"
 
 
-async def test_another_authority_is_believed_by_neither(secured: str, tmp_path: Path) -> None:
+async def test_neither_trusts_another_authority(secured: str, tmp_path: Path) -> None:
     url = with_ca(secured, Papers(tmp_path, "theirs").ca)
     stranger = open_store(url)
     with pytest.raises((ssl.SSLError, ConnectionError), match=r"(?i)certificate"):

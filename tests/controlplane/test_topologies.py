@@ -1,4 +1,4 @@
-"""The control plane with a Cluster, and behind Sentinels: what it publishes reaches the agents there."""
+"""The control plane with a Cluster, and behind Sentinels: agents there receive what it publishes."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ def watched(tmp_path_factory: Any) -> Iterator[Watched]:
 
 
 class Pod:
-    """A server of the agent that follows the configuration in Redis, on a loop of its own."""
+    """An agent that follows the configuration in Redis, on its own loop."""
 
     def __init__(self, url: str) -> None:
         self.configuration = Configuration(environment="production")
@@ -117,7 +117,7 @@ def suspend(alice: Any) -> int:
 
 
 def once_answered(do: Callable[[], object]) -> None:
-    """As the sweep does it: again, until Redis can be asked."""
+    """As the sweep does: again, until Redis answers."""
 
     def done() -> bool:
         try:
@@ -137,7 +137,7 @@ class TestCluster:
             eventually(lambda: pod.revision == revision)
             eventually(lambda: not pod.allowed("acme"))
 
-    def test_holds_and_resets_work_on_every_shard(self, on_cluster: Cluster, production: str, alice: Any):
+    def test_overrides_and_resets_work_on_every_shard(self, on_cluster: Cluster, production: str, alice: Any):
         for name in DEPENDENCIES[1:]:
             edits.create_dependency(
                 environment="production", dependency=name, kind="llm", reason="for a test", actor=alice
@@ -168,7 +168,7 @@ class TestCluster:
         collect_transitions("production")
         assert set(Transition.objects.values_list("dependency__name", flat=True)) == set(DEPENDENCIES)
 
-    def test_an_emptied_cluster_is_filled_again(self, on_cluster: Cluster, production: str):
+    def test_an_emptied_cluster_is_refilled(self, on_cluster: Cluster, production: str):
         on_cluster.flush()
         assert read_head(client_of_limits(), "production") is None
         reconcile_environment("production")
@@ -189,7 +189,7 @@ class TestCluster:
             assert replica.client.hget(head, "revision") == str(revision).encode()
             eventually(lambda: pod.revision == revision)
 
-    def test_it_counts_as_reachable(self, on_cluster: Cluster):
+    def test_a_cluster_counts_as_reachable(self, on_cluster: Cluster):
         assert problem("FUSEBOARD_REDIS_URL", on_cluster.url) is None
         nowhere = problem("FUSEBOARD_REDIS_URL", "redis+cluster://:secret@127.0.0.1:1,127.0.0.1:2/")
         assert nowhere is not None

@@ -1,4 +1,4 @@
-"""Demand kept in rollups, and an edit replayed on it."""
+"""Demand stored in rollups, and an edit replayed on it."""
 
 from datetime import UTC, datetime, timedelta
 from time import process_time
@@ -21,7 +21,7 @@ BUCKET = {"limit": 60, "window_s": 60, "burst": 30, "algorithm": "token_bucket"}
 
 
 def put(tenant: str, *, asked: int, refused: int = 0, minutes_ago: int = 60, count: int = 1) -> None:
-    """Demand of a tenant, which is also part of everybody's."""
+    """Demand of a tenant, which is also part of the total."""
     start = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes_ago)
     for number in range(count):
         span: Any = {"environment": "production", "grain_s": 60, "at": start + timedelta(minutes=number)}
@@ -46,7 +46,7 @@ def measure(gateway: str, requests: float, refused: float) -> None:
 def test_samples_of_all_gateways_are_added_and_rolled_up(production: str) -> None:
     measure("g1", 4.0, 1.0)
     measure("g2", 2.0, 0.0)
-    # Two minutes of them; each is taken twice, as two workers would.
+    # Two minutes of it; each is rolled up twice, as two workers would.
     start = timezone.now().replace(second=0, microsecond=0)
     for seconds in range(0, 120, 10):
         Figures.objects.update(at=start + timedelta(seconds=seconds))
@@ -67,7 +67,7 @@ def test_samples_of_all_gateways_are_added_and_rolled_up(production: str) -> Non
         assert rule == {"tenant": "acme", "rule": "requests", "shadow": 120, **sums}, grain
 
 
-def test_a_gateway_that_has_stopped_is_not_counted_on(production: str) -> None:
+def test_a_stopped_gateway_does_not_count(production: str) -> None:
     measure("g1", 4.0, 1.0)
     assert sample(timezone.now() + timedelta(minutes=1)) == 0
     assert not Demand.objects.exists()
@@ -148,7 +148,7 @@ def test_an_edit_is_replayed_on_the_last_days(production: str) -> None:
     assert (found.minutes_known, found.unmeasured) == (10, 0)
     assert found.rules == ()
 
-    # What a limit bound itself is what an edit of it is put through, also one of some endpoints only.
+    # An edit of a limit is replayed on the requests under that limit, also when it has endpoints.
     start = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=60)
     for minute in range(10):
         span: Any = {"environment": "production", "grain_s": 60, "at": start + timedelta(minutes=minute)}
@@ -165,7 +165,7 @@ def test_an_edit_is_replayed_on_the_last_days(production: str) -> None:
     assert found.refused_after == found.refused_before + 299
 
 
-def test_a_tier_is_replayed_for_those_it_holds_for(production: str, alice: Any) -> None:
+def test_a_tier_is_replayed_for_tenants_that_use_it(production: str, alice: Any) -> None:
     edits.create_tenant(tenant="own", tier="pro", actor=alice, **WHY)
     edits.set_tenant_quota(
         tenant="own",
@@ -189,7 +189,7 @@ def test_a_tier_is_replayed_for_those_it_holds_for(production: str, alice: Any) 
     assert (found.tenants, found.unmeasured) == ((), 1)
 
 
-def test_a_shadow_limit_says_whom_it_would_have_refused(production: str, alice: Any) -> None:
+def test_a_shadow_limit_reports_what_it_would_have_refused(production: str, alice: Any) -> None:
     put("acme", asked=500, count=3)
     edits.set_tenant_quota(
         tenant="acme",
@@ -206,7 +206,7 @@ def test_a_shadow_limit_says_whom_it_would_have_refused(production: str, alice: 
     assert (found.asked, found.refused_before, found.refused_after) == (1_500, 0, 1_500 - 301)
 
 
-def test_a_week_is_replayed_while_somebody_waits(production: str) -> None:
+def test_a_week_is_replayed_within_a_request(production: str) -> None:
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -216,7 +216,7 @@ def test_a_week_is_replayed_while_somebody_waits(production: str) -> None:
             " generate_series(date_trunc('minute', now()) - interval '6 days', now(), '1 minute') m"
         )
     plan = plan_from_document({"tenants": {"acme": {"quotas": {"requests": {"limit": 600, "window_s": 60}}}}})
-    # Of this process alone: others may keep the machine busy.
+    # CPU time of this process alone: other processes may keep the machine busy.
     began = process_time()
     found = what_if("production", plan)
     assert found.asked > 8_000 * 1_200

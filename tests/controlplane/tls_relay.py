@@ -1,4 +1,4 @@
-"""TLS in front of a server that has none: the embedded ones are built without."""
+"""TLS in front of a server without TLS: the embedded servers are built without."""
 
 import socket
 import ssl
@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-#: What a Postgres client says first when it wants TLS.
+#: The first message of a Postgres client that wants TLS.
 _SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 
 
 @contextmanager
 def relay(certificate: ssl.SSLContext, port: int, *, postgres: bool = False) -> Iterator[int]:
-    """A port of loopback where TLS is spoken, and handed on in the clear to ``port``."""
+    """A TLS port on loopback, forwarded in the clear to ``port``."""
     listener = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
     open_sockets: list[socket.socket] = []
@@ -32,7 +32,7 @@ def relay(certificate: ssl.SSLContext, port: int, *, postgres: bool = False) -> 
             client.settimeout(10)
             if postgres:
                 asked = client.recv(8, socket.MSG_WAITALL)
-                # A client that would go on in the clear is turned away.
+                # A client that would continue in the clear is refused.
                 if asked != _SSL_REQUEST:
                     client.close()
                     return

@@ -19,7 +19,7 @@ BEARER = f"Authorization: Bearer {TOKEN}"
 
 
 def request(body=None, *fields, start=f"POST {SYNC_PATH} HTTP/1.1", usual=(BEARER, JSON), length=True):
-    """A request as bytes; without a body, that of a good beat."""
+    """A request as bytes; by default with the body of a good heartbeat."""
     body = msgspec.json.encode(beat()) if body is None else body
     sized = (f"Content-Length: {len(body)}",) if length else ()
     head = "\r\n".join((start, "Host: gateway", *usual, *sized, *fields))
@@ -34,26 +34,26 @@ class Connection:
         for piece in pieces:
             self.writer.write(piece)
             await self.writer.drain()
-            # Lets the gateway see one piece before the next one is sent.
+            # Lets the gateway read one piece before the next is sent.
             for _ in range(5):
                 await asyncio.sleep(0)
 
     async def answer(self):
-        """The next answer: its status, head and body."""
+        """The next response: its status, head and body."""
         async with asyncio.timeout(WITHIN_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             length = int(re.search(rb"content-length: (\d+)", head.lower())[1])
             return int(head.split()[1]), head.lower(), await self.reader.readexactly(length)
 
     async def is_closed(self):
-        """Reads to the end; fails when the gateway keeps the connection."""
+        """Reads to the end; fails if the gateway keeps the connection."""
         async with asyncio.timeout(WITHIN_S):
             return not await self.reader.read(65_536)
 
 
 @asynccontextmanager
 async def wire(gateway=None, *, keep_alive_s=75):
-    """Opens connections to a gateway that is served as in production."""
+    """Opens connections to a gateway that runs as in production."""
     app = GatewayApp(gateway or ready_gateway())
     config = uvicorn_config(app)
     config.timeout_keep_alive = keep_alive_s
