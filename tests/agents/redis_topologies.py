@@ -4,8 +4,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import redis
 from controlplane.embedded.children import ServerFailed, last_lines, spawn, stop
 from controlplane.embedded.valkey import binary
 from fuseboard.store.slots import SLOTS, slot_of
+from tests.waiting import wait_until
 
 PRIMARIES = 3
 #: What a node of the Cluster must be silent for, and a primary before Sentinels: long enough for a
@@ -101,14 +100,6 @@ class Member:
         return self.process
 
 
-def eventually(condition: Callable[[], object], within_s: float = 20.0) -> None:
-    """Poll until ``condition`` holds."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "the servers did not get there in time"
-        time.sleep(0.02)
-
-
 class Cluster:
     """``nodes``: three primaries, then a replica of each."""
 
@@ -136,7 +127,7 @@ class Cluster:
     def start(self) -> None:
         for node in self.nodes:
             node.start()
-        eventually(lambda: all(node.answers() for node in self.nodes))
+        wait_until(lambda: all(node.answers() for node in self.nodes))
         first, *others = self.nodes
         share = SLOTS // PRIMARIES + 1
         for number, node in enumerate(self.nodes[:PRIMARIES]):
@@ -147,7 +138,7 @@ class Cluster:
             self.ids[node.client.execute_command("CLUSTER", "MYID").decode()] = node
         for node, bus in zip(others, self._bus[1:], strict=True):
             first.client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
-        eventually(lambda: all(self._acquainted(node) for node in self.nodes))
+        wait_until(lambda: all(self._acquainted(node) for node in self.nodes))
         names = {node.port: name for name, node in self.ids.items()}
         for primary, replica in zip(self.nodes[:PRIMARIES], self.nodes[PRIMARIES:], strict=True):
             replica.client.execute_command("CLUSTER", "REPLICATE", names[primary.port])
@@ -155,7 +146,7 @@ class Cluster:
 
     def settle(self) -> None:
         """Wait until every node agrees on three primaries with a replica in step each."""
-        eventually(lambda: all(self._settled(node) for node in self.nodes))
+        wait_until(lambda: all(self._settled(node) for node in self.nodes))
 
     def stop(self) -> None:
         for node in self.nodes:
@@ -249,18 +240,18 @@ class Watched:
     def start(self) -> None:
         for server in self.data:
             server.start()
-        eventually(lambda: all(server.answers() for server in self.data))
-        eventually(lambda: self.data[1].client.info("replication").get("master_link_status") == "up")
+        wait_until(lambda: all(server.answers() for server in self.data))
+        wait_until(lambda: self.data[1].client.info("replication").get("master_link_status") == "up")
         for sentinel in self.sentinels:
             sentinel.start()
-        eventually(lambda: all(sentinel.answers() for sentinel in self.sentinels))
+        wait_until(lambda: all(sentinel.answers() for sentinel in self.sentinels))
         self.settle()
 
     def settle(self) -> None:
         """Wait until every Sentinel knows the others, and the replica is one, in step."""
-        eventually(lambda: all(self._informed(sentinel) for sentinel in self.sentinels))
+        wait_until(lambda: all(self._informed(sentinel) for sentinel in self.sentinels))
         replica = next(server for server in self.data if server is not self.primary())
-        eventually(lambda: replica.client.info("replication").get("master_link_status") == "up")
+        wait_until(lambda: replica.client.info("replication").get("master_link_status") == "up")
 
     def primary(self) -> Member:
         host_and_port = self.sentinels[0].client.execute_command(

@@ -1,7 +1,6 @@
 """Servers of the agent, put together without HTTP: a configuration, a real Redis, a name."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from fuseboard.configuration.holder import Configuration
@@ -22,6 +21,7 @@ from fuseboard.contract.words import Algorithm, ConfigSource, FailurePolicy, Mod
 from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
 from fuseboard.store import open_store
+from tests.waiting import eventually
 
 REQUESTS = Limit(
     name="requests", limit=60, window_ms=60_000, burst=20, failure_policy=FailurePolicy.LOCAL_SHARE
@@ -101,9 +101,6 @@ class Server:
     def _changed(self) -> None:
         self.changes += 1
 
-    async def until(self, condition: Callable[[], object], within_s: float = 30.0) -> None:
-        await until(condition, within_s)
-
 
 @asynccontextmanager
 async def running(
@@ -113,15 +110,7 @@ async def running(
     server.admission.start()
     try:
         if connected:
-            await until(lambda: server.admission.mode is Mode.SHARED)
+            await eventually(lambda: server.admission.mode is Mode.SHARED)
         yield server
     finally:
         await server.admission.stop()
-
-
-async def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
-    """Wait for something that happens by itself, at most ``within_s``."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)

@@ -10,7 +10,8 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard.contract.policy import Override
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.errors import Misconfigured, Refused
-from tests.agents.servers import POLICY, REQUESTS, Server, configured, give, running, until
+from tests.agents.servers import POLICY, REQUESTS, Server, configured, give, running
+from tests.waiting import eventually
 
 
 def commands(limits: redis.Redis, name: str = "evalsha") -> int:
@@ -122,14 +123,14 @@ class TestCalls:
         async with running(redis_url, "web-1") as one, running(redis_url, "web-2") as two:
             await fail(one, 2)
             await fail(two, 2)
-            await until(lambda: limits.get("fb1:production:{d:payments}:breaker").startswith(b"open"))
+            await eventually(lambda: limits.get("fb1:production:{d:payments}:breaker").startswith(b"open"))
             assert await refusal(one) is Reason.BREAKER_OPEN
             assert await refusal(two) is Reason.BREAKER_OPEN
 
     async def test_an_open_breaker_is_not_asked_about(self, limits: redis.Redis, redis_url: str):
         async with running(redis_url) as server:
             await fail(server, 4)
-            await until(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
+            await eventually(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
             limits.config_resetstat()
             for _ in range(50):
                 await refusal(server)
@@ -142,8 +143,8 @@ class TestCalls:
         policy = msgspec.structs.replace(POLICY, dependencies=(payments,))
         async with running(redis_url, configuration=configured(policy)) as server:
             await fail(server, 4)
-            await until(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
-            await until(lambda: limits.time() and server.admission.breaker_views()[0].remaining_ms == 0)
+            await eventually(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
+            await eventually(lambda: limits.time() and server.admission.breaker_views()[0].remaining_ms == 0)
             answers = await asyncio.gather(
                 *(server.admission.admit_call("payments") for _ in range(10)), return_exceptions=True
             )
@@ -155,7 +156,7 @@ class TestCalls:
             }
             for probe in probes:
                 server.admission.report(probe, Outcome.OK)
-            await until(lambda: server.admission.breaker_views()[0].state is BreakerState.CLOSED)
+            await eventually(lambda: server.admission.breaker_views()[0].state is BreakerState.CLOSED)
             await server.admission.admit_call("payments")
 
     async def test_a_cancelled_probe_gives_its_slot_back(self, limits: redis.Redis, redis_url: str):
@@ -166,7 +167,7 @@ class TestCalls:
             for caller in asking:
                 caller.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
-            await until(lambda: b"=" not in limits.get("fb1:production:{d:payments}:breaker"))
+            await eventually(lambda: b"=" not in limits.get("fb1:production:{d:payments}:breaker"))
 
     async def test_a_permit_counts_once(self, limits: redis.Redis, redis_url: str):
         async with running(redis_url) as server:
@@ -174,7 +175,7 @@ class TestCalls:
             for _ in range(10):
                 server.admission.report(permit, Outcome.FAILURE)
             await fail(server, 1)
-            await until(lambda: server.admission.breaker_views()[0].window_calls == 2)
+            await eventually(lambda: server.admission.breaker_views()[0].window_calls == 2)
 
     async def test_the_vendor_limit_binds_the_fleet_and_a_refusal_is_remembered(
         self, limits: redis.Redis, redis_url: str
@@ -244,14 +245,14 @@ class TestOverrides:
             self.hold(server, OverrideMode.FORCED_OPEN, revision=8)
             self.hold(server, None, revision=9)
             valkey.stop()
-            await until(lambda: server.admission.mode is Mode.LOCAL)
+            await eventually(lambda: server.admission.mode is Mode.LOCAL)
             # It is this server's turn to probe soon, and not when the hold would have ended.
             await server.admission.admit_call("payments", wait_s=10)
 
     async def test_a_reset_makes_servers_forget_what_they_held(self, limits: redis.Redis, redis_url: str):
         async with running(redis_url) as server:
             await fail(server, 4)
-            await until(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
+            await eventually(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
             limits.delete("fb1:production:{d:payments}:breaker")
             assert await refusal(server) is Reason.BREAKER_OPEN
             self.hold(server, None, revision=8, reset=8)

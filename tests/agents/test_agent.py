@@ -23,7 +23,8 @@ from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import BreakerState, ConfigSource, ConfigStatus, FailurePolicy
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
 from tests.agents.published import publish
-from tests.agents.servers import BREAKER, POLICY, until
+from tests.agents.servers import BREAKER, POLICY
+from tests.waiting import eventually
 
 NOWHERE = "redis://127.0.0.1:1/0"
 TWO_A_MINUTE = Limit(
@@ -78,7 +79,7 @@ class TestStart:
         gateway.next_ms = 50
         async with agent_at(redis_url, tmp_path, url=gateway.url) as agent:
             await agent.admit_request("late-payer")
-            await until(lambda: "late-payer" in agent.configuration.snapshot.tenants)
+            await eventually(lambda: "late-payer" in agent.configuration.snapshot.tenants)
         files = list((tmp_path / "state").iterdir())
         assert [file.name for file in files] == ["production@shop.config"]
 
@@ -146,9 +147,9 @@ class TestOneEdit:
         async with agent_at(redis_url, tmp_path, url=gateway.url) as agent:
             publish(limits, STRICT, revision=8)
             gateway.publish(STRICT, revision=8)
-            await until(lambda: agent.configuration.snapshot.head.revision == 8)
+            await eventually(lambda: agent.configuration.snapshot.head.revision == 8)
             assert (await agent.admit_request("acme")).revision == 8
-            await until(lambda: gateway.beats[-1].applied.revision == 8)
+            await eventually(lambda: gateway.beats[-1].applied.revision == 8)
             assert gateway.beats[-1].applied.status is ConfigStatus.APPLIED
 
     async def test_with_redis_gone_the_gateway_alone_brings_it(self, gateway: FakeGateway, tmp_path: Path):
@@ -157,7 +158,7 @@ class TestOneEdit:
         async with agent_at(NOWHERE, tmp_path, url=gateway.url) as agent:
             assert agent.configuration.live_servers == 2
             gateway.publish(STRICT, revision=8)
-            await until(lambda: agent.configuration.snapshot.head.revision == 8)
+            await eventually(lambda: agent.configuration.snapshot.head.revision == 8)
             # A limit of 2 shared by two servers, neither of which can ask Redis.
             assert [(await agent.admit_request("acme")).allowed for _ in range(2)] == [True, False]
 
@@ -167,11 +168,11 @@ class TestOneEdit:
         gateway.next_ms = 50
         async with agent_at(NOWHERE, tmp_path, url=gateway.url) as agent:
             gateway.publish(msgspec.structs.replace(POLICY, default_tier="nobody"), revision=8)
-            await until(lambda: gateway.beats[-1].applied.status is ConfigStatus.REJECTED)
+            await eventually(lambda: gateway.beats[-1].applied.status is ConfigStatus.REJECTED)
             assert "default_tier" in gateway.beats[-1].applied.error
             assert agent.configuration.snapshot.head.revision == 7
             gateway.publish(STRICT, revision=9)
-            await until(lambda: gateway.beats[-1].applied.revision == 9)
+            await eventually(lambda: gateway.beats[-1].applied.revision == 9)
             assert gateway.beats[-1].applied.status is ConfigStatus.APPLIED
 
     async def test_a_refused_token_leaves_the_configuration_in_force(
@@ -181,7 +182,7 @@ class TestOneEdit:
         async with agent_at(NOWHERE, tmp_path, url=gateway.url) as agent:
             gateway.always = Reply(status=401)
             beats = len(gateway.beats)
-            await until(lambda: len(gateway.beats) > beats)
+            await eventually(lambda: len(gateway.beats) > beats)
             assert (await agent.admit_request("acme")).revision == 7
 
     async def test_a_refetch_of_many_tenants_is_acknowledged_when_it_is_whole(
@@ -196,7 +197,7 @@ class TestOneEdit:
             gateway.refetch = True
             gateway.publish(STRICT, revision=9)
             agent._runtime._sync.beat_soon()
-            await until(lambda: agent.configuration.applied.revision == 9)
+            await eventually(lambda: agent.configuration.applied.revision == 9)
             assert {agent.configuration.snapshot.quotas_of(name).tier for name in names} == {"unlimited"}
             assert len(gateway.beats) < 10
 
@@ -290,7 +291,7 @@ class TestCalls:
                     continue
                 except Refused as refusal:
                     refused = refusal
-            await until(lambda: any(view.state is BreakerState.OPEN for view in agent.views()))
+            await eventually(lambda: any(view.state is BreakerState.OPEN for view in agent.views()))
             if refused is None:
                 with pytest.raises(Refused) as caught:
                     await agent.admit_call("payments")
@@ -303,7 +304,7 @@ class TestCalls:
                     view.dependency == "payments" and view.state is BreakerState.OPEN for view in views
                 )
 
-            await until(heard)
+            await eventually(heard)
 
     @pytest.mark.parametrize(
         ("error", "given", "outcome"),
@@ -350,13 +351,13 @@ class TestOutage:
         with redis.Redis.from_url(valkey.url) as client:
             publish(client, POLICY, revision=7)
         async with agent_at(valkey.url, tmp_path, url=gateway.url) as agent:
-            await until(lambda: gateway.beats[-1].mode is Mode.SHARED)
+            await eventually(lambda: gateway.beats[-1].mode is Mode.SHARED)
             valkey.stop()
-            await until(lambda: gateway.beats[-1].mode is Mode.LOCAL)
+            await eventually(lambda: gateway.beats[-1].mode is Mode.LOCAL)
             assert gateway.beats[-1].mode_cause
             assert (await agent.admit_request("acme")).mode is Mode.LOCAL
             valkey.start()
-            await until(lambda: gateway.beats[-1].mode is Mode.SHARED)
+            await eventually(lambda: gateway.beats[-1].mode is Mode.SHARED)
 
 
 def test_importing_the_contract_does_not_load_the_agent():

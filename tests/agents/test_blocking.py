@@ -25,6 +25,7 @@ from fuseboard.surface.threads import submit
 from tests.agents.gateways import gateway_running
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, PATIENT, POLICY
+from tests.waiting import wait_until
 
 FIFTY = Limit(
     name="requests",
@@ -152,10 +153,7 @@ def test_an_answer_nobody_takes_is_undone(agent: blocking.Agent):
     assert future is not None
     assert future.cancel()
     inner.loop.call_soon_threadsafe(release.set)
-    deadline = time.monotonic() + 30
-    while not undone and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert undone == ["answer"]
+    assert wait_until(lambda: undone) == ["answer"]
 
 
 def test_a_frozen_redis_holds_no_thread_up(tmp_path: Path, valkey: Valkey):

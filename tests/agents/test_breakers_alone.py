@@ -14,7 +14,8 @@ from fuseboard.contract.policy import BreakerPolicy, Override, Policy
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.errors import Refused
 from tests.agents.gateways import gateway_running
-from tests.agents.servers import POLICY, Server, configured, running, until
+from tests.agents.servers import POLICY, Server, configured, running
+from tests.waiting import eventually
 
 
 def opening_for(milliseconds: int) -> Policy:
@@ -31,7 +32,7 @@ async def trip(server: Server) -> None:
         view = server.admission.breaker_views()[0]
         return view.state is BreakerState.OPEN and not view.local
 
-    await until(fleet_is_open)
+    await eventually(fleet_is_open)
 
 
 async def admitted(server: Server, calls: int) -> int:
@@ -64,11 +65,11 @@ async def test_without_redis_each_server_probes_alone_and_servers_do_not_probe_t
         assert await admitted(two, 1) == 0
         valkey.stop()
         for server in (one, two):
-            await until(lambda server=server: server.admission.mode is Mode.LOCAL)
+            await eventually(lambda server=server: server.admission.mode is Mode.LOCAL)
         ends = [server.admission._calls.gates["payments"].local.until for server in (one, two)]
         assert ends[0] != ends[1]
         for server in (one, two):
-            await until(lambda server=server: server.admission.breaker_views()[0].remaining_ms == 0)
+            await eventually(lambda server=server: server.admission.breaker_views()[0].remaining_ms == 0)
             assert await admitted(server, 20) == 1
 
 
@@ -77,7 +78,7 @@ async def test_a_vendor_that_asked_for_quiet_has_it_without_redis_too(valkey: Va
         permit = await server.admission.admit_call("payments")
         server.admission.report(permit, Outcome.FAILURE, cooldown_ms=60_000)
         valkey.stop()
-        await until(lambda: server.admission.mode is Mode.LOCAL)
+        await eventually(lambda: server.admission.mode is Mode.LOCAL)
         assert await admitted(server, 5) == 0
 
 
@@ -106,12 +107,12 @@ async def test_a_hold_reaches_servers_over_http_while_redis_is_down_and_ends_on_
             assert agent.mode is Mode.LOCAL
             await agent.admit_call("payments")
             gateway.publish(held_open(POLICY, 3.0), revision=8)
-            await until(lambda: agent.configuration.snapshot.head.revision == 8)
+            await eventually(lambda: agent.configuration.snapshot.head.revision == 8)
             with pytest.raises(Refused) as caught:
                 await agent.admit_call("payments")
             assert caught.value.decision.reason is Reason.FORCED_OPEN
             # Confirmed with a beat, and let go of by itself although nobody can be asked any more.
-            await until(lambda: gateway.beats[-1].breakers[0].override is OverrideMode.FORCED_OPEN)
+            await eventually(lambda: gateway.beats[-1].breakers[0].override is OverrideMode.FORCED_OPEN)
             gateway.delay_s = 5.0
-            await until(lambda: agent.views()[0].override is None, within_s=15)
+            await eventually(lambda: agent.views()[0].override is None, within_s=15)
             await agent.admit_call("payments")

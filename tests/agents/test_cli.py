@@ -23,6 +23,7 @@ from fuseboard.contract.words import Algorithm, Dimension, OverrideMode, Period
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
+from tests.waiting import wait_until
 
 REQUESTS = Limit(name="requests", limit=10, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
 SPEND = Limit(
@@ -147,8 +148,8 @@ class TestExplainADependency:
             pass
         with pytest.raises(TimeoutError), agent.call("payments"):
             raise TimeoutError
-        until(lambda: limits.exists(keys.outcomes("production", "payments")))
-        until(lambda: run("explain", "--dependency", "payments")[1]["breaker"]["calls"] == 2)
+        wait_until(lambda: limits.exists(keys.outcomes("production", "payments")))
+        wait_until(lambda: run("explain", "--dependency", "payments")[1]["breaker"]["calls"] == 2)
         before = contents(limits)
         _, said = run("explain", "--dependency", "payments", "--for-tenant", "acme")
         assert contents(limits) == before
@@ -162,7 +163,7 @@ class TestExplainADependency:
         for _ in range(BREAKER.consecutive_failures):
             with pytest.raises((TimeoutError, Refused)), agent.call("payments"):
                 raise TimeoutError
-        until(lambda: run("explain", "--dependency", "payments")[1]["breaker"]["state"] == "open")
+        wait_until(lambda: run("explain", "--dependency", "payments")[1]["breaker"]["state"] == "open")
         before = contents(limits)
         _, said = run("explain", "--dependency", "payments")
         assert contents(limits) == before
@@ -192,7 +193,7 @@ class TestExplainADependency:
     def test_a_vendor_that_asked_for_quiet_and_a_dependency_nobody_registered(self, agent, run, limits):
         permit = agent.admit_call("unheard-of")
         agent.report(permit, fuseboard_outcome(), cooldown_ms=60_000)
-        until(lambda: limits.exists(keys.cooldown("production", "unheard-of")))
+        wait_until(lambda: limits.exists(keys.cooldown("production", "unheard-of")))
         _, said = run("explain", "--dependency", "unheard-of")
         assert said["reason"] == "cooling_down"
         assert 0 < said["breaker"]["cooling_down_s"] <= 60
@@ -207,7 +208,7 @@ class TestExplainTrouble:
         settings = AgentSettings(redis_url=redis_url, state_dir=state)
         with blocking.Agent(settings=settings) as agent:
             agent.admit_request("acme")
-            until(lambda: state.exists() and any(state.iterdir()))
+            wait_until(lambda: state.exists() and any(state.iterdir()))
         environment.setenv("FUSEBOARD_REDIS_URL", "redis://127.0.0.1:1/0")
         _, said = run("explain", "--tenant", "acme")
         assert (said["mode"], said["source"], said["revision"]) == ("local", "disk", 42)
@@ -265,7 +266,7 @@ class TestDoctor:
             "clock of the gateway",
         }
         # Whoever asks first notes since when the store has been what it is.
-        until(lambda: set(contents(limits)) - {keys.incarnation("production").encode()} == set(before))
+        wait_until(lambda: set(contents(limits)) - {keys.incarnation("production").encode()} == set(before))
         assert [beat.leaving for beat in gateway.beats] == [True]
         assert gateway.beats[0].server.startswith("doctor-")
 
@@ -361,13 +362,6 @@ def test_as_a_module_and_as_a_script(environment):
     )
     assert done.returncode == 0, done.stderr
     assert "next decision  tenant 'acme': allowed by this command in mode shared, revision 42" in done.stdout
-
-
-def until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def fuseboard_outcome() -> Any:

@@ -20,8 +20,9 @@ from fuseboard.store.scripts import ADMIT, REPORT, SETTLE
 from fuseboard.store.slots import slot_of
 from tests.agents.published import publish
 from tests.agents.redis_topologies import Cluster, Member
-from tests.agents.servers import BREAKER, TUNING, Server, configured, running, until
+from tests.agents.servers import BREAKER, TUNING, Server, configured, running
 from tests.agents.windows import worst_window
+from tests.waiting import eventually
 
 #: No decision without Redis: what is admitted was admitted there.
 QUOTA = Limit(
@@ -129,7 +130,7 @@ class TestEightServers:
             for name in DEPENDENCIES:
                 node = cluster.primary_of(keys.breaker("production", name)).client
                 key = keys.breaker("production", name)
-                await until(lambda: (node.get(key) or b"").startswith(b"open"))  # noqa: B023
+                await eventually(lambda: (node.get(key) or b"").startswith(b"open"))  # noqa: B023
                 with pytest.raises(Refused) as caught:
                     await servers[0].admission.admit_call(name)
                 assert caught.value.decision.reason is Reason.BREAKER_OPEN
@@ -200,16 +201,16 @@ class TestMigration:
             for _ in range(3):
                 forget_errors(cluster)
                 so_far = len(admitted)
-                await until(lambda: len(admitted) > so_far)  # noqa: B023
+                await eventually(lambda: len(admitted) > so_far)  # noqa: B023
                 migration = Migration(cluster, quota_key("acme"))
                 await asyncio.to_thread(migration.begin)
                 await asyncio.to_thread(migration.move_keys)
-                await until(lambda: errors(cluster).get("ASK"))
+                await eventually(lambda: errors(cluster).get("ASK"))
                 so_far = len(admitted)
-                await until(lambda: len(admitted) > so_far)  # noqa: B023
+                await eventually(lambda: len(admitted) > so_far)  # noqa: B023
                 await asyncio.to_thread(migration.end)
-                await until(lambda: errors(cluster).get("MOVED"))
-                await until(lambda: cluster.primary_of(quota_key("acme")) is migration.target)  # noqa: B023
+                await eventually(lambda: errors(cluster).get("MOVED"))
+                await eventually(lambda: cluster.primary_of(quota_key("acme")) is migration.target)  # noqa: B023
             asking = False
             await asyncio.gather(*hammers)
             assert {server.admission.mode for server in servers} == {Mode.SHARED}
@@ -223,7 +224,7 @@ class TestMigration:
             permit = await server.admission.admit_call("vendor-3")
             server.admission.report(permit, Outcome.FAILURE)
             client = cluster.primary_of(key).client
-            await until(lambda: client.exists(keys.evidence("production", "vendor-3")))
+            await eventually(lambda: client.exists(keys.evidence("production", "vendor-3")))
             migration = Migration(cluster, key)
             migration.begin()
             migration.source.client.execute_command(
@@ -237,12 +238,12 @@ class TestMigration:
             assert (server.admission.mode, server.admission.health.cause) == (Mode.SHARED, "connected")
             migration.move_keys()
             migration.end()
-            await until(lambda: cluster.primary_of(key) is migration.target)
+            await eventually(lambda: cluster.primary_of(key) is migration.target)
             alone = is_decided_locally(server)
             for _ in range(3):
                 server.admission.report(await server.admission.admit_call("vendor-3"), Outcome.FAILURE)
             assert is_decided_locally(server) == alone
-            await until(lambda: state(server, "vendor-3") is BreakerState.OPEN)
+            await eventually(lambda: state(server, "vendor-3") is BreakerState.OPEN)
 
 
 class TestOneNode:
@@ -268,7 +269,7 @@ class TestOneNode:
                 assert server.counters.store_timeouts == timeouts
             finally:
                 victim.send(signal.SIGCONT)
-            await until(lambda: server.admission.health.cause == "connected")
+            await eventually(lambda: server.admission.health.cause == "connected")
             assert (await server.admission.admit_request(hurt[1])).allowed
 
     async def test_a_breaker_kept_there_goes_on_alone_and_the_others_do_not(self, cluster: Cluster):
@@ -282,7 +283,7 @@ class TestOneNode:
                 for _ in range(BREAKER.consecutive_failures):
                     server.admission.report(await server.admission.admit_call(name), Outcome.FAILURE)
             gates = server.admission._calls.gates
-            await until(lambda: all(gates[name].state is BreakerState.OPEN for name in (lost, kept)))
+            await eventually(lambda: all(gates[name].state is BreakerState.OPEN for name in (lost, kept)))
             victim.send(signal.SIGSTOP)
             try:
                 while not server.admission.health.cause.startswith("1 of 3"):
@@ -291,7 +292,7 @@ class TestOneNode:
                 assert gates[kept].local.state is BreakerState.CLOSED
             finally:
                 victim.send(signal.SIGCONT)
-            await until(lambda: server.admission.health.cause == "connected")
+            await eventually(lambda: server.admission.health.cause == "connected")
 
     async def test_a_primary_that_answers_with_errors_is_left_alone_until_it_recovers(self, cluster: Cluster):
         victim, other = cluster.primaries()[:2]
@@ -307,7 +308,7 @@ class TestOneNode:
                     assert (await server.admission.admit_request(tenant)).allowed
             finally:
                 victim.client.config_set("maxmemory", 0)
-            await until(lambda: server.admission.health.cause == "connected")
+            await eventually(lambda: server.admission.health.cause == "connected")
             assert (await server.admission.admit_request(hurt[0])).allowed
 
     async def test_a_killed_primary_is_replaced_and_the_others_never_notice(self, cluster: Cluster):
@@ -321,7 +322,9 @@ class TestOneNode:
                     assert (await server.admission.admit_request(tenant)).allowed
             before = sum(map(is_decided_locally, servers))
             victim.kill()
-            await until(lambda: all(server.admission.health.cause.startswith("1 of 3") for server in servers))
+            await eventually(
+                lambda: all(server.admission.health.cause.startswith("1 of 3") for server in servers)
+            )
             while any(server.admission.health.cause != "connected" for server in servers):
                 for server in servers:
                     modes.add(server.admission.mode)
@@ -353,7 +356,7 @@ class TestOneNode:
             finally:
                 for node in cluster.nodes:
                     node.send(signal.SIGCONT)
-            await until(lambda: server.admission.mode is Mode.SHARED)
+            await eventually(lambda: server.admission.mode is Mode.SHARED)
 
 
 class TestConfiguration:
@@ -379,21 +382,21 @@ class TestConfiguration:
         say(1, "free")
         watch.start()
         try:
-            await until(lambda: configuration.snapshot.head.revision == 1)
+            await eventually(lambda: configuration.snapshot.head.revision == 1)
             configuration.want("acme")
             batch = configuration.fetch() if configuration.fetch else None
             assert batch is not None
             await batch
             assert tier() == "free"
             say(2, "unlimited")
-            await until(lambda: configuration.snapshot.head.revision == 2)
+            await eventually(lambda: configuration.snapshot.head.revision == 2)
             assert tier() == "unlimited"
             migration = Migration(cluster, head)
             migration.begin()
             migration.move_keys()
             migration.end()
-            await until(lambda: cluster.primary_of(head) is migration.target)
+            await eventually(lambda: cluster.primary_of(head) is migration.target)
             say(3, "free")
-            await until(lambda: configuration.snapshot.head.revision == 3)
+            await eventually(lambda: configuration.snapshot.head.revision == 3)
         finally:
             await watch.stop()

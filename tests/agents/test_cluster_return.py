@@ -7,8 +7,9 @@ import msgspec
 
 from fuseboard.contract.words import FailurePolicy, Mode
 from tests.agents.redis_topologies import Cluster
-from tests.agents.servers import Server, until
+from tests.agents.servers import Server
 from tests.agents.test_cluster import QUOTA, fleet, is_decided_locally, policy, tenants_of
+from tests.waiting import eventually
 
 SERVERS, TENANTS, CALLS = 4, 5, 50
 
@@ -52,7 +53,7 @@ async def test_a_shard_that_returns_is_told_first_and_asked_one_question_per_dom
             victim.send(signal.SIGCONT)
         for node in cluster.nodes:
             await asyncio.to_thread(node.client.config_resetstat)
-        await until(lambda: not any(map(is_missing, servers)))
+        await eventually(lambda: not any(map(is_missing, servers)))
         await everybody_asks(CALLS)
         assert {server.admission.mode for server in servers} == {Mode.SHARED}
         # One question of each domain, one that gathered behind it, one that tells what was decided
@@ -63,5 +64,5 @@ async def test_a_shard_that_returns_is_told_first_and_asked_one_question_per_dom
         def is_told(server: Server) -> bool:
             return not server.admission.standby.limits.offline.changed
 
-        await until(lambda: all(map(is_told, servers)))
+        await eventually(lambda: all(map(is_told, servers)))
     await asyncio.to_thread(cluster.settle)

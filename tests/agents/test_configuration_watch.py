@@ -18,8 +18,8 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import TenantRecord, Tuning, encode_policy
 from fuseboard.contract.words import ConfigSource, ConfigStatus
 from tests.agents.published import publish
-from tests.agents.servers import until
 from tests.agents.test_configuration import POLICY, offer, with_limit
+from tests.waiting import eventually
 
 #: Long enough for a busy machine: what is tested is that the record came, not how fast.
 PATIENT = msgspec.structs.replace(POLICY, tuning=Tuning(store_deadline_us=50_000))
@@ -64,7 +64,7 @@ class TestFollowing:
         publish(limits, POLICY, revision=7)
         async with watched(redis_url) as (configuration, _):
             publish(limits, with_limit(3), revision=8)
-            await until(lambda: revision(configuration) == 8)
+            await eventually(lambda: revision(configuration) == 8)
             assert configuration.snapshot.quotas_of("acme").quotas[0].limit == 3
 
     async def test_changed_tenants_follow_those_listed_and_no_others_are_fetched(
@@ -76,7 +76,7 @@ class TestFollowing:
             await held(configuration, ("acme", "beta"))
             # Not listed, so it is not looked at: the list is what tells a pod what changed.
             publish(limits, PATIENT, revision=8, tenants={"acme": pro, "beta": pro}, listed=("acme", "other"))
-            await until(lambda: revision(configuration) == 8)
+            await eventually(lambda: revision(configuration) == 8)
             assert configuration.snapshot.quotas_of("acme").tier == "pro"
             assert configuration.snapshot.quotas_of("beta").tier == "free"
             assert "other" not in configuration.snapshot.tenants
@@ -89,7 +89,7 @@ class TestFollowing:
         async with watched(redis_url) as (configuration, _):
             await held(configuration, ("acme", "ghost"))
             publish(limits, PATIENT, revision=9, tenants={"acme": TenantRecord(tier="pro")}, **lost)
-            await until(lambda: revision(configuration) == 9)
+            await eventually(lambda: revision(configuration) == 9)
             assert configuration.snapshot.quotas_of("acme").tier == "pro"
             assert configuration.applied.revision == 9
 
@@ -98,7 +98,7 @@ class TestFollowing:
         async with watched(redis_url) as (configuration, _):
             for number in range(2, 60):
                 publish(limits, with_limit(number), revision=number)
-            await until(lambda: revision(configuration) == 59)
+            await eventually(lambda: revision(configuration) == 59)
             assert configuration.snapshot.quotas_of("acme").quotas[0].limit == 59
 
     async def test_an_older_revision_in_redis_is_left_there(self, limits: redis.Redis, redis_url: str):
@@ -108,7 +108,7 @@ class TestFollowing:
         async with watched(redis_url, configuration):
             assert revision(configuration) == 9
             publish(limits, with_limit(2), revision=1, epoch=2)
-            await until(lambda: configuration.snapshot.head.epoch == 2)
+            await eventually(lambda: configuration.snapshot.head.epoch == 2)
             assert revision(configuration) == 1
 
     async def test_a_nudge_that_makes_no_sense_is_a_reason_to_look(self, limits: redis.Redis, redis_url: str):
@@ -116,7 +116,7 @@ class TestFollowing:
         async with watched(redis_url) as (configuration, watch):
             publish(limits, POLICY, revision=2, nudge=False)
             limits.publish(keys.config_channel("production"), b"\xff not json")
-            await until(lambda: revision(configuration) == 2)
+            await eventually(lambda: revision(configuration) == 2)
             assert watch.failures == 0
 
 
@@ -134,11 +134,11 @@ class TestBadConfiguration:
         publish(limits, POLICY, revision=1)
         async with watched(redis_url) as (configuration, watch):
             publish(limits, document, revision=2)
-            await until(lambda: configuration.applied.status is ConfigStatus.REJECTED)
+            await eventually(lambda: configuration.applied.status is ConfigStatus.REJECTED)
             assert says in configuration.applied.error
             assert revision(configuration) == 1
             publish(limits, POLICY, revision=3)
-            await until(lambda: revision(configuration) == 3)
+            await eventually(lambda: revision(configuration) == 3)
             assert configuration.applied.status is ConfigStatus.APPLIED
             assert watch.connected
 
@@ -155,7 +155,7 @@ class TestBadConfiguration:
         async with watched(redis_url) as (configuration, _):
             await held(configuration, ("acme",))
             publish(limits, PATIENT, revision=2, tenants={"acme": b'{"tier": 7}'}, listed=("acme",))
-            await until(lambda: configuration.applied.status is ConfigStatus.REJECTED)
+            await eventually(lambda: configuration.applied.status is ConfigStatus.REJECTED)
             assert "tenants.acme" in configuration.applied.error
             assert revision(configuration) == 1
 
@@ -182,7 +182,7 @@ class TestBadConfiguration:
                 await asyncio.sleep(0.01)
             limits.delete(head)
             publish(limits, POLICY, revision=6)
-            await until(lambda: revision(configuration) == 6)
+            await eventually(lambda: revision(configuration) == 6)
 
 
 class TestTenantsMet:
@@ -204,7 +204,7 @@ class TestTenantsMet:
         async with watched(redis_url) as (configuration, _):
             before = limits.info("commandstats")["cmdstat_exec"]["calls"]
             await asyncio.gather(*(configuration.meet(name) for name in names))
-            await until(lambda: all(name in configuration.snapshot.tenants for name in names))
+            await eventually(lambda: all(name in configuration.snapshot.tenants for name in names))
             assert limits.info("commandstats")["cmdstat_exec"]["calls"] - before <= 2
 
     async def test_a_frozen_redis_delays_the_first_and_nobody_behind_it(self, valkey: Valkey):
@@ -215,7 +215,7 @@ class TestTenantsMet:
             os.kill(valkey.process.pid, signal.SIGSTOP)
             try:
                 assert not (await configuration.meet("first")).met
-                await until(lambda: configuration.fetch is not None and configuration.fetch() is None)
+                await eventually(lambda: configuration.fetch is not None and configuration.fetch() is None)
                 with pytest.raises(StopIteration):  # it returns without waiting for anything
                     configuration.meet("second").send(None)
                 assert configuration.wanted() == ("first", "second")
@@ -232,14 +232,14 @@ class TestOutages:
             publish(limits, POLICY, revision=1)
         async with watched(valkey.url) as (configuration, watch):
             valkey.stop()
-            await until(lambda: not watch.connected)
+            await eventually(lambda: not watch.connected)
             assert revision(configuration) == 1
             assert configuration.fetch is not None
             assert configuration.fetch() is None
             valkey.start()
             with redis.Redis.from_url(valkey.url) as limits:
                 publish(limits, with_limit(3), revision=2)
-            await until(lambda: revision(configuration) == 2)
+            await eventually(lambda: revision(configuration) == 2)
 
     async def test_no_redis_at_all_is_known_at_once(self):
         configuration = Configuration(environment="production")

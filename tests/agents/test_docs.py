@@ -23,7 +23,8 @@ from fuseboard.contract.policy import (
 )
 from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy
 from tests.agents.published import publish
-from tests.agents.servers import BREAKER, POLICY, until
+from tests.agents.servers import BREAKER, POLICY
+from tests.waiting import eventually
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -71,7 +72,7 @@ async def page(
     for code in blocks(request.param, "python"):
         exec(compile(code, f"docs/{request.param}", "exec"), names)  # noqa: S102 - our own page
     async with names["agent"] as agent:
-        await until(lambda: agent.configuration.snapshot.head.revision == 1)
+        await eventually(lambda: agent.configuration.snapshot.head.revision == 1)
         yield names
 
 
@@ -89,7 +90,7 @@ class TestLimits:
             agent.give_back(permit)
             return permit.decision.limits[0].remaining
 
-        await eventually(left, 10_000 - 40 - 1)
+        await eventually(left, accept=lambda tokens: tokens == 10_000 - 40 - 1)
 
         async def budget() -> Any:
             return await page["budget_left"]("acme")
@@ -124,7 +125,7 @@ class TestLimits:
             return "done"
 
         nights = [asyncio.create_task(page["nightly"]("acme", work)) for _ in range(6)]
-        await until(lambda: open_now == 4)
+        await eventually(lambda: open_now == 4)
         under_way.set()
         assert await asyncio.gather(*nights) == ["done"] * 6
 
@@ -151,7 +152,7 @@ class TestBreakers:
 
         for _ in range(BREAKER.consecutive_failures):
             assert await page["rate_of"](vendor, "yesterday's") == "yesterday's"
-        await until(lambda: is_open(page))
+        await eventually(lambda: is_open(page))
         before = called
         assert await page["rate_of"](vendor, "yesterday's") == "yesterday's"
         assert called == before
@@ -166,7 +167,7 @@ class TestBreakers:
         assert await page["charge"](vendor) == 429
         with pytest.raises(Refused, match="cooling_down"):
             await page["charge"](vendor)
-        await until(lambda: limits.exists(keys.cooldown("production", "payments-api")))
+        await eventually(lambda: limits.exists(keys.cooldown("production", "payments-api")))
 
 
 def test_the_page_names_every_condition_and_time_of_a_breaker():
@@ -178,10 +179,3 @@ def test_the_page_names_every_condition_and_time_of_a_breaker():
 def is_open(page: dict[str, Any]) -> bool:
     views = {view.dependency: view.state for view in page["agent"].views()}
     return views["payments-api"] is BreakerState.OPEN
-
-
-async def eventually(ask: Any, expected: Any) -> None:
-    deadline = asyncio.get_running_loop().time() + 30
-    while (answer := await ask()) != expected:
-        assert asyncio.get_running_loop().time() < deadline, answer
-        await asyncio.sleep(0.005)

@@ -13,7 +13,8 @@ from fuseboard import Agent, AgentSettings
 from fuseboard.contract.sync import Drill, SyncRequest, SyncResponse
 from fuseboard.contract.words import DrillKind, Mode
 from tests.agents.gateways import FakeGateway, gateway_running
-from tests.agents.servers import POLICY, Server, running, until
+from tests.agents.servers import POLICY, Server, running
+from tests.waiting import eventually
 
 
 def pretend(server: Server, kind: DrillKind, for_ms: int = 60_000, number: int = 1) -> None:
@@ -33,7 +34,7 @@ async def test_a_server_that_pretends_redis_is_gone_spends_its_share_and_says_so
         pretend(server, DrillKind.GONE)
         assert server.admission.mode is Mode.DRILL
         assert "Redis is taken to be gone" in server.admission.mode_cause
-        await until(lambda: server.admission.health.mode is Mode.LOCAL)
+        await eventually(lambda: server.admission.health.mode is Mode.LOCAL)
         before = server.counters.local_decisions
         assert sum(await ask(server, 50)) == 20
         assert server.counters.local_decisions - before == 50
@@ -71,9 +72,9 @@ async def test_a_slow_redis_is_found_out_as_it_would_be_and_charges_nothing(
 async def test_it_can_be_ended_before_its_time(limits: redis.Redis, redis_url: str):
     async with running(redis_url) as server:
         pretend(server, DrillKind.GONE)
-        await until(lambda: server.admission.health.mode is Mode.LOCAL)
+        await eventually(lambda: server.admission.health.mode is Mode.LOCAL)
         server.admission.store.pretend(None, asked=monotonic())
-        await until(lambda: server.admission.mode is Mode.SHARED)
+        await eventually(lambda: server.admission.mode is Mode.SHARED)
 
 
 async def test_an_answer_that_took_longer_than_the_drill_begins_nothing(limits: redis.Redis, redis_url: str):
@@ -107,10 +108,10 @@ async def test_it_comes_with_a_beat_is_told_by_the_next_and_outlives_the_control
     settings = AgentSettings(redis_url=redis_url, url=director.url, token="fb_sel_secret", state_dir=tmp_path)
     async with Agent(settings=settings) as agent:
         director.drill = Drill(id=4, kind=DrillKind.GONE, remaining_ms=900)
-        await until(lambda: agent.mode is Mode.DRILL)
-        await until(lambda: director.beats[-1].mode is Mode.DRILL)
+        await eventually(lambda: agent.mode is Mode.DRILL)
+        await eventually(lambda: director.beats[-1].mode is Mode.DRILL)
         assert director.beats[-1].mode_cause.startswith("drill 4")
         director.always = None
         director.replies = []
         director.delay_s = 3.0  # the control plane is as good as gone
-        await until(lambda: agent.mode in (Mode.RAMPING, Mode.SHARED), within_s=10)
+        await eventually(lambda: agent.mode in (Mode.RAMPING, Mode.SHARED), within_s=10)

@@ -11,8 +11,9 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard.contract import keys
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Reason
 from fuseboard.errors import Refused
-from tests.agents.servers import POLICY, Server, configured, give, running, until
+from tests.agents.servers import POLICY, Server, configured, give, running
 from tests.agents.test_breakers_alone import held_open
+from tests.waiting import eventually
 
 OVERRIDE = keys.override("production", "payments")
 
@@ -21,7 +22,7 @@ OVERRIDE = keys.override("production", "payments")
 async def server(limits: redis.Redis, redis_url: str) -> AsyncIterator[Server]:
     """Its document says that payments is held since revision 8."""
     async with running(redis_url, configuration=configured(held_open(POLICY, 600), revision=8)) as server:
-        await until(lambda: server.admission.mode is Mode.SHARED)
+        await eventually(lambda: server.admission.mode is Mode.SHARED)
         await refused(server)
         yield server
 
@@ -46,7 +47,7 @@ async def admitted(server: Server) -> None:
 async def looked(server: Server) -> None:
     """Have it look at Redis, as after a message."""
     server.admission.breaker_opened(b"payments 1 0")
-    await until(lambda: not server.admission._ended_overrides._wake.is_set())
+    await eventually(lambda: not server.admission._ended_overrides._wake.is_set())
     await asyncio.sleep(0.05)  # the answer of a Redis that is here
 
 
@@ -57,7 +58,7 @@ def held(server: Server) -> OverrideMode | None:
 async def test_a_reset_through_redis_alone_ends_what_the_document_holds(server: Server, limits: redis.Redis):
     limits.set(OVERRIDE, "none 0 9")
     server.admission.breaker_opened(b"payments 1 0")
-    await until(lambda: held(server) is None)
+    await eventually(lambda: held(server) is None)
     await admitted(server)
     # The same document again, from wherever, changes nothing; a later hold does.
     give(server.configuration, held_open(POLICY, 600), revision=8)
@@ -93,7 +94,7 @@ async def test_a_hold_through_redis_alone_is_told_and_outlives_redis(valkey: Val
         assert (view.state, view.generation) == (BreakerState.OPEN, 99)
         assert view.remaining_ms > 500_000
         valkey.stop()
-        await until(lambda: server.admission.mode is Mode.LOCAL)
+        await eventually(lambda: server.admission.mode is Mode.LOCAL)
         with pytest.raises(Refused) as caught:
             await server.admission.admit_call("payments")
         assert caught.value.decision.reason is Reason.BREAKER_OPEN
@@ -105,4 +106,4 @@ async def test_a_lost_message_costs_time_only(
     monkeypatch.setattr("fuseboard.breaker.ended_overrides.LOOK_S", 0.05)
     await looked(server)
     limits.set(OVERRIDE, "none 0 9")
-    await until(lambda: held(server) is None)
+    await eventually(lambda: held(server) is None)

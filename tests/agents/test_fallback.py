@@ -16,7 +16,8 @@ from fuseboard.contract.policy import Policy
 from fuseboard.contract.shares import ShareLease
 from fuseboard.contract.words import BreakerState, FailurePolicy, Mode, Outcome, Reason
 from fuseboard.errors import Refused
-from tests.agents.servers import POLICY, REQUESTS, Server, configured, running, until
+from tests.agents.servers import POLICY, REQUESTS, Server, configured, running
+from tests.waiting import eventually
 
 
 def with_failure_policy(failure_policy: FailurePolicy) -> Policy:
@@ -42,7 +43,7 @@ class TestKilled:
     async def test_every_server_spends_its_share_and_says_why(self, valkey: Valkey):
         async with running(valkey.url, configuration=configured(live_servers=4)) as server:
             valkey.stop()
-            await until(lambda: server.admission.mode is Mode.LOCAL)
+            await eventually(lambda: server.admission.mode is Mode.LOCAL)
             assert "refused" in server.admission.mode_cause.lower()
             assert await allowed(server, 50) == 5  # a burst of 20 over four servers
             decision = await server.admission.admit_request("acme")
@@ -51,7 +52,7 @@ class TestKilled:
     async def test_it_comes_back_by_a_ramp(self, valkey: Valkey):
         async with running(valkey.url) as server:
             valkey.stop()
-            await until(lambda: server.admission.mode is Mode.LOCAL)
+            await eventually(lambda: server.admission.mode is Mode.LOCAL)
             seen = [server.admission.mode]
             valkey.start()
             while seen[-1] is not Mode.SHARED:
@@ -65,16 +66,16 @@ class TestKilled:
         valkey.stop()
         async with running(valkey.url, connected=False) as server:
             assert await allowed(server, 30) == 20
-            await until(lambda: server.admission.mode_cause.startswith("never reached"))
+            await eventually(lambda: server.admission.mode_cause.startswith("never reached"))
             valkey.start()
-            await until(lambda: server.admission.mode is Mode.SHARED)
+            await eventually(lambda: server.admission.mode is Mode.SHARED)
 
     async def test_a_dropped_connection_is_no_outage(self, valkey: Valkey):
         async with running(valkey.url) as server:
             with redis.Redis.from_url(valkey.url) as client:
                 client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            await until(lambda: not server.admission.health.usable)
-            await until(lambda: server.admission.health.usable)
+            await eventually(lambda: not server.admission.health.usable)
+            await eventually(lambda: server.admission.health.usable)
             assert server.admission.mode is Mode.SHARED
 
     @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ class TestKilled:
         configuration = configured(with_failure_policy(failure_policy))
         async with running(valkey.url, configuration=configuration) as server:
             valkey.stop()
-            await until(lambda: server.admission.mode is Mode.LOCAL)
+            await eventually(lambda: server.admission.mode is Mode.LOCAL)
             lease = ShareLease(level=0, place=0, terms=1, remaining_ms=60_000)
             server.admission.standby.share.take(lease, asked=lease_clock())
             assert await allowed(server, 50) == admitted
@@ -104,9 +105,9 @@ class TestBreakerWithoutRedis:
         async with running(valkey.url) as server:
             for _ in range(4):
                 server.admission.report(await server.admission.admit_call("payments"), Outcome.FAILURE)
-            await until(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
+            await eventually(lambda: server.admission.breaker_views()[0].state is BreakerState.OPEN)
             valkey.stop()
-            await until(lambda: server.admission.mode is Mode.LOCAL)
+            await eventually(lambda: server.admission.mode is Mode.LOCAL)
             with pytest.raises(Refused) as caught:
                 await server.admission.admit_call("payments")
             assert caught.value.decision.reason is Reason.BREAKER_OPEN
@@ -123,7 +124,7 @@ class TestBreakerWithoutRedis:
                 server.admission.report(await server.admission.admit_call("payments"), Outcome.FAILURE)
             with pytest.raises(Refused):
                 await server.admission.admit_call("payments")
-            await until(lambda: server.admission.breaker_views()[0].remaining_ms == 0)
+            await eventually(lambda: server.admission.breaker_views()[0].remaining_ms == 0)
             probe = await server.admission.admit_call("payments")
             with pytest.raises(Refused):  # one at a time
                 await server.admission.admit_call("payments")
@@ -252,7 +253,7 @@ async def test_a_server_that_could_not_tell_the_time_is_looked_at_again():
     async with await loop.create_server(lambda: Confused(b""), "127.0.0.1") as listener:
         port = listener.sockets[0].getsockname()[1]
         async with running(f"redis://127.0.0.1:{port}", connected=False) as server:
-            await until(lambda: server.admission.mode_cause.startswith("answers, but"))
+            await eventually(lambda: server.admission.mode_cause.startswith("answers, but"))
             assert times == []
 
 

@@ -16,7 +16,8 @@ from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import Dimension, Mode
 from fuseboard.settings import AgentSettings
 from tests.agents.published import publish
-from tests.agents.servers import BREAKER, POLICY, until
+from tests.agents.servers import BREAKER, POLICY
+from tests.waiting import eventually
 
 uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
@@ -77,7 +78,7 @@ async def guide(
     config = uvicorn.Config(names["app"], host="127.0.0.1", port=0, log_level="error", ws="none")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
+    await eventually(lambda: server.started)
     names["url"] = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     yield names
     server.should_exit = True
@@ -112,7 +113,7 @@ async def test_a_vendor_that_fails_is_no_longer_called_and_the_answer_is_a_503(
 
         for number in range(BREAKER.consecutive_failures):
             assert await quote(number) == {"rate": "yesterday's"}
-        await until(lambda: any(view.state == "open" for view in guide["agent"].views()))
+        await eventually(lambda: any(view.state == "open" for view in guide["agent"].views()))
         received = vendor.requests
         assert await quote(100) == {"rate": "yesterday's"}
         refused = await client.post("/orders", headers={"X-Tenant": "tenant-101"})

@@ -16,7 +16,8 @@ from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.integrations.httpx import BlockingGuardedTransport, CallRefused, GuardedTransport
 from tests.agents.published import publish
-from tests.agents.servers import POLICY, until
+from tests.agents.servers import POLICY
+from tests.waiting import eventually
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -166,7 +167,7 @@ async def test_a_call_its_caller_cancels_says_nothing(vendor, agent, answer):
     transport = GuardedTransport(agent, dependency="payments")
     async with httpx.AsyncClient(transport=transport, timeout=30) as client:
         task = asyncio.create_task(client.get(vendor.url))
-        await until(lambda: vendor.requests == 1)
+        await eventually(lambda: vendor.requests == 1)
         await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -195,7 +196,7 @@ async def test_a_body_nobody_reads_or_closes_is_reported_all_the_same(vendor, ag
     inner = response.stream._stream
     del response
     gc.collect()
-    await until(lambda: agent.reports)
+    await eventually(lambda: agent.reports)
     await inner.aclose()
     await transport.aclose()
     assert [reported for reported, _ in agent.reports] == [Outcome.OK]
@@ -322,7 +323,7 @@ class TestBlocking:
             (seen,) = guarded._started().counters.wire().dependencies
             return (seen.ok, seen.neutral, seen.failure)
 
-        await until(lambda: counted() == (1, 1, 2))
+        await eventually(lambda: counted() == (1, 1, 2))
 
     async def test_quiet_that_a_vendor_asked_for_refuses_the_next_request(
         self, vendor, guarded: blocking.Agent

@@ -20,6 +20,7 @@ from fuseboard.decision import Decision
 from fuseboard.integrations.wsgi import FuseboardMiddleware, subject_of
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
+from tests.waiting import wait_until
 
 REQUESTS = Limit(name="requests", limit=2, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
 OPEN = Limit(name="open", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
@@ -116,8 +117,8 @@ def test_what_a_request_held_is_free_when_its_body_is_closed(agent: blocking.Age
             return True
         return False  # refused: the slot of the one before is on its way back
 
-    until(fails)
-    until(lambda: free(agent))
+    wait_until(fails)
+    wait_until(lambda: free(agent))
 
 
 def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(agent: blocking.Agent):
@@ -187,10 +188,3 @@ def free(agent: blocking.Agent) -> bool:
     if decision.allowed:
         agent.finish(decision)
     return decision.allowed
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)

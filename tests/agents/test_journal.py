@@ -19,7 +19,8 @@ from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
 from fuseboard.standalone.journal import Journal
 from fuseboard.standalone.offline import OfflineCounts
-from tests.agents.servers import POLICY, REQUESTS, Server, configured, give, running, until
+from tests.agents.servers import POLICY, REQUESTS, Server, configured, give, running
+from tests.waiting import eventually
 
 QUOTA = keys.tenant_quota("production", "acme", "requests")
 TOTALS, TOLD = keys.offline_totals(QUOTA), keys.offline_told(QUOTA)
@@ -49,7 +50,7 @@ def total(client: redis.Redis) -> int:
 
 async def outage(server: Server, valkey: Valkey, calls: int) -> int:
     valkey.stop()
-    await until(lambda: server.admission.mode is Mode.LOCAL)
+    await eventually(lambda: server.admission.mode is Mode.LOCAL)
     admitted = await ask(server, calls)
     valkey.start()
     return admitted
@@ -61,21 +62,21 @@ async def test_what_was_allowed_in_an_outage_is_in_the_totals_before_anybody_ram
     async with running(valkey.url, configuration=configured(with_quota(FailurePolicy.FAIL_OPEN))) as server:
         journal_of(server, tmp_path)
         assert await outage(server, valkey, 500) == 500
-        await until(lambda: server.admission.mode is Mode.RAMPING)
+        await eventually(lambda: server.admission.mode is Mode.RAMPING)
         with redis.Redis.from_url(valkey.url) as client:
             assert total(client) == 500
             # Nobody is refused for it: the whole burst is there.
             assert client.exists(QUOTA) == 0
-        await until(lambda: server.admission.mode is Mode.SHARED)
+        await eventually(lambda: server.admission.mode is Mode.SHARED)
         assert await ask(server, 20) == 20
-        await until(lambda: not list(tmp_path.glob("*.journal")))
+        await eventually(lambda: not list(tmp_path.glob("*.journal")))
 
 
 async def test_a_share_that_was_spent_is_charged_before_anybody_ramps(valkey: Valkey, tmp_path: Path):
     policy = with_quota(FailurePolicy.LOCAL_SHARE, window_ms=3_600_000)
     async with running(valkey.url, configuration=configured(policy)) as server:
         assert await outage(server, valkey, 50) == 20
-        await until(lambda: server.admission.mode is Mode.SHARED)
+        await eventually(lambda: server.admission.mode is Mode.SHARED)
         assert await ask(server, 50) == 0  # all of it is spent, wherever it was
         with redis.Redis.from_url(valkey.url) as client:
             assert total(client) == 20
@@ -139,7 +140,7 @@ async def test_a_server_that_is_killed_is_counted_by_the_next_on_its_disk(
             await server.admission.standby.drain.begin(orphans=True)
             assert total(limits) == 321
             assert server.admission.standby.drain.adopted == 1
-            await until(lambda: not list(tmp_path.glob("*.journal")))
+            await eventually(lambda: not list(tmp_path.glob("*.journal")))
     finally:
         if killed.returncode is None:
             killed.kill()

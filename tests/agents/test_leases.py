@@ -14,7 +14,8 @@ from fuseboard.contract.policy import Limit, Policy
 from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy, Outcome, Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
-from tests.agents.servers import BREAKER, PATIENT, POLICY, Server, configured, give, running, until
+from tests.agents.servers import BREAKER, PATIENT, POLICY, Server, configured, give, running
+from tests.waiting import eventually
 
 HOT = Limit(name="requests", limit=600_000, window_ms=60_000, burst=10_000, lease_above=100)
 #: Fails closed: a deadline this machine misses must not let calls through uncounted.
@@ -98,7 +99,7 @@ async def test_what_is_unused_goes_back(limits: redis.Redis, redis_url: str):
         await heat_up(server)
         calls = server.counters.requests + 1  # and the one that was leased
         assert spent_of(limits) > calls + 10  # the lease is charged
-        await until(lambda: spent_of(limits) <= calls + 1)
+        await eventually(lambda: spent_of(limits) <= calls + 1)
 
 
 async def test_stopping_gives_it_back_at_once(limits: redis.Redis, redis_url: str):
@@ -138,8 +139,8 @@ async def test_a_breaker_that_opens_ends_the_leases_on_its_calls(limits: redis.R
                 await asyncio.sleep(0.001)
         await fail_until_refused(server, permit)
         stored = "fb1:production:{d:payments}:breaker"
-        await until(lambda: parse_breaker(limits.get(stored).decode()).state is BreakerState.OPEN)
-        await until(lambda: all(demand.supply.lease is None for demand in server_demands(server)))
+        await eventually(lambda: parse_breaker(limits.get(stored).decode()).state is BreakerState.OPEN)
+        await eventually(lambda: all(demand.supply.lease is None for demand in server_demands(server)))
 
 
 async def test_a_breaker_that_another_server_opened_ends_them_at_once(limits: redis.Redis, redis_url: str):
@@ -159,7 +160,7 @@ async def test_a_breaker_that_another_server_opened_ends_them_at_once(limits: re
                     await asyncio.sleep(0.001)
             asked = server.counters.store_answers
             await fail_until_refused(failing, await failing.admission.admit_call("payments"))
-            await until(lambda: all(demand.supply.lease is None for demand in server_demands(server)))
+            await eventually(lambda: all(demand.supply.lease is None for demand in server_demands(server)))
             with pytest.raises(Refused) as refused:
                 await server.admission.admit_call("payments")
             assert refused.value.decision.reason is Reason.BREAKER_OPEN

@@ -1,7 +1,7 @@
 """What an application calls: blocks, decorators, costs and what they settle to, and wrong use."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Limit, Tier
 from fuseboard.contract.words import Algorithm, Dimension, Period
 from tests.agents.published import publish
-from tests.agents.servers import BREAKER, POLICY, TUNING, until
+from tests.agents.servers import BREAKER, POLICY, TUNING
+from tests.waiting import eventually
 
 REQUESTS = Limit(name="requests", limit=3, window_ms=60_000, burst=3)
 OPEN = Limit(name="open", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
@@ -187,7 +188,7 @@ class TestCalls:
             return amount
 
         assert await asyncio.to_thread(charge, 7) == 7
-        await until(lambda: outcomes(agent) == {Outcome.OK: 1})
+        await eventually(lambda: outcomes(agent) == {Outcome.OK: 1})
         with pytest.raises(Misconfigured, match="thread"):
             charge(7)
 
@@ -203,7 +204,7 @@ class TestCalls:
             await agent.admit_call("payments")
         assert refused.value.decision.reason is Reason.COOLING_DOWN
         assert 55_000 < refused.value.decision.retry_after_ms <= 60_001
-        await until(lambda: limits.exists(keys.cooldown("production", "payments")))
+        await eventually(lambda: limits.exists(keys.cooldown("production", "payments")))
         assert outcomes(agent) == {Outcome.NEUTRAL: 1}
 
     async def test_a_permit_reports_and_settles_from_any_thread(self, agent: Agent):
@@ -214,7 +215,7 @@ class TestCalls:
             agent.report(permit, Outcome.OK)
 
         await asyncio.to_thread(elsewhere)
-        await until(lambda: permit.reported)
+        await eventually(lambda: permit.reported)
         assert agent.defects == 0
 
 
@@ -333,10 +334,3 @@ def outcomes(agent: Agent) -> dict[Outcome, int]:
             if total := getattr(dependency, outcome.value):
                 counted[outcome] = counted.get(outcome, 0) + total
     return counted
-
-
-async def eventually(true: Callable[[], Any]) -> None:
-    deadline = asyncio.get_running_loop().time() + 20
-    while not await true():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.005)

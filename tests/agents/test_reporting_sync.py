@@ -25,6 +25,7 @@ from fuseboard.reporting.sync import SyncThread
 from fuseboard.settings import AgentSettings
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
 from tests.agents.test_configuration import POLICY
+from tests.waiting import wait_until
 
 STATE = ServerState(
     applied=Applied(), mode=Mode.SHARED, mode_for_ms=5, mode_cause="connected", breakers=(), wanted=("acme",)
@@ -35,13 +36,6 @@ STATE = ServerState(
 def gateway() -> Iterator[FakeGateway]:
     with gateway_running() as running:
         yield running
-
-
-def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
 
 
 class Beater:
@@ -80,7 +74,7 @@ class TestBeats:
     def test_a_beat_says_who_and_what_and_brings_back_the_configuration(self, gateway: FakeGateway):
         gateway.publish(POLICY, revision=42)
         with beating_at(gateway.url) as beater:
-            until(lambda: beater.received)
+            wait_until(lambda: beater.received)
         beat, response = beater.received[0].request, beater.received[0].response
         assert (beat.environment, beat.service, beat.server) == ("production", "shop", "web-1")
         assert (beat.mode, beat.mode_cause, beat.want) == (Mode.SHARED, "connected", ("acme",))
@@ -90,13 +84,13 @@ class TestBeats:
 
     def test_the_last_beat_says_good_bye(self, gateway: FakeGateway):
         with beating_at(gateway.url) as beater:
-            until(lambda: beater.received)
+            wait_until(lambda: beater.received)
         assert [beat.leaving for beat in gateway.beats] == [False, True]
 
     def test_beats_come_at_the_gateways_pace_on_one_connection(self, gateway: FakeGateway):
         gateway.next_ms = 50
         with beating_at(gateway.url) as beater:
-            until(lambda: len(beater.received) >= 5)
+            wait_until(lambda: len(beater.received) >= 5)
             assert gateway.connections == 1
         sequences = [beat.sequence for beat in gateway.beats]
         assert sequences == sorted(set(sequences))
@@ -104,10 +98,10 @@ class TestBeats:
 
     def test_many_changes_at_once_are_one_beat_more(self, gateway: FakeGateway):
         with beating_at(gateway.url) as beater:
-            until(lambda: beater.rounds == 1)
+            wait_until(lambda: beater.rounds == 1)
             for _ in range(500):
                 beater.sync.beat_soon()
-            until(lambda: len(gateway.beats) == 2)
+            wait_until(lambda: len(gateway.beats) == 2)
             first, second = (exchange.asked_ns for exchange in _two(beater))
             assert second - first >= syncing.MIN_GAP_S * 0.9e9
             assert len(gateway.beats) == 2
@@ -116,9 +110,9 @@ class TestBeats:
         gateway.replies = [Reply(headers=(("Content-Type", "application/json"), ("Connection", "close")))]
         gateway.replies[0] = gateway.replies[0]._replace(body=_response_body(gateway))
         with beating_at(gateway.url) as beater:
-            until(lambda: beater.rounds == 1)
+            wait_until(lambda: beater.rounds == 1)
             beater.sync.beat_soon()
-            until(lambda: len(beater.received) == 2)
+            wait_until(lambda: len(beater.received) == 2)
             assert beater.sync.failures[Failure.UNREACHABLE] == 0
 
     def test_a_loop_that_is_busy_does_not_make_the_server_look_dead(self, gateway: FakeGateway):
@@ -131,14 +125,14 @@ class TestBeats:
             return found
 
         with beating_at(gateway.url, state=state) as beater:
-            until(lambda: beater.rounds == 1)
+            wait_until(lambda: beater.rounds == 1)
             beater.sync.beat_soon()
-            until(lambda: len(gateway.beats) == 2)
+            wait_until(lambda: len(gateway.beats) == 2)
         assert gateway.beats[1].mode is Mode.SHARED
 
 
 def _two(beater: Beater) -> list[Exchange]:
-    until(lambda: len(beater.received) >= 2)
+    wait_until(lambda: len(beater.received) >= 2)
     return beater.received[:2]
 
 
@@ -219,7 +213,7 @@ class TestTrouble:
     ):
         gateway.replies = [reply]
         with beating_at(gateway.url) as beater:
-            until(lambda: beater.received)
+            wait_until(lambda: beater.received)
             assert beater.sync.failures[failure] == 1
             assert sum(beater.sync.failures.values()) == 1
 
@@ -229,7 +223,7 @@ class TestTrouble:
         monkeypatch.setattr(beating, "TOTAL_TIMEOUT_S", 0.5)
         gateway.replies = [Reply(raw=stall)]
         with beating_at(gateway.url) as beater:
-            until(lambda: beater.received)
+            wait_until(lambda: beater.received)
             assert beater.sync.failures[Failure.UNREACHABLE] >= 1
 
     def test_an_endless_answer_is_refused_while_it_is_read(self, gateway: FakeGateway):
@@ -246,7 +240,7 @@ class TestTrouble:
     def test_a_refused_token_is_shouted_once_and_tried_again(self, gateway: FakeGateway, caplog):
         gateway.replies = [Reply(status=401)] * 3
         with beating_at(gateway.url) as beater:
-            until(lambda: beater.received)
+            wait_until(lambda: beater.received)
         loud = [record for record in caplog.records if record.levelname == "ERROR"]
         assert len(loud) == 1
         assert "FUSEBOARD_TOKEN" in loud[0].getMessage()
@@ -260,9 +254,9 @@ class TestTrouble:
         gateway.replies = [Reply(status=503, headers=patient)]
         began = time.monotonic()
         with beating_at(gateway.url) as beater:
-            until(lambda: gateway.beats)
+            wait_until(lambda: gateway.beats)
             beater.sync.beat_soon()  # a change does not hurry a gateway in trouble
-            until(lambda: beater.received)
+            wait_until(lambda: beater.received)
         assert 0.3 <= time.monotonic() - began < 60
 
     @pytest.mark.parametrize("value", ["Wed, 21 Oct 2026 07:28:00 GMT", "-5", "1e9", "٣", ""])
@@ -270,11 +264,11 @@ class TestTrouble:
         headers = (("Content-Type", "application/json"), ("Retry-After", value.encode().decode("latin-1")))
         gateway.replies = [Reply(status=503, headers=headers)]
         with beating_at(gateway.url) as beater:
-            until(lambda: beater.received)
+            wait_until(lambda: beater.received)
 
     def test_a_gateway_that_is_not_there_is_asked_again_and_the_thread_ends_when_told(self):
         with beating_at("http://127.0.0.1:1") as beater:
-            until(lambda: beater.sync.failures[Failure.UNREACHABLE] >= 3)
+            wait_until(lambda: beater.sync.failures[Failure.UNREACHABLE] >= 3)
             assert beater.rounds >= 3
 
     def test_a_certificate_that_nobody_signed_is_never_accepted(self, tmp_path: Path):
@@ -304,7 +298,7 @@ class TestTrouble:
         thread = threading.Thread(target=serve)
         thread.start()
         with beating_at(f"https://127.0.0.1:{listener.getsockname()[1]}") as beater:
-            until(lambda: beater.sync.failures[Failure.UNREACHABLE] >= 1)
+            wait_until(lambda: beater.sync.failures[Failure.UNREACHABLE] >= 1)
             assert beater.received == []
         thread.join(10)
         listener.close()
@@ -323,7 +317,7 @@ class TestTrouble:
 
         beater.sync._receive = receive
         beater.sync.start()
-        until(lambda: beater.received)
+        wait_until(lambda: beater.received)
         beater.sync.stop()
         assert beater.ended.wait(10)
         assert "sync.defect" in caplog.text

@@ -17,8 +17,9 @@ from fuseboard.store.scripts import ADMIT
 from fuseboard.store.sentinel import SentinelStore
 from tests.agents.published import publish
 from tests.agents.redis_topologies import DOWN_AFTER_MS, Member, Watched
-from tests.agents.servers import TUNING, Server, configured, running, until
+from tests.agents.servers import TUNING, Server, configured, running
 from tests.agents.windows import worst_window
+from tests.waiting import eventually
 
 #: No decision without Redis: what is admitted was admitted there.
 STRICT = Limit(
@@ -61,7 +62,7 @@ class Load:
 async def counting(load: Load) -> None:
     """Wait until decisions are being made again."""
     so_far = len(load.admitted)
-    await until(lambda: len(load.admitted) > so_far)
+    await eventually(lambda: len(load.admitted) > so_far)
 
 
 async def test_a_demoted_primary_is_left_at_once(watched: Watched):
@@ -70,9 +71,9 @@ async def test_a_demoted_primary_is_left_at_once(watched: Watched):
         load = Load([server])
         try:
             await counting(load)
-            await until(lambda: _failed_over(watched, before), within_s=3 * FAILOVER_S)
-            await until(lambda: _name_of(server, watched) is watched.primary(), within_s=FAILOVER_S)
-            await until(lambda: server.admission.mode is Mode.SHARED, within_s=FAILOVER_S)
+            await eventually(lambda: _failed_over(watched, before), within_s=3 * FAILOVER_S)
+            await eventually(lambda: _name_of(server, watched) is watched.primary(), within_s=FAILOVER_S)
+            await eventually(lambda: server.admission.mode is Mode.SHARED, within_s=FAILOVER_S)
             await counting(load)
         finally:
             await load.stop()
@@ -113,16 +114,16 @@ async def test_a_crashed_primary_is_followed_and_no_window_sees_more(watched: Wa
         load = Load(servers)
         try:
             await counting(load)
-            await until(lambda: configuration.snapshot.head.revision == 1)
+            await eventually(lambda: configuration.snapshot.head.revision == 1)
             victim.kill()
-            await until(lambda: all(server.admission.mode is Mode.LOCAL for server in servers))
-            await until(
+            await eventually(lambda: all(server.admission.mode is Mode.LOCAL for server in servers))
+            await eventually(
                 lambda: all(server.admission.mode is Mode.SHARED for server in servers), within_s=FAILOVER_S
             )
             await counting(load)
             assert successor.client.info("replication")["role"] == "master"
             publish(successor.client, POLICY, revision=2)
-            await until(lambda: configuration.snapshot.head.revision == 2)
+            await eventually(lambda: configuration.snapshot.head.revision == 2)
         finally:
             await load.stop()
             await watch.stop()
@@ -140,7 +141,7 @@ async def test_a_server_that_is_no_primary_is_never_asked(watched: Watched):
         primary = watched.primary()
         await asyncio.to_thread(primary.client.replicaof, "127.0.0.1", 1)
         store.run(ADMIT, (b"{t:acme}:quota",), [0, "t", 0, 0, 0], replies.append)
-        await until(lambda: lost)
+        await eventually(lambda: lost)
         assert str(replies[0]).startswith("READONLY")
         assert not store.connected
         with pytest.raises(ConnectionRefusedError, match="is not a primary"):

@@ -1,7 +1,5 @@
 """Pieces and drills through a real Postgres: what gateways agree on, and what servers are told."""
 
-import asyncio
-
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -11,7 +9,8 @@ from controlplane.gateway.settings import GatewaySettings
 from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import decode_response
 from tests.controlplane.gateway import beat, post
-from tests.controlplane.test_gateway_postgres import eventually, token  # noqa: F401 - a fixture
+from tests.controlplane.test_gateway_postgres import token  # noqa: F401 - a fixture
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -44,11 +43,13 @@ async def answered(gateway, server="pod-1", **fields):
 
 async def given(gateway, server):
     """Its piece; a look that comes too soon after the last one is put off."""
-    async with asyncio.timeout(30):
-        while (share := (await answered(gateway, server)).share) is None:
+
+    async def asked_again():
+        if (share := (await answered(gateway, server)).share) is None:
             await gateway.agreed.look()
-            await asyncio.sleep(0.005)
-    return share
+        return share
+
+    return await eventually(asked_again, accept=lambda share: share is not None)
 
 
 @sync_to_async

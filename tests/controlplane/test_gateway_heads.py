@@ -12,9 +12,9 @@ from controlplane.gateway.app import GatewayApp
 from controlplane.gateway.wire import known_heads
 from controlplane.gateway.wire.known_heads import Heads
 from controlplane.gateway.wire.tokens import Token, TokenBook
-from tests.agents.servers import until
 from tests.controlplane.gateway import TurnedClock, beat, known_tokens, ready_gateway
 from tests.controlplane.wire import BEARER, JSON, request, wire
+from tests.waiting import eventually
 
 GOOD = [msgspec.json.encode(beat(f"pod-{n}", sequence=1_000 + n)) for n in range(4)]
 SHORT = msgspec.json.encode(beat("pod", sequence=1_000))
@@ -129,7 +129,7 @@ async def test_a_known_head_whose_body_is_late_is_waited_for_and_not_for_ever():
             await connection.send(request(SHORT))
             assert (await connection.answer())[0] == 200
             await connection.send(request(SHORT)[: -len(SHORT)])
-        await until(lambda: len(gateway.readers._since) == 2)
+        await eventually(lambda: len(gateway.readers._since) == 2)
         await late.send(SHORT)
         assert (await late.answer())[0] == 200
         clock.turn(60)

@@ -18,7 +18,8 @@ from controlplane.fleet.live import add_figures
 from fuseboard.contract.sync import SYNC_PATH, Counters, decode_response
 from fuseboard.contract.words import Mode
 from tests.controlplane.gateway import TOKEN, beat
-from tests.controlplane.test_gateway_process import SEED, eventually, manage
+from tests.controlplane.test_gateway_process import SEED, manage
+from tests.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -76,7 +77,7 @@ def pair(variables):
     try:
         for one in both:
             one.connect()
-            eventually(one.ready)
+            wait_until(one.ready)
         yield both
     finally:
         for one in both:
@@ -106,7 +107,7 @@ def test_two_gateways_are_one_and_a_killed_one_loses_nothing(pair, postgres):
         time.sleep(0.25)
         return {answer.live_servers for answer in beat_once().values()} == {many}
 
-    eventually(lambda: everybody_counts(6))
+    wait_until(lambda: everybody_counts(6))
 
     def summed():
         beat_once()
@@ -119,16 +120,16 @@ def test_two_gateways_are_one_and_a_killed_one_loses_nothing(pair, postgres):
         return found.gateways == 2 and found.requests_per_s > 200 and found.live_servers == 6
 
     # Six pods, thirty requests every quarter of a second or a bit more: each gateway has half of it.
-    figures = eventually(lambda: complete(found := summed()) and found)
+    figures = wait_until(lambda: complete(found := summed()) and found)
     assert (figures.live_servers, figures.frozen) == (6, False)
 
     place["pod-1"].sync("pod-1", requests=counted * 30, mode=Mode.LOCAL, mode_cause="connection refused")
-    eventually(lambda: rows(postgres, "SELECT 1 FROM fleet_server WHERE name = 'pod-1' AND mode = 'local'"))
+    wait_until(lambda: rows(postgres, "SELECT 1 FROM fleet_server WHERE name = 'pod-1' AND mode = 'local'"))
     first.kill()
     # Two of its pods come to the other one; the third died at the same moment.
     place.update({"pod-1": second, "pod-2": second})
     del place["pod-3"]
-    eventually(lambda: everybody_counts(6))
+    wait_until(lambda: everybody_counts(6))
     states = dict(rows(postgres, "SELECT name, gateway FROM fleet_server"))
     assert len(states) == 6
     taken_over = f"SELECT 1 FROM fleet_server WHERE name = 'pod-3' AND gateway LIKE '%:{second.port}'"  # noqa: S608
@@ -138,7 +139,7 @@ def test_two_gateways_are_one_and_a_killed_one_loses_nothing(pair, postgres):
         time.sleep(0.25)
         return rows(postgres, f"{taken_over} AND state <> 'online'")
 
-    eventually(noticed, within_s=40.0)
+    wait_until(noticed, within_s=40.0)
     happened = rows(postgres, "SELECT server, kind FROM fleet_event ORDER BY id")
     joined = sorted(server for server, kind in happened if kind == "joined")
     # Moving is not joining: every pod has joined once.
@@ -157,6 +158,6 @@ def test_two_processes_of_one_name_on_two_gateways_are_told(pair, postgres):
             time.sleep(0.35)
         return rows(postgres, "SELECT detail FROM fleet_event WHERE server = 'twin' AND kind = 'duplicate'")
 
-    [(detail,)] = eventually(told)
+    [(detail,)] = wait_until(told)
     assert "two processes" in detail
-    eventually(lambda: first.sync("other").live_servers >= 3)
+    wait_until(lambda: first.sync("other").live_servers >= 3)

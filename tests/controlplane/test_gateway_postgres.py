@@ -18,6 +18,7 @@ from controlplane.gateway.settings import GatewaySettings
 from fuseboard.contract.sync import Applied, BreakerView, Counters, decode_response
 from fuseboard.contract.words import BreakerState, Mode
 from tests.controlplane.gateway import TOKEN, beat, post
+from tests.waiting import eventually
 
 _PREFIX, _SELECTOR, SECRET = TOKEN.split("_", 2)
 
@@ -60,14 +61,6 @@ async def listener(token):
     async with await psycopg.AsyncConnection.connect(conninfo("test"), autocommit=True) as connection:
         await connection.execute("LISTEN fuseboard_fleet")
         yield connection
-
-
-async def eventually(holds, *, within_s=30.0):
-    deadline = time.monotonic() + within_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        await asyncio.sleep(0.005)
-    return found
 
 
 async def row(database, columns="state", server="pod-1"):
@@ -163,10 +156,7 @@ async def test_a_revoked_token_is_refused_within_the_reload_interval(gateway, to
             cursor.execute("NOTIFY fuseboard_tokens")
 
     await sync_to_async(revoke)()
-    deadline = time.monotonic() + 20
-    while (await post(gateway, beat())).status_code != 401:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+    await eventually(lambda: post(gateway, beat()), accept=lambda answer: answer.status_code == 401)
 
 
 async def test_a_restarted_gateway_remembers_who_was_there(gateway, database):
@@ -217,10 +207,8 @@ async def test_a_server_that_knows_more_than_postgres_says_that_it_was_restored(
     head = gateway.configurations["production"].head
     await post(gateway, beat(applied=Applied(epoch=head.epoch, revision=head.revision, hash=head.hash)))
     await post(gateway, beat("pod-2", applied=Applied(epoch=head.epoch, revision=head.revision + 50)))
-    deadline = time.monotonic() + 20
-    while (
-        found := await (await database.execute("SELECT who, revision FROM publishing_ahead")).fetchone()
-    ) is None:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-    assert found == ("pod-2", head.revision + 50)
+
+    async def ahead():
+        return await (await database.execute("SELECT who, revision FROM publishing_ahead")).fetchone()
+
+    assert await eventually(ahead) == ("pod-2", head.revision + 50)

@@ -20,6 +20,7 @@ from controlplane.embedded.postgres import Postgres
 from fuseboard.contract.sync import SYNC_PATH, Applied, decode_response
 from fuseboard.contract.words import Mode
 from tests.controlplane.gateway import TOKEN, beat
+from tests.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -77,7 +78,7 @@ def gateway(variables, postgres):
             port = re.search(r":(\d+)/", process.stdout.readline())[1]
             headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
-                eventually(lambda: answers(client, "/readyz"))
+                wait_until(lambda: answers(client, "/readyz"))
                 yield process, client
         finally:
             process.kill()  # or leaving the block would wait for ever
@@ -85,14 +86,6 @@ def gateway(variables, postgres):
 
 def manage(variables, *arguments):
     subprocess.run([sys.executable, "manage.py", *arguments], cwd=PROJECT, env=variables, check=True)
-
-
-def eventually(holds, *, within_s=20.0):
-    deadline = time.monotonic() + within_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        time.sleep(0.02)
-    return found
 
 
 def answers(client, path):
@@ -117,7 +110,7 @@ def test_it_serves_from_memory_while_postgres_is_dead_and_catches_up_after(gatew
     _, client = gateway
     first = sync(client)
     assert first.next_ms == 200
-    eventually(lambda: rows(postgres) == {"pod-1": "shared"})
+    wait_until(lambda: rows(postgres) == {"pod-1": "shared"})
 
     postgres.process.send_signal(signal.SIGKILL)
     postgres.process.wait()
@@ -130,24 +123,24 @@ def test_it_serves_from_memory_while_postgres_is_dead_and_catches_up_after(gatew
     assert answers(client, "/readyz")
 
     postgres.start()
-    eventually(lambda: rows(postgres) == {f"pod-{n}": "local" for n in range(3)})
+    wait_until(lambda: rows(postgres) == {f"pod-{n}": "local" for n in range(3)})
     manage(variables, "shell", "--verbosity", "0", "-c", EDIT)
     head = first.head
     applied = Applied(epoch=head.epoch, revision=head.revision, hash=head.hash)
-    changed = eventually(lambda: sync(client, applied=applied).tenants)
+    changed = wait_until(lambda: sync(client, applied=applied).tenants)
     assert changed["later"].tier == "pro"
 
 
 def test_a_frozen_postgres_holds_nobody_up(gateway, postgres):
     _, client = gateway
     sync(client)
-    eventually(lambda: rows(postgres) == {"pod-1": "shared"})
+    wait_until(lambda: rows(postgres) == {"pod-1": "shared"})
     with frozen(psutil.Process(postgres.process.pid)):
         deadline = time.monotonic() + 4.0  # longer than the gateway waits for one batch
         while time.monotonic() < deadline:
             sync(client, mode=Mode.RAMPING)  # whose client waits five seconds at most
             time.sleep(0.05)
-    eventually(lambda: rows(postgres) == {"pod-1": "ramping"})
+    wait_until(lambda: rows(postgres) == {"pod-1": "ramping"})
 
 
 @contextlib.contextmanager
@@ -190,7 +183,7 @@ def test_a_body_cut_off_half_way_disturbs_nobody(gateway):
 def test_it_writes_its_last_batch_before_it_goes(gateway, postgres):
     process, client = gateway
     sync(client)
-    eventually(lambda: rows(postgres))
+    wait_until(lambda: rows(postgres))
     sync(client, server="pod-last")
     process.terminate()
     assert process.wait(10) in (0, -signal.SIGTERM)

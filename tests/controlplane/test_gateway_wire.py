@@ -9,9 +9,9 @@ import pytest
 
 from controlplane.gateway.wire.beat_protocol import MAX_HEAD_BYTES
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH
-from tests.agents.servers import until
 from tests.controlplane.gateway import TurnedClock, beat, ready_gateway
 from tests.controlplane.wire import BEARER, JSON, WITHIN_S, request, wire
+from tests.waiting import eventually
 
 BAD = {
     "no token": request(usual=(JSON,)),
@@ -72,7 +72,7 @@ async def test_a_body_that_never_comes_is_408_and_one_that_comes_late_is_read():
         await never.send(request()[:-5])
         await late.send(data[:-5])
         # For a moment they are waited for, and then with a deadline.
-        await until(lambda: len(gateway.readers._since) == 2)
+        await eventually(lambda: len(gateway.readers._since) == 2)
         await late.send(data[-5:])
         assert (await late.answer())[0] == 200
         clock.turn(60)
@@ -89,7 +89,7 @@ async def test_a_client_that_goes_half_way_disturbs_nobody():
         gone.writer.transport.abort()
         await stays.send(request())
         assert (await stays.answer())[0] == 200
-        await until(lambda: len(connect.served) == 1)
+        await eventually(lambda: len(connect.served) == 1)
     assert gateway.counts.answers == {200: 1}
 
 

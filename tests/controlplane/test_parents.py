@@ -14,8 +14,9 @@ from controlplane.policies.models import Tenant
 from controlplane.publishing.publish import publish_head
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
-from tests.agents.servers import running, until
+from tests.agents.servers import running
 from tests.agents.test_configuration_watch import watched
+from tests.waiting import eventually
 
 REASON = "a test of parents"
 
@@ -74,7 +75,7 @@ def test_a_pod_charges_a_user_its_team_and_its_organisation(organisation, redis_
         ):
             for tenant in ("ann", "acme-ads"):
                 await configuration.meet(tenant)
-                await until(lambda tenant=tenant: configuration.snapshot.quotas_of(tenant).met)
+                await eventually(lambda tenant=tenant: configuration.snapshot.quotas_of(tenant).met)
             answers = [await pod.admission.admit_request("ann") for _ in range(5)]
             answers += [await pod.admission.admit_request("acme-ads") for _ in range(5)]
             return [(answer.allowed, answer.rule) for answer in answers]

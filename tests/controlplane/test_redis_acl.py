@@ -4,8 +4,7 @@ import asyncio
 import json
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -28,6 +27,7 @@ from controlplane.embedded.valkey import binary
 from controlplane.repair import tasks
 from fuseboard.contract import keys
 from fuseboard.contract.words import OverrideMode
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT, CONTROL = "the password of the pods", "the password of the control plane"
@@ -143,8 +143,8 @@ def test_a_pod_decides_reports_settles_and_receives_edits(
             for _ in range(2):
                 runner.run(a_failed_call(agent))
             edits.suspend_tenant(tenant="acme", expected_version=1, **COMMON)
-            until(runner, lambda: agent.configuration.snapshot.head.revision > first.revision)
-            until(runner, lambda: not runner.run(agent.admit_request("acme")).allowed)
+            runner.run(eventually(lambda: agent.configuration.snapshot.head.revision > first.revision))
+            runner.run(eventually(lambda: agent.admit_request("acme"), accept=lambda d: not d.allowed))
         finally:
             runner.run(agent.stop())
     breaker_tasks.collect_transitions()
@@ -156,13 +156,6 @@ async def a_failed_call(agent: fuseboard.Agent) -> None:
         async with agent.call("openai"):
             raise ConnectionError("the vendor is down")
     await asyncio.sleep(0.05)
-
-
-def until(runner: asyncio.Runner, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        runner.run(asyncio.sleep(0.02))
 
 
 def test_the_doctor_finds_nothing_wrong(

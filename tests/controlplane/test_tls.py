@@ -3,10 +3,10 @@
 import asyncio
 import http.client
 import os
+import re
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +28,7 @@ from dashboard import notices
 from fuseboard.configuration.source import Source
 from fuseboard.contract.store_url import StoreUrl, with_ca
 from fuseboard.store import open_store
+from tests.waiting import eventually, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -284,19 +285,17 @@ def serving(command: str, papers: Papers, tmp_path: Path, **variables: str) -> I
 
 
 def port_of(process: "subprocess.Popen[bytes]", said: Path) -> int:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        text = said.read_text()
-        if "Serving https://127.0.0.1:" in text:
-            return int(text.partition("Serving https://127.0.0.1:")[2].partition("/")[0])
-        assert process.poll() is None, text
-        time.sleep(0.05)
-    raise AssertionError(said.read_text())
+    def serves() -> re.Match[str] | None:
+        assert process.poll() is None, said.read_text()
+        return re.search(r"Serving https://127\.0\.0\.1:(\d+)/", said.read_text())
+
+    found = wait_until(serves, f"port of {said}", within_s=60)
+    assert found
+    return int(found[1])
 
 
 def get(port: int, path: str, ca: str) -> http.client.HTTPResponse:
-    deadline = time.monotonic() + 30
-    while True:
+    def answered() -> http.client.HTTPResponse | None:
         client = http.client.HTTPSConnection(
             "127.0.0.1", port, timeout=10, context=ssl.create_default_context(cafile=ca)
         )
@@ -306,10 +305,13 @@ def get(port: int, path: str, ca: str) -> http.client.HTTPResponse:
             answer.read()
             return answer
         except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            return None
         finally:
             client.close()
+
+    answer = wait_until(answered)
+    assert answer
+    return answer
 
 
 def test_web_speaks_tls_itself(
@@ -362,15 +364,15 @@ def test_an_agent_syncs_with_a_gateway_it_trusts(
         runner.run(believer.start())
         runner.run(doubter.start())
         try:
-            until(runner, lambda: beats(believer) >= 2)
+            runner.run(eventually(lambda: beats(believer) >= 2))
             assert beats(doubter) == 0
             # Rotated without a restart: the old token ends, and heartbeats continue.
             token_file.write_text(new_token())
             before = beats(believer)
-            until(runner, lambda: beats(believer) >= before + 2)
+            runner.run(eventually(lambda: beats(believer) >= before + 2))
             revoke_token(selector=first.split("_")[1], reason="for a test", actor=alice)
             before = beats(believer)
-            until(runner, lambda: beats(believer) >= before + 20)
+            runner.run(eventually(lambda: beats(believer) >= before + 20))
         finally:
             runner.run(believer.stop())
             runner.run(doubter.stop())
@@ -378,13 +380,6 @@ def test_an_agent_syncs_with_a_gateway_it_trusts(
 
 def beats(agent: fuseboard.Agent) -> int:
     return int(agent._runtime._sync.beats)
-
-
-def until(runner: asyncio.Runner, holds: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        runner.run(asyncio.sleep(0.05))
 
 
 def test_a_certificate_without_its_key_is_reported(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ from controlplane.redis.clients import connect
 from fuseboard.configuration.source import Source
 from fuseboard.contract.store_url import with_ca
 from fuseboard.store import open_store
-from tests.agents.redis_topologies import Member, eventually, free_ports
+from tests.agents.redis_topologies import Member, free_ports
 from tests.controlplane.test_tls import Papers
+from tests.waiting import wait_until
 
 PASSWORD = "behind-a-relay"
 
@@ -36,9 +37,9 @@ def secured(papers: Papers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         node = Member(tmp_path_factory.mktemp("cluster"), "node", port, settings, PASSWORD)
         node.start()
         try:
-            eventually(node.answers)
+            wait_until(node.answers)
             node.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
-            eventually(lambda: b"cluster_state:ok" in node.client.execute_command("CLUSTER", "INFO"))
+            wait_until(lambda: b"cluster_state:ok" in node.client.execute_command("CLUSTER", "INFO"))
             slots = node.client.execute_command("CLUSTER", "SLOTS")
             assert slots[0][2][1] == named
             yield f"rediss+cluster://:{PASSWORD}@127.0.0.1:{told}/"

@@ -24,8 +24,9 @@ from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Reason
 from fuseboard.errors import Refused
-from tests.agents.redis_topologies import Cluster, Watched, eventually
+from tests.agents.redis_topologies import Cluster, Watched
 from tests.agents.servers import Server
+from tests.waiting import wait_until
 
 DEPENDENCIES = ("openai", "stripe", "search", "mail", "maps")
 
@@ -62,7 +63,7 @@ class Pod:
     def __enter__(self) -> "Pod":
         self._thread.start()
         self._do(self._start())
-        eventually(lambda: self.server.admission.mode is Mode.SHARED)
+        wait_until(lambda: self.server.admission.mode is Mode.SHARED)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,7 +127,7 @@ def once_answered(do: Callable[[], object]) -> None:
             return False
         return True
 
-    eventually(done)
+    wait_until(done)
 
 
 class TestCluster:
@@ -134,8 +135,8 @@ class TestCluster:
         with Pod(on_cluster.url) as pod:
             assert pod.allowed("acme")
             revision = suspend(alice)
-            eventually(lambda: pod.revision == revision)
-            eventually(lambda: not pod.allowed("acme"))
+            wait_until(lambda: pod.revision == revision)
+            wait_until(lambda: not pod.allowed("acme"))
 
     def test_overrides_and_resets_work_on_every_shard(self, on_cluster: Cluster, production: str, alice: Any):
         for name in DEPENDENCIES[1:]:
@@ -157,14 +158,14 @@ class TestCluster:
                     expires_at=timezone.now() + timedelta(minutes=5),
                     **about,
                 )
-                eventually(lambda: pod.refusal(name) is Reason.FORCED_OPEN)  # noqa: B023
+                wait_until(lambda: pod.refusal(name) is Reason.FORCED_OPEN)  # noqa: B023
             found = stored_breakers("production", DEPENDENCIES)
             assert found is not None
             assert {breaker and breaker.state for breaker in found.values()} == {BreakerState.OPEN}
             for name in DEPENDENCIES:
                 end_override(dependency=name, **about)
                 reset_breaker(dependency=name, **about)
-                eventually(lambda: pod.refusal(name) is None)  # noqa: B023
+                wait_until(lambda: pod.refusal(name) is None)  # noqa: B023
         collect_transitions("production")
         assert set(Transition.objects.values_list("dependency__name", flat=True)) == set(DEPENDENCIES)
 
@@ -183,11 +184,11 @@ class TestCluster:
         replica = on_cluster.nodes[(index + 3) % 6]
         with Pod(on_cluster.url) as pod:
             replica.client.execute_command("CLUSTER", "FAILOVER")
-            eventually(lambda: on_cluster.primary_of(head) is replica)
+            wait_until(lambda: on_cluster.primary_of(head) is replica)
             revision = suspend(alice)
             once_answered(lambda: publish_head("production"))
             assert replica.client.hget(head, "revision") == str(revision).encode()
-            eventually(lambda: pod.revision == revision)
+            wait_until(lambda: pod.revision == revision)
 
     def test_a_cluster_counts_as_reachable(self, on_cluster: Cluster):
         assert problem("FUSEBOARD_REDIS_URL", on_cluster.url) is None
@@ -201,11 +202,11 @@ class TestSentinel:
     def test_edits_follow_a_failover(self, behind_sentinels: Watched, production: str, alice: Any):
         before = behind_sentinels.primary()
         with Pod(behind_sentinels.url) as pod:
-            eventually(lambda: pod.revision > 0)
+            wait_until(lambda: pod.revision > 0)
             before.kill()
-            eventually(lambda: behind_sentinels.primary() is not before)
+            wait_until(lambda: behind_sentinels.primary() is not before)
             revision = suspend(alice)
             once_answered(lambda: publish_head("production"))
-            eventually(lambda: pod.revision == revision)
+            wait_until(lambda: pod.revision == revision)
             head = behind_sentinels.primary().client.hget(keys.config_head("production"), "revision")
             assert head == str(revision).encode()

@@ -1,9 +1,10 @@
 """Waiting for a page, and choosing in its forms."""
 
-import time
 from typing import Any
 
 from playwright.sync_api import Error
+
+from tests.waiting import wait_until
 
 
 def becomes(page: Any, script: str, seconds: float = 30.0) -> None:
@@ -12,10 +13,13 @@ def becomes(page: Any, script: str, seconds: float = 30.0) -> None:
     A form that was sent may bring another page: what is asked of the page that is just leaving is asked again
     of the next one. A test whose page must stay says so by itself.
     """
-    deadline = time.monotonic() + seconds
-    while not _now(page, script):
-        assert time.monotonic() < deadline, f"never came true: {script}"
-        page.wait_for_timeout(50)
+    wait_until(
+        lambda: _now(page, script),
+        script,
+        within_s=seconds,
+        every_s=0.05,
+        pause=lambda pause_s: page.wait_for_timeout(1000 * pause_s),
+    )
 
 
 def _now(page: Any, script: str) -> bool:

@@ -3,7 +3,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,8 @@ from urllib.parse import quote
 import pytest
 from fleet_rows import breaker, put_figures, put_server
 from people import PASSWORD
+
+from tests.waiting import wait_until
 
 CHROMIUMS = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,21 +138,20 @@ def _free_port() -> tuple[Any, int]:
 
 
 def _await_health(process: subprocess.Popen[bytes], port: int, said: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    def healthy() -> bool:
         if process.poll() is not None:
             pytest.fail(f"The web process ended: {said.read_text()}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
         try:
             connection.request("GET", "/healthz")
             with connection.getresponse() as answer:
-                if answer.status == 200:
-                    return
+                return answer.status == 200
         except OSError:
-            time.sleep(0.1)
+            return False
         finally:
             connection.close()
-    pytest.fail("The web process did not answer within 60 s.")
+
+    wait_until(healthy, "an answer of the web process", within_s=60, every_s=0.02)
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 import os
 import re
 import time
-from collections.abc import Callable
 from typing import Any
 
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
 from people import PASSWORD
 
 from controlplane.accounts.models import User
+from tests.waiting import wait_until
 
 
 def picture(page: Any, name: str) -> None:
@@ -58,7 +58,7 @@ def test_a_second_factor_is_set_up_and_asked_for(page: Any, sign_in: Any) -> Non
     picture(page, "again")
     page.click("button[type=submit]")
     secret = page.inner_text("code.secret")
-    until(lambda: page.evaluate("document.querySelector('.qr').naturalWidth") > 0)
+    wait_until(lambda: page.evaluate("document.querySelector('.qr').naturalWidth") > 0)
     picture(page, "second-factor")
     page.fill("#id_code", code_of(secret))
     page.click("button[type=submit]")
@@ -80,13 +80,6 @@ def test_a_second_factor_is_set_up_and_asked_for(page: Any, sign_in: Any) -> Non
     assert User.objects.get(username="olga").logins.filter(ended_at__isnull=True).count() == 1
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def code_of(secret: str) -> str:
     return format_hotp_value(hotp_value(secret, int(time.time()) // 30))
 
@@ -95,7 +88,7 @@ def test_logging_out_in_one_tab_ends_the_other(page: Any, sign_in: Any) -> None:
     sign_in("olga")
     other = page.context.new_page()
     other.goto("/servers")
-    until(lambda: other.inner_text("#live").startswith("Live"))
+    wait_until(lambda: other.inner_text("#live").startswith("Live"))
     page.click("summary.avatar")
     page.click("text=Log out")
     # Its socket is closed, and it asks for a login by itself.

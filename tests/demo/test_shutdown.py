@@ -5,12 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from controlplane.demo.data_dir import MARK
+from tests.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -36,10 +36,7 @@ def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
             demo.wait(60)
         finally:
             demo.kill()  # otherwise leaving the block would wait forever
-    deadline = time.monotonic() + 20
-    while left := marked(mark):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    wait_until(lambda: marked(mark), "the end of every process", accept=lambda left: not left, every_s=0.05)
 
 
 def a_second_demo_says(folder):

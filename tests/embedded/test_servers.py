@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from controlplane import embedded
 from controlplane.embedded import children, reachable
 from controlplane.embedded.postgres import Postgres
 from controlplane.embedded.valkey import Valkey
+from tests.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -27,15 +27,6 @@ with embedded.running(["FUSEBOARD_REDIS_URL"], folder=Path(sys.argv[1])) as urls
     print(json.dumps(urls), flush=True)
     sys.stdin.read()
 """
-
-
-def eventually(holds: Callable[[], bool], *, within_s: float = 30.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.fixture
@@ -114,14 +105,14 @@ def test_a_killed_user_leaves_no_server_behind(hold, tmp_path):
     holder, _url = hold()
     running = embedded.look_up("FUSEBOARD_REDIS_URL", folder=tmp_path)
     holder.kill()
-    assert eventually(lambda: not psutil.pid_exists(running.server) and not psutil.pid_exists(running.keeper))
+    wait_until(lambda: not psutil.pid_exists(running.server) and not psutil.pid_exists(running.keeper))
 
 
 def test_a_killed_keeper_ends_its_server_and_the_next_user_starts_another(hold, tmp_path):
     _holder, _url = hold()
     running = embedded.look_up("FUSEBOARD_REDIS_URL", folder=tmp_path)
     os.kill(running.keeper, signal.SIGKILL)
-    assert eventually(lambda: not psutil.pid_exists(running.server))
+    wait_until(lambda: not psutil.pid_exists(running.server))
     _other, url = hold()
     with redis.Redis.from_url(url) as client:
         assert client.ping()

@@ -25,6 +25,7 @@ from tests.agents.windows import worst_window
 from tests.faults.chaos import Network, Proxy, network
 from tests.faults.ends import Pod, Talker
 from tests.faults.world import EVERYTHING, WINDOW_US
+from tests.waiting import NotInTime, wait_until
 
 CONTROL_PLANE = ("gateway", "worker", "beat")
 #: Calls per second of each pod, unless a row sets another rate.
@@ -240,10 +241,10 @@ class Field:
     def until(self, what: str, holds: Callable[[], object], within_s: float = 20.0) -> float:
         """Poll until ``holds`` is true; return the seconds it took. Raises ``Broken``."""
         began = time.monotonic()
-        while not holds():
-            if time.monotonic() - began > within_s:
-                raise Broken(f"{what}: not within {within_s:g} s")
-            time.sleep(0.03)
+        try:
+            wait_until(holds, what, within_s=within_s, every_s=0.03)
+        except NotInTime as late:
+            raise Broken(str(late)) from None
         return time.monotonic() - began
 
     def modes(self, *pods: Pod) -> list[str]:
@@ -279,12 +280,14 @@ class Field:
     def settle(self, within_s: float = 60.0) -> None:
         """Wait until everything has converged. Raises ``Broken`` with what has not."""
         self.load(EVERYTHING, CALM)
-        deadline = time.monotonic() + within_s
-        while (wrong := self._unsettled()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        self.load([], 0)
-        if wrong:
-            raise Broken(f"not healed after {within_s:g} s: {wrong}")
+        try:
+            wait_until(
+                self._unsettled, "healing", within_s=within_s, every_s=0.1, accept=lambda wrong: not wrong
+            )
+        except NotInTime as late:
+            raise Broken(str(late)) from None
+        finally:
+            self.load([], 0)
 
     def _unsettled(self) -> str:
         head = self.director.ask({"do": "head"})

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 
 import redis
 
@@ -17,6 +16,7 @@ from controlplane.policies.models import Environment, TenantQuota
 from controlplane.publishing.models import OutboxEntry
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
+from tests.waiting import eventually, wait_until
 
 NEW_LIMIT = 41
 REASON = "Penny upgraded her plan"
@@ -84,21 +84,18 @@ def redis_has_the_revision(limits: redis.Redis, revision: int) -> None:
 
 
 async def a_decision_of(agent: fuseboard.Agent, revision: int) -> fuseboard.Decision:
-    async with asyncio.timeout(30):
-        while True:
-            decision = await agent.admit_request(PENNY)
-            assert decision.revision <= revision
-            # The record may arrive after its head, if the agent had missed a revision.
-            if decision.revision == revision and [limit.limit for limit in decision.limits] == [NEW_LIMIT]:
-                return decision
-            await asyncio.sleep(0.01)
+    def is_of(decision: fuseboard.Decision) -> bool:
+        assert decision.revision <= revision
+        # The record may arrive after its head, if the agent had missed a revision.
+        return decision.revision == revision and [limit.limit for limit in decision.limits] == [NEW_LIMIT]
+
+    return await eventually(lambda: agent.admit_request(PENNY), accept=is_of)
 
 
 def the_page_says_who_decides_by_it(browser: Browser, revision: int) -> None:
-    deadline = time.monotonic() + 30
-    said = ""
-    while not re.search(rf"Revision {revision}:\s*1 of 1\s*server\s*decide", said):
-        assert time.monotonic() < deadline, f"the page says: {said}"
+    def said() -> str:
         rollout = re.search(r'id="rollout".*?</p>', browser.read(PAGE), re.DOTALL)
-        said = re.sub(r"<[^>]*>", "", rollout.group(0)) if rollout else "nothing about a rollout"
-        time.sleep(0.05)
+        return re.sub(r"<[^>]*>", "", rollout.group(0)) if rollout else "nothing about a rollout"
+
+    decides = re.compile(rf"Revision {revision}:\s*1 of 1\s*server\s*decide")
+    wait_until(said, "the rollout", accept=decides.search, every_s=0.05)
