@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from controlplane.accounts.models import AgentToken
 from controlplane.audit.actor import Actor
-from controlplane.policies import edits
+from controlplane.editing import edits
 alice = Actor(name="alice", role="admin", origin="command")
 edits.create_environment(environment="production", reason="for a test", actor=alice)
 edits.create_tenant(environment="production", tenant="acme", tier="pro", reason="for a test", actor=alice)
@@ -42,7 +42,7 @@ AgentToken.objects.create(
 
 EDIT = """
 from controlplane.audit.actor import Actor
-from controlplane.policies import edits
+from controlplane.editing import edits
 alice = Actor(name="alice", role="admin", origin="command")
 edits.create_tenant(environment="production", tenant="later", tier="pro", reason="for a test", actor=alice)
 """
