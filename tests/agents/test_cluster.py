@@ -322,9 +322,7 @@ class TestOneNode:
                     assert (await server.admission.admit_request(tenant)).allowed
             before = sum(map(is_decided_locally, servers))
             victim.kill()
-            await eventually(
-                lambda: all(server.admission.health.cause.startswith("1 of 3") for server in servers)
-            )
+            await eventually(lambda: all(one.admission.health.cause.startswith("1 of 3") for one in servers))
             while any(server.admission.health.cause != "connected" for server in servers):
                 for server in servers:
                     modes.add(server.admission.mode)
