@@ -92,7 +92,8 @@ def _value(name: str, cell: str) -> Any:
     if name in _WHOLE:
         return int(cell) if _NUMBER.fullmatch(cell) else cell
     if name in LISTS:
-        return cell.split()
+        # One value per line where a value has spaces, as ``export`` writes it.
+        return [value for value in cell.split("\n") if value] if "\n" in cell else cell.split()
     return {"true": True, "false": False}.get(cell, cell) if name in _FLAGS else cell
 
 

@@ -122,4 +122,8 @@ def _csv(state: State) -> Iterator[str]:
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return guard(" ".join(value) if isinstance(value, list) else str(value))
+    if isinstance(value, list):
+        # A line of its own for each value, and the line break also after a single one.
+        spaced = any(" " in each for each in value)
+        return guard("".join(f"{each}\n" for each in value) if spaced else " ".join(value))
+    return guard(str(value))

@@ -1,0 +1,162 @@
+"""One description of the fields of a limit: everything that spells a field agrees with it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from controlplane.api.api import api
+from controlplane.editing import edits
+from controlplane.editing.plans import apply_plan, difference, export_csv, export_plan, read_plan
+from controlplane.policies.document import tenant_records
+from controlplane.policies.limit_fields import QUOTA, TEMPLATE, WORDS, QuotaOptions, documentation, shown_in
+from controlplane.policies.limits import VALUES, QuotaColumns
+from dashboard.limit_forms import QuotaForm, TemplateForm
+from fuseboard.contract.limit_fields import (
+    BY_NAME,
+    FIELDS,
+    NUMBERS,
+    Choice,
+    Choices,
+    Flag,
+    LimitField,
+    Name,
+    Number,
+    TimeZone,
+)
+from fuseboard.contract.policy import Limit
+from tests.controlplane.calling import API
+
+LIMITS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
+each_field = pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+
+
+def value_of(field: LimitField) -> Any:
+    """A value that is allowed and is not the default."""
+    match field:
+        case Number():
+            return 7
+        case Flag():
+            return True
+        case Choice():
+            return next(str(word) for word in field.words if word != field.default)
+        case Choices():
+            return [str(word) for word in field.words][:2]
+        case Name():
+            return "openai"
+        case TimeZone():
+            return "Europe/Berlin"
+        case _:
+            return ["POST /v1/*"]
+
+
+def values_with(field: LimitField) -> dict[str, Any]:
+    """The values of a quota that has the field."""
+    values: dict[str, Any] = {"limit": 5, "window_s": 60, field.name: value_of(field)}
+    if field.algorithms:
+        values["algorithm"] = str(field.algorithms[0])
+    if field.failure_policies:
+        values["failure_policy"] = str(field.failure_policies[0])
+    if values.get("algorithm") == "fixed_window":
+        values.setdefault("period", "day")
+    return values
+
+
+def on_the_wire(limit: Limit, field: LimitField) -> Any:
+    if field.name == "window_s":
+        return limit.window_ms // 1000
+    value = getattr(limit, field.name)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def own_quota() -> Limit:
+    record = tenant_records("production")["acme"]
+    assert record is not None
+    [quota] = record.quotas
+    return quota
+
+
+@each_field
+def test_the_policy_document_and_the_rows_have_the_field(field: LimitField) -> None:
+    wire = {each.name: each for each in msgspec.structs.fields(Limit)}
+    column = QuotaColumns._meta.get_field(field.name)
+    if field.default is None:
+        assert not column.has_default()
+        return
+    assert column.get_default() == (
+        list(field.default) if isinstance(field.default, tuple) else field.default
+    )
+    assert wire[field.name].default == (
+        field.default if field.default != "" or not isinstance(field, Choice) else None
+    )
+
+
+def test_the_policy_document_has_no_field_that_is_not_described() -> None:
+    wire = {each.name for each in msgspec.structs.fields(Limit)}
+    assert wire - {"name", "window_ms"} == BY_NAME.keys() - {"window_s"}
+
+
+@pytest.mark.parametrize(
+    "field", [each for each in FIELDS if isinstance(each, Number)], ids=lambda each: each.name
+)
+def test_pods_accept_exactly_the_range_of_a_number(field: Number) -> None:
+    name, unit = ("window_ms", 1000) if field.name == "window_s" else (field.name, 1)
+    document = {"name": "x", "limit": 1, "window_ms": 1000}
+    for value in (field.least, field.most):
+        msgspec.convert({**document, name: value * unit}, Limit)
+    for value in (field.least - 1, field.most + 1):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({**document, name: value * unit}, Limit)
+
+
+def test_edits_accept_every_field_by_its_name() -> None:
+    assert QuotaOptions.__annotations__.keys() - {"template"} == BY_NAME.keys()
+    assert WORDS.keys() == BY_NAME.keys()
+
+
+@each_field
+def test_a_value_reaches_the_pods_and_every_file(production: str, alice: Any, field: LimitField) -> None:
+    common: dict[str, Any] = {"environment": production, "reason": "for a test", "actor": alice}
+    edits.set_tenant_quota(**common, tenant="acme", quota="x", expected_version=None, **values_with(field))
+    assert on_the_wire(own_quota(), field) == value_of(field)
+    files = ["".join(export_plan(production)), "".join(export_csv(production))]
+    for file in files:
+        assert not difference(production, read_plan(file))
+    edits.remove_tenant_quota(**common, tenant="acme", quota="x", expected_version=None)
+    for file in files:
+        revision = apply_plan(plan=read_plan(file), expected_revision=None, **common)
+        assert on_the_wire(own_quota(), field) == value_of(field)
+        edits.rollback(**common, to_revision=revision - 1, expected_revision=revision)
+
+
+@each_field
+def test_the_api_takes_the_field_and_returns_it(call: Any, field: LimitField) -> None:
+    path = f"{API}/tenants/acme/quotas/x"
+    body = {**values_with(field), "expected_version": 1, "reason": "for a test"}
+    assert call("admin", "PUT", path, body).status_code == 200
+    [quota] = call("viewer", "GET", f"{API}/tenants/acme").json()["quotas"]
+    assert quota[field.name] == value_of(field)
+    described = api.get_openapi_schema()["components"]["schemas"]
+    for schema in ("TenantQuotaIn", "TenantQuotaOut", *(() if field.quotas_only else ("TemplateIn",))):
+        assert described[schema]["properties"][field.name]["description"] == WORDS[field.name].help
+
+
+@each_field
+def test_a_form_that_shows_the_field_returns_its_value(field: LimitField) -> None:
+    value = value_of(field)
+    text = {True: "yes", False: "no"}[value] if isinstance(field, Flag) else str(value)
+    for shown, form in ((QUOTA, QuotaForm), (TEMPLATE, TemplateForm)):
+        bound = form({field.name: text})
+        bound.is_valid()
+        assert bound.columns() == ({field.name: value} if field in shown_in(shown) else {})
+
+
+def test_templates_have_every_field_but_those_of_quotas() -> None:
+    assert list(VALUES) == [field.name for field in FIELDS if field.name != "dependency"]
+    assert VALUES[:3] == NUMBERS
+
+
+def test_the_page_about_limits_has_a_row_for_every_field() -> None:
+    table = "\n".join(documentation())
+    assert table in LIMITS_PAGE.read_text(), f"Write this table into docs/limits.md:\n{table}"
