@@ -13,7 +13,7 @@ hold, whatever pods, gateways and networks do:
 * between two owners a piece rests, so that what the first has spent left every window.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from controlplane.shares.cells import CHUNK, Cell, FreeCells, freed, level_for
 from controlplane.shares.step import Heard, Holder, Promise, Row, Step
@@ -177,35 +177,58 @@ class Grantor:
         rest_ms: int,
         new_terms: Callable[[], int],
     ) -> Iterator[None]:
-        """Give the waiting a piece; make room for them; let others grow when nobody comes any more."""
+        """Serve the pods that wait; when none has come for a while, let small shares grow.
+
+        Where that fails for lack of room, pods with a larger share are asked to shrink.
+        """
         owned = [row for row in step.rows if not row.resting]
-        wanted = min(MAX_LEVEL, level_for(len(owned) + len(waiting)))
-        quiet = not waiting and (step.begun - self._last_came) * 1000 >= rest_ms
-        if not waiting and not (quiet and any(row.level > wanted for row in owned)):
-            self._unsettled = any(row.offered > row.level for row in owned)
-            return
+        level = min(MAX_LEVEL, level_for(len(owned) + len(waiting)))
+        missing, cramped = 0, False
+        if waiting:
+            missing = yield from self._serve(step, waiting, len(owned), held_ms(lease_ms, rest_ms), new_terms)
+        elif (step.begun - self._last_came) * 1000 >= rest_ms:
+            cramped = yield from self._grow(step, owned, level, new_terms)
+        if missing or cramped:
+            self._ask_to_shrink(step, owned, level, new_terms)
+        self._unsettled = missing > 0 or any(row.offered > row.level for row in owned)
+
+    def _serve(
+        self, step: Step, waiting: list[Holder], owned: int, hold_ms: int, new_terms: Callable[[], int]
+    ) -> Generator[None, None, int]:
+        """Give waiting pods a share each; returns how many got none."""
         free = yield from FreeCells.beside(row.cell for row in step.rows)
-        level = self._level_of(waiting, len(owned), free)
+        level = self._level_of(waiting, owned, free)
         served = waiting[: free.room_at(level)]
         for number, (server, boot) in enumerate(served):
             if number % CHUNK == 0:
                 yield
-            cell, hold_ms = free.take(level), held_ms(lease_ms, rest_ms)
+            cell = free.take(level)
             step.add(Row(None, server, boot, *cell, cell.level, new_terms(), 0, hold_ms))
             step.renewed.add((server, boot))
-        if quiet:
-            for number, row in enumerate(owned):
-                if number % CHUNK == 0:
-                    yield
-                if row.level == row.offered and row.level > wanted:
-                    self._enlarge(step, row, wanted, free, new_terms)
-        missing = len(waiting) - len(served)
-        if missing or (quiet and any(row.level > wanted for row in owned)):
-            for row in owned:
-                if row.offered < wanted:
-                    row.offered, row.terms = wanted, new_terms()
-                    step.change(row)
-        self._unsettled = missing > 0 or any(row.offered > row.level for row in owned)
+        return len(waiting) - len(served)
+
+    def _grow(
+        self, step: Step, owned: list[Row], level: int, new_terms: Callable[[], int]
+    ) -> Generator[None, None, bool]:
+        """Enlarge shares that are smaller than ``level``; returns whether some still are."""
+        small = [row for row in owned if row.level > level]
+        if not small:
+            return False
+        free = yield from FreeCells.beside(row.cell for row in step.rows)
+        for number, row in enumerate(small):
+            if number % CHUNK == 0:
+                yield
+            if row.level == row.offered:
+                self._enlarge(step, row, level, free, new_terms)
+        return any(row.level > level for row in small)
+
+    @staticmethod
+    def _ask_to_shrink(step: Step, owned: list[Row], level: int, new_terms: Callable[[], int]) -> None:
+        """Offer every larger share's pod a share of ``level``; the rest stays out until the pod agrees."""
+        for row in owned:
+            if row.offered < level:
+                row.offered, row.terms = level, new_terms()
+                step.change(row)
 
     @staticmethod
     def _enlarge(step: Step, row: Row, wanted: int, free: FreeCells, new_terms: Callable[[], int]) -> None:
