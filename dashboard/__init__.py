@@ -1,1 +1,1 @@
-"""The pages operators look at. Writes only through the control plane's named edit functions."""
+"""The pages that operators look at. They write only through the control plane's edit functions."""

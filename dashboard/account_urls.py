@@ -1,4 +1,4 @@
-"""One's own account. The names are allauth's, which looks for its pages by them."""
+"""The pages of the user's own account. allauth finds its pages by these names."""
 
 from allauth.account import views as account
 from allauth.mfa.base import views as mfa
@@ -19,7 +19,7 @@ urlpatterns = [
     path("logout", account.logout, name="logout"),
     path("logout", account.logout, name="account_logout"),
     path("login/code", mfa.authenticate, name="mfa_authenticate"),
-    # Nobody signs up: an admin invites.
+    # There is no sign-up: an admin invites people.
     path("login/closed", _closed, name="account_signup"),
     path("login/off", _off, name="account_inactive"),
     path("login/closed", _closed, name="socialaccount_signup"),

@@ -1,4 +1,4 @@
-"""One read-only WebSocket per page. Actions go over HTTP; whatever a browser sends here is ignored."""
+"""One read-only WebSocket per page. Actions go over HTTP; what a browser sends here is ignored."""
 
 import asyncio
 import contextlib
@@ -13,10 +13,10 @@ from dashboard.live.drawing import Drawing
 from dashboard.live.timeline import RANGES
 from dashboard.live.topics import PAGES, Topic
 
-#: The browser reloads: log in again, or see the page as the new role.
+#: The browser reloads, which leads to the login page or to the page for the new role.
 LOGIN_AGAIN = 4401
 NO_SUCH_PAGE = 4404
-#: At the latest; a login that ends is told to every socket at once.
+#: At the latest. The hub tells every socket at once when a login ends.
 RECHECK_S = 10.0
 
 
@@ -24,7 +24,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     topic: Topic | None = None
 
     async def connect(self) -> None:
-        # Accepted first in any case: a refused handshake shows the browser no code.
+        # Accept first in any case: a refused handshake shows the browser no code.
         await self.accept()
         role = role_of(self.scope["user"], SHOWN)
         if not role:
@@ -53,10 +53,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
             task.cancel()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Nothing a browser sends means anything."""
+        """Ignore it: a browser has nothing to say here."""
 
     def offer(self, drawing: Drawing) -> None:
-        """Called by the hub. At most one message waits: who is slower gets the whole next time."""
+        """Called by the hub. At most one message waits; a slower socket gets the whole page next time."""
         self._latest = drawing
         if self._pending is not None:
             self._needs_whole = True
@@ -64,7 +64,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._news.set()
 
     def recheck(self) -> None:
-        """Called by the hub: somebody's login or role is not what it was."""
+        """Called by the hub: a login or a role has changed."""
         self._doubt.set()
 
     async def _write(self) -> None:
@@ -74,7 +74,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             if self._latest is None:
                 continue
             text = self._latest.whole if self._needs_whole else self._pending
-            # Cleared before sending: what is offered meanwhile is the one message that may wait.
+            # Cleared before sending, so that the message offered meanwhile can wait.
             self._pending, self._needs_whole = None, False
             if text:
                 await self.send(text_data=text)
@@ -85,7 +85,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 await asyncio.wait_for(self._doubt.wait(), RECHECK_S)
             self._doubt.clear()
             if role_of(await sockets.user_of(self.scope), SHOWN) != role:
-                with contextlib.suppress(RuntimeError):  # it closed meanwhile
+                with contextlib.suppress(RuntimeError):  # it has closed meanwhile
                     await self.close(code=LOGIN_AGAIN)
                 return
 

@@ -1,8 +1,8 @@
-"""The live view of one web process: gathered once per tick, drawn once per topic, sent to every socket.
+"""The live view of one web process: read once per tick, drawn once per topic, sent to every socket.
 
-No Redis is in its path: this page is opened because Redis is down, so it must not go down with it.
-While Postgres is away it keeps ticking with what it last knew, and what gateways hear of servers
-meanwhile, and says so.
+It does not use Redis: operators open the page because Redis is down, so it must keep working then.
+While Postgres is unavailable, it goes on with what it last knew and what gateways report, and the
+page says so.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from dashboard.notices import listen
 
 log = structlog.get_logger(__name__)
 
-#: Figures are read this often when nothing calls sooner.
+#: How often figures are read when no notice arrives sooner.
 TICK_S = 1.0
-#: Changes are gathered for this long: at most four messages a second.
+#: Changes are collected for this long: at most four messages a second.
 COALESCE_S = 0.25
 
 
@@ -51,11 +51,11 @@ class Hub:
         self._rev = 0
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        # One thread: it keeps one connection, and drawings never race each other.
+        # One thread, so that it keeps one connection and drawings never race each other.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub")
 
     def start(self) -> None:
-        """Begin to tick in the running loop, unless it does already."""
+        """Start ticking in the running loop, unless it already ticks there."""
         if (
             self._tasks
             and not self._tasks[0].done()
@@ -75,7 +75,7 @@ class Hub:
         self._tasks = []
 
     def join(self, topic: Topic, socket: Socket) -> Drawing | None:
-        """Add a socket; returns the whole state when it is already drawn."""
+        """Add a socket; returns the whole page when it is already drawn."""
         self.start()
         self._sockets[topic].add(socket)
         if topic not in self._drawn:
@@ -89,7 +89,7 @@ class Hub:
             self._drawn.pop(topic, None)
 
     def nudge(self) -> None:
-        """Something was changed here: draw it without waiting for the notice."""
+        """This process has changed something: draw it without waiting for the notice."""
         if self._tasks:
             self._tasks[0].get_loop().call_soon_threadsafe(self._wake.set)
 
@@ -107,7 +107,7 @@ class Hub:
             try:
                 drawn = await loop.run_in_executor(self._thread, self._tick, topics)
             except Exception:
-                # A page that cannot be drawn must not stop the clock of all the others.
+                # One page that cannot be drawn must not stop the others.
                 log.exception("hub.tick_failed")
                 drawn = {}
             for topic, drawing in drawn.items():
@@ -133,7 +133,7 @@ class Hub:
             try:
                 drawn[topic] = draw(page_of(topic, live, self.history), sent, rev=self._rev, say=say)
             except Exception as error:
-                # What was drawn of it reached nobody: the next drawing sends everything again.
+                # No socket received what was drawn of it: the next drawing sends everything again.
                 del self._sent[topic]
                 known = isinstance(error, OperationalError | InterfaceError)
                 log.warning("hub.topic_not_drawn", page=topic.page, error=str(error), exc_info=not known)
@@ -146,7 +146,7 @@ class Hub:
             close_old_connections()
             return read_facts()
         except (OperationalError, InterfaceError) as error:
-            log.warning("hub.database_away", error=str(error).splitlines()[0])
+            log.warning("hub.database_unavailable", error=str(error).splitlines()[0])
             close_old_connections()
             return self.without_postgres.facts(self.facts) if self.facts is not None else None
 

@@ -1,5 +1,6 @@
-"""What runs beside the pages: the hub, so that the history is there before the first page is, and what
-stands in for a worker that is away."""
+"""Tasks that run beside the pages: the hub, so that history exists before the first page is opened, and
+the backup for a worker that is down.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping

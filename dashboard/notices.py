@@ -1,4 +1,4 @@
-"""Postgres says when something changed, so that a page shows it within a quarter of a second."""
+"""Notices from Postgres that something changed, so that a page displays it within a quarter of a second."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ _RETRY_S = 2.0
 
 
 async def listen(wake: asyncio.Event, doubt: Callable[[], None]) -> None:
-    """Set ``wake`` at every notice, for ever; without Postgres the hub still ticks by the clock.
+    """Set ``wake`` at every notice, for ever. Without Postgres the hub still ticks by the clock.
 
     ``doubt`` is called when a login has ended or a role has changed.
     """
@@ -41,7 +41,7 @@ async def listen(wake: asyncio.Event, doubt: Callable[[], None]) -> None:
 
 
 def _parameters() -> dict[str, Any]:
-    """Where Django's own connections go, in psycopg's words."""
+    """The parameters of Django's own connections, with psycopg's names."""
     settings = connections["default"].settings_dict
     names = {"HOST": "host", "PORT": "port", "USER": "user", "PASSWORD": "password", "NAME": "dbname"}
     parameters = {name: settings[key] for key, name in names.items() if settings.get(key)}

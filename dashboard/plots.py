@@ -1,7 +1,7 @@
-"""Server-rendered SVG: pure functions of numbers to markup.
+"""Server-rendered SVG: pure functions from numbers to markup.
 
-No inline style and no script, so they pass the content security policy, morph like any other
-markup, print, and carry their own text alternative. One decimal is enough for a pixel and
+There is no inline style and no script, so plots pass the content security policy, morph like any
+other markup, print, and carry their own text alternative. One decimal is enough for a pixel and
 keeps fragments small on the wire.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
-#: A mark of a strip: o ok, b failed, s slow, c not sent.
+#: A mark of a strip: o ok, b failed, s slow, c blocked.
 Marks = str
 
 
@@ -50,7 +50,8 @@ def spark(
 
 def strip(marks: Marks, *, width: int = 280, height: int = 16, label: str = "") -> SafeString:
     """One mark per moment, oldest first. Height and fill differ, not only the hue:
-    short = ok, tall = failed, tall and hollow = slow, dot = not sent."""
+    short = ok, tall = failed, tall and hollow = slow, dot = blocked.
+    """
     pitch = width / max(1, len(marks))
     bar = max(1.5, pitch * 0.62)
     paths: dict[str, list[str]] = {}
@@ -143,7 +144,7 @@ def plot(
 
 
 def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeString:
-    """One mark per server (name, kind, word), grouped by zone: the shape changes, not only the hue."""
+    """One mark per pod (name, kind, word), grouped by zone: the shape changes, not only the hue."""
     across, pitch = 24, 15.5
     body, label, x, y = "", [], 0.0, 0.0
     for zone, members in zones:
@@ -158,7 +159,7 @@ def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeSt
             x += pitch
         label.append(f"{zone}: " + ", ".join(_tally(members)))
         x = max(x, start + 6.0 * len(zone)) + 10
-    text = "Servers by zone. " + ". ".join(label)
+    text = "Pods by zone. " + ". ".join(label)
     return svg("fleet", f"-1 0 {pitch * across:.0f} {short(y + 28)}", text, body, stretch=False)
 
 

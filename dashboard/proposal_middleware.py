@@ -1,4 +1,4 @@
-"""An edit by a form that became a change request: the browser is shown that, whichever form it was."""
+"""Shows the browser the change request that an edit by a form became, whichever form it was."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from dashboard.hub import hub
 
 
 class Proposals:
-    """Middleware, innermost: views need not know that edits can wait."""
+    """Middleware, innermost, so that views need not know that an edit may need approval."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response

@@ -1,4 +1,4 @@
-"""Who is looking at a page, as far as drawing it goes."""
+"""The person who looks at a page, as far as drawing it depends on them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,17 +17,17 @@ class Reader:
 
     @property
     def operates(self) -> bool:
-        """Whether to show the buttons of a breaker."""
+        """Whether to display the buttons of a breaker."""
         return may(self, "hold_breaker")
 
     @property
     def approves(self) -> bool:
-        """Whether to show what waits for approval, and its buttons."""
+        """Whether to display what waits for approval, and its buttons."""
         return may(self, "approve_change")
 
     @property
     def administers(self) -> bool:
-        """Whether to show the quota forms."""
+        """Whether to display the quota forms."""
         return may(self, "edit_quota")
 
 
@@ -37,7 +37,7 @@ def reader_of(user: Any) -> Reader | None:
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """Who the audit names for a form."""
+    """The person whom the audit names for a form."""
     return Actor(
         name=request.user.get_username(),
         role=role_of(request.user, SHOWN),

@@ -1,4 +1,4 @@
-"""Runbooks: Markdown to safe HTML, from Postgres or, while it is away, from the files they came from."""
+"""Runbooks: Markdown to safe HTML, from Postgres or, while it is unavailable, from their files."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from controlplane.policies.models import Runbook
 from fuseboard.contract.words import is_slug
 
 _FOLDER = settings.BASE_DIR / "docs" / "runbooks"
-# Raw HTML is shown as text, and links that run script are not links.
+# Raw HTML is displayed as text, and links that run script are not links.
 _markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 _TITLE = re.compile(r"\A\s*#\s+(.+)\n")
 _FIRST = re.compile(r"\A\s*(.+?)(?:\n\n|\Z)", re.DOTALL)
@@ -39,7 +39,7 @@ class Page:
 
 
 def every_runbook() -> list[Page]:
-    """Those in Postgres, and the files nobody has loaded: alerts link to some of them."""
+    """Those in Postgres, and files that are not loaded there: alerts link to some of them."""
     pages = {row.slug: Page(row.slug, row.title, row.body) for row in Runbook.objects.all()}
     for file in _FOLDER.glob("*.md"):
         page = _from_file(file.stem)
@@ -52,7 +52,7 @@ def find_runbook(slug: str) -> Page | None:
     try:
         row = Runbook.objects.filter(slug=slug).first()
     except (OperationalError, InterfaceError):
-        row = None  # Runbooks matter most when a store is down: the file will do.
+        row = None  # Runbooks matter most when a store is down, so the file has to do.
     return _from_file(slug) if row is None else Page(row.slug, row.title, row.body)
 
 

@@ -27,7 +27,7 @@ urlpatterns = [
     path("servers", overview.servers, name="servers"),
     path("servers/<str:name>", servers.server, name="server"),
     path("tenants", tenants.tenants, name="tenants"),
-    # By query, not by path: an id may hold slashes and dots.
+    # By query, not by path: a tenant id may contain slashes and dots.
     path("tenant", quotas.tenant, name="tenant"),
     path("tenant/effective", quotas.effective_values, name="effective"),
     path("tenant/follow", limit_templates.tenant_follows, name="tenant_follows"),

@@ -1,1 +1,1 @@
-"""Drills: chosen servers pretend for a while that Redis is slow or gone."""
+"""Drills: chosen pods simulate a slow or unreachable Redis for a while."""

@@ -1,4 +1,4 @@
-"""Begin and end drills. Who takes part is chosen once, so that what was shown is what happens."""
+"""Start and end drills. The pods are chosen once, so what the page displayed is what happens."""
 
 import random
 from collections.abc import Collection
@@ -26,7 +26,7 @@ MOST_SERVERS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Who takes part: servers by name, a part of the fleet, or a service. Exactly one is given."""
+    """Which pods take part: by name, a percentage of the fleet, or a service. Exactly one is given."""
 
     servers: Collection[str] = ()
     percent: int | None = None
@@ -36,7 +36,7 @@ class Chosen:
 def begin_drill(
     *, environment: str, kind: str, minutes: int, chosen: Chosen, reason: str, actor: Actor
 ) -> Drill:
-    """Have servers pretend that Redis is slow or gone; they hear of it with their next beat."""
+    """Have pods simulate a slow or unreachable Redis; they learn it with their next heartbeat."""
     problems = Problems()
     problems.reason(reason)
     problems.choice("kind", kind, DrillKind)
@@ -52,7 +52,7 @@ def begin_drill(
         busy = {name for drill in under_way(slug) for name in drill.servers} & set(servers)
         if busy:
             problems.add(
-                "servers", f"{', '.join(sorted(busy)[:3])} takes part in a drill already: end it first."
+                "servers", f"Already in a drill: {', '.join(sorted(busy)[:3])}. End that drill first."
             )
         problems.settle()
         drill = Drill.objects.create(
@@ -69,7 +69,7 @@ def begin_drill(
 
 
 def end_drill(*, environment: str, drill: int, reason: str, actor: Actor) -> Drill:
-    """End it before its time. Raises ``NotFound`` when it is not under way."""
+    """End it early. Raises ``NotFound`` when it is not under way."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()
@@ -84,37 +84,37 @@ def end_drill(*, environment: str, drill: int, reason: str, actor: Actor) -> Dri
 
 
 def under_way(environment: str) -> QuerySet[Drill]:
-    """Drills that have begun and not ended, by Postgres's clock, oldest first."""
+    """Drills that have started and not ended, by the clock of Postgres, oldest first."""
     return Drill.objects.filter(environment=environment, ended_at__isnull=True, ends_at__gt=Now()).order_by(
         "pk"
     )
 
 
 def _choose(chosen: Chosen, live: dict[str, str], problems: Problems) -> tuple[list[str], str]:
-    """Names of live servers, and how they were chosen."""
+    """Names of live pods, and how they were chosen."""
     if sum((bool(chosen.servers), chosen.percent is not None, bool(chosen.service))) != 1:
-        problems.add("servers", "Choose servers by name, a percentage of the fleet, or a service.")
+        problems.add("servers", "Choose pods by name, a percentage of the fleet, or a service.")
         return [], ""
     if chosen.servers:
         names = sorted(set(chosen.servers))
         if unknown := [name for name in names if name not in live]:
             problems.add("servers", f"Not reporting now: {', '.join(unknown[:5])}.")
-        words = names[0] if len(names) == 1 else f"{len(names)} servers"
+        words = names[0] if len(names) == 1 else f"{len(names)} pods"
     elif chosen.service:
         names = [name for name, service in live.items() if service == chosen.service]
         words = f"service {chosen.service}"
         if not names:
-            problems.add("service", "No server of this service is reporting.")
+            problems.add("service", "No pod of this service is reporting.")
     else:
         problems.whole("percent", chosen.percent, 1, 100)
         problems.settle()
         assert chosen.percent is not None  # noqa: S101 - counted above
         count = -(-len(live) * chosen.percent // 100)
-        names, words = random.sample(sorted(live), count), f"{chosen.percent} % of {len(live)} servers"
+        names, words = random.sample(sorted(live), count), f"{chosen.percent} % of {len(live)} pods"
         if not names:
-            problems.add("percent", "No server is reporting.")
+            problems.add("percent", "No pod is reporting.")
     if len(names) > MOST_SERVERS:
-        problems.add("servers", f"At most {MOST_SERVERS:,} servers take part in one drill.")
+        problems.add("servers", f"At most {MOST_SERVERS:,} pods can take part in one drill.")
     return names, words
 
 

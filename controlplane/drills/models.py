@@ -9,19 +9,19 @@ from fuseboard.contract.words import DrillKind
 
 
 class Drill(models.Model):
-    """One exercise. Ended ones stay as history."""
+    """One drill. Ended ones stay as history."""
 
     environment = models.CharField(max_length=64)
     kind = models.CharField(max_length=16, choices=[(kind.value, kind.value) for kind in DrillKind])
-    #: Chosen once, when it began: what an admin saw is what takes part.
+    #: Chosen once, at the start: what an admin saw is what takes part.
     servers = ArrayField(models.CharField(max_length=64))
-    #: How they were chosen, in words: ``3 servers``, ``20 % of the fleet``, ``service checkout``.
+    #: How they were chosen, in words: ``3 pods``, ``20 % of 10 pods``, ``service checkout``.
     chosen = models.CharField(max_length=200)
     reason = models.CharField(max_length=500)
     actor = models.CharField(max_length=200)
     began_at = models.DateTimeField(db_default=Now())
     ends_at = models.DateTimeField()
-    #: Ended by somebody before its time.
+    #: Ended early, by an operator.
     ended_at = models.DateTimeField(null=True, blank=True)
     ended_by = models.CharField(max_length=200, blank=True)
 

@@ -13,16 +13,16 @@ from controlplane.fleet.models import Event, Figures, Server, ServerState
 #: Figures older than this belong to a gateway that has stopped.
 FIGURES_FRESH_FOR = timedelta(seconds=10)
 
-#: A silent server may still be deciding calls, but is not counted for ever.
+#: A silent pod may still decide calls, but does not count for ever.
 SPENDING_FOR = timedelta(hours=1)
 
-#: A gateway that wrote no figures for this long has stopped, and others look after its servers.
+#: A gateway that wrote no figures for this long has stopped, and others take over its pods.
 GATEWAY_STOPPED_AFTER = timedelta(seconds=5)
 
 #: A gateway lists this many tenants, and so does the sum.
 TOP_TENANTS = 20
 
-#: States in which a server is expected to take up a new revision.
+#: States in which a pod is expected to apply a new revision.
 LIVE_STATES = (ServerState.ONLINE, ServerState.LATE, ServerState.UNKNOWN)
 
 
@@ -41,7 +41,7 @@ class RuleFigures:
     rule: str
     asked_per_s: float
     refused_per_s: float
-    #: Let through as a shadow, and else refused.
+    #: Let through as a shadow, and otherwise refused.
     shadow_per_s: float
 
 
@@ -55,7 +55,7 @@ class DependencyFigures:
 
 @dataclass(frozen=True)
 class StoreFigures:
-    """Answer times of Redis in microseconds, the worst gateway's; ``None`` when nobody asked it."""
+    """Response times of Redis in microseconds, of the worst gateway; ``None`` when no pod asked Redis."""
 
     p50_us: int | None = None
     p99_us: int | None = None
@@ -77,13 +77,13 @@ class FleetFigures:
     store: StoreFigures = field(default_factory=StoreFigures)
     decided_locally_per_s: float = 0.0
     unknown_tenants_per_s: float = 0.0
-    #: Servers of the last ten minutes, the divisor of local shares.
+    #: Pods of the last ten minutes, the divisor of local shares.
     live_servers: int = 0
-    #: So many servers fell silent at once that none is called offline.
+    #: So many pods went silent at once that none is marked offline.
     frozen: bool = False
-    #: Servers that are in no rate yet, for their gateway started a moment ago.
+    #: Pods missing from the rates because their gateway has just started.
     uncounted: int = 0
-    #: Gateways whose figures are in here; 0 means that nobody is measuring.
+    #: How many gateways these figures come from; 0 means that none measures.
     gateways: int = 0
 
     @property
@@ -93,14 +93,14 @@ class FleetFigures:
 
 
 def servers(environment: str) -> list[Server]:
-    """Every server that is not gone, and those gone in the last ten minutes, by name."""
+    """Every pod that is not gone, and those gone within the last ten minutes, by name."""
     recently = Now() - timedelta(minutes=10)
     rows = Server.objects.filter(environment=environment)
     return list(rows.exclude(state=ServerState.GONE, last_seen_at__lt=recently).order_by("name"))
 
 
 def events(environment: str, server: str, *, most: int = 100) -> list[Event]:
-    """What happened to a server, newest first."""
+    """What happened to a pod, newest first."""
     return list(Event.objects.filter(environment=environment, server=server).order_by("-at", "-id")[:most])
 
 
@@ -118,10 +118,10 @@ def figures(environment: str) -> FleetFigures:
 
 
 def confirmed(environment: str, revision: int, *, epoch: int | None = None) -> tuple[int, int]:
-    """How many live servers decide by ``revision`` or a newer one, and how many are live.
+    """How many live pods apply ``revision`` or a newer one, and how many are live.
 
-    Without ``epoch``, the newest that any live server has reported counts: a revision of an
-    older epoch never confirms one of a newer.
+    Without ``epoch``, the newest epoch that any live pod reports counts: a revision of an older epoch
+    never confirms one of a newer epoch.
     """
     live = Server.objects.filter(environment=environment, state__in=LIVE_STATES)
     applied = list(live.values_list("epoch", "revision"))

@@ -1,7 +1,7 @@
-"""What the fleet last said. Written by the gateway alone, read through ``controlplane.fleet.live``.
+"""What the fleet last reported. Only gateways write it; read it through ``controlplane.fleet.live``.
 
-Rows are a copy of the gateway's memory, at most about a second old: whether a server is
-alive is decided there, on one clock, and never from ``last_seen_at``.
+Rows are a copy of the gateway's memory, at most about a second old. The gateway decides on one
+clock whether a pod is alive, never by ``last_seen_at``.
 """
 
 from datetime import timedelta
@@ -12,20 +12,20 @@ from django.utils import timezone
 
 from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
-#: As the trigger and the gateways have it.
+#: The same value as in the trigger and in the gateways.
 ALTERNATED_LATELY = timedelta(minutes=10)
 
 
 class ServerState(models.TextChoices):
-    """How sure we are that a server is there."""
+    """How sure we are that a pod is running."""
 
     ONLINE = "online"
-    #: One beat is overdue.
+    #: One heartbeat is overdue.
     LATE = "late"
-    #: Its lease is over: what it last said is shown as last known, not as fact.
+    #: Its lease has ended: its last report is displayed as last known, not as fact.
     UNKNOWN = "unknown"
     OFFLINE = "offline"
-    #: It said goodbye, or has been silent for a day.
+    #: It signed off, or has been silent for a day.
     GONE = "gone"
 
 
@@ -53,22 +53,22 @@ class Server(models.Model):
 
     started_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()
-    #: The latest time at which the next beat was expected.
+    #: The latest time at which the next heartbeat was expected.
     due_at = models.DateTimeField()
     left_at = models.DateTimeField(null=True, blank=True)
 
     #: The gateway process that heard it last.
     gateway = models.CharField(max_length=100, blank=True, default="", db_default="")
-    #: Other processes that beat under the same name, as that gateway hears them.
+    #: Other processes that send heartbeats under the same name to that gateway.
     rivals = models.IntegerField(default=0, db_default=0)
-    #: The boot before this one, and how often the two took turns: of a restart, once. Kept by a trigger.
+    #: The boot before this one, and how often the two alternated: once for a restart. A trigger counts it.
     previous_boot = models.CharField(max_length=64, blank=True, default="", db_default="")
     alternations = models.IntegerField(default=0, db_default=0)
     alternated_at = models.DateTimeField(null=True, blank=True)
 
-    #: Requests answered per second; of a server that answers none, the calls it asked for.
+    #: Requests answered per second; for a pod that answers none, the calls it asked for.
     calls_per_s = models.FloatField(default=0.0)
-    #: 99th percentile of the store's answer times, over about 10 s; null when it was not asked.
+    #: 99th percentile of the store's response times, over about 10 s; null when the store was not asked.
     redis_p99_us = models.IntegerField(null=True, blank=True)
     #: A list of dependency, state, generation, since, until (both unix seconds), override, local,
     #: window_calls, window_failures, consecutive_failures.
@@ -93,25 +93,25 @@ class Server(models.Model):
 
 
 class EventKind(models.TextChoices):
-    """What happened to a server, as its row tells of it."""
+    """What happened to a pod, as its row shows it."""
 
     JOINED = "joined", "Joined"
-    #: It said goodbye, or was given up after a day.
+    #: It signed off, or was given up after a day.
     LEFT = "left", "Left"
-    #: Its lease is over.
+    #: Its lease has ended.
     SILENT = "silent", "Fell silent"
     OFFLINE = "offline", "Offline"
-    #: It is heard again.
+    #: It sends heartbeats again.
     BACK = "back", "Heard again"
     MODE = "mode", "Mode changed"
     CONFIG_REJECTED = "config_rejected", "Configuration refused"
     CONFIG_ACCEPTED = "config_accepted", "Configuration taken"
-    #: Two processes beat under its name.
+    #: Two processes send heartbeats under its name.
     DUPLICATE = "duplicate", "Two of one name"
 
 
 class Event(models.Model):
-    """One thing that happened to a server; written by a trigger on its row, whoever changed that."""
+    """One thing that happened to a pod. A trigger on its row writes it, whatever process changed the row."""
 
     environment = models.CharField(max_length=64)
     server = models.CharField(max_length=64)
@@ -131,7 +131,7 @@ class Event(models.Model):
 
 
 class Figures(models.Model):
-    """The rates one gateway process measures over the servers that report to it."""
+    """The rates that one gateway process measures over the pods that report to it."""
 
     gateway = models.CharField(max_length=100)
     environment = models.CharField(max_length=64)

@@ -1,6 +1,6 @@
-"""What web processes send to gateways, signed with a key made of ``FUSEBOARD_SECRET_KEY``.
+"""Messages from web processes to gateways, signed with a key derived from ``FUSEBOARD_SECRET_KEY``.
 
-Nothing secret travels, whatever the network; each kind of message has a salt of its own.
+No secret is sent, whatever the network. Each kind of message has its own salt.
 """
 
 import ssl
@@ -15,7 +15,7 @@ _SCHEME = "Fuseboard-HMAC "
 
 
 class Unanswered(Exception):
-    """A gateway did not do as it was asked; the message says which and why."""
+    """A gateway did not do what it was asked; the message says which and why."""
 
 
 def sign(body: bytes, *, salt: str, secret: str | None = None) -> str:
@@ -24,7 +24,7 @@ def sign(body: bytes, *, salt: str, secret: str | None = None) -> str:
 
 
 def is_signed(body: bytes, authorization: bytes, *, salt: str) -> bool:
-    """Whether a web process of ours wrote this body; every key is compared, in constant time."""
+    """Whether one of our web processes wrote this body; compares every key, in constant time."""
     found = [
         compare_digest(authorization, sign(body, salt=salt, secret=secret).encode())
         for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
@@ -33,28 +33,28 @@ def is_signed(body: bytes, authorization: bytes, *, salt: str) -> bool:
 
 
 def post(url: str, path: str, body: bytes, *, salt: str, timeout_s: float, most_bytes: int) -> bytes:
-    """What the gateway at ``url`` answers. Raises ``Unanswered``."""
-    place = urlsplit(url)
-    host = place.hostname or ""
+    """The response of the gateway at ``url``. Raises ``Unanswered``."""
+    address = urlsplit(url)
+    host = address.hostname or ""
     connection = (
         HTTPSConnection(
             host,
-            place.port,
+            address.port,
             timeout=timeout_s,
             context=ssl.create_default_context(cafile=settings.CA_FILE or None),
         )
-        if place.scheme == "https"
-        else HTTPConnection(host, place.port, timeout=timeout_s)
+        if address.scheme == "https"
+        else HTTPConnection(host, address.port, timeout=timeout_s)
     )
     headers = {"Authorization": sign(body, salt=salt), "Content-Type": "application/json"}
     try:
         connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
-        said = answer.read(most_bytes)
+        response = connection.getresponse()
+        reply = response.read(most_bytes)
     except (OSError, HTTPException) as error:
         raise Unanswered(f"{url} does not answer ({error})") from error
     finally:
         connection.close()
-    if answer.status != 200:
-        raise Unanswered(f"{url} answers {answer.status}: {said[:1_000].decode(errors='replace')}")
-    return said
+    if response.status != 200:
+        raise Unanswered(f"{url} answers {response.status}: {reply[:1_000].decode(errors='replace')}")
+    return reply

@@ -104,7 +104,7 @@ def _ask_one(url: str, body: bytes) -> StatusAnswer | None:
         reply = signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=_MOST_BYTES)
         return msgspec.json.decode(reply, type=StatusAnswer)
     except (signing.Unanswered, msgspec.MsgspecError) as error:
-        log.warning("fleet.gateway_not_asked", gateway=url, error=str(error)[:300])
+        log.warning("fleet.gateway_unanswered", gateway=url, error=str(error)[:300])
         return None
 
 

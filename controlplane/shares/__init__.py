@@ -1,1 +1,1 @@
-"""Who may spend which piece of the ``reserved`` limits without Redis."""
+"""Reserved shares: which part of the ``reserved`` limits each pod may spend without Redis."""

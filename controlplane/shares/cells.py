@@ -1,22 +1,22 @@
-"""Cells of a whole that is halved again and again: which are free, and where a new one fits."""
+"""A whole that is halved again and again: which cells are free, and where a new one fits."""
 
 from collections.abc import Generator, Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-#: What takes less than a millisecond: whoever works on more lets others in between.
+#: Cells that take less than a millisecond. Longer work yields after this many, so that other tasks run.
 CHUNK = 200
 
 
 class Cell(NamedTuple):
-    """One of ``2**level`` equal pieces."""
+    """One of ``2**level`` equal parts of the whole."""
 
     level: int
     place: int
 
     @property
     def buddy(self) -> "Cell":
-        """The other half of what it is a half of."""
+        """The other half of its parent."""
         return Cell(self.level, self.place ^ 1)
 
     @property
@@ -29,18 +29,18 @@ class Cell(NamedTuple):
 
 
 class FreeCells:
-    """What nobody has, as the largest cells there are."""
+    """The part of the whole that is not taken, in the largest possible cells."""
 
     def __init__(self, cells: set[Cell]) -> None:
         self._cells = cells
-        #: The same, smallest level first, and cells that are free no more: a fleet that comes all
-        #: at once takes 10,000 of them.
+        #: A heap of the same cells, smallest level first. It may also hold cells that are no longer free: a
+        #: fleet that starts all at once takes 10,000 of them.
         self._in_order = list(cells)
         heapify(self._in_order)
 
     @classmethod
     def beside(cls, taken: Iterable[Cell]) -> Generator[None, None, "FreeCells"]:
-        """What is left of the whole; yields every ``CHUNK`` cells."""
+        """What ``taken`` leaves of the whole; yields every ``CHUNK`` cells."""
         taken = set(taken)
         split: set[Cell] = set()
         for number, cell in enumerate(taken, 1):
@@ -62,11 +62,11 @@ class FreeCells:
         return cell in self._cells
 
     def room_at(self, level: int) -> int:
-        """How many cells of this level can be had."""
+        """How many cells of this level are free."""
         return sum(2 ** (level - cell.level) for cell in self._cells if cell.level <= level)
 
     def take(self, level: int) -> Cell:
-        """A cell of this level, where there is most room to grow. Raises ``LookupError``."""
+        """A cell of this level, from the largest free cell. Raises ``LookupError``."""
         while self._in_order and self._in_order[0] not in self._cells:
             heappop(self._in_order)
         if not self._in_order or self._in_order[0].level > level:
@@ -80,7 +80,7 @@ class FreeCells:
         return chosen
 
     def remove(self, cell: Cell) -> None:
-        """Take exactly this one."""
+        """Take exactly this cell."""
         self._cells.remove(cell)
 
 
@@ -95,5 +95,5 @@ def freed(before: Cell, level: int) -> list[Cell]:
 
 
 def level_for(servers: int) -> int:
-    """The fewest halvings that give each of ``servers`` a piece."""
+    """The fewest halvings that give each of ``servers`` a cell."""
     return max(0, servers - 1).bit_length()

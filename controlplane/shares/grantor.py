@@ -1,16 +1,16 @@
-"""One gateway's part in giving out pieces: what it heard, what it watched, what it may promise.
+"""How one gateway assigns reserved shares: what it heard, what it watched, what it may promise.
 
-``decide`` works on the rows of one environment while their lock is held, and changes them; only
+``decide`` works on the rows of one environment while their lock is held, and changes them. Only
 after they are written is ``commit`` called, and only then is anything promised. Both yield now and
-then: 10,000 rows take a tenth of a second, and beats are answered in between. What makes the sum
-hold, whatever pods, gateways and networks do:
+then: 10,000 rows take a tenth of a second, and heartbeats are answered in between. The shares never
+add up to more than the whole, whatever pods, gateways and networks do:
 
-* a piece that is out is nobody else's: cells never overlap, and Postgres keeps the rows;
+* a share has one owner: cells never overlap, and Postgres keeps the rows;
 * a promise ends ``lease_s`` after the *beginning* of the transaction that renewed its row,
-  and pods count from the moment they asked, so that a pod stops before any gateway that saw
-  the row unchanged for that long may give the piece away;
-* a smaller piece is agreed with its server: the rest stays out until it says so;
-* between two owners a piece rests, so that what the first has spent left every window.
+and pods count from the moment they asked. So a pod stops before any gateway that saw the row
+unchanged for that long may assign the share to another pod;
+* a pod agrees to a smaller share: until it does, the whole share stays assigned to it;
+* between two owners a share rests until what the first has spent left every window.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -19,39 +19,39 @@ from controlplane.shares.cells import CHUNK, Cell, FreeCells, freed, level_for
 from controlplane.shares.step import Heard, Holder, Promise, Row, Step
 from fuseboard.contract.shares import MAX_LEVEL, HeldShare
 
-#: How much slower than ours a pod's or another gateway's clock may run.
+#: How much slower than ours the clock of a pod or of another gateway may run.
 DRIFT = 1.02
 DRIFT_MS = 1_000
-#: A server not heard for so long is not spoken for.
+#: A pod that sent nothing for this long is left to other gateways.
 STALE_S = 60.0
-#: A piece is renewed when this part of its lease has passed.
+#: A share is renewed when this part of its lease has passed.
 RENEW_AFTER = 0.25
 
 
 class Grantor:
-    """One environment, as one gateway process deals with it."""
+    """The shares of one environment, as one gateway process assigns them."""
 
     def __init__(self) -> None:
         self.promises: dict[Holder, Promise] = {}
         self._heard: dict[Holder, Heard] = {}
-        #: Somebody waits for a piece, or for another to give some of it up.
+        #: Whether a pod waits for a share, or for another pod to give up a part of one.
         self._unsettled = False
-        #: When a server was last seen to come, on this gateway's clock.
+        #: When this gateway last saw a new pod, on its own clock.
         self._last_came = float("-inf")
-        #: Row -> what it said, and since when it has said so to this process.
+        #: Row -> its content, and since when this process has seen that content.
         self._watched: dict[int, tuple[tuple[int, int, str], float]] = {}
 
     def hear(self, server: str, boot: str, *, share: HeldShare | None, leaving: bool, now: float) -> None:
-        """A server beat; cheap, for it is in the path of every beat."""
+        """Note a heartbeat; cheap, because it runs for every heartbeat."""
         self._heard[server, boot] = Heard(now, share, leaving)
 
     def promise_to(self, server: str, boot: str, now: float) -> Promise | None:
-        """What this server may be told now."""
+        """What this pod may spend now."""
         promise = self.promises.get((server, boot))
         return promise if promise is not None and promise.until > now else None
 
     def wants_a_look(self, now: float, lease_s: float) -> bool:
-        """Whether the rows should be looked at before the next regular time."""
+        """Whether to look at the rows before the next regular time."""
         if self._unsettled:
             return True
         soon = now + lease_s / 2
@@ -62,7 +62,9 @@ class Grantor:
         return False
 
     def begin(self, rows: list[Row], *, begun: float) -> Step:
-        """A look at these rows, read after ``begun``; what is heard from now on counts with the next."""
+        """Start a step on these rows, read after ``begun``. What is heard from now on counts in the next
+        step.
+        """
         step = Step(begun=begun, rows=rows, heard=self._heard)
         self._heard = {}
         return step
@@ -70,7 +72,7 @@ class Grantor:
     def decide(
         self, step: Step, *, seen: float, lease_s: float, rest_s: float, new_terms: Callable[[], int]
     ) -> Iterator[None]:
-        """Decide what becomes of the rows, which were read before ``seen``."""
+        """Decide what happens to the rows, which were read before ``seen``."""
         begun, lease_ms, rest_ms = step.begun, int(lease_s * 1000), int(rest_s * 1000)
         yield from self._watch(step, seen)
         by_holder = {row.holder: row for row in step.rows if not row.resting}
@@ -102,13 +104,15 @@ class Grantor:
         self.promises = promises
 
     def abandon(self, step: Step) -> None:
-        """Nothing was written: what was heard counts with the next step, unless newer was heard since."""
+        """Nothing was written: what was heard counts in the next step, unless something newer was heard
+        since.
+        """
         self._heard = step.heard | self._heard
 
-    # Parts of a step
+    # The parts of a step
 
     def _watch(self, step: Step, seen: float) -> Iterator[None]:
-        """Note since when each row has been as it is."""
+        """Note since when each row has had its present content."""
         watched = {}
         for number, row in enumerate(step.rows):
             if number % CHUNK == 0:
@@ -127,7 +131,7 @@ class Grantor:
             return
         share = heard.share
         if row.offered > row.level and share is not None and share.terms == row.terms:
-            # It spends the smaller piece from now on; what it gave up rests first.
+            # The pod spends the smaller share from now on. What it gave up rests first.
             for cell in freed(row.cell, row.offered):
                 step.add(_resting(cell, rest_ms))
             smaller = row.cell.shrunk(row.offered)
@@ -144,7 +148,7 @@ class Grantor:
     @staticmethod
     def _renew(step: Step, row: Row, lease_ms: int, rest_ms: int) -> None:
         row.renewals += 1
-        # Never less than a longer lease that may still be out.
+        # Never less than a longer lease that a pod may still hold.
         row.hold_ms = max(row.hold_ms, held_ms(lease_ms, rest_ms))
         step.renewed.add(row.holder)
         step.change(row)
@@ -158,7 +162,7 @@ class Grantor:
         step.change(row)
 
     def _take_back(self, step: Step, now: float) -> Iterator[None]:
-        """Free what has been left alone for long enough: its server stopped long ago."""
+        """Free the shares of pods that stopped long ago: their rows have not changed for long enough."""
         over = []
         for number, row in enumerate(step.rows):
             if number % CHUNK == 0:
@@ -177,9 +181,9 @@ class Grantor:
         rest_ms: int,
         new_terms: Callable[[], int],
     ) -> Iterator[None]:
-        """Serve the pods that wait; when none has come for a while, let small shares grow.
+        """Serve the pods that wait. When no new pod has come for a while, let small shares grow.
 
-        Where that fails for lack of room, pods with a larger share are asked to shrink.
+        Where either fails for lack of room, ask the pods with larger shares to shrink.
         """
         owned = [row for row in step.rows if not row.resting]
         level = min(MAX_LEVEL, level_for(len(owned) + len(waiting)))
@@ -195,7 +199,7 @@ class Grantor:
     def _serve(
         self, step: Step, waiting: list[Holder], owned: int, hold_ms: int, new_terms: Callable[[], int]
     ) -> Generator[None, None, int]:
-        """Give waiting pods a share each; returns how many got none."""
+        """Assign a share to each waiting pod; returns how many got none."""
         free = yield from FreeCells.beside(row.cell for row in step.rows)
         level = self._level_of(waiting, owned, free)
         served = waiting[: free.room_at(level)]
@@ -210,7 +214,7 @@ class Grantor:
     def _grow(
         self, step: Step, owned: list[Row], level: int, new_terms: Callable[[], int]
     ) -> Generator[None, None, bool]:
-        """Enlarge shares that are smaller than ``level``; returns whether some still are."""
+        """Enlarge the shares that are smaller than ``level``; returns whether some still are."""
         small = [row for row in owned if row.level > level]
         if not small:
             return False
@@ -224,7 +228,9 @@ class Grantor:
 
     @staticmethod
     def _ask_to_shrink(step: Step, owned: list[Row], level: int, new_terms: Callable[[], int]) -> None:
-        """Offer every larger share's pod a share of ``level``; the rest stays out until the pod agrees."""
+        """Offer a share of ``level`` to the pods with larger ones. They keep the larger one until they
+        agree.
+        """
         for row in owned:
             if row.offered < level:
                 row.offered, row.terms = level, new_terms()
@@ -232,7 +238,7 @@ class Grantor:
 
     @staticmethod
     def _enlarge(step: Step, row: Row, wanted: int, free: FreeCells, new_terms: Callable[[], int]) -> None:
-        """Join it with its other half; or move it, and its old place rests until nobody can hold it."""
+        """Join it with its other half. Or move it, and let its old cell rest until no pod can spend it."""
         if row.cell.buddy in free:
             free.remove(row.cell.buddy)
             cell = row.cell.parent
@@ -247,7 +253,7 @@ class Grantor:
 
     @staticmethod
     def _level_of(waiting: list[Holder], owned: int, free: FreeCells) -> int:
-        """Who comes gets a part that leaves as much for those who may follow."""
+        """The level for new pods: it leaves as much room again for those that may follow."""
         level = min(MAX_LEVEL, level_for(2 * (owned + len(waiting))))
         while level < MAX_LEVEL and free.room_at(level) < 2 * len(waiting):
             level += 1
@@ -255,7 +261,7 @@ class Grantor:
 
 
 def held_ms(lease_ms: int, rest_ms: int) -> int:
-    """How long a row must stay the same before its piece is free."""
+    """How long a row must stay unchanged before its share is free."""
     return int((lease_ms + rest_ms) * DRIFT) + DRIFT_MS
 
 

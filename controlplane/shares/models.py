@@ -1,8 +1,8 @@
-"""The pieces that are out, so that several gateways, and one after its restart, give none out twice.
+"""The reserved shares that are assigned. Several gateways, and restarted ones, assign none twice.
 
-Written by gateways alone, a few rows per second at most, behind the lock of the environment's
-``Pool``. Nothing here is decided by a clock of Postgres: a piece is free again when a gateway
-has watched its row stay the same for ``hold_ms`` of its own monotonic time.
+Only gateways write here, a few rows per second at most, behind the lock of the environment's
+``Pool``. No decision depends on the clock of Postgres: a share is free again when a gateway
+has watched its row stay unchanged for ``hold_ms`` of its own monotonic time.
 """
 
 from django.db import models
@@ -11,12 +11,12 @@ from fuseboard.contract.shares import MAX_LEVEL
 
 
 class Pool(models.Model):
-    """One environment's whole; its row lock makes changes follow each other."""
+    """The whole of one environment. Its row lock serializes changes."""
 
     environment = models.CharField(primary_key=True, max_length=64)
-    #: Of the environment when pieces were last given out: after a restore, all of them count as out.
+    #: The environment's epoch when shares were last assigned. After a restore, all shares count as assigned.
     epoch = models.BigIntegerField(default=0)
-    #: The last number given to a piece.
+    #: The last number given to a share.
     terms = models.BigIntegerField(default=0)
 
     class Meta:
@@ -27,7 +27,7 @@ class Pool(models.Model):
 
 
 class Piece(models.Model):
-    """One cell: a server's, or resting after one."""
+    """One reserved share: assigned to a pod, or resting after one."""
 
     environment = models.CharField(max_length=64)
     #: Empty while it rests.
@@ -35,7 +35,7 @@ class Piece(models.Model):
     boot = models.CharField(max_length=64, blank=True, default="")
     level = models.IntegerField()
     place = models.IntegerField()
-    #: The level its server was told to shrink to; until it says that it has, the whole piece is out.
+    #: The level to which its pod was asked to shrink. Until the pod agrees, the whole share is assigned.
     offered = models.IntegerField()
     terms = models.BigIntegerField()
     #: Rises with every renewal.

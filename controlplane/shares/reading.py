@@ -1,4 +1,4 @@
-"""What each server of a fleet allows alone, as pages show it."""
+"""What each pod allows alone, for the pages."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class RuleAlone:
 
 
 def piece_of(server: Server) -> HeldShare | None:
-    """The piece this process was given last, if Postgres knows of one."""
+    """The reserved share that this process received last, if Postgres knows one."""
     row = Piece.objects.filter(environment=server.environment, server=server.name, boot=server.boot).first()
     if row is None:
         return None
@@ -31,7 +31,7 @@ def piece_of(server: Server) -> HeldShare | None:
 
 
 def rules_alone(server: Server, *, servers: int) -> list[RuleAlone]:
-    """Each rule of the environment, as this server decides it while Redis cannot be asked."""
+    """Each rule of the environment, as this pod decides it while Redis is unavailable."""
     policy = settled(policy_of(environment_of(server.environment)))
     share = piece_of(server)
 

@@ -1,4 +1,4 @@
-"""The rows of one environment: read under the lock of its pool, and written back."""
+"""The rows of one environment, read under the lock of its pool and written back."""
 
 import asyncio
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ _TYPES = (
     "server text, boot text, level int, place int, offered int, terms bigint, renewals bigint, hold_ms bigint"
 )
 _NAMES = [column.split()[0] for column in _TYPES.split(", ")]
-# All rows as one text: a fleet that comes all at once has 10,000, and a statement for each of
-# them would hold beats up.
+# All rows in one text: a fleet that starts all at once has 10,000, and one statement for each would
+# delay heartbeats.
 _INSERT = f"""
     INSERT INTO shares_piece (environment, {", ".join(_NAMES)})
     SELECT %s, {", ".join(_NAMES)} FROM json_to_recordset(%s::json) AS made({_TYPES})
@@ -34,7 +34,7 @@ _UPDATE = f"""
     FROM json_to_recordset(%s::json) AS made(id bigint, {_TYPES})
     WHERE shares_piece.id = made.id
 """  # noqa: S608
-#: Terms given out after a restore are above all those before.
+#: Terms assigned after a restore are above all those before it.
 _EPOCH_BITS = 32
 
 
@@ -53,10 +53,10 @@ class Pool:
 
 
 async def read(connection: AsyncConnection, environment: str, *, hold_ms: int) -> Pool | None:
-    """Lock and read; ``None`` for an environment Postgres does not have (any more).
+    """Lock and read; ``None`` for an environment that is not in Postgres.
 
-    After a restore the rows tell of another past: whatever pods hold is left to lapse, for
-    ``hold_ms``, before anything is given out.
+    After a restore the rows describe another past. So nothing is assigned for ``hold_ms``, until
+    whatever pods still hold has expired.
     """
     cursor = await connection.execute(_LOCK, (environment,))
     found = await cursor.fetchone()

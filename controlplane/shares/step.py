@@ -1,4 +1,4 @@
-"""What one look at the pieces is about: the rows, what was heard, and what becomes of them."""
+"""One look at the shares: the rows, what was heard, and what becomes of them."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ Holder = tuple[str, str]
 
 
 class Row(Struct, gc=False):
-    """A piece as Postgres has it; ``id`` is ``None`` while it is new."""
+    """A share as Postgres has it; ``id`` is ``None`` while it is new."""
 
     id: int | None
     server: str
@@ -37,7 +37,7 @@ class Row(Struct, gc=False):
 
 
 class Promise(Struct, frozen=True, gc=False):
-    """What a server may be told; ``until`` on this gateway's monotonic clock."""
+    """What a pod may spend; ``until`` is on this gateway's monotonic clock."""
 
     level: int
     place: int
@@ -46,7 +46,7 @@ class Promise(Struct, frozen=True, gc=False):
 
 
 class Heard(Struct, frozen=True, gc=False):
-    """The newest beat of a server."""
+    """The newest heartbeat of a pod."""
 
     at: float
     share: HeldShare | None
@@ -59,7 +59,7 @@ class Step:
 
     begun: float
     rows: list[Row]
-    #: By identity.
+    #: By identity of the row.
     _changed: dict[int, Row] = field(default_factory=dict)
     deleted: list[int] = field(default_factory=list)
     renewed: set[Holder] = field(default_factory=set)

@@ -1,6 +1,6 @@
-"""What the pages are drawn from: plain rows, read once per tick, knowing neither rows' models nor HTML.
+"""What the control plane knows of the fleet, as plain data: read once per tick, without models or HTML.
 
-All moments are seconds since the epoch, so that a page can count from them by itself.
+All moments are seconds since the epoch.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ ServerState = Literal["online", "late", "unknown", "offline", "gone"]
 
 @dataclass(frozen=True, kw_only=True)
 class BreakerSeen:
-    """One dependency's breaker as one server reported it."""
+    """One dependency's breaker as one pod reported it."""
 
     state: str
     generation: int = 0
@@ -23,7 +23,7 @@ class BreakerSeen:
     #: When an open breaker may probe.
     until: float | None = None
     override: str | None = None
-    #: Decided by this server alone.
+    #: Decided by this pod alone.
     local: bool = False
     calls: int = 0
     failures: int = 0
@@ -72,7 +72,7 @@ class Dependency:
     title: str = ""
     kind: str = ""
     owner: str = ""
-    #: What callers get instead, in words.
+    #: What callers get instead, as a person wrote it.
     fallback: str = ""
     runbook: str = ""
     runbook_title: str = ""
@@ -141,7 +141,7 @@ class Facts:
     revision: int = 0
     servers: tuple[Server, ...] = ()
     figures: FleetFigures = field(default_factory=FleetFigures)
-    #: How long a decision waits for Redis at most, as the fleet's tuning says.
+    #: How long a decision waits for Redis at most, by the fleet's tuning.
     store_deadline_us: int = Tuning().store_deadline_us
     dependencies: tuple[Dependency, ...] = ()
     #: Newest first.
@@ -149,22 +149,22 @@ class Facts:
     changes: tuple[Change, ...] = ()
     #: Recent revisions and when they were made, oldest first.
     revisions: tuple[tuple[int, float], ...] = ()
-    #: Scheduled changes that could not be made, and that nobody has seen yet.
+    #: Scheduled changes that failed and that no operator has acknowledged.
     schedules_failed: int = 0
-    #: How many approvals an edit needs, and how many edits wait for theirs.
+    #: How many approvals an edit needs, and how many edits wait for approval.
     approvals_needed: int = 0
     requests_open: int = 0
     #: The next changes that take effect by schedule, and those that are overdue; the earliest first.
     scheduled: tuple[ScheduledChange, ...] = ()
     #: Names that two processes report under.
     duplicated: tuple[str, ...] = ()
-    #: Who knows a revision that Postgres does not, which was restored then; empty for nobody.
+    #: Who has a revision that Postgres lacks, because Postgres was restored; empty when none has.
     ahead: str = ""
     #: When the rows were read; older than ``now`` while Postgres is unavailable.
     as_of: float = 0.0
     #: While Postgres is unavailable: how many gateways report pods and figures instead.
     gateways_reporting: int = 0
-    #: Ended holds of the last day by dependency, newest first; their end is when they ended.
+    #: Overrides that ended within the last day, by dependency, newest first; they expire when they ended.
     past_overrides: dict[str, tuple[Override, ...]] = field(default_factory=dict)
 
     @property
@@ -173,7 +173,7 @@ class Facts:
 
     @property
     def divisor(self) -> int:
-        """By how much a server on local fallback divides every limit."""
+        """By how much a pod on local fallback divides every limit."""
         return max(1, self.figures.live_servers or len(self.live_servers))
 
     @property

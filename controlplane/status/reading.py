@@ -1,4 +1,4 @@
-"""Reads the rows a tick is drawn from. Blocking: call it in a thread."""
+"""Reads the rows behind the facts. Blocking: call it in a thread."""
 
 import time
 from dataclasses import replace
@@ -27,7 +27,7 @@ _MACHINES = frozenset(("celery", "command"))
 
 
 def read_facts(environment: str = SHOWN) -> Facts:
-    """Everything the pages show, as of now. Raises ``OperationalError`` while Postgres is away."""
+    """The facts of now. Raises ``OperationalError`` while Postgres is unavailable."""
     found = Environment.objects.filter(slug=environment).first() or Environment(epoch=0)
     changes = read_changes(environment)
     now = time.time()

@@ -1,4 +1,4 @@
-"""Pods as their rows say: those that Postgres keeps, and those that gateways send without it."""
+"""Pods from rows: those in Postgres, and those that gateways send while Postgres is unavailable."""
 
 from datetime import datetime
 from typing import Any

@@ -47,7 +47,7 @@ class FleetSummary:
     divisor: int
     worst_lag_s: float
     worst_lag_server: str
-    #: When the first pod of each kind came to be of it; ``None`` for none.
+    #: When the first of the present pods of each kind became one; ``None`` for none.
     local_since: float | None
     drill_since: float | None
     lagging_since: float | None

@@ -1,1 +1,1 @@
-"""What tenants have asked for, allowed or not; and what an edit would have done with it."""
+"""What tenants asked for, allowed or not, and what an edit would have done with it."""

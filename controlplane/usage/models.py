@@ -2,17 +2,17 @@ from django.db import models
 
 
 class Demand(models.Model):
-    """Requests of one tenant in one span of time, whatever was answered.
+    """Requests of one tenant in one span of time, whatever the answer was.
 
-    Measured where servers report it: of the tenants that are busiest at a time. One that is not
-    among them has no row, and asked for less than every one that has.
+    Pods report the tenants that are busiest at a time. A tenant without a row was not among them, and
+    asked for less than every tenant that has one.
     """
 
     environment = models.CharField(max_length=64)
     tenant = models.CharField(max_length=200)
     #: Length of the span in seconds: 10, 60 or 3600.
     grain_s = models.IntegerField()
-    #: Its begin, a multiple of its length.
+    #: Its start, a multiple of its length.
     at = models.DateTimeField()
     asked = models.BigIntegerField()
     #: Of those, the ones answered 429.
@@ -30,9 +30,9 @@ class Demand(models.Model):
 
 
 class RuleDemand(models.Model):
-    """Requests that one rule bound in one span of time: of a tenant, or with an empty one of all together.
+    """Requests that one rule bound in one span of time: of a tenant, or of all together when it is empty.
 
-    What the tenants that are not listed asked of a rule is what is left of all together.
+    What the tenants that are not listed asked of a rule is the difference to all together.
     """
 
     environment = models.CharField(max_length=64)
@@ -41,12 +41,12 @@ class RuleDemand(models.Model):
     rule = models.CharField(max_length=64)
     #: Length of the span in seconds: 10, 60 or 3600.
     grain_s = models.IntegerField()
-    #: Its begin, a multiple of its length.
+    #: Its start, a multiple of its length.
     at = models.DateTimeField()
     asked = models.BigIntegerField()
     #: Of those, the ones this rule refused.
     refused = models.BigIntegerField()
-    #: Those it let through as a shadow, and would have refused.
+    #: Those it let through as a shadow and would have refused otherwise.
     shadow = models.BigIntegerField()
 
     class Meta:

@@ -1,8 +1,8 @@
-"""One tenant's demand put through its limits again, minute by minute.
+"""Replays one tenant's demand through limits, minute by minute.
 
-An estimate: within a minute, requests are taken to come evenly, so that a burst shorter than that
-is not seen; costs and users are not known, so limits by those are left out. A limit of some endpoints
-only is put through what it bound itself, where that is known.
+This is an estimate. Within a minute, requests are assumed to arrive evenly, so a shorter burst is not
+seen. Costs and users are not known, so limits by those are left out. A limit of some endpoints
+is replayed only on what it bound itself, where that is known.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ class _Simulated(Protocol):
 class Outcome:
     asked: int
     refused: int
-    #: Allowed requests by the begin of their minute.
+    #: Start of the minute -> allowed requests.
     allowed: dict[int, int]
 
 
@@ -48,7 +48,7 @@ def counts_some(columns: Fields) -> bool:
 def replay(
     minutes: Iterable[tuple[int, int]], limits: Sequence[Fields], *, suspended: bool = False
 ) -> Outcome:
-    """Put demand (begin of the minute, requests) through limits, all of which must allow a request."""
+    """Send demand (start of the minute, requests) through limits, all of which must allow a request."""
     simulated = [_KINDS[{**OPTIONAL, **columns}["algorithm"]](columns) for columns in limits]
     asked = refused = 0
     allowed: dict[int, int] = {}
@@ -74,7 +74,7 @@ class _Bucket:
             idle_s = max(0, at - self._at - STEP_S)
             self._tokens = min(self._burst, self._tokens + idle_s * self._rate)
         self._at = at
-        # What comes in during the minute can be spent in it.
+        # What becomes available during the minute can be spent in it.
         self._room = self._tokens + STEP_S * self._rate
         return self._room
 
@@ -103,7 +103,7 @@ class _Sliding:
 
 
 class _Calendar:
-    """Periods begin at multiples of their length in UTC: near enough to compare two limits."""
+    """Periods start at multiples of their length in UTC: close enough to compare two limits."""
 
     def __init__(self, columns: Fields) -> None:
         self._limit, self._window_s = columns["limit"], columns["window_s"]

@@ -1,6 +1,6 @@
-"""Demand is sampled every 10 s from what gateways measure, and rolled up to minutes and hours.
+"""Samples demand every 10 s from what gateways measure, and rolls it up to minutes and hours.
 
-Each step writes whole spans anew from the finer ones, so that it may run late, twice, or at once
+Each step rewrites whole spans from the finer ones, so it may run late, twice, or at the same time
 in two processes.
 """
 
@@ -21,40 +21,40 @@ from controlplane.fleet.models import Figures
 from controlplane.usage.models import Demand, RuleDemand
 from controlplane.usage.tables import RULES, TABLES, TENANTS, Table
 
-#: Begin of the minute in unix seconds -> asked, refused.
+#: Start of the minute in unix seconds -> asked, refused.
 Minutes = dict[int, tuple[int, int]]
 #: Name of a rule -> the minutes of what it bound.
 ByRule = dict[str, Minutes]
 
 _Counts = dict[tuple[str, ...], Counter[str]]
 
-#: Stands for all requests together, also those of tenants that are not listed: no subject is empty.
-EVERYBODY = ""
+#: Stands for all requests together, including those of tenants that are not listed. No subject is empty.
+ALL_TENANTS = ""
 
 SAMPLE_S, MINUTE_S, HOUR_S = 10, 60, 3600
 
-#: As far back as spans are written anew: a worker may have been away for so long.
+#: How far back spans are rewritten, which is how long a worker may be down.
 _BACK = {MINUTE_S: timedelta(minutes=10), HOUR_S: timedelta(hours=3)}
 _FINER = {MINUTE_S: SAMPLE_S, HOUR_S: MINUTE_S}
-#: What is counted -> how a gateway calls it, per second.
+#: What is counted -> the names that gateways give its rate.
 _RATES = {
     "asked": ("requests_per_s", "asked_per_s"),
     "refused": ("refused_per_s",),
     "shadow": ("shadow_per_s",),
 }
-#: Rows deleted by one statement.
+#: How many rows one statement deletes.
 _AT_ONCE = 20_000
 
 
 def sample(now: datetime | None = None) -> int:
-    """Write the 10 s that end about now, of every environment; how many rows that were."""
+    """Write the 10 s that end about now, for every environment; returns the number of rows."""
     now = now or timezone.now()
     tenants: _Counts = defaultdict(Counter)
     rules: _Counts = defaultdict(Counter)
     fresh = Figures.objects.filter(at__gte=now - FIGURES_FRESH_FOR)
     for environment, document in fresh.values_list("environment", "document"):
-        _add(tenants, (environment, EVERYBODY), document)
-        # A gateway of an older release lists fewer.
+        _add(tenants, (environment, ALL_TENANTS), document)
+        # A gateway of an older release lists fewer tenants.
         for row in document.get("usage") or document.get("tenants", []):
             _add(tenants, (environment, row["tenant"]), row)
         for row in document.get("rules", []):
@@ -75,12 +75,12 @@ def _write(table: Table, counts: _Counts, now: datetime) -> int:
         if any(counted.values())
     ]
     with connection.cursor() as cursor:
-        cursor.execute(table.sample, [SAMPLE_S, _begin(now, SAMPLE_S), msgspec.json.encode(rows).decode()])
+        cursor.execute(table.sample, [SAMPLE_S, _start(now, SAMPLE_S), msgspec.json.encode(rows).decode()])
     return len(rows)
 
 
 def roll_up(now: datetime | None = None) -> None:
-    """10 s to minutes, minutes to hours."""
+    """Roll 10 s up to minutes, and minutes to hours."""
     now = now or timezone.now()
     with connection.cursor() as cursor:
         for coarse, fine in _FINER.items():
@@ -89,7 +89,7 @@ def roll_up(now: datetime | None = None) -> None:
 
 
 def forget(now: datetime | None = None) -> int:
-    """Delete what is older than it is kept; how many rows."""
+    """Delete what is older than its retention; returns the number of rows."""
     now = now or timezone.now()
     deleted = 0
     with connection.cursor() as cursor:
@@ -120,9 +120,9 @@ def kept() -> dict[int, int]:
 
 def measured(environment: str, *, since: datetime) -> set[str]:
     """Tenants that were among the busiest at some time."""
-    rows = Demand.objects.filter(environment=environment).exclude(tenant=EVERYBODY)
+    rows = Demand.objects.filter(environment=environment).exclude(tenant=ALL_TENANTS)
     hours = rows.filter(grain_s=HOUR_S, at__gte=since)
-    # What is too young to be in an hour yet.
+    # What is too recent to be in an hour yet.
     minutes = rows.filter(grain_s=MINUTE_S, at__gte=timezone.now() - _BACK[HOUR_S])
     return {
         tenant for found in (hours, minutes) for tenant in found.values_list("tenant", flat=True).distinct()
@@ -130,7 +130,7 @@ def measured(environment: str, *, since: datetime) -> set[str]:
 
 
 def minutes_of(environment: str, tenants: Collection[str], *, since: datetime) -> dict[str, Minutes]:
-    """Tenant -> begin of the minute in unix seconds -> requests asked and refused."""
+    """Tenant -> start of the minute in unix seconds -> requests asked and refused."""
     rows = Demand.objects.filter(environment=environment, grain_s=MINUTE_S, at__gte=since)
     rows = rows.filter(tenant__in=list(tenants)).order_by()
     found: dict[str, Minutes] = {}
@@ -140,7 +140,7 @@ def minutes_of(environment: str, tenants: Collection[str], *, since: datetime) -
 
 
 def minutes_by_rule(environment: str, tenants: Collection[str], *, since: datetime) -> dict[str, ByRule]:
-    """Tenant -> rule -> begin of the minute in unix seconds -> requests it bound and refused."""
+    """Tenant -> rule -> start of the minute in unix seconds -> requests it bound and refused."""
     rows = RuleDemand.objects.filter(environment=environment, grain_s=MINUTE_S, at__gte=since)
     rows = rows.filter(tenant__in=list(tenants)).order_by()
     columns = rows.values_list("tenant", "rule", "at", "asked", "refused")
@@ -152,17 +152,17 @@ def minutes_by_rule(environment: str, tenants: Collection[str], *, since: dateti
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What a rule bound of one tenant, as the pods counted it."""
+    """What a rule bound of one tenant, as pods counted it."""
 
     asked: int
     refused: int
-    #: Let through as a shadow, and else refused.
+    #: Let through as a shadow, and otherwise refused.
     shadow: int
     since: datetime
 
 
 def counted_by_rule(environment: str, tenant: str, *, since: datetime) -> dict[str, Counted]:
-    """Rule -> what was counted since then, by whole hours; what was never among the busiest is left out."""
+    """Rule -> what was counted since then, in whole hours; without tenants never among the busiest."""
     rows = RuleDemand.objects.filter(environment=environment, tenant=tenant, grain_s=HOUR_S, at__gte=since)
     sums = rows.values("rule").order_by("rule")
     found = sums.annotate(
@@ -177,12 +177,12 @@ def counted_by_rule(environment: str, tenant: str, *, since: datetime) -> dict[s
 
 
 def let_through(environment: str, *, since: datetime) -> dict[int, int]:
-    """Begin of the minute in unix seconds -> requests allowed, of all tenants together."""
-    rows = Demand.objects.filter(environment=environment, tenant=EVERYBODY, grain_s=MINUTE_S, at__gte=since)
+    """Start of the minute in unix seconds -> requests allowed, of all tenants together."""
+    rows = Demand.objects.filter(environment=environment, tenant=ALL_TENANTS, grain_s=MINUTE_S, at__gte=since)
     counts = rows.order_by().values_list("at", "asked", "refused")
     return {int(at.timestamp()): asked - refused for at, asked, refused in counts}
 
 
-def _begin(moment: datetime, grain_s: int) -> datetime:
+def _start(moment: datetime, grain_s: int) -> datetime:
     seconds = int(moment.timestamp())
     return datetime.fromtimestamp(seconds - seconds % grain_s, UTC)

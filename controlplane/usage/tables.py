@@ -1,4 +1,4 @@
-"""The statements of the tables in which demand is kept: the same for each, of other columns."""
+"""The statements for the tables that keep demand: the same for each, with other columns."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Table:
     name: str
-    #: What a row is of, and what is counted.
+    #: What identifies a row, and what it counts.
     of: tuple[str, ...]
     counts: tuple[str, ...]
 
@@ -26,7 +26,7 @@ class Table:
 
     @property
     def roll(self) -> str:
-        """Writes every ``coarse`` span since ``since`` anew from the ``fine`` ones."""
+        """Rewrites every ``coarse`` span since ``since`` from the ``fine`` ones."""
         return f"""
             {self._into}
             SELECT {_list(self.of)}, %(coarse)s,

@@ -1,4 +1,4 @@
-"""What an edit would have done to the last days: 429s before and after, the cluster's peak, the others."""
+"""What an edit would have done to the last days: 429s before and after, the fleet's peak, other tenants."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -50,25 +50,25 @@ class RuleOutcome:
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
     days: int
-    #: Minutes of those days in which anybody was measured; the rest is not known.
+    #: Minutes of those days in which any tenant was measured; the others are not known.
     minutes_known: int
     asked: int
     refused_before: int
     refused_after: int
-    #: Requests per second let through in the busiest minute of the whole cluster.
+    #: Requests per second let through in the busiest minute of the whole fleet.
     peak_before: float
     peak_after: float
-    #: When that is, after the edit; unix seconds.
+    #: When that is after the edit, in unix seconds.
     peak_at: int | None
-    #: What everybody who is not edited took of it, per second.
+    #: What tenants that are not edited took of it, per second.
     others_at_peak: float
-    #: Tenants that are edited and were measured, the most different first.
+    #: Edited tenants that were measured, those that change most first.
     tenants: tuple[TenantOutcome, ...]
-    #: Edited tenants that are not known to have asked for anything.
+    #: Edited tenants without known requests.
     unmeasured: int
-    #: The limits that are edited and were measured by themselves, by name.
+    #: The edited limits that were measured themselves, by name.
     rules: tuple[RuleOutcome, ...] = ()
-    #: Of a shadow limit: what the pods themselves counted, where they did.
+    #: For a shadow limit: what pods counted, where they did.
     counted: Counted | None = None
 
     @property
@@ -77,7 +77,7 @@ class WhatIf:
 
 
 def what_if(environment: str, plan: Plan, *, days: int = DAYS) -> WhatIf:
-    """Replay the last days without and with a plan. Raises ``PlanErrors``; nothing is written."""
+    """Replay the last days without and with a plan. Raises ``PlanErrors``; writes nothing."""
     since = timezone.now() - timedelta(days=days)
     known = measured(environment, since=since) | names_of(plan.things, "tenant")
     known |= tenants_following(environment, names_of(plan.things, "template"))
@@ -93,13 +93,13 @@ def what_if(environment: str, plan: Plan, *, days: int = DAYS) -> WhatIf:
 
 
 def what_if_shadow(environment: str, tenant: str, quota: str, *, days: int = DAYS) -> WhatIf:
-    """What a shadow limit of a tenant would have refused, had it been in force."""
+    """What a shadow limit of a tenant would have refused if it had been enforced."""
     state = read_state(environment, tenants={tenant})
     after = dict(state)
     thing = ("tenant", tenant)
     for kind, name in (thing, ("tier", state.get(thing, {}).get("tier", ""))):
         if f"quotas.{quota}.shadow" in state.get((kind, name), {}):
-            # Of its tier's limit too, but for this tenant alone.
+            # Also where it is a limit of its tier, but only for this tenant.
             promoted = {
                 field: value
                 for field, value in state[kind, name].items()
@@ -121,7 +121,7 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
     total_after: Counter[int] = Counter()
     outcomes = []
     for tenant, minutes in demand.items():
-        # Both are estimates of their own, so the rest may come out a little below nothing.
+        # Both are independent estimates, so the difference may be slightly below zero.
         others.subtract({at: asked - refused for at, (asked, refused) in minutes.items()})
         old = _replayed(before, environment, tenant, minutes, by_rule.get(tenant, {}))
         new = _replayed(after, environment, tenant, minutes, by_rule.get(tenant, {}))
@@ -157,7 +157,7 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
 
 
 def _replayed(state: State, environment: str, tenant: str, minutes: Minutes, by_rule: ByRule) -> Outcome:
-    """All requests through the limits of all; then what endpoints got through their own."""
+    """All requests through the limits of all; then those of endpoints through their own limits."""
     limits, suspended = _limits(state, environment, tenant)
     found = {name: columns for name, columns in limits if not columns.get("shadow")}
     whole = [columns for columns in found.values() if counts_requests(columns)]
@@ -183,7 +183,7 @@ def _asked(minutes: Minutes) -> Iterator[tuple[int, int]]:
 
 
 class _Rules:
-    """Each edited limit by itself, summed over the tenants that were measured by it."""
+    """Each edited limit alone, summed over the tenants for which it was measured."""
 
     def __init__(self) -> None:
         self._asked: Counter[str] = Counter()

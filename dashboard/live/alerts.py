@@ -1,4 +1,4 @@
-"""Alerts as the pages show them: a finding with its colour, its glyph and where it leads."""
+"""Alerts as the pages display them: a finding with its colour, its glyph and its link."""
 
 from dataclasses import dataclass
 from urllib.parse import urlencode

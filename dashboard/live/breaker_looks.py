@@ -1,4 +1,4 @@
-"""How a breaker's state looks and reads, everywhere: a hue, a shape and a word."""
+"""How a breaker's state looks and reads everywhere: a hue, a shape and a word."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What only the page of one breaker shows: its past, as a timeline and as three plots."""
+"""What only the page of one breaker displays: its past, as a timeline and as three plots."""
 
 from dataclasses import dataclass, replace
 
@@ -34,7 +34,7 @@ def past(live: Live, name: str, span: str, history: History) -> Past | None:
     if breaker is None:
         return None
     own = [transition for transition in live.facts.transitions if transition.dependency == name]
-    # To the next part of a minute, so that the picture is not sent anew every second.
+    # To the next part of a minute, so that the picture is not sent again every second.
     step = 10 if span == "15m" else 60
     end = live.facts.now // step * step + step
     start = end - RANGES[span]
@@ -49,7 +49,7 @@ def past(live: Live, name: str, span: str, history: History) -> Past | None:
 
 
 def _with_reasons(live: Live, transitions: list[Transition]) -> list[Transition]:
-    """A person's transition with the reason they gave: that of their change just before it."""
+    """Add to a person's transition the reason of their change just before it."""
     reasoned = []
     for transition in transitions:
         reason = next(
@@ -88,8 +88,8 @@ def _plots(breaker: Breaker, history: History) -> list[Plot]:
         Plot(
             name="Calls per second",
             value=number(traffic.calls_per_s),
-            svg=plot([("s1", calls), ("s3", refused)], top=top, label=f"Calls sent and not sent, {span}"),
-            keys=(("", "sent"), ("k3", "not sent")),
+            svg=plot([("s1", calls), ("s3", refused)], top=top, label=f"Calls sent and blocked, {span}"),
+            keys=(("", "sent"), ("k3", "blocked")),
         ),
         Plot(
             name="Slow calls per second",

@@ -1,4 +1,4 @@
-"""Breakers as the pages show them: each with a hue, a shape, a word and its recent past."""
+"""Breakers as the pages display them: each with a hue, a shape, a word and its recent past."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Breaker(BreakerStatus):
 
     @property
     def label(self) -> str:
-        """For readers who do not see the ring."""
+        """For people who do not see the ring."""
         if self.override is not None:
             return f"{self.face.word} by {self.override.actor}"
         percent = self.dependency.failure_percent

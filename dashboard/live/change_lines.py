@@ -1,4 +1,4 @@
-"""Audit entries as the pages show them: one line each, in words."""
+"""Audit entries as the pages display them: one line each, in words."""
 
 from dataclasses import dataclass
 

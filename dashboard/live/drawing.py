@@ -1,4 +1,4 @@
-"""Draws each fragment of a topic once, and says what differs from what was sent before."""
+"""Draws each fragment of a topic once, and finds what differs from what was sent before."""
 
 from dataclasses import dataclass, field
 
@@ -9,23 +9,23 @@ from dashboard.live.topics import Context, Fragment, fragments
 
 @dataclass
 class Sent:
-    """What the sockets of one topic have."""
+    """What the sockets of one topic have received."""
 
     html: dict[str, str] = field(default_factory=dict)
-    #: Of each list, the ids of its items.
+    #: List -> the ids of its items.
     shape: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    #: What changed, as one message; empty when nothing but the clock did.
+    #: What changed, as one message; empty when only the clock did.
     changed: str
-    #: Everything, for a socket that has just come or has missed something.
+    #: Everything, for a socket that is new or has missed a message.
     whole: str
 
 
 def draw(page: Page, sent: Sent, *, rev: int, say: str) -> Drawing:
-    """One message for every socket on the topic. ``sent`` is brought up to date."""
+    """One message for every socket on the topic. Updates ``sent``."""
     context = page.context
     changed: list[str] = []
     whole: list[str] = []
@@ -33,7 +33,7 @@ def draw(page: Page, sent: Sent, *, rev: int, say: str) -> Drawing:
         html = fragment.html(context)
         whole.append(wrap(fragment.target, html))
         if fragment.items:
-            # A list that was sent empty differs from now on, also when it is empty again.
+            # Once a list was sent empty, it counts as changed, even when it is empty again.
             sent.html.pop(fragment.target, None)
             changed += _changed_items(fragment, html, context, sent)
         elif sent.html.get(fragment.target) != html:
@@ -47,7 +47,7 @@ def draw(page: Page, sent: Sent, *, rev: int, say: str) -> Drawing:
 
 
 def _changed_items(fragment: Fragment, html: str, context: Context, sent: Sent) -> list[str]:
-    """The list as a whole when its members or their order changed, else the items that did."""
+    """The whole list when its members or their order changed, otherwise the items that changed."""
     shape = tuple(item.target for item in fragment.items)
     drawn = [(item.target, item.html(context)) for item in fragment.items]
     same_shape = sent.shape.get(fragment.target) == shape
@@ -65,7 +65,7 @@ def _tick(context: Context, rev: int, say: str, *, whole: bool) -> str:
 
 
 def wrap(target: str, html: str) -> str:
-    # By attribute: a name may hold dots, which end an id in a #selector.
+    # By attribute, because a name may contain dots, which end an id in a #selector.
     return f'<hx-partial hx-target="[id=\'{target}\']" hx-swap="outerMorph">{html}</hx-partial>'
 
 
@@ -79,7 +79,7 @@ def transitions_said(before: Live | None, after: Live) -> str:
     ]
     local, were = len(after.fleet.local), len(before.fleet.local)
     if local > were:
-        said.append(f"{local} server{'' if local == 1 else 's'} on local fallback")
+        said.append(f"{local} pod{'' if local == 1 else 's'} on local fallback")
     elif were and not local:
-        said.append("No server is on local fallback any more")
+        said.append("No pod is on local fallback any more")
     return ". ".join(said)

@@ -1,4 +1,4 @@
-"""What the figures were over the last 40 minutes, in this process's memory."""
+"""The figures of the last 40 minutes, in this process's memory."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from controlplane.status.facts import Facts
 
 POINTS = 40
-#: Seconds per point: a young history is drawn finer, so that ten minutes of life are not one dot.
+#: Seconds per point. A short history has finer points, so that ten minutes are more than one dot.
 STEPS = (3, 15, 60)
 #: Failures above this share of the calls in a second make a tall mark.
 _BAD_SHARE = 0.2
@@ -14,7 +14,7 @@ _BAD_SHARE = 0.2
 
 @dataclass
 class _Series:
-    """The last value of every second, newest right."""
+    """One value per second, the newest last."""
 
     values: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=POINTS * STEPS[-1]))
 
@@ -53,11 +53,11 @@ class History:
 
     @property
     def span(self) -> str:
-        """In words: the time a sparkline covers."""
+        """The time that a sparkline covers, in words."""
         return f"last {self.step_s * POINTS // 60} minutes"
 
     def points(self, name: str, *, at_least: int = 2) -> list[float]:
-        """One value per step, the mean of its seconds; changes once per step, not every second."""
+        """One value per step, the mean of its seconds; it changes once per step, not every second."""
         series = self._series.get(name)
         if series is None:
             return [0.0] * at_least
@@ -75,7 +75,7 @@ class History:
 
 
 def mark(calls: float, failures: float, slow: float, refused: float) -> str:
-    """What one second of calls looked like: see ``plots.strip``."""
+    """The mark of one second of calls: see ``plots.strip``."""
     sent = calls
     if refused > 4 * sent:
         return "c"

@@ -1,4 +1,4 @@
-"""The whole fleet as one picture: what every page's frame and the overview are drawn from."""
+"""The whole fleet as one picture, from which every page's frame and the overview are drawn."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class TenantRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """Everything a page may show, built once per tick."""
+    """Everything a page may display, built once per tick."""
 
     facts: Facts
     breakers: tuple[Breaker, ...]
@@ -96,7 +96,7 @@ class Live:
 
     @property
     def title(self) -> str:
-        """For the tab: what is not as it should be, in as few words as possible."""
+        """For the tab: what is not normal, in as few words as possible."""
         words = [
             f"{count} {face.word.lower()}"
             for face, count in self.counts
@@ -142,7 +142,7 @@ def _verdict(every: tuple[Breaker, ...], fleet: Fleet, alerts: tuple[Alert, ...]
     ]
     if fleet.local:
         everyone = len(fleet.local) == fleet.live
-        who = "Every server" if everyone else _count(len(fleet.local), "server")
+        who = "Every pod" if everyone else _count(len(fleet.local), "server")
         limits = "limits" if everyone or len(fleet.local) == 1 else "limit"
         sentences.append(Sentence(subject=who, join=limits, verb="locally", css="st-warn", link="/servers"))
     if fleet.lagging:
@@ -152,7 +152,7 @@ def _verdict(every: tuple[Breaker, ...], fleet: Fleet, alerts: tuple[Alert, ...]
             Sentence(subject=who, join=has, verb="old configuration", css="st-warn", link="/servers")
         )
     count = len(every)
-    calm = "No dependency is registered yet." if not count else f"All {count} dependencies are closed."
+    calm = "No dependency is registered yet." if not count else f"All {count} breakers are closed."
     if count == 1:
         calm = f"{every[0].name} is closed."
     since = min((alert.since for alert in alerts if alert.since is not None), default=None)
@@ -170,7 +170,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def _counts(every: Iterable[Breaker]) -> tuple[tuple[Face, int], ...]:
-    """How many breakers show each face, in order of rank; closed is always listed."""
+    """How many breakers have each face, worst first; closed is always listed."""
     tally = dict.fromkeys(FACES.values(), 0)
     for breaker in every:
         tally[breaker.face] += 1
@@ -178,7 +178,7 @@ def _counts(every: Iterable[Breaker]) -> tuple[tuple[Face, int], ...]:
 
 
 def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
-    """The tenants refused most, and one row for the rest so that the totals add up."""
+    """The tenants with most refusals, and one row for the rest so that the totals add up."""
     total = facts.figures.refused_per_s or 1.0
     rows = [
         TenantRow(
@@ -199,14 +199,14 @@ def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
 
 
 def _events(facts: Facts) -> tuple[ChangeLine | Transition, ...]:
-    """People's changes and the breakers' own transitions in one line of time, newest first."""
+    """People's changes and the breakers' own transitions in one timeline, newest first."""
     machines = [t for t in facts.transitions if not t.actor][:7]
     merged: list[ChangeLine | Transition] = [*_gathered(facts.changes), *machines]
     return tuple(sorted(merged, key=lambda event: -event.at)[:7])
 
 
 def _gathered(changes: tuple[Change, ...]) -> list[ChangeLine]:
-    """One line for a bulk edit: its many entries share a revision."""
+    """One line for a bulk edit, whose entries share a revision."""
     by_revision: dict[object, list[Change]] = {}
     for change in changes:
         same = change.id if change.revision is None else (change.revision, change.action)

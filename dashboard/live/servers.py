@@ -1,4 +1,4 @@
-"""Pods as the pages show them: those in trouble first, and by zone."""
+"""Pods as the pages display them: those in trouble first, and by zone."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Fleet(FleetSummary):
 
 
 _WORDS = {
-    "rejected": "Config refused",
+    "rejected": "Config rejected",
     "silent": "No heartbeat",
     "lag": "Old config",
     "local": "Local fallback",
@@ -87,7 +87,7 @@ def _differences(server: Server, breakers: tuple[BreakerStatus, ...]) -> list[st
 
 
 def _zones(rows: tuple[ServerRow, ...]) -> tuple[Zone, ...]:
-    """Rows by zone, each by name: where it hurts shows before any name is read."""
+    """Rows by zone, each by name: the affected zone is visible before any name is read."""
     by_zone: dict[str, list[ServerRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.name):
         by_zone[row.server.zone or "no zone"].append(row)

@@ -1,4 +1,4 @@
-"""What only the page of one tenant shows: its quotas, and how far its last edit has come."""
+"""What only the page of one tenant displays: its quotas, and the rollout of its last edit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ _ALGORITHMS = {
     "token_bucket": "token bucket",
     "sliding_window": "sliding window",
     "fixed_window": "calendar",
-    "concurrency": "at once",
+    "concurrency": "concurrency",
 }
-#: Of earlier changes, on the page.
+#: How many earlier changes the page lists.
 _HISTORY = 8
 
 
@@ -41,14 +41,14 @@ class QuotaRow:
     shadow: bool
     #: Every column, as it is stored.
     columns: Mapping[str, Any]
-    #: Whether the tenant has it of its own, instead of its tier.
+    #: Whether the quota is the tenant's own, not its tier's.
     own: bool
-    #: The template it follows, empty for none; and the values that are not the template's.
+    #: The template that it follows, empty for none; and the values that override the template's.
     template: str
     differs: tuple[str, ...]
-    #: Requests of the last seconds, per window; ``None`` where servers do not count them by quota.
+    #: Requests of the last seconds, per window; ``None`` where pods do not count them by quota.
     use: float | None
-    #: Of the last seven days; ``None`` when it was not among the busiest.
+    #: The last seven days; ``None`` when the tenant was not among the busiest.
     week: Counted | None
 
     @property
@@ -104,14 +104,14 @@ def tenant_context(live: Live, key: str) -> dict[str, Any]:
 
 
 def _rates(live: Live, key: str, traffic: TenantFigures) -> dict[str, float]:
-    """Name of a quota -> requests per second that it binds, of those that are counted now."""
+    """Name of a quota -> requests per second that it binds, where they are counted now."""
     by_rule = {row.rule: row.asked_per_s for row in live.facts.figures.rules if row.tenant == key}
-    # Pods of an older release do not say.
+    # Pods of an older release do not report it.
     return {"requests": traffic.requests_per_s} | by_rule
 
 
 def quota_rows(tenant: Tenant, rates: dict[str, float]) -> list[QuotaRow]:
-    """The tenant's own quotas in place of its tier's of the same name."""
+    """The tenant's own quotas, in place of its tier's with the same name."""
     since = timezone.now() - timedelta(days=DAYS)
     weeks = counted_by_rule(tenant.environment_id, tenant.key, since=since)
     own: dict[str, QuotaColumns] = {quota.name: quota for quota in tenant.quotas.all()}
@@ -144,7 +144,7 @@ def rollout(live: Live, revision: int) -> Rollout:
 
 
 def history(environment: str, key: str) -> list[ChangeLine]:
-    """What was done to this tenant, by itself or together with others: by a plan, a rollback, in bulk."""
+    """Changes to this tenant, alone or together with others: by a plan, a rollback or a bulk edit."""
     rows = Entry.objects.filter(environment=environment, target_name=key, target_kind__startswith="tenant")
     entries = list(rows.order_by("-id")[:_HISTORY])
     alone = {entry.revision for entry in entries}
@@ -156,7 +156,7 @@ def history(environment: str, key: str) -> list[ChangeLine]:
 
 
 def _entry_of(change: Changed) -> Entry:
-    """As the audit would have it, had this tenant been the only one."""
+    """The audit entry as if only this tenant had changed."""
     made = change.revision
     return Entry(
         at=made.at,

@@ -1,4 +1,4 @@
-"""Whom a tenant belongs to, with the quotas its requests spend there, and how many belong to it."""
+"""The tenants above a tenant, with the quotas that its requests spend there, and its members."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Parent:
 
 
 def parents(tenant: Tenant) -> list[Parent]:
-    """The nearest first."""
+    """The nearest parent first."""
     found: list[Parent] = []
     above = _above(tenant)
     while above is not None and above.key not in {parent.tenant.key for parent in found}:

@@ -1,4 +1,4 @@
-"""The key figures: what is sampled every second, and the tiles that show it."""
+"""The key figures: what is sampled every second, and the tiles that display it."""
 
 from dataclasses import dataclass
 
@@ -65,8 +65,8 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
 
 
-class _Board:
-    """What a tile is made of, and how: each figure has one method."""
+class _TileBuilder:
+    """Builds the tiles: one method for each figure."""
 
     def __init__(self, facts: Facts, fleet: FleetSummary, history: History) -> None:
         self.facts, self.figures, self.fleet, self.history = facts, facts.figures, fleet, history
@@ -103,7 +103,7 @@ class _Board:
     def p99(self, link: str = "") -> Tile:
         budget_ms, measured = self.facts.store_deadline_ms, self.figures.store.p99_us
         if measured is None:
-            value, unit, foot, over = "none", "", "nobody asked it", False
+            value, unit, foot, over = "no data", "", "no pod reaches Redis", False
         else:
             value, unit, foot = f"{measured / 1000:.1f}", "ms", f"budget {budget_ms:g} ms"
             over = measured > self.facts.store_deadline_us
@@ -116,7 +116,7 @@ class _Board:
             "local",
             "On local fallback",
             str(len(local)),
-            f"of {live} servers",
+            f"of {live} pods",
             foot,
             over=bool(local),
             link="/servers",
@@ -137,8 +137,8 @@ class _Board:
 
     def short(self) -> Tile:
         short = _short_circuited(self.facts)
-        foot = "answered by fallbacks" if short else "no call held back"
-        return self.tile("short", "Not sent, breaker open", number(short), "/s", foot, link="/breakers")
+        foot = "answered by fallbacks" if short else "no call blocked"
+        return self.tile("short", "Blocked, breaker open", number(short), "/s", foot, link="/breakers")
 
     def failed(self) -> Tile:
         percent = _failed_percent(self.facts)
@@ -148,7 +148,7 @@ class _Board:
             "Failed calls",
             number(percent),
             "%",
-            f"of {number(calls)} calls/s sent out",
+            f"of {number(calls)} calls/s sent",
             over=percent > FAILED_WARN_PERCENT,
             link="/breakers",
         )
@@ -163,25 +163,27 @@ class _Board:
 
 def tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
     """The figures of the overview."""
-    board = _Board(facts, fleet, history)
+    builder = _TileBuilder(facts, fleet, history)
     return [
-        board.refused(),
-        board.p99(link="/servers"),
-        board.local(),
-        board.lag(),
-        board.short(),
-        board.failed(),
+        builder.refused(),
+        builder.p99(link="/servers"),
+        builder.local(),
+        builder.lag(),
+        builder.short(),
+        builder.failed(),
     ]
 
 
 def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
     """The figures of the servers page."""
-    board = _Board(facts, fleet, history)
+    builder = _TileBuilder(facts, fleet, history)
     local, lagging, requests = fleet.local, fleet.lagging, facts.figures.requests_per_s
     return [
-        board.tile("shared", "Shared", str(fleet.shared), f"of {fleet.total}", "exact limits"),
-        board.tile("local", "Local fallback", str(len(local)), "", _some(local) or "none", over=bool(local)),
-        board.tile(
+        builder.tile("shared", "Shared", str(fleet.shared), f"of {fleet.total}", "exact limits"),
+        builder.tile(
+            "local", "Local fallback", str(len(local)), "", _some(local) or "none", over=bool(local)
+        ),
+        builder.tile(
             "lagging",
             "Old configuration",
             str(len(lagging)),
@@ -189,9 +191,9 @@ def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Ti
             _some(lagging) or "none",
             over=bool(lagging),
         ),
-        board.p99(),
-        board.store_errors(),
-        board.tile("requests", "Requests", number(requests), "/s", "over the fleet"),
+        builder.p99(),
+        builder.store_errors(),
+        builder.tile("requests", "Requests", number(requests), "/s", "over the fleet"),
     ]
 
 

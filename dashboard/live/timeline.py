@@ -36,9 +36,10 @@ def segments(
     end: float,
     held: Sequence[Override] = (),
 ) -> list[Segment]:
-    """From the transitions, newest first; what was before the oldest known one is taken from it.
+    """The states between ``start`` and ``end``, from the transitions, newest first.
 
-    A state that no transition explains is drawn from when servers say it began.
+    The oldest known transition says what was before it. A state that no transition explains begins
+    when pods say it began.
     """
     found: list[Segment] = []
     until, state = end, state_now
@@ -65,7 +66,7 @@ def segments(
 
 
 def _painted(found: list[Segment], override: Override) -> list[Segment]:
-    """The segments with the time of a hold in its own colour."""
+    """The segments with the time of an override in its own colour."""
     face = FACES[override.mode]
     left, right = override.made_at, override.expires_at
     rest: list[Segment] = []

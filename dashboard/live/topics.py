@@ -1,4 +1,4 @@
-"""What each page is made of: its context, and the fragments sent again when they change."""
+"""The topics that sockets listen to, and the fragments of each that are sent again when they change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ Context = dict[str, Any]
 
 @dataclass(frozen=True)
 class Topic:
-    """Everybody who looks at the same thing with the same role gets the same bytes."""
+    """Every socket with the same page, role and key gets the same bytes."""
 
     page: str
     role: str
-    #: The breaker, the tenant, or the newest audit entry the page showed.
+    #: The breaker, the tenant, or the newest audit entry that the page displays.
     key: str = ""
-    #: Of a breaker's timeline.
+    #: The time that a breaker's timeline covers.
     range: str = "1h"
 
 
@@ -27,7 +27,7 @@ class Topic:
 class Fragment:
     """An element with an id, and the partial that draws it.
 
-    ``items`` are its children that may be sent alone; it is itself sent only when the list of
+    ``items`` are its children that can be sent alone. The element itself is sent only when the list of
     their ids has changed.
     """
 
@@ -102,7 +102,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "tenant": _tenant,
     "audit": _audit,
 }
-#: Of these only the frame is live.
+#: Pages of which only the frame is live.
 _FRAME_ONLY = (
     "bulk",
     "drills",

@@ -1,4 +1,4 @@
-"""What templates draw with: glyphs and plots, and moments the browser counts from."""
+"""Tags and filters: glyphs and plots, and moments from which the browser counts."""
 
 import re
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from dashboard.words import cause_words, policy_words
 
 register = template.Library()
 
-#: As moments are written in the fields of a change.
+#: A moment in the fields of a change.
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 register.simple_tag(plots.glyph, name="glyph")
@@ -49,7 +49,7 @@ def share_bar(share: float, hot: bool = False) -> SafeString:
 
 @register.simple_tag
 def use_bar(use: float, limit: float) -> SafeString:
-    """Use against a limit, whose mark stands at four fifths of the bar."""
+    """Use against a limit; the mark of the limit is at four fifths of the bar."""
     scale = max(limit * 1.25, use, 1.0)
     css = "bar-st" if use > limit else "bar-fg"
     return plots.bar([(css, use / scale * 100)], height=10, marks=[limit / scale * 100])
@@ -76,7 +76,7 @@ def said(value: object) -> str:
 
 @register.filter
 def breakable(name: str) -> SafeString:
-    """A dotted name, which on a narrow screen breaks after a dot and not within a word."""
+    """A dotted name, which breaks on a narrow screen after a dot, not within a word."""
     return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in re.findall(r"[^.]+\.?", name)))
 
 

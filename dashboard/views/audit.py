@@ -36,7 +36,7 @@ class Day:
 @require_GET
 @require_role("viewer")
 def audit(request: HttpRequest) -> HttpResponse:
-    """The audit, filtered by what stands in the address."""
+    """The audit, filtered by the parameters in the address."""
     filters = _filters(request)
     rows = _filtered(filters)
     before = request.GET.get("before", "")
@@ -75,7 +75,7 @@ def audit_export(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     if kind is None:
         return HttpResponse("format must be csv or jsonl", status=400, content_type="text/plain")
     rows = _filtered(_filters(request))
-    # What streams must be asynchronous exactly where the server is.
+    # A WSGI server streams plain iterators, an ASGI server asynchronous ones.
     pieces = aexport(rows, kind) if isinstance(request, ASGIRequest) else export(rows, kind)
     name = f"audit-{datetime.now(UTC):%Y-%m-%d}.{kind}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
@@ -83,7 +83,7 @@ def audit_export(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 
 
 def _links(filters: dict[str, str]) -> list[tuple[str, str]]:
-    """Kind of file -> where it is."""
+    """Kind of file -> its address."""
     here = reverse("audit_export")
     return [(kind, f"{here}?{urlencode({**filters, 'format': kind})}") for kind in _FILES]
 

@@ -31,7 +31,7 @@ _STATES = (
     ("near", "Near"),
     ("closed", "Closed"),
 )
-#: What can be done only to a hold there is.
+#: Actions that need an override in force.
 _OF_A_HOLD = ("extend", "automatic")
 
 
@@ -45,10 +45,10 @@ def breakers(request: HtmxHttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
 def breaker(request: HtmxHttpRequest, name: str) -> HttpResponseBase:
-    """The page, and the override form it holds."""
+    """The page, and its override form."""
     if request.method == "POST":
         return require_role("operator")(_override)(request, name)
-    # A list of holds links here with what is wanted: the form is filled in, and nothing is done yet.
+    # A link in the list of overrides names the action: the form is filled in, and nothing is done yet.
     return _page(request, name, form=_form(name, wanted=request.GET.get("act", "")))
 
 
@@ -77,7 +77,7 @@ def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:
         try:
             said = _apply(request, name, form)
         except (OperationalError, InterfaceError):
-            # Stopping a fleet must not wait for the store that only makes it durable.
+            # Stopping calls must not wait for Postgres, which only makes the override durable.
             said = without_postgres.act(request, name, form)
     except (InvalidEdit, NotFound) as error:
         _add_errors(form, error)
@@ -90,7 +90,7 @@ def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:
 
 
 def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
-    """Do it, and say what was done."""
+    """Apply the form, and return what was done."""
     data = form.cleaned_data
     common: dict[str, Any] = {
         "environment": SHOWN,
@@ -119,7 +119,7 @@ def _form(name: str, data: Any = None, *, wanted: str = "") -> OverrideForm:
 
 
 def _changed_meanwhile(found: Breaker, form: OverrideForm) -> bool:
-    """Whether somebody else has held or released it since the form was shown."""
+    """Whether another operator has changed the override since the form was displayed."""
     seen = form.cleaned_data.get("seen")
     return seen is not None and seen != (found.override.revision if found.override else 0)
 
@@ -186,7 +186,7 @@ class Preview:
 
 
 def preview(found: Breaker, data: Any) -> Preview | None:
-    """Whom the change would hit, before it is made; nothing until there is something to say."""
+    """What the change would affect, before it is made; ``None`` until the form says enough."""
     act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
     if act in _OF_A_HOLD and found.override is None:
         return None

@@ -1,4 +1,4 @@
-"""One change to many tenants: who, what, how it would look, and then done."""
+"""One change to many tenants: choose them, choose the change, preview it, apply it."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ ACTS = (
     ("suspend", "Suspend"),
     ("resume", "Resume"),
 )
-#: What the page calls the fields that the edit function names.
+#: What the page calls the fields of the edit function.
 _LABELS = {"scale_percent": "Percent", "window_s": "Window"}
 _FLAGS = {"yes": True, "no": False}
 
@@ -36,7 +36,7 @@ _FLAGS = {"yes": True, "no": False}
 @require_http_methods(["GET", "POST"])
 @require("edit_quota")
 def bulk(request: HttpRequest) -> HttpResponseBase:
-    """Shows what the form would change; the button of that preview does it."""
+    """Displays what the form would change; the button of that preview applies it."""
     if request.method != "POST":
         return _page(request)
     typed = request.POST
@@ -65,7 +65,7 @@ def bulk(request: HttpRequest) -> HttpResponseBase:
 
 
 def _preview(typed: Any) -> Any:
-    """What stays to be seen beside an error: nothing, when the form itself makes no sense."""
+    """The preview that stays beside an error; ``None`` when the form itself is wrong."""
     if typed.get("act") != "save":
         return None
     try:

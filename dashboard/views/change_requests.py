@@ -1,4 +1,4 @@
-"""Changes that wait for a second person: what each would change, who agreed, and the buttons."""
+"""Changes that wait for approval: what each would change, who approved it, and the buttons."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ _PAST = 50
 _MOST = 100
 _THINGS_PER_PAGE = 100
 
-#: What the buttons of a request do -> who may press them.
+#: What a button of a request does -> the permission it needs.
 _ACTS = {
     "approve": "approve_change",
     "reject": "approve_change",
@@ -47,7 +47,7 @@ _DONE = {
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
 def list_requests(request: HttpRequest) -> HttpResponseBase:
-    """What waits, what became of the others, and how many approvals are needed."""
+    """Pending requests, past ones, and how many approvals are needed."""
     if request.method == "POST":
         return require("set_approvals")(_set_rule)(request)
     return _list(request)
@@ -182,7 +182,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
 
 
 def _with_what_holds(environment: str, things: list[Thing]) -> list[Thing]:
-    """Where a tenant gets a quota of its own: what it replaces, which is its tier's."""
+    """Where a tenant gets its own quota: the quota of its tier, which it replaces."""
     names = [thing.name for thing in things if thing.kind == "tenant" and thing.what == "changed"]
     if not names:
         return things
@@ -208,7 +208,7 @@ def _with_what_holds(environment: str, things: list[Thing]) -> list[Thing]:
 
 
 def _setting(row: ChangeRequest) -> list[Thing]:
-    """The request to ask for fewer approvals, as a difference."""
+    """A request to lower the number of approvals, as a difference."""
     if row.lowers_to is None:
         return []
     before = (row.entries[0].get("before") or {}).get("needed") if row.entries else None

@@ -1,4 +1,4 @@
-"""Drills: what servers do without Redis, seen before it is needed."""
+"""Drills: see what pods do without Redis, before it is needed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A file of quotas: uploaded, compared, and applied when somebody has seen what it changes."""
+"""A file of quotas: upload it, compare it, and apply it after a look at what it changes."""
 
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from dashboard.views.page import HtmxHttpRequest, context_of, not_found
 from dashboard.views.revisions import Thing
 
 _LIST = 20
-#: Things of a difference: the button that applies it stands below them.
+#: How many things a difference lists: the button that applies it is below them.
 _SHOWN = 20
 
 

@@ -1,4 +1,4 @@
-"""Templates of limits: whom a change would reach, and what it would have refused, before it is saved."""
+"""Limit templates: which limits a change would reach, and what it would have refused, before it is saved."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -26,7 +26,7 @@ from dashboard.views.page import bounded_text, context_of, not_found, text_param
 from dashboard.views.quotas import peak_at
 from dashboard.views.revisions import thing_of
 
-#: Limits shown that follow; a hundred thousand may.
+#: How many of the limits that follow a template are listed; there may be a hundred thousand.
 _SHOWN = 100
 
 
@@ -58,7 +58,7 @@ def make_template(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
 def template(request: HttpRequest, name: str) -> HttpResponseBase:
-    """One template, who follows it, and the forms to change it, to follow it and to forget it."""
+    """One template, the limits that follow it, and the forms to change it, apply it and delete it."""
     if request.method == "POST":
         return require("edit_quota")(_edit)(request, name)
     row = _find(name)
@@ -68,14 +68,14 @@ def template(request: HttpRequest, name: str) -> HttpResponseBase:
 @require_POST
 @require("edit_quota")
 def template_preview(request: HttpRequest, name: str) -> HttpResponse:
-    """What saving would change, and whom; nothing is written."""
+    """What saving would change, and where; nothing is written."""
     return render(request, "dashboard/template.html#reach", _reach(name, TemplateForm(request.POST)))
 
 
 @require_POST
 @require("edit_quota")
 def tenant_follows(request: HttpRequest) -> HttpResponse:
-    """Let a tenant's quota follow a template in everything, or none from now on."""
+    """Let a tenant's quota inherit all values from a template, or none from now on."""
     typed, key = request.POST, text_parameter(request, "key")
     chosen, quota = bounded_text(typed, "template", most=64), bounded_text(typed, "quota", most=64)
     try:
@@ -210,7 +210,7 @@ def _page(
         row=row,
         window=window_words(row.window_s),
         form=form or TemplateForm(initial=TemplateForm.initial_of(row)),
-        # After a conflict the next save is against theirs, knowingly.
+        # After a conflict, the next save knowingly replaces the other person's values.
         version=row.version if status != 422 or form is None else form.data.get("version", ""),
         conflict=conflict,
         followers=following,
@@ -230,10 +230,10 @@ def _page(
 
 
 def _reach(name: str, form: TemplateForm) -> dict[str, Any]:
-    """The limits that would be different, and the last days had they been."""
+    """The limits that would change, and a replay of the last days with the new values."""
     form.fields["reason"].required = False
     if not form.is_valid():
-        # The form says it when it is sent; half a number is no mistake yet.
+        # The form reports it when it is sent. An incomplete number is not a mistake yet.
         return {"reach": None}
     try:
         found = edits.preview_template(environment=SHOWN, template=name, **form.values())

@@ -1,4 +1,4 @@
-"""The login page and what belongs to one's own account; allauth's views with our pages."""
+"""The login page and the user's own account: allauth's views with our pages."""
 
 from typing import Any
 
@@ -32,9 +32,9 @@ class Login(LoginView):  # type: ignore[misc]
 @require_GET
 @login_required
 def account(request: HttpRequest) -> HttpResponse:
-    """One's own account: second factor, password, where one is logged in."""
+    """The user's own account: second factor, password, sessions."""
     if request.user.pk is None:
-        raise Http404  # known by claims alone: nothing of it can be read now
+        raise Http404  # Only the claims in the cookie are known, and nothing of the account can be read now.
     logins = LoginRow.objects.filter(user_id=request.user.pk, ended_at__isnull=True).order_by("-created_at")
     return render(
         request,
@@ -51,7 +51,9 @@ def account(request: HttpRequest) -> HttpResponse:
 @require_GET
 @login_required
 def totp_picture(request: HttpRequest) -> HttpResponse:
-    """The QR code of the secret that is being set up; an image of its own, so that pages embed nothing."""
+    """The QR code of the secret that is being set up; an image with its own address, so that pages embed
+    none.
+    """
     secret = request.session.get(SECRET_SESSION_KEY)
     if not secret:
         raise Http404

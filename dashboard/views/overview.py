@@ -9,7 +9,7 @@ from controlplane.policies.models import Tenant
 from dashboard.runbooks import every_runbook
 from dashboard.views.page import current_live, show
 
-#: Tenants offered by name in the palette; the rest are found by the tenants page's search.
+#: How many tenants the palette offers by name; the search of the tenants page finds the rest.
 _PALETTE_TENANTS = 200
 
 
@@ -36,7 +36,7 @@ def servers(request: HttpRequest) -> HttpResponse:
 @require_GET
 @require_role("viewer")
 def palette(request: HttpRequest) -> JsonResponse:
-    """Everything the palette can go to, worst first."""
+    """Everything that the palette can open, worst first."""
     live = current_live()
     entries = [
         _entry(

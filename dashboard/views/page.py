@@ -1,4 +1,4 @@
-"""What every page has in common: who looks, the live picture, the socket's address."""
+"""What every page has in common: its reader, the live picture, the address of its socket."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -35,7 +35,7 @@ def bounded_text(values: QueryDict, name: str, *, most: int = 200) -> str:
 
 
 def current_facts() -> Facts:
-    """Fresh from Postgres, so that a page shows the edit just made; else what the hub and gateways know."""
+    """From Postgres, so that a page displays the edit just made; otherwise what the hub and gateways know."""
     try:
         return read_facts()
     except (OperationalError, InterfaceError):
@@ -56,7 +56,7 @@ def theme_of(request: HttpRequest) -> str:
 def context_of(
     request: HttpRequest, page: str, *, key: str = "", span: str = "1h", **extra: Any
 ) -> dict[str, Any]:
-    """The context of a page and of the fragments its socket will send."""
+    """The context of a page and of the fragments that its socket will send."""
     reader = reader_of(request.user) or Reader(name="", role="")
     topic = Topic(page=page, role=reader.role, key=key, range=span)
     address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})

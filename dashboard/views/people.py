@@ -1,4 +1,4 @@
-"""Who may log in and what they may do; and the page behind a link that works once."""
+"""Who may log in and what they may do; and the page behind a single-use link."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ _ROLES = tuple(Role.choices)
 @require_http_methods(["GET", "POST"])
 @require("manage_people")
 def people(request: HttpRequest) -> HttpResponse:
-    """Everybody, and the form that invites somebody."""
+    """All people, and the form to invite one."""
     if request.method != "POST":
         return _people(request)
     typed = request.POST
@@ -50,7 +50,7 @@ def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRes
             "user": user,
             "factor": user.pk in with_factor,
             "elsewhere": sorted(user.environment_roles.items()),
-            # Not yet in, by whatever way.
+            # Has not logged in yet, in any way.
             "invited": user.is_active and user.last_login is None and not user.has_usable_password(),
         }
         for user in User.objects.order_by("username")[:500]
@@ -62,7 +62,7 @@ def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRes
 @require_http_methods(["GET", "POST"])
 @require("manage_people")
 def person(request: HttpRequest, name: str) -> HttpResponseBase:
-    """One person: their roles, their sessions, and what is done when something is lost."""
+    """One person: roles, sessions, and what to do when a password or second factor is lost."""
     if not User.objects.filter(username=name).exists():
         return not_found(request, "No such person", "Nobody has this name.")
     if request.method != "POST":
@@ -78,7 +78,7 @@ def person(request: HttpRequest, name: str) -> HttpResponseBase:
 
 
 def _act(request: HttpRequest, name: str, act: str) -> tuple[str, str]:
-    """Do it; what to say then, and the link that was made, if any."""
+    """Apply the action; returns the message to display, and the link that was made, if any."""
     common: dict[str, Any] = {
         "username": name,
         "reason": request.POST.get("reason", ""),
@@ -130,14 +130,14 @@ def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any)
 
 
 def _role_in(user: User, environment: str) -> str:
-    """The word of the choice: ``same`` as everywhere, ``none``, or a role."""
+    """The value of the choice: ``same`` as the default role, ``none``, or a role."""
     return user.environment_roles.get(environment, "same") or "none"
 
 
 @sensitive_post_parameters("password", "again")
 @require_http_methods(["GET", "POST"])
 def welcome(request: HttpRequest, link: str) -> HttpResponseBase:
-    """Sets the password of whom the link was made for. Opening it uses nothing up."""
+    """Sets the password of the person for whom the link was made. Opening the link does not use it up."""
     user = tickets.person_of(link)
     if user is None:
         return render(request, "dashboard/welcome.html", status=404)

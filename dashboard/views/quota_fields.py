@@ -1,4 +1,4 @@
-"""The inputs of the quota form, and what somebody else saved in the meantime."""
+"""The inputs of the quota form, and what another person saved in the meantime."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

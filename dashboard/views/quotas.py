@@ -44,7 +44,7 @@ def quota_preview(request: HtmxHttpRequest) -> HttpResponse:
     """Replay the last seven days with the quota in the form. Nothing is written."""
     key, form = text_parameter(request, "key"), QuotaForm(request.POST)
     found = None
-    # Of a number that is half typed nothing is said yet: the form names it when it is sent.
+    # The form reports an incomplete number when it is sent.
     if not any(each.name in form.errors for each in form.described):
         try:
             document = quota_document(key, request.POST.get("quota", ""), form.columns())

@@ -1,4 +1,4 @@
-"""What each revision changed, and the way back to it."""
+"""What each revision changed, and how to restore it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ _THINGS_PER_PAGE = 100
 
 @dataclass(frozen=True)
 class Thing:
-    """One changed thing, as the page shows it."""
+    """One changed thing, as the page displays it."""
 
     kind: str
     name: str
@@ -62,7 +62,7 @@ def revisions(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
 def revision(request: HttpRequest, number: int) -> HttpResponseBase:
-    """The difference one revision made; with ``back``, what a rollback to it would change."""
+    """The difference that one revision made; with ``back``, what a rollback to it would change."""
     row = Revision.objects.filter(environment=SHOWN, number=number).first()
     if row is None:
         return not_found(request, "No such revision", "Nothing is known about a revision of that number.")

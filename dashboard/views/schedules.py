@@ -1,4 +1,4 @@
-"""What begins and ends by itself: changes for later, temporary quotas, and what went wrong with them."""
+"""Scheduled changes, temporary quotas, and those that failed."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -62,7 +62,7 @@ def _act(request: HttpRequest) -> HttpResponse:
 
 
 def moment(text: str) -> datetime:
-    """What somebody typed as a time in UTC. Raises ``InvalidEdit``."""
+    """A typed time, in UTC. Raises ``InvalidEdit``."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
@@ -70,7 +70,7 @@ def moment(text: str) -> datetime:
 
 
 def _document(typed: Any) -> dict[str, Any]:
-    """The plan as typed, as plain data."""
+    """The typed plan, as plain data."""
     plan = read_plan(typed.get("plan", ""))
     document: dict[str, Any] = {}
     names = {"tenant": "tenants", "tier": "tiers", "dependency": "dependencies"}
@@ -85,7 +85,7 @@ def _document(typed: Any) -> dict[str, Any]:
 
 
 def _nested(fields: dict[str, Any]) -> dict[str, Any]:
-    """Flat fields as a plan has them: ``quotas.requests.limit`` to three levels."""
+    """Flat fields as a plan has them: ``quotas.requests.limit`` becomes three levels."""
     found: dict[str, Any] = {}
     for field, value in fields.items():
         head, _, rest = field.partition(".")

@@ -1,4 +1,4 @@
-"""One server: what it does now, and what it would allow alone."""
+"""One pod: what it does now, and what it would allow alone."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render

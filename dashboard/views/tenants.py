@@ -50,7 +50,7 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
         "parent": parent,
         "tiers": list(Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)),
         "default_tier": default or "none",
-        # Counting costs as much as searching: only where nothing is searched for.
+        # Counting costs as much as searching, so count only when nothing is searched for.
         "total": None if kept else everybody.count(),
         "earlier": shown[0].key if shown and earlier else "",
         "later": shown[-1].key if shown and later else "",
@@ -63,7 +63,7 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
 def _part(rows: QuerySet[Tenant], after: str, before: str) -> tuple[list[Tenant], bool, bool]:
     """One page after or before an id, and whether there are earlier and later ones.
 
-    By id, not by number: the last page of 100,000 tenants costs what the first does.
+    By id, not by number: so the last page of 100,000 tenants costs as much as the first.
     """
     if before:
         found = _first(rows.filter(key__lt=before), "-key")
@@ -73,7 +73,7 @@ def _part(rows: QuerySet[Tenant], after: str, before: str) -> tuple[list[Tenant]
 
 
 def _first(rows: QuerySet[Tenant], order: str) -> list[Tenant]:
-    """As many as a page has and one more."""
+    """As many as a page has, and one more."""
     return list(first_tenants(rows, order, _PER_PAGE + 1).prefetch_related("quotas"))
 
 

@@ -1,4 +1,4 @@
-"""Tokens of pods and programs: made, rotated and revoked; their text is shown once."""
+"""Tokens of pods and programs: made, rotated and revoked; their text is displayed once."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 
 _DAYS = (7, 30, 90, 365)
-#: How long the old token goes on working -> hours.
+#: How long the old token stays valid -> hours.
 _OVERLAPS = (("an hour", 1), ("a day", 24), ("a week", 168))
 _SOON = timedelta(days=14)
 
@@ -61,7 +61,7 @@ def _make(request: HttpRequest, typed: QueryDict) -> str:
         "reason": typed.get("reason", ""),
         "actor": actor_of(request),
     }
-    # A page that shows a token is the answer to its form: loaded anew, it would send the form again.
+    # A page that displays a token is the response to its form: reloading it would send the form again.
     model = AgentToken if typed["act"] == "agent" else ApiToken
     same = model.objects.filter(name=common["name"], environment=environment, revoked_at=None)
     if same.filter(expires_at__gt=timezone.now()).exists():
@@ -94,7 +94,7 @@ def _number(text: str) -> int:
 
 
 def _may_touch(request: HttpRequest, selector: str) -> AgentToken | ApiToken:
-    """The token, when it is of an environment the reader administers. Raises ``NotFound``."""
+    """The token, if the reader administers its environment. Raises ``NotFound``."""
     row = edits.token_of(selector)
     if not may(request.user, "manage_tokens", row.environment):
         raise NotFound("token", selector)

@@ -1,7 +1,7 @@
-"""What an operator may do to a breaker while Postgres is away: through Redis, told to Postgres later.
+"""What an operator may do to a breaker while Postgres is unavailable: through Redis, and recorded later.
 
-Without Redis, too, a hold open goes to the gateways, which keep it in memory. How many servers heed
-it is counted by the gateways in either case.
+Without Redis as well, an override to open goes to the gateways, which keep it in memory. In either
+case, the gateways count how many pods apply it.
 """
 
 import time
@@ -20,17 +20,17 @@ from dashboard.forms import OverrideForm
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 
-#: Servers tell of a breaker that moved within 100 ms of their next call to it: so long is waited for
-#: most of them to have done so. The page goes on counting.
+#: Pods report a breaker that changed within 100 ms of their next call to it. The form waits this long for
+#: most of them to report; the page goes on counting.
 CONFIRM_S = 1.5
 _LOOK_S = 0.15
 
 
 def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
-    """Do what the form asks, and say what was done.
+    """Apply the form, and return what was done.
 
-    Raises ``InvalidEdit`` for what must wait: only a hold open protects; a reset takes protection
-    away, and needs the name typed; everything else is not urgent.
+    Raises ``InvalidEdit`` for what must wait. Only an override to open protects. A reset removes
+    protection, and needs the name typed. Everything else is not urgent.
     """
     data = form.cleaned_data
     try:
@@ -67,7 +67,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
 
 
 def _refuse_what_gateways_hold(name: str) -> None:
-    """A hold made while Redis was away, too: gateways serve it until its time, whatever Redis says now."""
+    """Refuse while gateways force it open: they do so until its time, whatever Redis says now."""
     hold = hub.without_postgres.gateways.ask(SHOWN, fresh=True).holds.get(name)
     if hold is not None:
         until = datetime.fromtimestamp(hold["expires_at_us"] / 1_000_000, UTC)
@@ -81,7 +81,7 @@ def _refuse_what_gateways_hold(name: str) -> None:
 
 
 def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: redis.RedisError) -> str:
-    """Hold it open through the gateways alone."""
+    """Force it open through the gateways alone."""
     expires_at = _earlier(data["expires_at"], override_in_gateways.LONGEST)
     try:
         took, there = override_in_gateways.hand_over(
@@ -104,7 +104,7 @@ def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: red
 
 
 def _confirmed(name: str, *, wait_s: float) -> str:
-    """How many servers refuse calls to it by now, as gateways hear them."""
+    """How many pods refuse calls to it by now, as the gateways know."""
     if hub.facts is None:
         return "Nobody counts here how many have confirmed it."
     until = time.monotonic() + wait_s
@@ -120,5 +120,5 @@ def _confirmed(name: str, *, wait_s: float) -> str:
 
 
 def _earlier(wished: datetime, longest: timedelta) -> datetime:
-    """A longer wish is not refused in an outage: it ends earlier, and says so."""
+    """A longer time is not refused in an outage: the override ends earlier, and the answer says so."""
     return min(wished, timezone.now() + longest - timedelta(seconds=1))

@@ -53,7 +53,7 @@ def test_servers_are_chosen_once_by_name_by_service_or_by_percentage(fleet, alic
     assert begin(fleet, alice, chosen=Chosen(service="jobs")).servers == ["jobs-1"]
     Drill.objects.update(ended_at=timezone.now())
     assert len(begin(fleet, alice, chosen=Chosen(percent=34)).servers) == 2  # of three that report
-    assert [drill.chosen for drill in under_way(fleet)] == ["34 % of 3 servers"]
+    assert [drill.chosen for drill in under_way(fleet)] == ["34 % of 3 pods"]
 
 
 WRONG: tuple[tuple[dict[str, object], str], ...] = (

@@ -16,7 +16,7 @@ from controlplane.api.schemas.edits_in import Environment, Moment, PageSize, Slu
 from controlplane.editing.plans import read_plan
 from controlplane.policies.document import environment_of
 from controlplane.usage.models import Demand, RuleDemand
-from controlplane.usage.rollups import EVERYBODY
+from controlplane.usage.rollups import ALL_TENANTS
 from controlplane.usage.what_if import what_if, what_if_shadow
 
 tenants = Router()
@@ -178,7 +178,7 @@ def get_usage_of_rule(
 ) -> Any:
     """Requests under one quota of it, oldest first. Tenant ``-`` means all tenants together."""
     kept = RuleDemand.objects.filter(
-        environment=environment_of(environment).slug, tenant=EVERYBODY if tenant == "-" else tenant, rule=rule
+        environment=environment_of(environment).slug, tenant=ALL_TENANTS if tenant == "-" else tenant, rule=rule
     )
     return _part(kept, since, until, grain)[:limit]
 
