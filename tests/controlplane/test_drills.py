@@ -80,7 +80,7 @@ def test_what_makes_no_sense_is_refused_by_field_and_begins_nothing(fleet, alice
 
 def test_nobody_takes_part_in_two_drills(fleet, alice):
     begin(fleet, alice)
-    with pytest.raises(InvalidEdit, match="web-1 takes part"):
+    with pytest.raises(InvalidEdit, match="in a drill: web-1"):
         begin(fleet, alice, chosen=Chosen(percent=100))
 
 
