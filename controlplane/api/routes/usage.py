@@ -178,7 +178,9 @@ def get_usage_of_rule(
 ) -> Any:
     """Requests under one quota of it, oldest first. Tenant ``-`` means all tenants together."""
     kept = RuleDemand.objects.filter(
-        environment=environment_of(environment).slug, tenant=ALL_TENANTS if tenant == "-" else tenant, rule=rule
+        environment=environment_of(environment).slug,
+        tenant=ALL_TENANTS if tenant == "-" else tenant,
+        rule=rule,
     )
     return _part(kept, since, until, grain)[:limit]
 
