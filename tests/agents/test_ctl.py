@@ -17,7 +17,8 @@ from fuseboard.cli.ctl.exits import Exit
 from fuseboard.contract.limit_fields import FIELDS, LimitField
 
 TOKEN = "fb_0123456789abcdef_" + "5" * 64
-TRIP = ["ctl", "trip", "payments-api", "--for", "10m", "--reason", "vendor is down"]
+WHY = ["--reason", "vendor is down"]
+TRIP = ["ctl", "trip", "payments-api", "--for", "10m", *WHY]
 
 
 class Api:
@@ -94,7 +95,7 @@ def test_a_wrong_variable_is_named_and_nothing_is_sent(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ctl_client, "_PAUSES_S", ())
-    code = main(["ctl", "servers"])
+    code = main(["ctl", "pods"])
     errors = capsys.readouterr().err
     assert code == (Exit.USAGE if says else Exit.UNREACHABLE)
     assert says in errors
@@ -104,7 +105,7 @@ def test_a_wrong_variable_is_named_and_nothing_is_sent(
 
 def test_no_option_takes_a_token() -> None:
     with pytest.raises(SystemExit) as refused:
-        main(["ctl", "--token", TOKEN, "servers"])
+        main(["ctl", "--token", TOKEN, "pods"])
     assert refused.value.code == 2
 
 
@@ -118,7 +119,7 @@ def test_an_edit_without_an_answer_is_sent_again_under_the_same_key(
     assert len({asked[2]["Idempotency-Key"] for asked in api.asked}) == 1
     assert len({asked[3] for asked in api.asked}) == 1
     method, path, headers, body = api.asked[0]
-    assert (method, path) == ("POST", "/api/v1/production/breakers/payments-api/hold")
+    assert (method, path) == ("POST", "/api/v1/production/breakers/payments-api/override")
     assert headers["Authorization"] == f"Bearer {TOKEN}"
     assert json.loads(body) == {"mode": "forced_open", "expires_in_s": 600, "reason": "vendor is down"}
 
@@ -140,16 +141,58 @@ def test_an_edit_without_an_answer_is_sent_again_under_the_same_key(
 def test_an_answer_becomes_an_exit_code_and_a_sentence(
     api: Api, capsys: pytest.CaptureFixture[str], status: int, document: Any, code: Exit, says: str
 ) -> None:
-    api.answers = [(status, {}, document)]
+    api.answers = [(status, {"RateLimit": "caller"}, document)]
     assert main(TRIP) == code
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "new", "old"),
+    [(TRIP, "override", "hold"), (["ctl", "end", "payments-api", *WHY], "end-override", "release")],
+)
+def test_a_server_of_version_0_1_0_is_asked_by_the_old_name(
+    api: Api, capsys: pytest.CaptureFixture[str], command: list[str], new: str, old: str
+) -> None:
+    missing = {"title": "Not Found", "status": 404, "detail": "There is nothing at this address."}
+    api.answers = [(404, {}, missing), (200, {}, {"revision": 7})]
+    assert main(command) == Exit.DONE
+    assert [asked[1].rpartition("/")[2] for asked in api.asked] == [new, old]
+    assert api.asked[0][3] == api.asked[1][3]
+    # What the operation itself does not find is not asked for again.
+    api.answers = [(404, {"RateLimit": "caller"}, {"detail": "There is no dependency."})]
+    assert main(command) == Exit.REFUSED
+    assert "There is no dependency." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [
+        (["hold", *TRIP[2:], "--mode", "disabled"], "override", {"revision": 7}),
+        (["servers", "--json"], "pods", []),
+        (["requests", "--json"], "change-requests", {"items": [], "next": None}),
+    ],
+)
+def test_a_deprecated_command_works_and_names_the_new_one(
+    api: Api, capsys: pytest.CaptureFixture[str], old: list[str], new: str, answer: Any
+) -> None:
+    api.answers = [(200, {}, answer), (200, {}, answer)]
+    assert main(["ctl", new, *old[1:]]) == Exit.DONE
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert main(["ctl", *old]) == Exit.DONE
+    expected = f"fuseboard ctl {old[0]} is deprecated and will be removed in release 0.3: use {new}\n"
+    assert capsys.readouterr() == (out, expected)
+    assert api.asked[0][:2] == api.asked[1][:2]
+    with pytest.raises(SystemExit):
+        main(["ctl", "--help"])
+    assert f"deprecated: use {new}" in capsys.readouterr().out
 
 
 def test_a_redirect_is_not_followed_so_that_the_token_goes_nowhere_else(
     api: Api, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.answers = [(302, {"Location": "https://elsewhere.example.com/"}, b"")]
-    assert main(["ctl", "servers"]) == Exit.UNREACHABLE
+    assert main(["ctl", "pods"]) == Exit.UNREACHABLE
     assert "elsewhere.example.com" in capsys.readouterr().err
     assert len(api.asked) == 1
 
@@ -183,7 +226,7 @@ def test_names_and_words_of_others_do_no_harm(api: Api, capsys: pytest.CaptureFi
     assert "\x1b" not in said
     assert "\u202e" not in said
     assert main(["ctl", "end", "../tenants?x=1#y", "--reason", "for a test"]) == Exit.DONE
-    assert api.asked[-1][1] == "/api/v1/production/breakers/..%2Ftenants%3Fx%3D1%23y/release"
+    assert api.asked[-1][1] == "/api/v1/production/breakers/..%2Ftenants%3Fx%3D1%23y/end-override"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200)])

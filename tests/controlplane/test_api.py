@@ -185,7 +185,7 @@ def test_tenants_are_listed_in_pages(call: Any, alice: Any) -> None:
 
 def test_a_breaker_is_tripped_and_reset(call: Any, text_limits: Any) -> None:
     hold = {"mode": "forced_open", "reason": "vendor is down", "expires_in_s": 600}
-    assert call("operator", "POST", f"{API}/breakers/openai/hold", hold).status_code == 200
+    assert call("operator", "POST", f"{API}/breakers/openai/override", hold).status_code == 200
     breaker = call("viewer", "GET", f"{API}/breakers/openai").json()
     assert (breaker["state"], breaker["cause"], breaker["source"]) == ("open", "forced", "redis")
     assert breaker["override"]["actor"] == "token test operator"
@@ -195,7 +195,7 @@ def test_a_breaker_is_tripped_and_reset(call: Any, text_limits: Any) -> None:
     assert reset.status_code == 200
     breaker = call("viewer", "GET", f"{API}/breakers/openai").json()
     assert (breaker["state"], breaker["override"]) == ("closed", None)
-    problem(call("operator", "POST", f"{API}/breakers/openai/release", {"reason": "nothing held"}), 404)
+    problem(call("operator", "POST", f"{API}/breakers/openai/end-override", {"reason": "nothing held"}), 404)
 
 
 BAD_HOLDS: list[tuple[str, Any]] = [
@@ -210,7 +210,7 @@ BAD_HOLDS: list[tuple[str, Any]] = [
 def test_a_bad_override_names_the_field(call: Any) -> None:
     for field, value in BAD_HOLDS:
         body = {"mode": "forced_open", "reason": "vendor is down", "expires_in_s": 600} | {field: value}
-        document = problem(call("operator", "POST", f"{API}/breakers/openai/hold", body), 422)
+        document = problem(call("operator", "POST", f"{API}/breakers/openai/override", body), 422)
         assert [error["field"] for error in document["errors"]] == [field]
 
 
@@ -220,14 +220,16 @@ def test_breakers_are_read_from_history_while_redis_is_down(
     from controlplane.breakers.collect import collect_transitions
 
     hold = {"mode": "forced_open", "reason": "vendor is down", "expires_in_s": 600}
-    call("operator", "POST", f"{API}/breakers/openai/hold", hold)
+    call("operator", "POST", f"{API}/breakers/openai/override", hold)
     collect_transitions("production")
     settings.REDIS_URL = "redis://127.0.0.1:1"
     [breaker] = call("viewer", "GET", f"{API}/breakers").json()
     assert (breaker["state"], breaker["source"]) == ("open", "history")
     # Edits still work.
     assert (
-        call("operator", "POST", f"{API}/breakers/openai/release", {"reason": "vendor is back"}).status_code
+        call(
+            "operator", "POST", f"{API}/breakers/openai/end-override", {"reason": "vendor is back"}
+        ).status_code
         == 200
     )
 

@@ -132,7 +132,7 @@ def test_a_scheduled_change_is_applied_or_cancelled(admin: Any, call: Any) -> No
 
 def test_an_override_is_extended_in_its_mode(admin: Any, call: Any) -> None:
     problem(call("admin", "POST", f"{API}/breakers/openai/extend", {"expires_in_s": 600, **WHY}), 404)
-    admin("POST", "breakers/openai/hold", {"mode": "metrics_only", "expires_in_s": 60, **WHY})
+    admin("POST", "breakers/openai/override", {"mode": "metrics_only", "expires_in_s": 60, **WHY})
     admin("POST", "breakers/openai/extend", {"expires_in_s": 600, **WHY})
     held, ended = admin("GET", "overrides").json()
     assert (held["mode"], held["ended_at"]) == ("metrics_only", None)
@@ -252,5 +252,5 @@ def test_an_edit_succeeds_even_when_publishing_fails(admin: Any, monkeypatch: py
 
     monkeypatch.setattr("controlplane.editing.revise.publish_promptly", fail)
     monkeypatch.setattr("controlplane.breakers.overrides.enforce_promptly", fail)
-    admin("POST", "breakers/openai/hold", {"mode": "forced_open", "expires_in_s": 60, **WHY})
+    admin("POST", "breakers/openai/override", {"mode": "forced_open", "expires_in_s": 60, **WHY})
     assert admin("GET", "overrides?in_force=true").json()[0]["mode"] == "forced_open"

@@ -109,7 +109,7 @@ NUMBERS_OF_THE_API = [
     )
     for name in ("limit", "window_s", "burst", "expected_version", "warn_percent")
 ] + [
-    ("POST", "/breakers/openai/hold", {"mode": "forced_open", "expires_in_s": 60}, "expires_in_s"),
+    ("POST", "/breakers/openai/override", {"mode": "forced_open", "expires_in_s": 60}, "expires_in_s"),
     ("POST", "/breakers/openai/extend", {"expires_in_s": 60}, "expires_in_s"),
     ("POST", "/tiers", {"name": "gold", "priority": 5}, "priority"),
     ("POST", "/api-tokens", {"name": "ci", "scope": "read", "expires_in_s": 600}, "expires_in_s"),

@@ -152,7 +152,7 @@ def test_the_agent_of_version_0_1_0_works_with_this_control_plane(
         control_plane(release.ROOT, empty_database, tmp_path) as plane,
         pod_running(agent, plane, redis_url, tmp_path) as pod,
     ):
-        they_work_together(plane, pod)
+        they_work_together(plane, pod, override="hold")
 
 
 def test_this_agent_works_with_the_control_plane_of_version_0_1_0(
@@ -163,7 +163,7 @@ def test_this_agent_works_with_the_control_plane_of_version_0_1_0(
         control_plane(source, empty_database, tmp_path) as plane,
         pod_running(agent, plane, redis_url, tmp_path) as pod,
     ):
-        they_work_together(plane, pod)
+        they_work_together(plane, pod, override="override")
 
 
 def test_a_clone_without_that_version_is_a_failure_in_continuous_integration(
@@ -178,7 +178,8 @@ def test_a_clone_without_that_version_is_a_failure_in_continuous_integration(
         release.need_history()
 
 
-def they_work_together(plane: ControlPlane, pod: Pod) -> None:
+def they_work_together(plane: ControlPlane, pod: Pod, *, override: str) -> None:
+    """``override`` is the command of the agent's version."""
     plane.apply(CONFIGURATION.encode())
     the_configuration_arrives(plane, pod)
     spent = Counter[str]()
@@ -192,14 +193,24 @@ def they_work_together(plane: ControlPlane, pod: Pod) -> None:
     the_limit_is_enforced(pod, RAISED, spent)
 
     assert pod.ask("call", DEPENDENCY)["allowed"]
-    hold = {"mode": "forced_open", "expires_in_s": 600, "reason": REASON}
-    plane.call("POST", f"production/breakers/{DEPENDENCY}/hold", hold)
-    # In force at once: the override stands in Redis when the API has answered.
+    ctl(plane, pod, override, DEPENDENCY, "--mode", "forced_open", "--for", "10m")
+    # In force at once: the override is in Redis when the API has answered.
     refused = pod.ask("call", DEPENDENCY)
     assert (refused["allowed"], refused["reason"]) == (False, "forced_open")
-    plane.call("POST", f"production/breakers/{DEPENDENCY}/release", {"reason": REASON})
+    ctl(plane, pod, "end", DEPENDENCY)
     eventually(lambda: pod.ask("call", DEPENDENCY)["allowed"])
     the_control_plane_knows_what_the_pod_applied(plane)
+
+
+def ctl(plane: ControlPlane, pod: Pod, *command: str) -> None:
+    """``fuseboard ctl`` of the agent's version."""
+    environment = os.environ | {
+        "PYTHONPATH": str(pod.agent.parents[1]),
+        "FUSEBOARD_API_URL": plane.web,
+        "FUSEBOARD_API_TOKEN": plane.api_token,
+    }
+    asked = [sys.executable, "-m", "fuseboard", "ctl", *command, "--reason", REASON]
+    subprocess.run(asked, cwd=pod.agent.parents[1], env=environment, check=True)
 
 
 def the_configuration_arrives(plane: ControlPlane, pod: Pod) -> None:

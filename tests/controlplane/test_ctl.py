@@ -185,7 +185,9 @@ def test_a_breaker_is_tripped_extended_explained_ended_and_reset(ctl: Any) -> No
     code, _, errors = ctl("end", "openai", "--reason", "They are back")
     assert (code, "override of 'openai'" in errors) == (Exit.REFUSED, True)
     assert ctl("reset", "openai", "--reason", "They are back")[0] == Exit.DONE
-    code, _, errors = ctl("hold", "openai", "--mode", "forced_closed", "--for", "2h", "--reason", "Trust me")
+    code, _, errors = ctl(
+        "override", "openai", "--mode", "forced_closed", "--for", "2h", "--reason", "Trust me"
+    )
     assert (code, errors) == (Exit.REFUSED, "fuseboard ctl: expires_at: At most 15 minutes.\n")
 
 
@@ -223,7 +225,7 @@ def test_a_template_is_set_followed_shown_and_removed(ctl: Any) -> None:
 def test_every_command_has_json_output(ctl: Any) -> None:
     for command in (
         ("breakers",),
-        ("servers",),
+        ("pods",),
         ("revisions",),
         ("tenant", "list"),
         ("tenant", "show", "acme"),
@@ -303,7 +305,7 @@ def test_an_edit_that_needs_approval_is_proposed_approved_and_applied(
     said = capsys.readouterr().out
     assert (code, "requests.limit: nothing -> 2500" in said) == (Exit.DONE, True)
     assert f"Request {number} is approved, 1 of 1 approvals." in said
-    assert "approved  1 of 1" in ctl("requests")[1]
+    assert "approved  1 of 1" in ctl("change-requests")[1]
     assert f"as revision {before + 1}" in ctl("apply-request", number)[1]
     assert TenantQuota.objects.get().limit == 2500
     code, _, errors = ctl("apply-request", number)

@@ -82,6 +82,13 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
         {"mode": "forced_open", "expires_in_s": 60, **WHY},
         "operator",
     ),
+    (
+        "POST",
+        f"{API}/breakers/openai/override",
+        {"mode": "forced_open", "expires_in_s": 60, **WHY},
+        "operator",
+    ),
+    ("POST", f"{API}/breakers/openai/end-override", WHY, "operator"),
     ("POST", f"{API}/breakers/openai/extend", {"expires_in_s": 120, **WHY}, "operator"),
     ("POST", f"{API}/breakers/openai/release", WHY, "operator"),
     ("POST", f"{API}/breakers/openai/reset", WHY, "operator"),

@@ -7,12 +7,14 @@ from django.utils import timezone
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.deprecated import deprecated
 from controlplane.api.schemas.configuration_out import BreakerOut, OverrideOut, RevisionOut
 from controlplane.api.schemas.edits_in import (
     Environment,
     ExtendIn,
     Flag,
     HoldIn,
+    OverrideIn,
     PageSize,
     ReasonIn,
     RowId,
@@ -48,9 +50,11 @@ def get_breaker(request: HttpRequest, environment: Environment, dependency: Slug
     return found[0]
 
 
-@router.post("/{dependency}/hold", response=RevisionOut, auth=needs("hold_breaker"))
-def hold(request: HttpRequest, environment: Environment, dependency: Slug, values: HoldIn) -> RevisionOut:
-    """Hold the breaker; ``forced_open`` trips it."""
+@router.post("/{dependency}/override", response=RevisionOut, auth=needs("hold_breaker"))
+def override(
+    request: HttpRequest, environment: Environment, dependency: Slug, values: OverrideIn
+) -> RevisionOut:
+    """Override the breaker's decisions; ``forced_open`` trips it."""
     revision = hold_breaker(
         environment=environment,
         dependency=dependency,
@@ -64,7 +68,7 @@ def hold(request: HttpRequest, environment: Environment, dependency: Slug, value
 
 @router.post("/{dependency}/extend", response=RevisionOut, auth=needs("hold_breaker"))
 def extend(request: HttpRequest, environment: Environment, dependency: Slug, values: ExtendIn) -> RevisionOut:
-    """Hold on for longer, or for less long, in the mode it is held in."""
+    """Change when the override ends. Its mode stays."""
     revision = extend_override(
         environment=environment,
         dependency=dependency,
@@ -75,11 +79,9 @@ def extend(request: HttpRequest, environment: Environment, dependency: Slug, val
     return RevisionOut(revision=revision)
 
 
-@router.post("/{dependency}/release", response=RevisionOut, auth=needs("end_override"))
-def release(
-    request: HttpRequest, environment: Environment, dependency: Slug, values: ReasonIn
-) -> RevisionOut:
-    """End the hold: the breaker decides by itself again."""
+@router.post("/{dependency}/end-override", response=RevisionOut, auth=needs("end_override"))
+def end(request: HttpRequest, environment: Environment, dependency: Slug, values: ReasonIn) -> RevisionOut:
+    """End the override: the breaker decides by itself again."""
     revision = end_override(
         environment=environment, dependency=dependency, reason=values.reason, actor=actor_of(request)
     )
@@ -88,11 +90,27 @@ def release(
 
 @router.post("/{dependency}/reset", response=RevisionOut, auth=needs("reset_breaker"))
 def reset(request: HttpRequest, environment: Environment, dependency: Slug, values: ReasonIn) -> RevisionOut:
-    """Close the breaker and forget what it counted; ends a hold."""
+    """Close the breaker, clear its counts and end an override."""
     revision = reset_breaker(
         environment=environment, dependency=dependency, reason=values.reason, actor=actor_of(request)
     )
     return RevisionOut(revision=revision)
+
+
+@router.post("/{dependency}/hold", response=RevisionOut, auth=needs("hold_breaker"), deprecated=True)
+@deprecated("POST /breakers/{dependency}/hold")
+def hold(request: HttpRequest, environment: Environment, dependency: Slug, values: HoldIn) -> RevisionOut:
+    """Deprecated: use ``override``."""
+    return override(request, environment, dependency, values)
+
+
+@router.post("/{dependency}/release", response=RevisionOut, auth=needs("end_override"), deprecated=True)
+@deprecated("POST /breakers/{dependency}/release")
+def release(
+    request: HttpRequest, environment: Environment, dependency: Slug, values: ReasonIn
+) -> RevisionOut:
+    """Deprecated: use ``end-override``."""
+    return end(request, environment, dependency, values)
 
 
 @overrides.get("", response=list[OverrideOut])

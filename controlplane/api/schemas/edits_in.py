@@ -151,8 +151,12 @@ class ExtendIn(ReasonIn):
     ]
 
 
-class HoldIn(ExtendIn):
+class OverrideIn(ExtendIn):
     mode: Literal["forced_open", "forced_closed", "metrics_only", "disabled"]
+
+
+class HoldIn(OverrideIn):
+    """The name of ``OverrideIn`` in the deprecated operation."""
 
 
 class BreakerPolicyIn(ReasonIn):

@@ -27,6 +27,7 @@ _OVERRIDE = {
     "ended_by": "",
     "revision": 42,
 }
+_FORCED_OPEN = {"mode": "forced_open", "expires_in_s": 3600, "reason": _OVERRIDE["reason"]}
 _DEPENDENCY = {
     "title": "Payments API",
     "owner": "payments-oncall",
@@ -149,7 +150,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "TierIn": {"name": "gold", "title": "Gold", "priority": 70, **_WHY},
     "DefaultTierIn": {"tier": "free", **_WHY},
     "TuningIn": {"tuning": {"probe_interval_ms": 5000}, **_WHY},
-    "HoldIn": {"mode": "forced_open", "expires_in_s": 3600, "reason": _OVERRIDE["reason"]},
+    "OverrideIn": _FORCED_OPEN,
+    "HoldIn": _FORCED_OPEN,
     "ExtendIn": {"expires_in_s": 3600, "reason": "The vendor needs another hour"},
     "BreakerPolicyIn": {"breaker": {"open_ms": 30000}, "expected_version": 2, **_WHY},
     "DescriptionIn": _DEPENDENCY | {"expected_version": 2, **_WHY},

@@ -155,7 +155,7 @@ def _hold(chapter: Chapter, program: Program) -> tuple[dict[str, float], dict[st
     body = {"mode": "forced_open", "expires_in_s": HELD_S, "reason": "The fraud desk reloads its model"}
     with chapter.watch(DEPENDENCY, STORYTELLER) as watch:
         sent = time.monotonic()
-        program.write("POST", f"breakers/{DEPENDENCY}/hold", body)
+        program.write("POST", f"breakers/{DEPENDENCY}/override", body)
         held = watch.first(
             "refuse", lambda answer: answer.refused_because == Reason.FORCED_OPEN, since=sent, within_s=HELD_S
         )

@@ -29,6 +29,9 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return Exit.DONE
     try:
         client = Client(CtlSettings.from_env(environment=given.environment))
+        if given.use:
+            old, new = f"fuseboard ctl {given.ctl}", given.use
+            sys.stderr.write(f"{old} is deprecated and will be removed in release 0.3: use {new}\n")
         code = given.does(client, given)
     except Waits as waiting:
         return change_requests.waits(given, waiting.content)
@@ -62,10 +65,12 @@ def add_to(commands: Commands) -> None:
 
 
 def _command(
-    wanted: Commands, name: str, does: object, says: str, *, reason: bool = False
+    wanted: Commands, name: str, does: object, says: str, *, reason: bool = False, use: str = ""
 ) -> argparse.ArgumentParser:
+    """``use``: this name is deprecated, and which one replaces it."""
+    says = f"deprecated: use {use}" if use else says
     parser = wanted.add_parser(name, help=says, description=says)
-    parser.set_defaults(does=does)
+    parser.set_defaults(does=does, use=use)
     parser.add_argument("--json", action="store_true", help="for programs")
     if reason:
         parser.add_argument("--reason", required=True, help="why; everybody will read it")
@@ -96,12 +101,16 @@ def _add_plans(wanted: Commands) -> None:
 
 
 def _add_requests(wanted: Commands) -> None:
-    listed = _command(
-        wanted, "requests", change_requests.listing, "edits that wait for approval, or one of them"
-    )
-    listed.add_argument("number", type=int, nargs="?", metavar="request")
-    listed.add_argument("--state", default="", help="open, approved, applied, rejected, withdrawn, expired")
-    listed.add_argument("--limit", type=int, default=20)
+    says = "edits that wait for approval, or one of them"
+    for listed in (
+        _command(wanted, "change-requests", change_requests.listing, says),
+        _command(wanted, "requests", change_requests.listing, says, use="change-requests"),
+    ):
+        listed.add_argument("number", type=int, nargs="?", metavar="request")
+        listed.add_argument(
+            "--state", default="", help="open, approved, applied, rejected, withdrawn, expired"
+        )
+        listed.add_argument("--limit", type=int, default=20)
     agreed = _command(
         wanted, "approve", change_requests.approve, "agree to somebody else's request, as it is shown"
     )
@@ -118,18 +127,21 @@ def _add_requests(wanted: Commands) -> None:
 
 
 def _add_breakers(wanted: Commands) -> None:
-    _command(wanted, "breakers", breakers.show, "all breakers, and who holds them")
-    trip = _command(wanted, "trip", breakers.hold, "hold a breaker open: no call is made", reason=True)
+    _command(wanted, "breakers", breakers.show, "all breakers, and their overrides")
+    trip = _command(wanted, "trip", breakers.override, "force a breaker open: no call is made", reason=True)
     trip.set_defaults(mode="forced_open")
-    held = _command(wanted, "hold", breakers.hold, "hold a breaker in a mode", reason=True)
-    modes = ("forced_open", "forced_closed", "metrics_only", "disabled")
-    held.add_argument("--mode", required=True, choices=modes)
-    longer = _command(wanted, "extend", breakers.extend, "hold it for so long from now", reason=True)
-    ended = _command(wanted, "end", breakers.end, "end the hold: it decides by itself again", reason=True)
-    closed = _command(wanted, "reset", breakers.reset, "close it and forget what it counted", reason=True)
-    for parser in (trip, held, longer, ended, closed):
+    says = "override a breaker's decisions for a time"
+    override = _command(wanted, "override", breakers.override, says, reason=True)
+    hold = _command(wanted, "hold", breakers.override, says, reason=True, use="override")
+    for parser in (override, hold):
+        modes = ("forced_open", "forced_closed", "metrics_only", "disabled")
+        parser.add_argument("--mode", required=True, choices=modes)
+    extend = _command(wanted, "extend", breakers.extend, "change when an override ends", reason=True)
+    end = _command(wanted, "end", breakers.end, "end an override: it decides by itself again", reason=True)
+    reset = _command(wanted, "reset", breakers.reset, "close it and clear its counts", reason=True)
+    for parser in (trip, override, hold, extend, end, reset):
         parser.add_argument("dependency")
-    for parser in (trip, held, longer):
+    for parser in (trip, override, hold, extend):
         parser.add_argument(
             "--for",
             dest="lasts",
@@ -193,7 +205,9 @@ def _add_templates(wanted: Commands) -> None:
 
 
 def _add_fleet(wanted: Commands) -> None:
-    _command(wanted, "servers", fleet.servers, "every pod, its mode and revision")
+    says = "every pod, its mode and revision"
+    _command(wanted, "pods", fleet.pods, says)
+    _command(wanted, "servers", fleet.pods, says, use="pods")
     why = _command(wanted, "explain", fleet.explain, "what applies to a tenant, or why a breaker refuses")
     about = why.add_mutually_exclusive_group(required=True)
     about.add_argument("--tenant", default="")

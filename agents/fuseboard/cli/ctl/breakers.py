@@ -1,4 +1,4 @@
-"""``trip``, ``hold``, ``end``, ``reset``, ``breakers``: hands on a breaker of the whole fleet."""
+"""``trip``, ``override``, ``end``, ``reset``, ``breakers``: hands on a breaker of the whole fleet."""
 
 import argparse
 import re
@@ -19,9 +19,10 @@ def duration(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def hold(client: Client, given: argparse.Namespace) -> None:
+def override(client: Client, given: argparse.Namespace) -> None:
     body = {"mode": given.mode, "expires_in_s": given.lasts, "reason": given.reason}
-    made = client.write("POST", f"breakers/{part(given.dependency)}/hold", Made, body)
+    path = f"breakers/{part(given.dependency)}"
+    made = client.write("POST", f"{path}/override", Made, body, old_path=f"{path}/hold")
     lasts = span(given.lasts)
     _made(given, made, f"{given.dependency} is held {given.mode} for {lasts}")
 
@@ -34,7 +35,8 @@ def extend(client: Client, given: argparse.Namespace) -> None:
 
 def end(client: Client, given: argparse.Namespace) -> None:
     body = {"reason": given.reason}
-    made = client.write("POST", f"breakers/{part(given.dependency)}/release", Made, body)
+    path = f"breakers/{part(given.dependency)}"
+    made = client.write("POST", f"{path}/end-override", Made, body, old_path=f"{path}/release")
     _made(given, made, f"{given.dependency} decides by itself again")
 
 

@@ -1,4 +1,4 @@
-"""``requests``, ``approve``, ``reject`` and their like: edits that wait for a second person."""
+"""``change-requests``, ``approve``, ``reject`` and their like: edits that wait for a second person."""
 
 import argparse
 import sys

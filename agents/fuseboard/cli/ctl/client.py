@@ -68,13 +68,21 @@ class Client:
         body: Any = None,
         *,
         version: int | None = None,
+        old_path: str = "",
         **query: Any,
     ) -> Answer:
+        """``old_path`` is the name of the operation in version 0.1.0, for servers of that version."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if version is not None:
             headers["If-Match"] = f'"{version}"'
         content = msgspec.json.encode(body) if body is not None else None
-        return _read(self.raw(method, path, content=content, headers=headers, query=query), kind)
+        try:
+            answer = self.raw(method, path, content=content, headers=headers, query=query)
+        except _NoSuchOperation:
+            if not old_path:
+                raise
+            answer = self.raw(method, old_path, content=content, headers=headers, query=query)
+        return _read(answer, kind)
 
     def upload(
         self, path: str, kind: type[Answer], content: bytes, content_type: str, **query: Any
@@ -132,6 +140,10 @@ class Client:
             if isinstance(reason, ssl.SSLError):
                 raise Failed(Exit.UNREACHABLE, f"{self._base} cannot be trusted: {reason}") from None
             raise _Again(f"{self._base} does not answer: {reason}") from None
+
+
+class _NoSuchOperation(Failed):
+    """The server has no operation of this name: it may be of an older version."""
 
 
 class _Again(Exception):
@@ -200,4 +212,7 @@ def _failure(error: HTTPError) -> Exception:
         )
         return Failed(Exit.UNREACHABLE, detail)
     lines = [f"{each.field}: {each.message}" for each in found.errors] or [found.detail or found.title]
-    return Failed(code_of(error.code), "\n  ".join(lines))
+    # Every operation counts its caller's requests, so it answers with RateLimit; a missing one cannot.
+    missing = error.code == 404 and "RateLimit" not in error.headers
+    kind = _NoSuchOperation if missing else Failed
+    return kind(code_of(error.code), "\n  ".join(lines))

@@ -1,4 +1,4 @@
-"""``servers``, ``explain`` and ``tail``: what the fleet does, and what people do to it."""
+"""``pods``, ``explain`` and ``tail``: what the fleet does, and what people do to it."""
 
 import argparse
 import time
@@ -15,7 +15,7 @@ _RECENT = 10
 _PAGE = 100
 
 
-def servers(client: Client, given: argparse.Namespace) -> None:
+def pods(client: Client, given: argparse.Namespace) -> None:
     found = client.get("servers", tuple[Server, ...])
     if given.json:
         say_json(found)
@@ -33,8 +33,8 @@ def servers(client: Client, given: argparse.Namespace) -> None:
         )
         for row in found
     ]
-    table(rows, heads=("server", "state", "mode", "revision", "calls", "Redis p99", ""))
-    say(f"revision {fleet.revision}: {fleet.confirmed} of {fleet.servers} live servers")
+    table(rows, heads=("pod", "state", "mode", "revision", "calls", "Redis p99", ""))
+    say(f"revision {fleet.revision}: {fleet.confirmed} of {fleet.servers} live pods")
 
 
 def explain(client: Client, given: argparse.Namespace) -> None:
