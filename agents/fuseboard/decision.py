@@ -5,10 +5,11 @@ times as much to make.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct
 
+from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, BreakerState, Mode, Reason
 
 
@@ -27,6 +28,18 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
     measure: str = "calls"
     #: It counts, but never refuses.
     shadow: bool = False
+
+    @classmethod
+    def of(cls, limit: Limit) -> Self:
+        """The status of a limit of which nothing is known yet."""
+        return cls(
+            name=limit.name,
+            limit=limit.limit,
+            window_ms=limit.window_ms,
+            algorithm=limit.algorithm,
+            measure=limit.measure,
+            shadow=limit.shadow,
+        )
 
     def __str__(self) -> str:
         window = f"at once, leased for {_length(self.window_ms)}"

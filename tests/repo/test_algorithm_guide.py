@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAY: dict[str, str] = {
     "agents/fuseboard/cli/ctl/limit_templates.py": "prints the burst of a bucket, and the word of any other",
     "agents/fuseboard/cli/ctl/tenants.py": "prints the burst of a bucket, and the word of any other",
-    "agents/fuseboard/cli/explain/dry_run.py": "any limit of one call serves to refuse a question",
+    "agents/fuseboard/admission/inspection.py": "any limit of one call serves to refuse a question",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "controlplane/api/schemas/configuration_out.py": "an example",
     "controlplane/api/schemas/examples.py": "examples",

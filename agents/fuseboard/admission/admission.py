@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.inspection import Inspection
 from fuseboard.admission.lanes import MAX_LANES, CallLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.batch import Batcher
@@ -224,7 +225,11 @@ class Admission:
         for charge in decision.charges:
             self._requests.give_back(charge)
 
-    # What the next beat says
+    def inspect(self) -> Inspection:
+        """The supported, read-only view of the inside."""
+        return Inspection(self._requests, self._calls)
+
+    # What the next heartbeat says
 
     @property
     def mode(self) -> Mode:

@@ -1,4 +1,4 @@
-"""Calls that leave a service: decided by the override, breaker and limits of their dependency."""
+"""Calls that leave a service: decided by the override, the breaker and the limits of their dependency."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
-from fuseboard.decision import Charge, Decision, LimitStatus, Permit
+from fuseboard.decision import Charge, LimitStatus, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.standalone.local_limits import LocalLimits
@@ -28,14 +28,13 @@ from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import Costs
 
-#: Verdicts of the breaker as a caller reads them; every other refusal is for want of a free probe.
+#: Verdicts of the breaker as a caller reads them. For every other one, all probe permits are taken.
 _BREAKER_REASONS = {
     OPEN: Reason.BREAKER_OPEN,
     SLOW_START: Reason.BREAKER_OPEN,
     FORCED_OPEN: Reason.FORCED_OPEN,
     COOLING_DOWN: Reason.COOLING_DOWN,
 }
-
 
 # Members of enumerations are slow to look up in Python 3.11.
 CLOSED, LOCAL, OK = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK
@@ -56,8 +55,10 @@ class CallAdmission:
     on_change: Callable[[], None]
     gates: dict[str, Gate] = field(default_factory=dict)
 
+    # Leave to make a call
+
     def lane(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> CallLane:
-        """``rules`` are those of ``tenant``, when its quotas on the dependency bind too."""
+        """``rules`` are those of ``tenant`` when its quotas on the dependency bind too."""
         gate = self.gates.get(dependency) or self.gate(dependency)
         return CallLane(
             self.decisions,
@@ -68,18 +69,23 @@ class CallAdmission:
         )
 
     async def admit(self, lane: CallLane) -> Permit:
+        """Decide one call; raises ``Refused``.
+
+        First by what this pod knows, then from its fleet lease, then by Redis. Without Redis, this
+        pod decides alone.
+        """
         gate, demand = lane.gate, lane.demand
         if (
             gate.denial is not None
             or demand.denial is not None
-            or gate.held
+            or gate.overridden
             or gate.local.state is not CLOSED
             or demand.never is not None
         ):
-            self._look_closely(lane)
-        if demand.leasable and (permit := self._from_stock(lane)) is not None:
+            self._refuse_by_what_is_known(lane)
+        if demand.leasable and (permit := self._from_lease(lane)) is not None:
             return permit
-        # A breaker is one for the fleet from the first moment Redis is back; only limits ramp.
+        # When Redis is back, its breakers apply at once. Only limits ramp.
         if self.health.mode is LOCAL:
             return self._decide_locally(lane)
         caller = self.batcher.ask(gate, demand)
@@ -96,14 +102,7 @@ class CallAdmission:
         if answer.signer is None:
             answer.signer, answer.mode = lane, self.health.mode
         if answer.token:
-            half_open = answer.verdict == PROBES
-            return Permit(
-                made=answer,
-                dependency=gate.name,
-                generation=answer.generation,
-                token=answer.token,
-                state=BreakerState.HALF_OPEN if half_open else BreakerState.CLOSED,
-            )
+            return _permit_with_token(lane, answer)
         generation, tally = answer.generation, gate.tally
         return Permit(
             made=answer,
@@ -112,62 +111,133 @@ class CallAdmission:
             tally=tally if tally.generation == generation else None,
         )
 
-    def _from_stock(self, lane: CallLane) -> Permit | None:
-        """A call that was leased before, while the fleet's breaker is closed."""
+    def _refuse_by_what_is_known(self, lane: CallLane) -> None:
+        """Raise ``Refused`` if what this pod knows already refuses the call."""
         gate, demand = lane.gate, lane.demand
-        if gate.state is not CLOSED or gate.held:
+        if (forced := self.forced_open(gate)) is not None:
+            self._refuse(lane, forced)
+        if (never := demand.never) is not None:
+            refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
+            self._refuse(lane, refusal, demand.statuses(spent=never.name))
+        for owner in (gate, demand):
+            if (denial := owner.denial) is not None:
+                if (left_s := denial.left_s(monotonic())) > 0:
+                    spent = demand.statuses(spent=denial.rule)
+                    self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
+                owner.denial = None
+        if gate.local.state is not CLOSED and self.override(gate.name) is None:
+            wait_s = gate.local.wait(gate.dependency.breaker)
+            if wait_s > 0:
+                self._refuse(lane, Refusal(Reason.BREAKER_OPEN, gate.name, wait_s))
+
+    def forced_open(self, gate: Gate) -> Refusal | None:
+        """The refusal by an override that applies and forces the breaker open."""
+        override = gate.dependency.override
+        if override is None or self.override(gate.name) is not OverrideMode.FORCED_OPEN:
+            return None
+        left_us = override.expires_at_us - self.configuration.clock.now_us()
+        return Refusal(Reason.FORCED_OPEN, gate.name, left_us / 1_000_000)
+
+    def _from_lease(self, lane: CallLane) -> Permit | None:
+        """A call that was charged in advance, while the fleet's breaker is closed."""
+        gate, demand = lane.gate, lane.demand
+        if gate.state is not CLOSED or gate.overridden:
             return None
         if demand.supply is None:
-
-            def sign(answer: Answer) -> Decision:
-                charge = Charge(gate.domain, demand, answer.at_us, "")
-                limits = demand.statuses(answer.left)
-                return self.decisions.allow(
-                    lane.snapshot, limits, dependency=gate.name, charges=(charge,), leased=True
-                )
-
-            demand.supply = Supply(gate, demand, sign, lambda calls: None)
+            demand.supply = Supply(gate, demand, lane.sign_lease, lambda calls: None)
         lease = self.leases.spend(demand.supply)
         if lease is None:
             self.leases.note(demand.supply)
             return None
         return Permit(made=lease.decision, dependency=gate.name, generation=lease.answer.generation)
 
+    def refusal_in(self, lane: CallLane, answer: Answer) -> tuple[Refusal, tuple[LimitStatus, ...]]:
+        """Why Redis refused a call, and the limits to show with it."""
+        gate, demand, wait_s = lane.gate, lane.demand, answer.wait_us / 1_000_000
+        if answer.blocked <= 0:
+            reason = _BREAKER_REASONS.get(answer.verdict, Reason.PROBE_BUSY)
+            return Refusal(reason, gate.name, wait_s), ()
+        limit = demand.refs[answer.blocked - 1].limit
+        usual = Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT
+        return Refusal(refusal_reason(limit, usual), limit.name, wait_s), demand.statuses(answer.left)
+
+    def _refuse_by_answer(self, lane: CallLane, answer: Answer) -> NoReturn:
+        lane.gate.not_sent()
+        refusal, statuses = self.refusal_in(lane, answer)
+        # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
+        by_limit = answer.blocked > 0 and refusal.reason is not Reason.CONCURRENCY
+        if by_limit and self.health.shared_tenths >= 1.0:
+            lane.demand.deny(refusal.reason, refusal.rule, monotonic() + refusal.wait_s)
+        self._refuse(lane, refusal, statuses)
+
+    def _decide_locally(self, lane: CallLane) -> Permit:
+        gate, demand = lane.gate, lane.demand
+        self.counters.decided_locally()
+        blocked = self.local.take(demand, self.health.local_part)
+        if blocked is not None:
+            gate.not_sent()
+            usual = refusal_reason(blocked.limit, Reason.VENDOR_LIMIT)
+            reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
+            self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), demand.statuses())
+        charge = Charge("", demand, 0, "", local=True)
+        decision = self.decisions.allow(
+            lane.snapshot, demand.statuses(), dependency=gate.name, charges=(charge,)
+        )
+        return Permit(made=decision, dependency=gate.name, generation=0)
+
+    def _refuse(self, lane: CallLane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
+        name = lane.gate.name
+        self.counters.call_refused(name, refusal.reason)
+        raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, dependency=name))
+
+    # How it ended
+
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
+        """Count how a permitted call ended, once."""
         if permit.reported:
             return
         permit.reported = True
         gate = self.gates.get(permit.dependency) or self.gate(permit.dependency)
         tally = permit.tally
         if (
-            tally is not None
-            and outcome is OK
-            and not cooldown_ms
-            and gate.local.state is CLOSED
-            and not gate.held
+            tally is None
+            or outcome is not OK
+            or cooldown_ms
+            or gate.local.state is not CLOSED
+            or gate.overridden
         ):
-            tally.ok += 1
-            if not tally.scheduled:
-                self.reports.tally(tally)
+            self._report_in_full(gate, permit, outcome, cooldown_ms)
             return
+        # The usual success: one number now. Everything else is counted with the next report.
+        tally.ok += 1
+        if not tally.scheduled:
+            self.reports.tally(tally)
+
+    def _report_in_full(self, gate: Gate, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
+        """Free the slots, count the outcome in both breakers, and send it to Redis soon."""
         for charge in permit.decision.charges:
             if charge.local or charge.demand.holds_slots:
                 self.finish(charge)
+        # Successes that came before this outcome must be counted before it.
         gate.tally.count()
         self.counters.call(permit.dependency, outcome)
-        before = gate.local.state
-        if not gate.held or self.override(permit.dependency) is None:
-            gate.local.record(outcome, gate.dependency.breaker)
+        self._record_locally(gate, outcome)
         probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
-        if permit.generation and self.health.mode is not Mode.LOCAL:
+        if permit.generation and self.health.mode is not LOCAL:
             gate.record(outcome, permit.generation, probe)
         if cooldown_ms:
             gate.cool_down(cooldown_ms, permit.generation)
-        if outcome is not Outcome.OK or not gate.scheduled:
-            bad = outcome is Outcome.FAILURE or outcome is Outcome.SLOW
-            self.reports.add(gate, urgent=bad or bool(probe or cooldown_ms))
-        elif probe or cooldown_ms:
-            self.reports.add(gate, urgent=True)
+        bad = outcome is Outcome.FAILURE or outcome is Outcome.SLOW
+        urgent = bad or bool(probe or cooldown_ms)
+        if urgent or not gate.scheduled:
+            self.reports.add(gate, urgent=urgent)
+
+    def _record_locally(self, gate: Gate, outcome: Outcome) -> None:
+        """Count an outcome in this pod's own breaker, unless an override applies."""
+        if gate.overridden and self.override(gate.name) is not None:
+            return
+        before = gate.local.state
+        gate.local.record(outcome, gate.dependency.breaker)
         if gate.local.state is not before:
             self.on_change()
 
@@ -178,28 +248,41 @@ class CallAdmission:
         elif charge.demand.holds_slots:
             self.settlements.free(charge.domain, charge.demand, charge.token)
 
+    # The breakers
+
     def gate(self, name: str) -> Gate:
+        """The breaker of a dependency. One that is not registered has the default policy."""
         found = self.gates.get(name)
         if found is None:
-            # One that nobody registered is guarded by the defaults: it is seen, and can be tripped.
-            known = self.configuration.snapshot.dependency(name) or Dependency(name=name)
-            found = self.gates[name] = Gate(
-                environment=self.environment,
-                server=self.decisions.server,
-                dependency=known,
-                on_change=self.on_change,
-                report_soon=lambda gate: self.reports.add(gate, urgent=True),
-                counters=self.counters,
-                settlements=self.settlements,
-                leases=self.leases,
-            )
+            found = self.gates[name] = self.new_gate(name, self.on_change)
         return found
 
+    def new_gate(self, name: str, on_change: Callable[[], None]) -> Gate:
+        """A breaker that is not among those of this pod yet."""
+        return Gate(
+            environment=self.environment,
+            server=self.decisions.server,
+            dependency=self.configuration.snapshot.dependency(name) or Dependency(name=name),
+            on_change=on_change,
+            report_soon=lambda gate: self.reports.add(gate, urgent=True),
+            counters=self.counters,
+            settlements=self.settlements,
+            leases=self.leases,
+        )
+
     def every_gate(self) -> Iterable[Gate]:
-        """Those of the policy, called or not, and those only this server knows."""
+        """The breakers of the policy, called or not, and those that only this pod knows."""
         for dependency in self.configuration.snapshot.policy.dependencies:
             self.gate(dependency.name)
         return tuple(self.gates.values())
+
+    def override(self, dependency: str) -> OverrideMode | None:
+        """The override of a dependency that applies now."""
+        gate = self.gates.get(dependency)
+        if gate is not None and not gate.overridden:
+            return None  # without looking at the clock
+        override = self.configuration.override_in_force(dependency)
+        return override.mode if override is not None else None
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Decide by a newer configuration from now on."""
@@ -207,9 +290,9 @@ class CallAdmission:
             gate.adopt(snapshot.dependency(gate.name) or Dependency(name=gate.name))
 
     def breaker_opened(self, message: bytes) -> None:
-        """A breaker opened, as its channel says; what cannot be read is no news.
+        """A message of the breaker channel: a breaker has opened. Messages that do not parse are ignored.
 
-        Whoever never called the dependency learns of it when it does.
+        A pod that never called the dependency reads the breaker's state with its first call.
         """
         words = message.split(b" ")
         if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
@@ -231,65 +314,14 @@ class CallAdmission:
             else:
                 gate.node_changed(served=store.serves(gate.guard_keys[0]))
 
-    def override(self, dependency: str) -> OverrideMode | None:
-        gate = self.gates.get(dependency)
-        if gate is not None and gate.dependency.override is None:
-            return None  # without looking at the clock
-        held = self.configuration.override_in_force(dependency)
-        return held.mode if held is not None else None
 
-    def _look_closely(self, lane: CallLane) -> None:
-        """Raise ``Refused`` if what is known here already refuses the call."""
-        gate, demand, held = lane.gate, lane.demand, lane.gate.dependency.override
-        override = self.override(gate.name)
-        if override is OverrideMode.FORCED_OPEN and held is not None:
-            seconds = (held.expires_at_us - self.configuration.clock.now_us()) / 1_000_000
-            self._refuse(lane, Refusal(Reason.FORCED_OPEN, gate.name, seconds))
-        if (never := demand.never) is not None:
-            refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
-            self._refuse(lane, refusal, demand.statuses(spent=never.name))
-        for holder in (gate, demand):
-            if (denial := holder.denial) is not None:
-                if (left_s := denial.left_s(monotonic())) > 0:
-                    spent = demand.statuses(spent=denial.rule)
-                    self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
-                holder.denial = None
-        if override is None and gate.local.state is not BreakerState.CLOSED:
-            wait = gate.local.wait(gate.dependency.breaker)
-            if wait > 0:
-                self._refuse(lane, Refusal(Reason.BREAKER_OPEN, gate.name, wait))
-
-    def _refuse_by_answer(self, lane: CallLane, answer: Answer) -> NoReturn:
-        gate, demand = lane.gate, lane.demand
-        gate.not_sent()
-        wait_s = answer.wait_us / 1_000_000
-        if answer.blocked <= 0:
-            reason = _BREAKER_REASONS.get(answer.verdict, Reason.PROBE_BUSY)
-            self._refuse(lane, Refusal(reason, gate.name, wait_s))
-        limit = demand.refs[answer.blocked - 1].limit
-        usual = Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT
-        refusal = Refusal(refusal_reason(limit, usual), limit.name, wait_s)
-        # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
-        if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
-            demand.deny(refusal.reason, refusal.rule, monotonic() + wait_s)
-        self._refuse(lane, refusal, demand.statuses(answer.left))
-
-    def _decide_locally(self, lane: CallLane) -> Permit:
-        gate, demand = lane.gate, lane.demand
-        self.counters.decided_locally()
-        blocked = self.local.take(demand, self.health.local_part)
-        if blocked is not None:
-            gate.not_sent()
-            usual = refusal_reason(blocked.limit, Reason.VENDOR_LIMIT)
-            reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
-            self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), demand.statuses())
-        charge = Charge("", demand, 0, "", local=True)
-        decision = self.decisions.allow(
-            lane.snapshot, demand.statuses(), dependency=gate.name, charges=(charge,)
-        )
-        return Permit(made=decision, dependency=gate.name, generation=0)
-
-    def _refuse(self, lane: CallLane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
-        name = lane.gate.name
-        self.counters.call_refused(name, refusal.reason)
-        raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, dependency=name))
+def _permit_with_token(lane: CallLane, answer: Answer) -> Permit:
+    """For a probe of a half-open breaker, or a call that holds a slot."""
+    half_open = answer.verdict == PROBES
+    return Permit(
+        made=answer,
+        dependency=lane.gate.name,
+        generation=answer.generation,
+        token=answer.token,
+        state=BreakerState.HALF_OPEN if half_open else BreakerState.CLOSED,
+    )

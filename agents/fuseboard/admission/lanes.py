@@ -39,6 +39,17 @@ class CallLane:
             charges=(charge,),
         )
 
+    def sign_lease(self, answer: Answer) -> Decision:
+        """The one decision of all calls of a fleet lease."""
+        charge = Charge(self.gate.domain, self.demand, answer.at_us, "")
+        return self.decisions.allow(
+            self.snapshot,
+            self.demand.statuses(answer.left),
+            dependency=self.gate.name,
+            charges=(charge,),
+            leased=True,
+        )
+
 
 class RequestLane:
     """Requests of one tenant, or of one subject when ``tenant`` is empty."""

@@ -81,50 +81,73 @@ class RequestAdmission:
         )
 
     async def decide(self, lane: RequestLane) -> Decision:
-        """Decide one request, and count it when it is a tenant's."""
+        """Decide one request, and count it when it belongs to a tenant.
+
+        First by what this pod knows, then from its fleet lease, then by Redis. Without Redis, this
+        pod decides alone.
+        """
         demand = lane.demand
-        if lane.suspended:
-            decision = self.decisions.refuse(
-                lane.snapshot, Refusal(Reason.SUSPENDED, "suspended"), tenant=lane.tenant
-            )
-        elif not demand.refs:
-            decision = self.decisions.allow(lane.snapshot, tenant=lane.tenant)
-        elif (demand.never is not None or demand.denial is not None) and (
-            refused := self._refuse_by_what_is_known(lane)
-        ) is not None:
-            decision = refused
-        else:
+        decision: Decision | None = None
+        if lane.suspended or not demand.refs or demand.never is not None or demand.denial is not None:
+            decision = self._decide_by_what_is_known(lane)
+        if decision is None:
             if demand.leasable:
                 supply = demand.supply or self._supply(lane)
                 if (lease := self.leases.spend(supply)) is not None:
-                    return lease.decision  # those are counted together when their lease ends
+                    return lease.decision  # the calls of a lease are counted together when it ends
                 self.leases.note(supply)
-            answer: Answer | None = None
-            if self.health.mode is SHARED or self._asks_in_a_ramp():
-                caller = self.batcher.ask(lane.domain, demand)
-                try:
-                    answer = await caller
-                except asyncio.CancelledError:
-                    give_back(lane.domain, demand, caller)
-                    raise
-            if answer is None:
-                decision = self._decide_locally(lane)
-            else:
-                if answer.decision is None:
-                    answer.decision = self._conclude(lane, answer)
-                decision = answer.decision
-        if lane.tenant:
-            if decision.allowed:
-                demand.tally.allowed += 1
-                for tally in demand.above:
-                    tally.allowed += 1
-            else:
-                self.counters.request_refused(demand.tally, decision.reason, decision.rule)
-                for tally in demand.above:
-                    tally.refuse_inherited(decision.rule)
-            if not lane.known:
-                self.counters.unknown_tenant()
+            decision = await self._ask(lane)
+        self._count(lane, decision)
         return decision
+
+    def _decide_by_what_is_known(self, lane: RequestLane) -> Decision | None:
+        """``None`` when Redis has to be asked."""
+        demand = lane.demand
+        if lane.suspended:
+            return self.decisions.refuse(
+                lane.snapshot, Refusal(Reason.SUSPENDED, "suspended"), tenant=lane.tenant
+            )
+        if not demand.refs:
+            return self.decisions.allow(lane.snapshot, tenant=lane.tenant)
+        if (never := demand.never) is not None:
+            return self._refuse(lane, Refusal(refusal_reason(never, Reason.QUOTA), never.name))
+        denial = demand.denial
+        if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
+            return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
+        demand.denial = None
+        return None
+
+    async def _ask(self, lane: RequestLane) -> Decision:
+        """Redis decides; without its answer, this pod."""
+        if self.health.mode is not SHARED and not self._asks_in_a_ramp():
+            return self._decide_locally(lane)
+        caller = self.batcher.ask(lane.domain, lane.demand)
+        try:
+            answer = await caller
+        except asyncio.CancelledError:
+            give_back(lane.domain, lane.demand, caller)
+            raise
+        if answer is None:
+            return self._decide_locally(lane)
+        if answer.decision is None:
+            answer.decision = self._conclude(lane, answer)
+        return answer.decision
+
+    def _count(self, lane: RequestLane, decision: Decision) -> None:
+        """Count a request of a tenant, for the tenant and for those it inherits limits from."""
+        if not lane.tenant:
+            return
+        demand = lane.demand
+        if decision.allowed:
+            demand.tally.allowed += 1
+            for tally in demand.above:
+                tally.allowed += 1
+        else:
+            self.counters.request_refused(demand.tally, decision.reason, decision.rule)
+            for tally in demand.above:
+                tally.refuse_inherited(decision.rule)
+        if not lane.known:
+            self.counters.unknown_tenant()
 
     def adopt(self, _: Snapshot) -> None:
         """Rules changed: what was leased under the old ones goes back."""
@@ -137,12 +160,16 @@ class RequestAdmission:
         if answer.granted:
             charge = Charge(lane.domain.name, demand, answer.at_us, answer.token)
             return self.decisions.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
-        blocking = demand.refs[answer.blocked - 1].limit
-        refusal = Refusal(refusal_reason(blocking, Reason.QUOTA), blocking.name, answer.wait_us / 1_000_000)
-        # A slot may be free any moment; and in a ramp, Redis does not speak for the local share.
+        refusal = self.refusal_in(lane, answer)
+        # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
         if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
             demand.deny(refusal.reason, refusal.rule, monotonic() + refusal.wait_s)
         return self.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
+
+    def refusal_in(self, lane: RequestLane, answer: Answer) -> Refusal:
+        """Why Redis refused a request."""
+        limit = lane.demand.refs[answer.blocked - 1].limit
+        return Refusal(refusal_reason(limit, Reason.QUOTA), limit.name, answer.wait_us / 1_000_000)
 
     def _asks_in_a_ramp(self) -> bool:
         """Not in local mode, and in a ramp the part of the calls that is Redis's."""
@@ -196,16 +223,6 @@ class RequestAdmission:
             self.local.free(charge.demand)
         else:
             self.settlements.give_back(charge.domain, charge.demand, charge.at_us, charge.token)
-
-    def _refuse_by_what_is_known(self, lane: RequestLane) -> Decision | None:
-        demand = lane.demand
-        if (never := demand.never) is not None:
-            return self._refuse(lane, Refusal(refusal_reason(never, Reason.QUOTA), never.name))
-        denial = demand.denial
-        if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
-            return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
-        demand.denial = None
-        return None
 
     def _decide_locally(self, lane: RequestLane) -> Decision:
         demand = lane.demand

@@ -76,7 +76,7 @@ class StandingDemand(Demand):
         """Each limit: ``left`` is what Redis says is left, ``spent`` names a limit that is used up."""
         unknown = self._statuses
         if unknown is None:
-            unknown = self._statuses = tuple([_status(ref.limit) for ref in self.refs])
+            unknown = self._statuses = tuple([LimitStatus.of(ref.limit) for ref in self.refs])
         if not left:
             if not spent:
                 return unknown
@@ -111,17 +111,6 @@ def refusal_reason(limit: Limit, usual: Reason) -> Reason:
     if limit.algorithm is Algorithm.FIXED_WINDOW and limit.measure != "calls":
         return Reason.BUDGET_SPENT
     return usual
-
-
-def _status(limit: Limit) -> LimitStatus:
-    return LimitStatus(
-        name=limit.name,
-        limit=limit.limit,
-        window_ms=limit.window_ms,
-        algorithm=limit.algorithm,
-        measure=limit.measure,
-        shadow=limit.shadow,
-    )
 
 
 def _warns(limit: Limit, left: int) -> bool:

@@ -135,7 +135,8 @@ class Gate:
         """Decide by this policy from now on."""
         before = getattr(self, "dependency", dependency)
         self.dependency = dependency
-        self.held = dependency.override is not None
+        #: The configuration has an override; it may have ended since.
+        self.overridden = dependency.override is not None
         policy = dependency.breaker
         # Open times are lengthened by up to a tenth of jitter.
         open_max_us = policy.open_max_ms * 1100

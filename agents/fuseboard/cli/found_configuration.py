@@ -1,49 +1,68 @@
-"""The configuration as a pod would find it now: in Redis, else on disk."""
+"""The configuration as a pod on this host would find it now: in Redis, or on disk."""
 
+import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fuseboard.configuration.clock import ServerClock
 from fuseboard.configuration.disk import Disk, DiskError
+from fuseboard.configuration.holder import Configuration
 from fuseboard.configuration.offer import Offer, OfferError, read_offer
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.configuration.source import Source
 from fuseboard.configuration.stored import Stored, read_configuration
+from fuseboard.contract.policy import Policy
 from fuseboard.contract.words import ConfigSource
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+@dataclass(frozen=True)
+class FoundConfiguration:
     environment: str
-    snapshot: Snapshot
-    #: Tells the time as the servers count it.
+    offer: Offer
+    policy: Policy
+    #: Server time.
     clock: ServerClock
     notes: tuple[str, ...] = ()
-    #: The divisor of local shares, as the pods of this host were told last; 0 when none was.
+    #: How many pods divide a local share, as a pod on this host last heard; 0 when none did.
     live_servers: int = 0
 
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        configuration = Configuration(environment=self.environment, clock=self.clock)
+        self.put_into(configuration)
+        return configuration.snapshot
 
-async def learn(settings: AgentSettings, *, tenant: str = "") -> Known:
-    """Raises ``Misconfigured`` when no configuration can be found."""
+    def with_policy(self, policy: Policy) -> Self:
+        return dataclasses.replace(self, policy=policy)
+
+    def put_into(self, configuration: Configuration) -> None:
+        for tenant in self.offer.tenants:
+            configuration.want(tenant)
+        configuration.apply(dataclasses.replace(self.offer, policy=self.policy))
+
+
+async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> FoundConfiguration:
+    """Raises ``Misconfigured`` when there is no configuration, in Redis or on disk."""
     clock = ServerClock()
     try:
         offer = await _in_redis(settings, tenant, clock)
-        trouble = "Redis holds no configuration yet: nothing was published"
+        problem = "Redis holds no configuration yet: nothing was published"
     except (RedisError, OSError, TimeoutError, OfferError) as error:
-        offer, trouble = None, f"no configuration from Redis: {error}"
+        offer, problem = None, f"no configuration from Redis: {error}"
     notes: tuple[str, ...] = ()
     if offer is None:
-        offer, notes = _on_disk(settings), (f"{trouble}; this is the copy on disk",)
+        offer, notes = _on_disk(settings), (f"{problem}; this is the copy on disk",)
     if offer is None or offer.policy is None:
-        raise Misconfigured(f"{trouble}, and there is no copy on disk")
-    snapshot = Snapshot(head=offer.head, policy=offer.policy, source=offer.source)
-    for name, record in offer.tenants.items():
-        snapshot.tenants.put(name, record)
-    return Known(settings.environment, snapshot, clock, notes, _servers(settings))
+        raise Misconfigured(f"{problem}, and there is no copy on disk")
+    return FoundConfiguration(
+        settings.environment, offer, offer.policy, clock, notes, _live_servers(settings)
+    )
 
 
 async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) -> Offer | None:
@@ -75,7 +94,7 @@ async def _read(
     )
 
 
-def _servers(settings: AgentSettings) -> int:
+def _live_servers(settings: AgentSettings) -> int:
     if settings.state_dir is None:
         return 0
     disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, skip, warn
 from fuseboard.cli.doctor.script_test import DEPENDENCY, Trial
-from fuseboard.cli.found_configuration import learn
+from fuseboard.cli.found_configuration import find_configuration
 from fuseboard.configuration.source import Source
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
@@ -128,7 +128,7 @@ async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning
             await pubsub.get_message(timeout=1.0)
         finally:
             await pubsub.aclose()  # type: ignore[no-untyped-call] # untyped in redis-py
-        known = await learn(settings)
+        found = await find_configuration(settings)
     except Misconfigured as error:
         do = f"run 'python manage.py republish {settings.environment}', or edit anything on the dashboard"
         return warn(check, f"{error}: nothing is limited", do), Tuning()
@@ -136,10 +136,10 @@ async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning
         return fail(check, f"cannot be read: {error}", _rights_to_give(settings.environment)), Tuning()
     finally:
         await source.close()
-    policy, head = known.snapshot.policy, known.snapshot.head
+    policy, head = found.snapshot.policy, found.snapshot.head
     says = f"revision {head.revision}: {len(policy.tiers)} tiers, {len(policy.dependencies)} dependencies"
-    found = warn(check, f"{says}; {known.notes[0]}", "see above") if known.notes else ok(check, says)
-    return found, policy.tuning
+    finding = warn(check, f"{says}; {found.notes[0]}", "see above") if found.notes else ok(check, says)
+    return finding, policy.tuning
 
 
 async def _check_scripts(settings: AgentSettings, tuning: Tuning) -> list[Finding]:

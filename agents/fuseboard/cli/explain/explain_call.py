@@ -1,96 +1,66 @@
 """A call to a dependency: its override, its breaker and its limits."""
 
+import hiredis
 import msgspec
+from msgspec.structs import replace
 
-from fuseboard.admission.decisions import DecisionBuilder, Refusal
-from fuseboard.batching.question import COOLING_DOWN, FORCED_OPEN, OPEN, SLOW_START, Answer
-from fuseboard.breaker.fleet_breaker import Gate
-from fuseboard.cli.explain.dry_run import Peeker
-from fuseboard.cli.explain.explanation import ExplainedBreaker, ExplainedOverride, Explanation
-from fuseboard.cli.explain.verdict import UNUSED, decide, explanation
-from fuseboard.cli.found_configuration import Known
+from fuseboard.cli.explain.dry_run import CONNECT_S, inspecting
+from fuseboard.cli.explain.explanation import (
+    Explained,
+    ExplainedBreaker,
+    ExplainedOverride,
+    Explanation,
+    explanation,
+)
+from fuseboard.cli.found_configuration import FoundConfiguration
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override
-from fuseboard.contract.policy import Dependency, Limit
-from fuseboard.contract.words import Mode, OverrideMode, Reason
-from fuseboard.decision import Decision
+from fuseboard.contract.policy import Dependency, Override
 from fuseboard.store import Store
+from fuseboard.store.connection import ConnectionLostError
 from fuseboard.subject import NOBODY, Costs
-
-_REASONS = {
-    OPEN: Reason.BREAKER_OPEN,
-    SLOW_START: Reason.BREAKER_OPEN,
-    FORCED_OPEN: Reason.FORCED_OPEN,
-    COOLING_DOWN: Reason.COOLING_DOWN,
-}
 
 
 async def explain_call(
-    known: Known,
-    peeker: Peeker,
-    store: Store,
-    answers: DecisionBuilder,
-    dependency: str,
-    tenant: str,
-    costs: Costs,
+    found: FoundConfiguration, store: Store, dependency: str, tenant: str, costs: Costs
 ) -> Explanation:
-    registered = known.snapshot.dependency(dependency)
-    found = registered or Dependency(name=dependency)
-    rules = known.snapshot.quotas_of(tenant) if tenant else None
-    gate = peeker.gate(found)
-    demand = gate.demand(costs, tenant, rules)
-    usable = peeker.health.mode is not Mode.LOCAL
-    texts = await _texts(store, known.environment, dependency) if usable else {}
-    now_us = known.clock.now_us()
-    override = _override(found, texts.get("override"), now_us)
-    unused = keys.vendor_limit(known.environment, dependency, UNUSED)
-    answer = await peeker.peek(gate, demand, unused) if usable else None
-    decision = _decide(known, answers, gate, tenant, costs, answer, override)
-    limits: tuple[Limit, ...] = found.vendor_limits
-    if rules is not None:
-        limits += tuple(quota.limit for quota in rules.of(tenant) if quota.limit.dependency == dependency)
+    texts = await _texts(store, found.environment, dependency)
+    now_us = found.clock.now_us()
+    registered = found.snapshot.dependency(dependency)
+    known = registered or Dependency(name=dependency)
+    override = _override(known, texts.get("override") if texts else None, now_us)
+    limits = known.vendor_limits
     facts = [
         f"dependency     {'registered' if registered else 'not registered: the default breaker guards it'}"
     ]
     if tenant:
+        quotas = found.snapshot.quotas_of(tenant).of(tenant)
+        limits += tuple(quota.limit for quota in quotas if quota.limit.dependency == dependency)
         facts.append(f"on behalf of   tenant {tenant!r}")
-    plain = explanation(
-        known,
-        peeker,
-        f"a call to {dependency!r}",
-        tuple(facts),
-        limits,
-        demand,
-        decision,
-        NOBODY,
-        costs,
-        dependency=dependency,
+    about = Explained(f"a call to {dependency!r}", tuple(facts), limits, NOBODY, costs, dependency)
+    async with inspecting(_with_override(found, dependency, override), store) as inside:
+        expected = await inside.call(dependency, costs, tenant)
+        plain = explanation(found, inside, about, expected)
+    return replace(
+        plain,
+        breaker=_breaker(known, texts, now_us) if texts is not None else None,
+        override=_explained(override, now_us),
     )
-    breaker = _breaker(found, texts, now_us) if usable else None
-    return msgspec.structs.replace(plain, breaker=breaker, override=override)
 
 
-def _decide(
-    known: Known,
-    answers: DecisionBuilder,
-    gate: Gate,
-    tenant: str,
-    costs: Costs,
-    answer: Answer | None,
-    override: ExplainedOverride | None,
-) -> Decision:
-    demand = gate.demand(costs, tenant, known.snapshot.quotas_of(tenant) if tenant else None)
-    if override is not None and override.mode == OverrideMode.FORCED_OPEN:
-        refusal = Refusal(Reason.FORCED_OPEN, gate.name, override.ends_in_s)
-        return answers.refuse(known.snapshot, refusal, dependency=gate.name)
-    if answer is not None and answer.blocked < 0:
-        reason = _REASONS.get(answer.verdict, Reason.PROBE_BUSY)
-        refusal = Refusal(reason, gate.name, answer.wait_us / 1_000_000)
-        return answers.refuse(known.snapshot, refusal, dependency=gate.name)
-    return decide(known, answers, demand, answer, usual=Reason.VENDOR_LIMIT, dependency=gate.name)
+def _with_override(
+    found: FoundConfiguration, dependency: str, override: Override | None
+) -> FoundConfiguration:
+    """The configuration as pods have it once they know of the newest override."""
+    dependencies = tuple(
+        replace(known, override=override) if known.name == dependency else known
+        for known in found.policy.dependencies
+    )
+    return found.with_policy(replace(found.policy, dependencies=dependencies))
 
 
-async def _texts(store: Store, environment: str, dependency: str) -> dict[str, bytes]:
+async def _texts(store: Store, environment: str, dependency: str) -> dict[str, bytes] | None:
+    """What Redis keeps for the dependency; ``None`` when Redis cannot be asked."""
     named = {
         "override": keys.override,
         "breaker": keys.breaker,
@@ -98,35 +68,43 @@ async def _texts(store: Store, environment: str, dependency: str) -> dict[str, b
         "outcomes": keys.outcomes,
     }
     found = {}
-    for name, key in named.items():
-        # MGET: a key of another type reads as missing.
-        reply = await store.call("MGET", key(environment, dependency))
-        if isinstance(reply, list) and isinstance(reply[0], bytes):
-            found[name] = reply[0]
+    try:
+        await store.connect(CONNECT_S)
+        for name, key in named.items():
+            # MGET: a key of another type reads as missing.
+            reply = await store.call("MGET", key(environment, dependency))
+            if isinstance(reply, list) and isinstance(reply[0], bytes):
+                found[name] = reply[0]
+    except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
+        return None
     return found
 
 
-def _override(dependency: Dependency, text: bytes | None, now_us: int) -> ExplainedOverride | None:
-    """The newer of the two: the key in Redis, and the policy, which alone knows who and why."""
+def _override(dependency: Dependency, text: bytes | None, now_us: int) -> Override | None:
+    """The newer of the two: the one in Redis, and the one in the policy, which alone says who and why."""
     stored = parse_override(text.decode(errors="replace")) if text else None
-    held = dependency.override
-    if stored is not None and (held is None or stored.revision >= held.revision):
-        if stored.expires_at_us <= now_us:
-            return None
-        ours = held is not None and held.revision == stored.revision
-        return ExplainedOverride(
+    override = dependency.override
+    if stored is not None and (override is None or stored.revision > override.revision):
+        override = Override(
             mode=stored.mode,
-            reason=held.reason if ours and held else "the policy does not say yet",
-            actor=held.actor if ours and held else "unknown",
-            ends_in_s=(stored.expires_at_us - now_us) / 1_000_000,
+            revision=stored.revision,
+            expires_at_us=stored.expires_at_us,
+            reason="the policy does not say yet",
+            actor="unknown",
         )
-    if held is None or held.expires_at_us <= now_us:
+    elif stored is not None and override is not None and stored.revision == override.revision:
+        override = replace(override, mode=stored.mode, expires_at_us=stored.expires_at_us)
+    return override if override is not None and override.expires_at_us > now_us else None
+
+
+def _explained(override: Override | None, now_us: int) -> ExplainedOverride | None:
+    if override is None:
         return None
     return ExplainedOverride(
-        mode=held.mode,
-        reason=held.reason,
-        actor=held.actor,
-        ends_in_s=(held.expires_at_us - now_us) / 1_000_000,
+        mode=override.mode,
+        reason=override.reason,
+        actor=override.actor,
+        ends_in_s=(override.expires_at_us - now_us) / 1_000_000,
     )
 
 

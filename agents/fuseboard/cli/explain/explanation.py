@@ -1,9 +1,17 @@
 """What ``fuseboard explain`` says: one structure, as text and as JSON."""
 
-from msgspec import Struct, field
+from typing import NamedTuple
 
-from fuseboard.contract.words import ConfigSource, Mode
-from fuseboard.decision import Decision
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from fuseboard.admission.inspection import Expected, Inspection
+from fuseboard.cli.found_configuration import FoundConfiguration
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.shares import allowed_alone, reserved_calls
+from fuseboard.contract.words import ConfigSource, FailurePolicy, Mode
+from fuseboard.decision import LimitStatus
+from fuseboard.subject import Costs, Subject
 
 
 class ExplainedLimit(Struct, frozen=True, kw_only=True):
@@ -106,12 +114,86 @@ def _breaker_lines(breaker: ExplainedBreaker) -> list[str]:
     return lines
 
 
-def conclude(decision: Decision) -> dict[str, str | bool | int]:
-    """The fields of an explanation that a decision fills."""
-    return {
-        "allowed": decision.allowed,
-        "decision": decision.explain(),
-        "reason": str(decision.reason or ""),
-        "rule": decision.rule,
-        "retry_after_ms": decision.retry_after_ms,
-    }
+class Explained(NamedTuple):
+    """The call or request in question, as the configuration describes it."""
+
+    about: str
+    facts: tuple[str, ...]
+    #: The limits that could bind it.
+    limits: tuple[Limit, ...]
+    subject: Subject
+    costs: Costs
+    dependency: str = ""
+
+
+def explanation(
+    found: FoundConfiguration, inside: Inspection, call: Explained, expected: Expected
+) -> Explanation:
+    """All there is to say about one kind of call, without its breaker."""
+    decision = expected.decision
+    known = {status.name: status for status in decision.limits if status.remaining is not None}
+    notes = found.notes
+    if inside.mode is Mode.LOCAL:
+        notes = ("Redis does not answer: pods decide by their own shares, which only they know", *notes)
+    head = found.snapshot.head
+    return Explanation(
+        about=call.about,
+        environment=found.environment,
+        epoch=head.epoch,
+        revision=head.revision,
+        source=found.snapshot.source,
+        mode=inside.mode,
+        mode_cause=inside.mode_cause,
+        facts=call.facts,
+        limits=tuple(
+            _explain_limit(limit, call, expected.costs, known.get(limit.name), found) for limit in call.limits
+        ),
+        notes=notes,
+        allowed=decision.allowed,
+        decision=replace(decision, server="this command").explain(),
+        reason=str(decision.reason or ""),
+        rule=decision.rule,
+        retry_after_ms=decision.retry_after_ms,
+    )
+
+
+def _explain_limit(
+    limit: Limit,
+    call: Explained,
+    costs: dict[str, int],
+    status: LimitStatus | None,
+    found: FoundConfiguration,
+) -> ExplainedLimit:
+    status = status or LimitStatus.of(limit)
+    binds = limit.name in costs
+    return ExplainedLimit(
+        limit=str(status),
+        name=limit.name,
+        binds=binds,
+        why_not="" if binds else _why_not(limit, call),
+        cost=costs.get(limit.name, 0),
+        remaining=status.remaining,
+        shadow=limit.shadow,
+        alone=_without_redis(limit, found.live_servers),
+    )
+
+
+def _without_redis(limit: Limit, live_servers: int) -> str:
+    if limit.failure_policy is FailurePolicy.RESERVED:
+        whole = reserved_calls(limit)
+        return f"this server's piece of {whole:,} of {limit.limit:,}; its page on the dashboard says how much"
+    words = allowed_alone(limit, servers=max(1, live_servers), share=None).words
+    if limit.failure_policy is not FailurePolicy.LOCAL_SHARE:
+        return words
+    return words + (f", one of {live_servers} servers" if live_servers else ", were it the only server")
+
+
+def _why_not(limit: Limit, call: Explained) -> str:
+    if limit.dependency != call.dependency:
+        return f"it is for calls to {limit.dependency}" if limit.dependency else "it is for requests"
+    if limit.measure not in {measure for measure, amount in call.costs if amount > 0}:
+        return f"it counts {limit.measure}, which this call does not cost"
+    missing = [dimension.value for dimension in limit.per if not call.subject.value(dimension)]
+    if missing:
+        return f"it counts by {' and '.join(missing)}: say --{missing[0].replace('_', '-')}"
+    return f"no pattern of {', '.join(limit.endpoints)} matches {call.subject.endpoint or 'no endpoint'}"

@@ -1,0 +1,142 @@
+"""The supported view of the inside of an ``Admission``: what it would decide now, without a charge.
+
+``fuseboard explain`` uses nothing else of the admission. Whoever else wants to look inside should too:
+the other modules change with every feature.
+"""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.decisions import Refusal
+from fuseboard.admission.lanes import CallLane, RequestLane
+from fuseboard.admission.request_admission import RequestAdmission
+from fuseboard.batching.demand import Demand, LimitRef
+from fuseboard.batching.question import Answer, Domain
+from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
+from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.words import Algorithm, Mode, Reason
+from fuseboard.decision import Decision, LimitStatus
+from fuseboard.subject import Costs, Subject
+
+#: A probe asks for 2 of this limit. Redis refuses every probe, and a refusal changes nothing in Redis.
+_NEVER = Limit(name="never", limit=1, window_ms=1000, algorithm=Algorithm.SLIDING_WINDOW)
+
+#: The name of its counter. No limit can have this name, so the key counts nothing.
+_UNUSED = "(explain)"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a call or a request would get if it came now."""
+
+    #: Without an answer from Redis, a decision that is only as good as the configuration.
+    decision: Decision
+    #: The limits that bind it, and what it would cost each.
+    costs: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Reads only: nothing is charged, counted or remembered. ``Admission.inspect`` makes it."""
+
+    requests: RequestAdmission
+    calls: CallAdmission
+
+    @property
+    def mode(self) -> Mode:
+        return self.calls.health.mode
+
+    @property
+    def mode_cause(self) -> str:
+        return self.calls.health.cause
+
+    async def request(self, tenant: str, costs: Costs, subject: Subject) -> Expected:
+        """One request of a tenant, or of an address or key when ``tenant`` is empty."""
+        snapshot = self.requests.configuration.snapshot
+        if not tenant:
+            return await self._without_tenant(snapshot, costs, subject)
+        rules = snapshot.quotas_of(tenant)
+        domain, demand = self.requests.domains.of_tenant(tenant, rules, costs, subject)
+        lane = RequestLane(snapshot, domain, demand, tenant)
+        if rules.suspended:
+            decision = self._refuse(lane, Refusal(Reason.SUSPENDED, "suspended"))
+        else:
+            unused = keys.tenant_quota(self.calls.environment, rules.root or tenant, _UNUSED)
+            decision = await self._expect(lane, unused)
+        return Expected(decision, _charged(demand))
+
+    async def call(self, dependency: str, costs: Costs, tenant: str = "") -> Expected:
+        """One call to a dependency, on behalf of ``tenant`` if there is one."""
+        calls, snapshot = self.calls, self.calls.configuration.snapshot
+        # A breaker of its own: the pod's would remember what this question learns.
+        gate = calls.new_gate(dependency, on_change=lambda: None)
+        demand = gate.demand(costs, tenant, snapshot.quotas_of(tenant) if tenant else None)
+        lane = CallLane(calls.decisions, snapshot, gate, demand, calls.configuration.changes)
+        statuses = demand.statuses()
+        if (refusal := calls.forced_open(gate)) is not None:
+            statuses = ()
+        elif (never := demand.never) is not None:
+            refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
+        else:
+            unused = keys.vendor_limit(calls.environment, dependency, _UNUSED)
+            answer = await self._probe(gate, demand, unused)
+            if answer is not None:
+                statuses = demand.statuses(answer.left)
+                if not answer.granted:
+                    refusal, statuses = calls.refusal_in(lane, answer)
+        if refusal is None:
+            decision = calls.decisions.allow(snapshot, statuses, dependency=dependency)
+        else:
+            decision = calls.decisions.refuse(snapshot, refusal, statuses, dependency=dependency)
+        return Expected(decision, _charged(demand))
+
+    async def _without_tenant(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Expected:
+        """Every domain that binds. The first refusal counts, with the limits of all."""
+        refused: Decision | None = None
+        charged: dict[str, int] = {}
+        statuses: tuple[LimitStatus, ...] = ()
+        for domain, demand in self.requests.domains.of_subject(snapshot, costs, subject):
+            unused = keys.subject_limit(self.calls.environment, domain.name.removeprefix("i:"), _UNUSED)
+            decision = await self._expect(RequestLane(snapshot, domain, demand), unused)
+            charged |= _charged(demand)
+            statuses += decision.limits
+            if refused is None and not decision.allowed:
+                refused = decision
+        if refused is None:
+            return Expected(self.requests.decisions.allow(snapshot, statuses), charged)
+        return Expected(replace(refused, limits=statuses), charged)
+
+    async def _expect(self, lane: RequestLane, unused_key: str) -> Decision:
+        demand = lane.demand
+        if (never := demand.never) is not None:
+            return self._refuse(lane, Refusal(refusal_reason(never, Reason.QUOTA), never.name))
+        answer = await self._probe(lane.domain, demand, unused_key)
+        if answer is None or answer.granted:
+            left = () if answer is None else answer.left
+            return self.requests.decisions.allow(lane.snapshot, demand.statuses(left), tenant=lane.tenant)
+        return self._refuse(lane, self.requests.refusal_in(lane, answer), demand.statuses(answer.left))
+
+    def _refuse(
+        self, lane: RequestLane, refusal: Refusal, statuses: tuple[LimitStatus, ...] = ()
+    ) -> Decision:
+        limits = statuses or lane.demand.statuses()
+        return self.requests.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
+
+    async def _probe(self, domain: Domain, demand: StandingDemand, unused_key: str) -> Answer | None:
+        """The answer to a call like ``demand``; ``None`` when Redis does not answer."""
+        refs = (*demand.refs, LimitRef(_NEVER, unused_key))
+        probe = Demand(refs, (*demand.costs, 2), priority=demand.priority)
+        answer = await self.calls.batcher.ask(domain, probe)
+        if answer is not None:
+            answer.left = answer.left[: len(demand.refs)]
+            # Refused by nothing but the limit that refuses every probe.
+            answer.granted = answer.granted or answer.blocked == len(refs)
+        return answer
+
+
+def _charged(demand: StandingDemand) -> dict[str, int]:
+    return {ref.limit.name: cost for ref, cost in zip(demand.refs, demand.costs, strict=True)}
