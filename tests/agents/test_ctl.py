@@ -180,7 +180,7 @@ def test_a_deprecated_command_works_and_names_the_new_one(
     out, err = capsys.readouterr()
     assert err == ""
     assert main(["ctl", *old]) == Exit.DONE
-    expected = f"fuseboard ctl {old[0]} is deprecated and will be removed in release 0.3: use {new}\n"
+    expected = f"fuseboard ctl: {old[0]} is deprecated and will be removed in release 0.3: use {new}\n"
     assert capsys.readouterr() == (out, expected)
     assert api.asked[0][:2] == api.asked[1][:2]
     with pytest.raises(SystemExit):

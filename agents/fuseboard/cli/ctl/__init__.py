@@ -30,8 +30,8 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     try:
         client = Client(CtlSettings.from_env(environment=given.environment))
         if given.use:
-            old, new = f"fuseboard ctl {given.ctl}", given.use
-            sys.stderr.write(f"{old} is deprecated and will be removed in release 0.3: use {new}\n")
+            what = f"{given.ctl} is deprecated and will be removed in release 0.3: use {given.use}"
+            sys.stderr.write(f"fuseboard ctl: {what}\n")
         code = given.does(client, given)
     except Waits as waiting:
         return change_requests.waits(given, waiting.content)
