@@ -21,6 +21,7 @@ _FLAGS = {
     "off": False,
 }
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
+_LISTEN = re.compile(r"(?:(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):)?(?P<port>[0-9]{1,5})", re.ASCII)
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -83,3 +84,16 @@ def url(name: str, schemes: tuple[str, ...]) -> str:
     if value and value.partition("://")[0] not in schemes:
         raise ImproperlyConfigured(f"{name} must start with one of: {', '.join(s + '://' for s in schemes)}")
     return value
+
+
+def listen_address(name: str) -> tuple[str, int] | None:
+    """A port of this machine, or ``host:port``, to listen on; ``None`` when the variable is not set."""
+    value = text(name)
+    if not value:
+        return None
+    match = _LISTEN.fullmatch(value)
+    if match is None or int(match["port"]) > 65_535:
+        raise ImproperlyConfigured(
+            f"{name} must be a port, such as 9101, or host:port, such as 0.0.0.0:9101."
+        )
+    return (match["host"] or "127.0.0.1").strip("[]"), int(match["port"])

@@ -5,10 +5,8 @@ so that the number of series stays small.
 """
 
 from collections.abc import Callable, Iterable
-from hmac import compare_digest
 from time import perf_counter
 
-from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.db.models import Count
 from django.db.models.functions import Now
@@ -18,8 +16,8 @@ from prometheus_client import REGISTRY, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controlplane.accounts import tokens
 from controlplane.accounts.models import Login
+from controlplane.accounts.scraping import REFUSAL, may_scrape
 from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.breakers.models import Override
 from controlplane.fleet.models import Server
@@ -115,21 +113,8 @@ REGISTRY.register(Whole())
 
 @require_GET
 def metrics(request: HttpRequest) -> HttpResponse:
-    if not _may_read(request.headers.get("Authorization", "")):
-        refusal = HttpResponse("An API token, or FUSEBOARD_METRICS_TOKEN.", status=401)
+    if not may_scrape(request.headers.get("Authorization", "")):
+        refusal = HttpResponse(REFUSAL, status=401)
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
     return HttpResponse(generate_latest(REGISTRY), content_type=_CONTENT_TYPE)
-
-
-def _may_read(authorization: str) -> bool:
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        return False
-    expected = settings.METRICS_TOKEN
-    if expected and compare_digest(token.encode(), expected.encode()):
-        return True
-    try:
-        return tokens.user_of(token) is not None
-    except (OperationalError, InterfaceError):
-        return False

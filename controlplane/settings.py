@@ -111,6 +111,7 @@ GATEWAY_URLS = env.origins("FUSEBOARD_GATEWAY_URL")
 
 #: Opens /metrics to scrapers without an API token.
 METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")
+WORKER_METRICS_ADDRESS = env.listen_address("FUSEBOARD_WORKER_METRICS_PORT")
 
 MIDDLEWARE = [
     "controlplane.metrics.Measured",
@@ -291,5 +292,6 @@ CELERY_TASK_SOFT_TIME_LIMIT = 20
 CELERY_TASK_TIME_LIMIT = 30
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TIMEZONE = "UTC"
+CELERY_IMPORTS = ["controlplane.worker_metrics"]
 # The schedule needs no memory between runs, so it has no file.
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"

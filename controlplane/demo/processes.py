@@ -35,6 +35,8 @@ class Process:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: The path that answers 200 when it is ready; empty for a process that does not listen.
     health: str = ""
+    #: The variable that passes the port, when no argument does.
+    port_variable: str = ""
     port: int = 0
     popen: subprocess.Popen[bytes] | None = None
 
@@ -66,12 +68,15 @@ class Processes:
         for name in names:
             process = self.by_name[name]
             arguments = [argument.format(port=process.port) for argument in process.arguments]
+            environment = {"PYTHONUNBUFFERED": "1", **process.environment}
+            if process.port_variable:
+                environment[process.port_variable] = str(process.port)
             # Logs of an earlier run are useless; those from before a kill are not.
             with self._log(process).open("ab" if process.popen else "wb") as log:
                 process.popen = spawn(
                     [sys.executable, *arguments],
                     log=log,
-                    environment={"PYTHONUNBUFFERED": "1", **process.environment},
+                    environment=environment,
                     directory=PROJECT,
                 )
 

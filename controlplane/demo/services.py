@@ -81,12 +81,17 @@ class Demo:
         started = (
             Process("web", _served("manage.py", "web", "--exactly"), health="/healthz", port=web_port),
             Process("gateway", _served("manage.py", "gateway", "--exactly"), health="/healthz"),
-            Process("worker", [*worker, "--without-gossip", "--without-mingle"]),
+            Process(
+                "worker",
+                [*worker, "--without-gossip", "--without-mingle"],
+                health="/healthz",
+                port_variable="FUSEBOARD_WORKER_METRICS_PORT",
+            ),
             Process("beat", [*celery, "beat"]),
         )
         for process in started:
             # At INFO, Celery would log every second that there was nothing to do.
-            level = "INFO" if process.health else "WARNING"
+            level = "WARNING" if process.name in ("worker", "beat") else "INFO"
             said = {"FUSEBOARD_BEAT_MS": str(BEAT_MS), "FUSEBOARD_LOG_LEVEL": level}
             process.environment = dict(os.environ) | said
             self.processes.add(process)

@@ -17,7 +17,6 @@ STAY: dict[str, str] = {
     "agents/fuseboard/cli/ctl/tenants.py": "prints the burst of a bucket, and the word of any other",
     "agents/fuseboard/admission/inspection.py": "any limit of one call serves to refuse a question",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
-    "controlplane/api/schemas/configuration_out.py": "an example",
     "controlplane/api/schemas/examples.py": "examples",
     "docs/examples/quotas.yaml": "an example",
 }
