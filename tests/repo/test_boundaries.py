@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,24 @@ def test_a_new_package_is_covered_without_editing_a_list(tree: Path, file: str) 
         assert contract in broken(tree)
     finally:
         new.unlink()
+
+
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+LAYERS = {contract["name"]: contract for contract in CONTRACTS if contract["type"] == "layers"}
+
+
+@pytest.mark.parametrize(
+    ("heading", "contract"),
+    [
+        ("The layers of the agent", "The layers of the agent"),
+        ("The layers of the control plane", "The control plane's packages import downwards only"),
+    ],
+)
+def test_architecture_lists_the_layers_that_are_checked(heading: str, contract: str) -> None:
+    page = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    section = page.split(f"### {heading}\n")[1].split("\n#")[0]
+    rows = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+    assert LAYERS[contract]["exhaustive"] is True
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == [
+        set(re.findall(r"\w+", layer)) for layer in LAYERS[contract]["layers"]
+    ]
