@@ -1,12 +1,19 @@
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 
 from controlplane.audit.actor import Actor
-from tests.controlplane.calling import send, token_of
+from tests.contract.compat.processes import serving
+from tests.contract.compat.release import ROOT
+from tests.contract.compat.served import ControlPlane
+from tests.controlplane.calling import agent_token, send, token_of
+from tests.controlplane.web_process import database_url
 
 ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
 
@@ -53,3 +60,18 @@ def call(production: str) -> Any:
         return send(tokens[role], method, path, body, **headers)
 
     return call
+
+
+@pytest.fixture
+def plane(transactional_db: Any, limits: redis.Redis, tmp_path: Path) -> Iterator[ControlPlane]:
+    """Web and gateway as processes, over an environment with the usual tiers."""
+    from django.core.management import call_command
+
+    call_command("create_environment", "production")
+    tokens = token_of("admin"), agent_token()
+    environment = os.environ | {"DATABASE_URL": database_url(), "FUSEBOARD_DATA_DIR": str(tmp_path)}
+    with (
+        serving(ROOT, environment, tmp_path / "logs") as (web, gateway),
+        ControlPlane(web, gateway, *tokens, settings.SECRET_KEY, database_url()) as plane,
+    ):
+        yield plane

@@ -1,23 +1,16 @@
 """What others depend on of the control plane is as version 0.1.0 had it, or more."""
 
 import csv
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 import yaml
-from django.conf import settings
 
 from tests.contract.compat import control_side, openapi, python_api
 from tests.contract.compat.compare import RECORD, broken_commands, broken_shapes, check, missing_names
-from tests.contract.compat.processes import serving
 from tests.contract.compat.release import ROOT
 from tests.contract.compat.served import ControlPlane, observe
-from tests.controlplane.calling import API, agent_token, send, token_of
-from tests.controlplane.web_process import database_url
+from tests.controlplane.calling import API, send, token_of
 
 COMPARED = {
     "openapi": openapi.broken,
@@ -37,21 +30,6 @@ def test_everything_that_is_recorded_is_compared() -> None:
 def test_it_is_as_recorded(name: str) -> None:
     today: Any = control_side.SURFACES[name](ROOT)
     check(name, today, COMPARED[name])
-
-
-@pytest.fixture
-def plane(transactional_db: Any, limits: redis.Redis, tmp_path: Path) -> Iterator[ControlPlane]:
-    """Web and gateway as processes, over an environment with the usual tiers."""
-    from django.core.management import call_command
-
-    call_command("create_environment", "production")
-    tokens = token_of("admin"), agent_token()
-    environment = os.environ | {"DATABASE_URL": database_url(), "FUSEBOARD_DATA_DIR": str(tmp_path)}
-    with (
-        serving(ROOT, environment, tmp_path / "logs") as (web, gateway),
-        ControlPlane(web, gateway, *tokens, settings.SECRET_KEY, database_url()) as plane,
-    ):
-        yield plane
 
 
 def test_what_is_seen_from_outside_is_as_recorded(plane: ControlPlane) -> None:

@@ -113,7 +113,7 @@ def pod_running(agent: Path, plane: ControlPlane, redis_url: str, folder: Path) 
 
 
 @contextmanager
-def control_plane(root: Path, database: str, folder: Path) -> Iterator[ControlPlane]:
+def control_plane_of(root: Path, database: str, folder: Path) -> Iterator[ControlPlane]:
     """Web and gateway of the version in ``root``, on an empty database."""
     environment = os.environ | {
         "DATABASE_URL": database,
@@ -145,13 +145,10 @@ def empty_database(transactional_db: Any) -> Iterator[str]:
 
 
 def test_the_agent_of_version_0_1_0_works_with_this_control_plane(
-    source: Path, empty_database: str, limits: redis.Redis, redis_url: str, tmp_path: Path
+    source: Path, plane: ControlPlane, redis_url: str, tmp_path: Path
 ) -> None:
     agent = release.install_wheel(source, tmp_path)
-    with (
-        control_plane(release.ROOT, empty_database, tmp_path) as plane,
-        pod_running(agent, plane, redis_url, tmp_path) as pod,
-    ):
+    with pod_running(agent, plane, redis_url, tmp_path) as pod:
         they_work_together(plane, pod, override="hold")
 
 
@@ -160,7 +157,7 @@ def test_this_agent_works_with_the_control_plane_of_version_0_1_0(
 ) -> None:
     agent = release.ROOT / "agents"
     with (
-        control_plane(source, empty_database, tmp_path) as plane,
+        control_plane_of(source, empty_database, tmp_path) as plane,
         pod_running(agent, plane, redis_url, tmp_path) as pod,
     ):
         they_work_together(plane, pod, override="override")
