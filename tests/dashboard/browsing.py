@@ -8,10 +8,10 @@ from tests.waiting import wait_until
 
 
 def becomes(page: Any, script: str, seconds: float = 30.0) -> None:
-    """Until ``script`` is true. Playwright's own wait needs ``eval``, which our policy forbids.
+    """Wait until ``script`` is true. Playwright's own wait needs ``eval``, which our policy forbids.
 
-    A form that was sent may bring another page: what is asked of the page that is just leaving is asked again
-    of the next one. A test whose page must stay says so by itself.
+    A form that was sent may load another page: if the question meets the page that is being left, it is
+    asked again on the next one. A test whose page must stay checks that itself.
     """
     wait_until(
         lambda: _now(page, script),
@@ -26,7 +26,7 @@ def _now(page: Any, script: str) -> bool:
     try:
         return bool(page.evaluate(script))
     except Error as error:
-        # Also a page that is still being read and has no such element yet.
+        # Also when the page is still being parsed and has no such element yet.
         if "context was destroyed" in str(error) or "Cannot read properties of null" in str(error):
             return False
         raise

@@ -33,7 +33,7 @@ Charges time out. <script>alert(1)</script>
 
 @cache
 def _hashed() -> str:
-    """Hashed once: it is slow on purpose."""
+    """Hash it once: hashing is slow on purpose."""
     from django.contrib.auth.hashers import make_password
 
     return make_password(PASSWORD, hasher="argon2")
@@ -72,14 +72,14 @@ def production(transactional_db: Any, limits: Any) -> str:
 
 @pytest.fixture
 def client(client: Any, settings: Any) -> Any:
-    """Django's test client, which speaks no TLS: otherwise every answer is a redirect there."""
+    """Django's test client without TLS: otherwise every response is a redirect."""
     settings.SECURE_SSL_REDIRECT = False
     return client
 
 
 @pytest.fixture
 def log_in(client: Any, production: str) -> Callable[[str], Any]:
-    """Django's test client, logged in as somebody."""
+    """Django's test client, logged in as this person."""
     from controlplane.accounts.models import User
 
     def as_user(name: str) -> Any:
@@ -91,7 +91,7 @@ def log_in(client: Any, production: str) -> Callable[[str], Any]:
 
 @pytest.fixture(scope="session")
 def web(django_db_setup: Any, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The real web process on a free port, on the tests' database; its address."""
+    """The address of a real web process on a free port, which uses the tests' database."""
     from django.db import connection
 
     settings = connection.settings_dict
@@ -112,7 +112,7 @@ def web(django_db_setup: Any, redis_url: str, tmp_path_factory: pytest.TempPathF
         "FUSEBOARD_LOG_LEVEL": "WARNING",
     }
     command = [sys.executable, "manage.py", "web", "--port", str(number), "--exactly"]
-    # A file takes whatever it says; a pipe that nobody reads would hold it up one day.
+    # A file takes any amount of output; a pipe without a reader would block the process one day.
     said = tmp_path_factory.mktemp("web") / "output"
     with said.open("wb") as output:
         process = subprocess.Popen(
@@ -156,7 +156,9 @@ def _await_health(process: subprocess.Popen[bytes], port: int, said: Path) -> No
 
 @pytest.fixture(scope="module")
 def chromium(web: str) -> Iterator[Any]:
-    """One real browser for a module: stopped with it, so that its event loop is not in others' way."""
+    """One real browser for a module: it stops with the module, so that its event loop disturbs no other
+    test.
+    """
     path = next((path for path in CHROMIUMS if Path(path).exists()), None)
     if path is None:
         message = "needs Chromium: install it with `apt-get install chromium`"
@@ -166,7 +168,7 @@ def chromium(web: str) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        # Playwright keeps a loop in this thread; Django would take each query for one made inside it.
+        # Playwright keeps a loop in this thread, and Django would take each query for one made inside it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
@@ -175,12 +177,12 @@ def chromium(web: str) -> Iterator[Any]:
 
 @pytest.fixture
 def page(chromium: Any, web: str, production: str) -> Iterator[Any]:
-    """A fresh page that fails the test on any console error, script error or blocked resource."""
+    """A new page, which fails the test on any console error, script error or blocked resource."""
     context = chromium.new_context(viewport={"width": 1440, "height": 1000}, base_url=web)
     context.set_default_timeout(30_000)
     opened = context.new_page()
     opened.complaints = []
-    # A refused form is answered 4xx on purpose, and a page may be left while its socket still connects.
+    # A rejected form gets a 4xx on purpose, and a page may be left while its socket still connects.
     expected = re.compile(
         r"Failed to load resource: the server responded with a status of (403|409|422)"
         r"|WebSocket is closed before the connection is established"

@@ -1,4 +1,4 @@
-"""Pods, as the gateway would have written them: rows put straight into the fleet's tables."""
+"""Pods as the gateway writes them: rows put directly into the fleet's tables."""
 
 import json
 import time

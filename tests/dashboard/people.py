@@ -1,3 +1,3 @@
-"""Who logs in."""
+"""The people who log in."""
 
 PASSWORD = "correct horse battery staple"

@@ -1,4 +1,4 @@
-"""In a real browser, which reports whatever the content security policy stops."""
+"""Accounts in a real browser, which reports what the content security policy blocks."""
 
 import os
 import re
@@ -13,12 +13,12 @@ from tests.waiting import wait_until
 
 
 def picture(page: Any, name: str) -> None:
-    """For whoever wants to look: PICTURES_OF_TESTS names a folder."""
+    """Save a screenshot for people: PICTURES_OF_TESTS names a folder."""
     if folder := os.environ.get("PICTURES_OF_TESTS"):
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
-def test_an_admin_invites_somebody_and_hands_out_tokens(page: Any, sign_in: Any, web: str) -> None:
+def test_an_admin_invites_a_person_and_issues_tokens(page: Any, sign_in: Any, web: str) -> None:
     picture_of_login(page)
     sign_in("ada")
     page.goto("/people")
@@ -49,7 +49,7 @@ def picture_of_login(page: Any) -> None:
     picture(page, "login")
 
 
-def test_a_second_factor_is_set_up_and_asked_for(page: Any, sign_in: Any) -> None:
+def test_a_second_factor_is_set_up_and_required(page: Any, sign_in: Any) -> None:
     sign_in("olga")
     page.goto("/account")
     picture(page, "account")
@@ -91,5 +91,5 @@ def test_logging_out_in_one_tab_ends_the_other(page: Any, sign_in: Any) -> None:
     wait_until(lambda: other.inner_text("#live").startswith("Live"))
     page.click("summary.avatar")
     page.click("text=Log out")
-    # Its socket is closed, and it asks for a login by itself.
+    # Its socket is closed, so the page asks for a login.
     other.wait_for_url("**/login**")

@@ -1,4 +1,4 @@
-"""People acting, in a real browser."""
+"""People who edit and override, in a real browser."""
 
 import pytest
 from browsing import becomes, choose, is_live
@@ -6,7 +6,7 @@ from browsing import becomes, choose, is_live
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
-def test_an_operator_trips_a_breaker_sees_it_violet_and_resets_it(sign_in):
+def test_an_operator_forces_a_breaker_open_and_resets_it(sign_in):
     page = sign_in("olga")
     page.goto("/breakers/payments-api")
     choose(page, "act", "forced_open")
@@ -82,7 +82,7 @@ def test_the_form_shows_only_what_the_choice_needs(sign_in):
         ("suspend", []),
     ],
 )
-def test_a_change_of_many_asks_only_what_it_needs(sign_in, what, asked):
+def test_a_bulk_edit_asks_only_what_it_needs(sign_in, what, asked):
     page = sign_in("ada")
     page.goto("/tenants/bulk")
     page.select_option("#f-what", what)
@@ -121,7 +121,7 @@ def test_an_admin_edits_a_quota_and_sees_it_arrive(sign_in):
     page.wait_for_selector("#rollout.is-done")
 
 
-def test_two_admins_at_once_nothing_typed_is_lost(sign_in):
+def test_two_admins_at_the_same_time_lose_nothing_typed(sign_in):
     from controlplane.audit.actor import Actor
     from controlplane.editing import edits
 
@@ -149,7 +149,7 @@ def test_two_admins_at_once_nothing_typed_is_lost(sign_in):
     page.wait_for_selector("#editor .notice >> text=requests is saved as revision")
 
 
-def test_a_trip_works_without_any_script(chromium, web, production):
+def test_an_override_works_without_any_script(chromium, web, production):
     from people import PASSWORD
 
     context = chromium.new_context(base_url=web, java_script_enabled=False)
@@ -186,7 +186,7 @@ def test_audit_says_how_many_entries_are_new_and_does_not_move(sign_in):
     assert page.locator("tbody tr").count() == rows
 
 
-def test_a_form_that_cannot_be_sent_says_so_and_keeps_what_was_typed(sign_in):
+def test_a_form_that_cannot_be_sent_keeps_what_was_typed(sign_in):
     page = sign_in("olga")
     page.goto("/breakers/payments-api")
     choose(page, "act", "forced_open")
@@ -204,4 +204,4 @@ def test_a_form_that_cannot_be_sent_says_so_and_keeps_what_was_typed(sign_in):
         page.unroute("**/breakers/payments-api")
     page.click("#override button[type=submit]")
     page.wait_for_selector("#override .notice >> text=payments-api is held open until")
-    page.complaints.clear()  # Chromium and htmx report the two failures made on purpose
+    page.complaints.clear()  # Chromium and htmx report the two failures that this test causes

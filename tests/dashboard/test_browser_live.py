@@ -1,4 +1,4 @@
-"""The pages in a real browser, against the real web process."""
+"""The pages in a real browser, with the real web process."""
 
 import time
 
@@ -42,12 +42,12 @@ def test_a_page_is_live_fits_and_complains_about_nothing(sign_in, path):
         assert page.evaluate(beyond) <= 0, f"{path} is wider than {width} px"
 
 
-def test_an_opening_breaker_appears_by_itself_within_a_second(sign_in):
+def test_an_opening_breaker_appears_without_reload_within_a_second(sign_in):
     page = sign_in("vera")
     is_live(page)
     assert page.text_content("#verdict h1").strip() == "All 2 breakers are closed."
     took = []
-    for _ in range(4):  # the best of a few: the machine may be busy
+    for _ in range(4):  # the best of a few, because the machine may be busy
         open_everywhere("closed")
         page.wait_for_selector("article#br-payments-api", state="detached")
         began = time.monotonic()
@@ -87,7 +87,7 @@ def test_focus_half_typed_text_and_an_open_menu_survive_updates(sign_in):
     assert state == ["f-reason", "half typed", 2, 6, True]
 
 
-def test_pause_holds_the_page_still_and_resume_brings_the_present(sign_in):
+def test_pause_freezes_the_page_and_resume_updates_it(sign_in):
     page = sign_in("vera")
     is_live(page)
     page.click("[data-pause]")
@@ -100,10 +100,10 @@ def test_pause_holds_the_page_still_and_resume_brings_the_present(sign_in):
     is_live(page)
 
 
-def test_a_silent_socket_is_shown_as_stale_and_mended(sign_in):
+def test_a_silent_socket_is_marked_stale_and_reconnected(sign_in):
     page = sign_in("vera")
     is_live(page)
-    # The socket stays open but says nothing, as after a pulled cable.
+    # The socket stays open but sends nothing, as after a pulled cable.
     page.evaluate(
         "document.addEventListener('htmx:ws:before:message:incoming', e => {"
         " if (window.mute) { e.preventDefault(); e.stopImmediatePropagation(); } }, true); window.mute = true"
@@ -116,7 +116,7 @@ def test_a_silent_socket_is_shown_as_stale_and_mended(sign_in):
     is_live(page)
 
 
-def test_the_palette_filters_and_goes_there_by_keyboard(sign_in):
+def test_the_palette_filters_and_navigates_by_keyboard(sign_in):
     page = sign_in("vera")
     page.keyboard.press("Control+k")
     page.wait_for_selector("#pal-list > li")
@@ -141,7 +141,7 @@ def test_the_theme_is_remembered(sign_in):
     assert page.get_attribute("html", "data-theme") == "light"
 
 
-def test_servers_in_local_fallback_come_first_and_by_themselves(sign_in):
+def test_pods_on_local_fallback_come_first_without_reload(sign_in):
     page = sign_in("vera")
     page.goto("/servers")
     is_live(page)
@@ -173,7 +173,7 @@ def test_a_rows_order_does_not_change_under_the_pointer(sign_in):
 
 
 def test_a_page_that_reconnects_keeps_what_is_typed(sign_in):
-    """Updates are paused and resumed again while the connection is not yet back."""
+    """Updates are paused and resumed before the connection is back."""
     page = sign_in("olga")
     page.goto("/breakers/search")
     is_live(page)
@@ -184,8 +184,8 @@ def test_a_page_that_reconnects_keeps_what_is_typed(sign_in):
     assert page.input_value("[name=reason]") == "the vendor says so"
 
 
-def test_a_page_is_live_although_a_script_came_late(page, sign_in):
-    """The socket is opened by the second script: the first must not be done with the page before."""
+def test_a_page_is_live_although_a_script_loads_late(page, sign_in):
+    """The second script opens the socket: the first must not finish with the page before that."""
 
     def late(route):
         time.sleep(1.0)

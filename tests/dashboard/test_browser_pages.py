@@ -1,4 +1,4 @@
-"""Every page on a phone: nothing complains, sticks out, or lacks a name; axe-core is the judge."""
+"""Every page on a phone: axe-core finds no violation, nothing overflows, and everything has a name."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ PAGES = {
     "account_change_password": "/account/password",
     "mfa_activate_totp": "/account/second-factor",
 }
-#: What is no page, or a page that only some step leads to: those are looked at where the step is tried.
+#: Addresses that are no page, or that only an action leads to; the tests of those actions look at them.
 NO_PAGES = {
     *(
         "breaker_preview",
@@ -66,7 +66,7 @@ CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
 @pytest.fixture
 def something_everywhere(production: Any) -> None:
-    """A template, a hold and a change request, so that their lists and buttons are on the page."""
+    """A template, an override and a change request, so that their lists and buttons are on the page."""
     from datetime import UTC, datetime, timedelta
 
     from django.db import connection
@@ -104,7 +104,7 @@ def test_every_page_is_listed_here():
     assert named == PAGES.keys() | NO_PAGES
 
 
-def test_every_page_fits_a_phone_and_whoever_hears_or_types_it(page, sign_in, something_everywhere):
+def test_every_page_fits_a_phone_and_is_accessible(page, sign_in, something_everywhere):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto("/login")
     faults = looked_at(page, "login")
@@ -122,7 +122,7 @@ def test_every_page_fits_a_phone_and_whoever_hears_or_types_it(page, sign_in, so
 
 
 def looked_at(page: Any, name: str) -> list[str]:
-    """What is wrong with a page, in both themes; what the console says is looked at by the fixture."""
+    """What is wrong with a page in both themes; the fixture checks the console."""
     faults = []
     beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     if beyond > 0:

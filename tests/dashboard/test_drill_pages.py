@@ -1,4 +1,4 @@
-"""The page of drills, and what each server's page says it would allow alone."""
+"""The drills page, and what the page of a pod says it would allow alone."""
 
 import re
 
@@ -40,7 +40,7 @@ def test_the_page_is_for_admins(log_in, login, pods):
     assert not Drill.objects.exists()
 
 
-def test_an_admin_begins_and_ends_one(log_in, pods):
+def test_an_admin_starts_and_ends_a_drill(log_in, pods):
     admin = log_in("ada")
     assert begin(admin, servers=["pod-1", "pod-2"]).status_code == 302
     page = text_of(admin.get("/drills"))
@@ -54,7 +54,7 @@ def test_an_admin_begins_and_ends_one(log_in, pods):
     assert "To see what happens" in page
 
 
-def test_what_makes_no_sense_is_said_and_what_was_typed_is_kept(log_in, pods):
+def test_invalid_input_is_reported_and_kept(log_in, pods):
     answer = begin(log_in("ada"), servers=["pod-1"], minutes="500", reason="A long one, to be sure")
     assert answer.status_code == 422
     page = answer.content.decode()
@@ -63,7 +63,7 @@ def test_what_makes_no_sense_is_said_and_what_was_typed_is_kept(log_in, pods):
     assert '<option value="pod-1" selected>' in page
 
 
-def test_what_is_typed_by_who_wants_harm_is_refused(log_in, pods):
+def test_hostile_input_is_rejected(log_in, pods):
     admin = log_in("ada")
     for wrong in (
         {"servers": ["<script>"]},
@@ -77,14 +77,14 @@ def test_what_is_typed_by_who_wants_harm_is_refused(log_in, pods):
     assert not Drill.objects.exists()
 
 
-def test_a_server_in_a_drill_is_told_apart_from_one_without_redis(log_in, production):
+def test_a_pod_in_a_drill_differs_from_one_without_redis(log_in, production):
     put_server("pod-1", mode="drill", mode_cause="drill 1: Redis is taken to be gone")
     page = log_in("vera").get("/servers").content.decode()
     assert 'data-kind="drill"' in page
     assert "1 pod in a drill" in text_of(log_in("vera").get("/"))
 
 
-def test_a_server_says_what_it_allows_alone_of_every_rule(log_in, pods, production):
+def test_the_page_of_a_pod_lists_what_it_allows_alone_of_every_rule(log_in, pods, production):
     from controlplane.audit.actor import Actor
     from controlplane.fleet.models import Server
 

@@ -16,7 +16,7 @@ from dashboard.live.drawing import Drawing, draw
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Only a failure takes so long.
+#: Only a failure takes this long.
 PATIENCE_S = 30.0
 
 
@@ -37,7 +37,7 @@ def _close_connections():
 
 
 class Socket(ApplicationCommunicator):
-    """The browser's end."""
+    """The browser's side."""
 
     async def receive_from(self, timeout):
         event = await self.receive_output(timeout)
@@ -66,7 +66,7 @@ async def opened(name, query="page=overview"):
 
 @sync_to_async
 def _session(user):
-    """What the cookie of somebody who has just logged in says."""
+    """The session of a person who has just logged in."""
     from django.test import Client
 
     browser = Client()
@@ -90,12 +90,12 @@ async def until(socket, text):
     raise AssertionError(f"{text!r} was not sent within {PATIENCE_S} s")
 
 
-async def test_strangers_are_told_to_log_in(hub):
+async def test_anonymous_sockets_are_closed_with_the_login_code(hub):
     async with opened("") as socket:
         assert await closing_code(socket) == 4401
 
 
-async def test_a_page_nobody_knows_is_refused(hub):
+async def test_a_socket_for_an_unknown_page_is_closed(hub):
     async with opened("vera", "page=secrets") as socket:
         assert await closing_code(socket) == 4404
 
@@ -116,10 +116,10 @@ def open_everywhere(state="open"):
         notify()
 
 
-async def test_a_breaker_that_opens_is_sent_when_postgres_says_so_and_said_once(hub, monkeypatch):
+async def test_an_opening_breaker_is_sent_on_the_notice_and_announced_once(hub, monkeypatch):
     async with opened("olga") as socket:
         await until(socket, 'data-whole="1"')
-        # From here on only a notice brings anything.
+        # From here on only a notice wakes the hub.
         monkeypatch.setattr("dashboard.hub.TICK_S", 60.0)
         await until(socket, 'id="tick"')
         await sync_to_async(open_everywhere)()
@@ -130,7 +130,7 @@ async def test_a_breaker_that_opens_is_sent_when_postgres_says_so_and_said_once(
         assert "data-say" not in await until(socket, 'id="tick"')
 
 
-async def test_a_list_that_is_empty_again_is_sent_and_so_is_what_comes_back(hub):
+async def test_a_list_that_becomes_empty_is_sent_and_so_is_what_returns(hub):
     async with opened("olga") as socket:
         await until(socket, 'data-whole="1"')
         for _ in range(2):
@@ -140,14 +140,14 @@ async def test_a_list_that_is_empty_again_is_sent_and_so_is_what_comes_back(hub)
             assert "br-payments-api" not in await until(socket, "[id='cards']")
 
 
-async def test_a_drawing_that_fails_halfway_is_sent_whole_the_next_time(hub, monkeypatch):
+async def test_a_drawing_that_fails_halfway_is_sent_whole_next_time(hub, monkeypatch):
     async with opened("olga") as socket:
         await until(socket, 'data-whole="1"')
         failed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def breaks(*args, **kwargs):
-            draw(*args, **kwargs)  # what it drew is noted as sent
+            draw(*args, **kwargs)  # what it drew counts as sent
             loop.call_soon_threadsafe(failed.set)
             raise OperationalError("connection lost")
 
@@ -166,7 +166,7 @@ async def test_what_a_browser_sends_changes_nothing(hub):
         await until(socket, 'id="tick"')
 
 
-async def test_everybody_on_a_topic_gets_the_same_object(hub):
+async def test_all_sockets_of_a_topic_get_the_same_object(hub):
     class Listener:
         def __init__(self):
             self.first = asyncio.get_running_loop().create_future()
@@ -209,7 +209,7 @@ async def test_a_slow_socket_keeps_one_message_and_then_gets_the_whole(hub):
 
 
 async def the_end_of(socket):
-    """The code it is closed with, whatever is sent before."""
+    """The code with which it is closed, whatever is sent before."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         event = await socket.receive_output(timeout=PATIENCE_S)
@@ -218,7 +218,7 @@ async def the_end_of(socket):
     raise AssertionError(f"was not closed within {PATIENCE_S} s")
 
 
-async def test_a_role_taken_away_closes_the_socket_though_nobody_said_so(hub, monkeypatch):
+async def test_a_lost_role_closes_the_socket_even_without_a_notice(hub, monkeypatch):
     from controlplane.accounts.models import User
 
     monkeypatch.setattr("dashboard.consumer.RECHECK_S", 0.2)
@@ -236,26 +236,26 @@ async def test_a_login_that_ends_closes_its_sockets_within_seconds(hub):
         began = time.monotonic()
         await sync_to_async(close_logins)(await User.objects.aget(username="olga"))
         assert await the_end_of(socket) == 4401
-        # Told by Postgres, and not found at the next look.
+        # Postgres sent a notice; the next regular check would be later.
         assert time.monotonic() - began < 8
         await until(other, 'id="tick"')
 
 
-async def test_while_postgres_is_away_the_last_known_state_is_labelled(hub, monkeypatch):
+async def test_without_postgres_the_last_known_state_is_labelled(hub, monkeypatch):
     async with opened("vera") as socket:
         await until(socket, 'data-whole="1"')
 
-        def away():
+        def unavailable():
             raise OperationalError("connection refused")
 
-        monkeypatch.setattr("dashboard.hub.read_facts", away)
+        monkeypatch.setattr("dashboard.hub.read_facts", unavailable)
         message = await until(socket, "Postgres is away")
         assert 'id="tick"' in message, "it goes on ticking"
         monkeypatch.undo()
         await until(socket, '<div id="store"></div>')
 
 
-def test_topics_are_read_from_the_address_and_nothing_else():
+def test_topics_are_read_from_the_address_only():
     assert topic_of("page=breaker&key=a.b&range=6h", "viewer").key == "a.b"
     for bad in ("", "page=", "page=overview&range=9y", "page=../etc", "page=%00"):
         assert topic_of(bad, "viewer") is None

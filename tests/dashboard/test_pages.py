@@ -1,4 +1,4 @@
-"""Pages and forms over plain HTTP: what works without a script, and what is refused."""
+"""Pages and forms over plain HTTP: what works without a script, and what is rejected."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -26,28 +26,28 @@ def overrides():
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_strangers_are_sent_to_the_login_page(client, production, path):
+def test_anonymous_visitors_are_redirected_to_the_login_page(client, production, path):
     answer = client.get(path)
     assert answer.status_code == 302
     assert answer["Location"].startswith("/login?next=")
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_role_may_look_at_every_page(log_in, path):
+def test_every_role_may_view_every_page(log_in, path):
     for name in ("vera", "olga", "ada"):
         answer = log_in(name).get(path)
         assert answer.status_code == 200
         assert "default-src 'none'" in answer["Content-Security-Policy"]
 
 
-def test_a_wrong_password_says_so_and_keeps_the_name(client, production):
+def test_a_wrong_password_is_reported_and_the_name_kept(client, production):
     answer = client.post("/login", {"username": "vera", "password": "wrong"})
     assert answer.status_code == 422
     assert 'value="vera"' in answer.content.decode()
     assert "No account has this name and password" in answer.content.decode()
 
 
-def test_login_leads_to_the_page_asked_for_and_never_elsewhere(client, production):
+def test_login_leads_to_the_requested_page_and_never_off_site(client, production):
     from people import PASSWORD
 
     who = {"username": "vera", "password": PASSWORD}
@@ -56,7 +56,7 @@ def test_login_leads_to_the_page_asked_for_and_never_elsewhere(client, productio
     assert client.post("/login", who | {"next": "https://elsewhere.example/"})["Location"] == "/"
 
 
-def test_a_trip_without_a_script_holds_the_breaker_and_comes_back_to_its_page(log_in):
+def test_an_override_without_a_script_returns_to_the_breaker_page(log_in):
     client = log_in("olga")
     answer = client.post("/breakers/payments-api", TRIP)
     assert (answer.status_code, answer["Location"]) == (302, "/breakers/payments-api")
@@ -110,14 +110,14 @@ def test_a_refused_override_names_the_field_and_keeps_what_was_typed(log_in, cha
     assert overrides() == []
 
 
-def test_held_until_a_moment_typed_in_utc(log_in):
+def test_an_override_lasts_until_a_typed_utc_time(log_in):
     until = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=2)
     typed = TRIP | {"lasts": "until", "until": until.strftime("%Y-%m-%dT%H:%M")}
     assert log_in("olga").post("/breakers/payments-api", typed).status_code == 302
     assert overrides()[0].expires_at == until
 
 
-def test_a_hold_made_meanwhile_by_somebody_else_is_shown_before_it_is_replaced(log_in):
+def test_a_concurrent_override_is_displayed_before_it_is_replaced(log_in):
     assert log_in("ada").post("/breakers/payments-api", TRIP | {"seen": "0"}).status_code == 302
     mine = TRIP | {"seen": "0", "reason": "My own reason, typed slowly"}
     answer = log_in("olga").post("/breakers/payments-api", mine)
@@ -132,7 +132,7 @@ def test_a_hold_made_meanwhile_by_somebody_else_is_shown_before_it_is_replaced(l
     assert overrides()[0].actor == "olga"
 
 
-def test_automatic_ends_a_hold_and_reset_leaves_a_trace(log_in):
+def test_automatic_ends_an_override_and_reset_is_audited(log_in):
     from controlplane.audit.models import Entry
 
     client = log_in("olga")
@@ -154,7 +154,7 @@ def test_automatic_ends_a_hold_and_reset_leaves_a_trace(log_in):
     assert page.index("Reset") < page.index("Released") < page.index("Held")
 
 
-def test_the_preview_says_what_would_happen_and_does_nothing(log_in):
+def test_the_preview_displays_the_effect_and_does_nothing(log_in):
     client = log_in("olga")
     page = client.post("/breakers/payments-api/preview", TRIP).content.decode()
     assert "3 servers stop calling payments-api" in page
@@ -180,7 +180,7 @@ def tenant_row():
     return Tenant.objects.get(key="acme-retail")
 
 
-def test_a_quota_edit_without_a_script_is_saved_and_shown(log_in):
+def test_a_quota_edit_without_a_script_is_saved_and_displayed(log_in):
     client = log_in("ada")
     answer = client.post("/tenant?key=acme-retail&quota=requests", quota(tenant_row().version))
     assert answer.status_code == 302
@@ -233,7 +233,7 @@ def test_the_second_of_two_admins_sees_what_the_first_saved_and_loses_nothing(lo
     assert tenant_row().quotas.get(name="requests").limit == 90
 
 
-def test_back_to_the_tiers_quota_needs_only_a_reason(log_in):
+def test_removing_an_override_of_the_tier_quota_needs_only_a_reason(log_in):
     client = log_in("ada")
     client.post("/tenant?key=acme-retail", quota(1))
     typed = quota(tenant_row().version, limit="", remove="1")
@@ -271,7 +271,7 @@ def test_tenants_are_searched_and_paged_by_the_server(log_in):
 
 
 @pytest.mark.parametrize("key", ["a/b", "../x", "a&b=c", "ü ñ", "<b>", "a.b", "?", "%2e"])
-def test_a_tenant_may_be_called_anything(log_in, key):
+def test_a_tenant_may_have_any_name(log_in, key):
     from urllib.parse import quote
 
     from controlplane.audit.actor import Actor
@@ -287,7 +287,7 @@ def test_a_tenant_may_be_called_anything(log_in, key):
     assert "<b></h1>" not in client.get(address).content.decode()
 
 
-def test_audit_filters_stand_in_the_address(log_in):
+def test_audit_filters_are_in_the_address(log_in):
     client = log_in("ada")
     client.post("/breakers/payments-api", TRIP)
     people = client.get("/audit?by=people").content.decode()
@@ -300,7 +300,7 @@ def test_audit_filters_stand_in_the_address(log_in):
         assert client.get(odd).status_code == 200
 
 
-def test_a_runbook_is_shown_without_its_markup_doing_anything(log_in):
+def test_a_runbook_is_displayed_with_its_markup_inert(log_in):
     page = log_in("vera").get("/breakers/payments-api").content.decode()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>alert" not in page
@@ -312,7 +312,7 @@ def test_a_runbook_is_shown_without_its_markup_doing_anything(log_in):
     "path",
     ["/breakers/nobody", "/breakers/%00", "/tenant?key=nobody", "/tenant", "/runbooks/none", "/nowhere"],
 )
-def test_what_does_not_exist_is_404_and_says_so(log_in, path):
+def test_what_does_not_exist_is_404_with_a_message(log_in, path):
     answer = log_in("vera").get(path)
     assert answer.status_code == 404
     assert "Fuseboard" in answer.content.decode()
@@ -328,7 +328,7 @@ def test_an_htmx_edit_is_answered_with_the_fragment_alone(log_in):
     assert "<html" not in page
 
 
-def test_a_theme_other_than_ours_is_ignored(log_in):
+def test_an_unknown_theme_is_ignored(log_in):
     client = log_in("vera")
     client.cookies["theme"] = "light"
     assert 'data-theme="light"' in client.get("/").content.decode()
@@ -339,7 +339,7 @@ def test_a_theme_other_than_ours_is_ignored(log_in):
 @pytest.mark.parametrize(
     "path", ["/", "/breakers", "/servers", "/tenants", "/audit", "/runbooks", "/palette"]
 )
-def test_an_installation_with_nothing_in_it_yet_has_pages_too(client, transactional_db, path):
+def test_an_empty_installation_has_pages_too(client, transactional_db, path):
     from controlplane.accounts.models import User
 
     client.force_login(User.objects.create_user("first", role="admin"))
@@ -366,7 +366,7 @@ def test_changes_read_as_sentences():
 
 
 @pytest.mark.parametrize("path", ["/", "/breakers", "/breakers/payments-api", "/servers"])
-def test_while_postgres_is_away_pages_show_what_was_last_known(log_in, monkeypatch, path):
+def test_without_postgres_pages_display_what_was_last_known(log_in, monkeypatch, path):
     from django.db import OperationalError
 
     from controlplane.status.reading import read_facts
@@ -375,10 +375,10 @@ def test_while_postgres_is_away_pages_show_what_was_last_known(log_in, monkeypat
     client = log_in("vera")
     monkeypatch.setattr(hub, "facts", read_facts())
 
-    def away():
+    def unavailable():
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr("dashboard.views.page.read_facts", away)
+    monkeypatch.setattr("dashboard.views.page.read_facts", unavailable)
     monkeypatch.setattr("controlplane.status.without_postgres.time.time", lambda: hub.facts.as_of + 60)
     page = client.get(path)
     assert page.status_code == 200

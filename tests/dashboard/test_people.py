@@ -1,4 +1,4 @@
-"""The pages with which admins let people and programs in; the first admin; links that work once."""
+"""The pages where admins give people and programs access; the first admin; single-use links."""
 
 import re
 from io import StringIO
@@ -52,7 +52,7 @@ def first_admin(*arguments: str) -> str:
     return said.getvalue().strip()
 
 
-def test_the_first_admin_comes_in_by_a_link_that_works_once(client: Any, transactional_db: Any) -> None:
+def test_the_first_admin_gets_a_single_use_link(client: Any, transactional_db: Any) -> None:
     old, link = first_admin(), first_admin()
     assert not can_log_in("admin", ""), "no default password"
     assert Client().get(re.sub(r"^https?://[^/]+", "", old)).status_code == 404, "replaced by the newer one"
@@ -82,7 +82,7 @@ def test_a_password_that_is_too_easy_leaves_the_link_usable(client: Any, transac
     assert set_password(link).status_code == 302
 
 
-def test_an_admin_invites_somebody_who_then_logs_in(log_in: Any) -> None:
+def test_an_admin_invites_a_person_who_then_logs_in(log_in: Any) -> None:
     ada = log_in("ada")
     answer = ada.post("/people", {"username": "nina", "role": "operator", **WHY})
     assert set_password(shown(answer)).status_code == 302
@@ -93,7 +93,7 @@ def test_an_admin_invites_somebody_who_then_logs_in(log_in: Any) -> None:
     assert "nina" in ada.get("/people").content.decode()
 
 
-def test_who_has_not_taken_an_invitation_up_is_said_to_be_invited(log_in: Any) -> None:
+def test_a_person_who_has_not_logged_in_is_listed_as_invited(log_in: Any) -> None:
     ada = log_in("ada")
     ada.post("/people", {"username": "nina", "role": "viewer", **WHY})
     page = ada.get("/people").content.decode()
@@ -101,7 +101,7 @@ def test_who_has_not_taken_an_invitation_up_is_said_to_be_invited(log_in: Any) -
     assert page.index("/people/nina") < page.index(">invited<")
 
 
-def test_an_invitation_says_everything_that_is_wrong(log_in: Any) -> None:
+def test_an_invitation_reports_every_mistake(log_in: Any) -> None:
     answer = log_in("ada").post("/people", {"username": "OLGA", "email": "no", "role": "root", "reason": ""})
     assert answer.status_code == 422
     page = answer.content.decode()
@@ -141,7 +141,7 @@ def test_the_last_admin_stays_one(log_in: Any) -> None:
     assert ada.get("/people").status_code == 200
 
 
-def test_somebody_is_logged_out_or_switched_off_at_once(log_in: Any) -> None:
+def test_a_person_is_logged_out_or_deactivated_at_once(log_in: Any) -> None:
     olga = Client()
     ada = log_in("ada")
     for act in ("logout", "off"):
@@ -166,7 +166,7 @@ def test_a_new_link_replaces_a_forgotten_password(log_in: Any) -> None:
 # Tokens
 
 
-def test_a_token_is_shown_once_and_only_its_hash_is_kept(log_in: Any) -> None:
+def test_a_token_is_displayed_once_and_only_its_hash_is_stored(log_in: Any) -> None:
     ada = log_in("ada")
     asked = {"act": "agent", "name": "shop", "environment": "production", "days": "90", **WHY}
     text = shown(ada.post("/tokens", asked))
@@ -182,7 +182,7 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(log_in: Any) -> None:
     assert AgentToken.objects.filter(name="shop").count() == 1
 
 
-def test_a_rotated_token_works_on_for_a_while(log_in: Any) -> None:
+def test_a_rotated_token_stays_valid_for_its_overlap(log_in: Any) -> None:
     ada = log_in("ada")
     asked = {"act": "api", "name": "deploy", "environment": "", "role": "admin", "days": "30", **WHY}
     old = shown(ada.post("/tokens", asked))

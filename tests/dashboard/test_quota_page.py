@@ -1,4 +1,4 @@
-"""The quota form beyond three numbers: when it holds, whether it refuses, and what it would have done."""
+"""The quota form beyond three numbers: start and end, shadow, and the preview of its effect."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,7 +34,7 @@ def page(answer: Any, status: int = 200) -> str:
 
 
 def put_demand() -> None:
-    """1,500 requests a minute for ten minutes, and as many of others."""
+    """1,500 requests per minute for ten minutes, and as many from other tenants."""
     start = timezone.now().replace(second=0, microsecond=0) - timedelta(hours=1)
     for minute in range(10):
         for tenant, asked in (("acme-retail", 1_500), ("", 3_000)):
@@ -59,7 +59,7 @@ def set_shadow() -> None:
     )
 
 
-def test_a_quota_that_ends_says_so_and_keeps_its_end_when_it_is_edited(log_in: Any) -> None:
+def test_a_temporary_quota_keeps_its_end_when_it_is_edited(log_in: Any) -> None:
     client, ends = log_in("ada"), typed(timedelta(hours=5))
     assert client.post(PATH, form(ends=ends)).status_code == 302
     quota = TenantQuota.objects.get()
@@ -68,7 +68,7 @@ def test_a_quota_that_ends_says_so_and_keeps_its_end_when_it_is_edited(log_in: A
     assert "expiring override" in page(client.get("/tenant/effective?key=acme-retail"))
 
 
-def test_a_quota_that_begins_later_is_planned(log_in: Any) -> None:
+def test_a_quota_that_starts_later_is_scheduled(log_in: Any) -> None:
     client = log_in("ada")
     answer = client.post(PATH, form(starts=typed(timedelta(hours=2)), ends=typed(timedelta(hours=5))))
     assert answer["Location"] == "/schedules"
@@ -87,7 +87,7 @@ def test_a_quota_that_begins_later_is_planned(log_in: Any) -> None:
         ({"shadow": "perhaps"}, "Select a valid choice"),
     ],
 )
-def test_times_that_make_no_sense_are_refused_beside_their_field(
+def test_invalid_times_are_reported_beside_their_field(
     log_in: Any, changed: dict[str, str], said: str
 ) -> None:
     assert said in page(log_in("ada").post(PATH, form(**changed)), 422)
@@ -95,11 +95,11 @@ def test_times_that_make_no_sense_are_refused_beside_their_field(
     assert not Schedule.objects.exists()
 
 
-def test_the_form_tells_what_it_would_have_done_before_it_is_saved(log_in: Any) -> None:
+def test_the_form_previews_its_effect_before_it_is_saved(log_in: Any) -> None:
     put_demand()
     client = log_in("ada")
     shown = page(client.post("/tenant/preview?key=acme-retail", form(), HTTP_HX_REQUEST="true"))
-    # Tier pro lets 1,000 a minute through, and 100 at once; the form 600 and one.
+    # Tier pro lets 1,000 per minute through, with a burst of 100; the form 600 with a burst of one.
     assert "429s: 4,900 before, <b>8,999</b> after, of 15,000 requests" in shown
     assert "others took 25/s" in shown
     assert not TenantQuota.objects.exists()
@@ -113,7 +113,7 @@ def test_a_shadow_is_compared_and_promoted(log_in: Any) -> None:
     client = log_in("ada")
     shown = page(client.get(PATH))
     assert "it would have refused <b>8,999</b> of 15,000 requests" in shown
-    # Saved without a word about it, it stays one.
+    # Saving without a choice keeps it a shadow.
     assert client.post(PATH, form(limit="700", version="2")).status_code == 302
     assert TenantQuota.objects.get().shadow
     assert client.post(PATH, form(shadow="no", version="3")).status_code == 302
@@ -121,7 +121,7 @@ def test_a_shadow_is_compared_and_promoted(log_in: Any) -> None:
     assert "is a shadow" not in page(client.get(PATH))
 
 
-def test_everybody_may_see_what_holds_also_for_a_stranger(log_in: Any) -> None:
+def test_every_role_sees_effective_settings_even_of_an_unknown_tenant(log_in: Any) -> None:
     client = log_in("vera")
     assert "tier default" in page(client.get("/tenant/effective?key=acme-retail"))
     assert "default tier" in page(client.get("/tenant/effective?key=who%00ever"))
@@ -151,7 +151,7 @@ def test_the_part_spent_without_redis_is_edited_where_a_quota_has_one(log_in: An
     assert 'name="reserved_percent" value="50"' in shown
     assert client.post(PATH, form(reserved_percent="0", version="2")).status_code == 302
     assert TenantQuota.objects.get().reserved_percent == 0
-    # A form without the field leaves it; an empty one goes back to the fleet's usual.
+    # A form without the field keeps the value; an empty field restores the fleet's default.
     assert client.post(PATH, form(version="3")).status_code == 302
     assert TenantQuota.objects.get().reserved_percent == 0
     values = page(client.get("/tenant/effective?key=acme-retail"))
@@ -165,7 +165,7 @@ def test_the_part_spent_without_redis_is_edited_where_a_quota_has_one(log_in: An
         assert f'value="{wrong}"' in shown
 
 
-def test_earlier_changes_tell_of_plans_and_rollbacks_too(log_in: Any) -> None:
+def test_earlier_changes_include_plans_and_rollbacks(log_in: Any) -> None:
     from controlplane.audit.actor import Actor
     from controlplane.editing.edits.rollback import rollback
     from controlplane.editing.plans import apply_plan, plan_from_document

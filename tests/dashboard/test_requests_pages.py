@@ -1,4 +1,4 @@
-"""Where edits need approval: two people at two browsers, and every form that could go round it."""
+"""Where edits need approval: two people with two browsers, and every form that could bypass it."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ def guarded(production: str) -> str:
     return production
 
 
-def test_every_form_leads_to_the_request_it_became(guarded: str, log_in: Any) -> None:
+def test_every_form_redirects_to_its_change_request(guarded: str, log_in: Any) -> None:
     from controlplane.approvals.models import ChangeRequest
     from controlplane.policies.models import Environment, Tenant
 
@@ -60,7 +60,7 @@ def test_every_form_leads_to_the_request_it_became(guarded: str, log_in: Any) ->
     assert ChangeRequest.objects.get(pk=number).state == "open"
 
 
-def test_what_somebody_else_has_changed_is_made_anew_and_approved_again(guarded: str, log_in: Any) -> None:
+def test_a_request_in_conflict_is_rebased_and_approved_again(guarded: str, log_in: Any) -> None:
     from controlplane.policies.models import Tenant
 
     client = log_in("ada")
@@ -90,7 +90,7 @@ def test_what_somebody_else_has_changed_is_made_anew_and_approved_again(guarded:
 
 
 @pytest.mark.browser
-def test_one_proposes_another_approves_and_the_revision_names_both(
+def test_one_person_proposes_another_approves_and_the_revision_names_both(
     guarded: str, page: Any, sign_in: Any, chromium: Any, web: str
 ) -> None:
     other = chromium.new_context(viewport={"width": 1440, "height": 1000}, base_url=web)
@@ -112,7 +112,7 @@ def test_one_proposes_another_approves_and_the_revision_names_both(
         ada.wait_for_selector("text=Nothing is changed until it is approved")
         assert ada.locator("button", has_text="Approve").count() == 0
         _shot(ada, "proposed")
-        # It reaches the other one without a reload.
+        # It reaches the other browser without a reload.
         olga.wait_for_selector("#nav >> text=/1 wait/")
         _shot(olga, "overview")
         olga.goto("/requests")
@@ -137,6 +137,6 @@ def test_one_proposes_another_approves_and_the_revision_names_both(
 
 
 def _shot(page: Any, name: str) -> None:
-    """For whoever wants to look."""
+    """Save a screenshot for people."""
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=f"{folder}/requests-{name}.png", full_page=True)

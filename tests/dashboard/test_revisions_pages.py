@@ -1,4 +1,4 @@
-"""Revisions, imports and changes to many tenants, as a person does them without a script."""
+"""Revisions, imports and bulk edits, as a person makes them without a script."""
 
 import re
 import zlib
@@ -54,13 +54,13 @@ def moved(production: str) -> int:
     )
 
 
-def test_everybody_may_look(log_in: Any) -> None:
+def test_every_role_may_view_revisions(log_in: Any) -> None:
     client = log_in("vera")
     for path in ("", "?only=changes", "?before=3", "?before=x", "/1", "/1?page=9", "/1?page=x"):
         page(client.get(f"/revisions{path}"))
 
 
-def test_only_admins_may_change_much_or_take_all_away(log_in: Any) -> None:
+def test_only_admins_may_edit_in_bulk_or_export_everything(log_in: Any) -> None:
     client = log_in("olga")
     for path in ("/import", "/tenants/bulk", "/export/yaml", "/export/csv"):
         assert client.get(path).status_code == 403, path
@@ -68,7 +68,7 @@ def test_only_admins_may_change_much_or_take_all_away(log_in: Any) -> None:
         page(log_in("ada").get(path))
 
 
-def test_a_revision_shows_old_and_new(log_in: Any, moved: int) -> None:
+def test_a_revision_displays_old_and_new_values(log_in: Any, moved: int) -> None:
     shown = page(log_in("vera").get(f"/revisions/{moved}"))
     assert '<span class="was">pro</span>' in shown
     assert "<td>free</td>" in shown
@@ -79,7 +79,7 @@ def test_a_revision_shows_old_and_new(log_in: Any, moved: int) -> None:
     assert log_in("vera").get("/revisions/99999").status_code == 404
 
 
-def test_an_admin_brings_a_revision_back_after_seeing_what_changes(log_in: Any, moved: int) -> None:
+def test_an_admin_restores_a_revision_after_a_preview(log_in: Any, moved: int) -> None:
     client = log_in("ada")
     shown = page(client.get(f"/revisions/{moved - 1}?back"))
     assert "0 to create, 1 to change, 0 to remove" in shown
@@ -92,7 +92,7 @@ def test_an_admin_brings_a_revision_back_after_seeing_what_changes(log_in: Any, 
     assert f'back to <a href="/revisions/{moved - 1}">' in page(client.get(answer["Location"]))
 
 
-def test_what_somebody_else_did_meanwhile_is_seen_first(log_in: Any, moved: int) -> None:
+def test_a_concurrent_change_is_displayed_before_a_rollback(log_in: Any, moved: int) -> None:
     client = log_in("ada")
     suspend_as_bob()
     shown = page(client.post(f"/revisions/{moved - 1}?back", {"seen": str(moved), "reason": WHY}), 409)
@@ -118,13 +118,13 @@ def test_a_file_is_compared_then_applied_as_one_revision(log_in: Any) -> None:
     # A second click applies nothing twice.
     page(client.post(where, {"reason": WHY}), 422)
     assert head() == before + 1
-    # The same file again has nothing to change, and no button.
+    # The same file again changes nothing, so it has no button.
     again = page(client.get(send(client, PLAN)["Location"]))
     assert "Everything is as the file says already." in again
     assert "Apply as one revision" not in again
 
 
-def test_a_wrong_file_is_refused_by_line_and_changes_nothing(log_in: Any) -> None:
+def test_a_wrong_file_is_rejected_by_line_and_changes_nothing(log_in: Any) -> None:
     client, before = log_in("ada"), head()
     shown = page(client.get(send(client, "tenants:\n  a: {tire: pro}\n  b: {tier: [x]}\n")["Location"]))
     assert "<b>Line 2</b>" in shown
@@ -134,7 +134,7 @@ def test_a_wrong_file_is_refused_by_line_and_changes_nothing(log_in: Any) -> Non
     assert "Choose a file" in page(client.post("/import"), 422)
 
 
-def test_a_large_file_is_left_to_a_worker_which_tells_how_far_it_is(log_in: Any, monkeypatch: Any) -> None:
+def test_a_worker_imports_a_large_file_and_reports_progress(log_in: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(drafting, "AT_ONCE_BYTES", 0)
     client, before = log_in("ada"), head()
     where = send(client, PLAN)["Location"]
@@ -149,7 +149,7 @@ def test_a_large_file_is_left_to_a_worker_which_tells_how_far_it_is(log_in: Any,
     assert head() == before + 1
 
 
-def test_a_worker_that_died_is_followed_by_another_and_nothing_is_done_twice(log_in: Any) -> None:
+def test_another_worker_takes_over_from_one_that_died_and_nothing_is_done_twice(log_in: Any) -> None:
     client, before = log_in("ada"), head()
     where = send(client, PLAN)["Location"]
     # As a worker leaves it that is killed before its transaction is committed.
@@ -163,7 +163,7 @@ def test_a_worker_that_died_is_followed_by_another_and_nothing_is_done_twice(log
     assert Draft.objects.get().state == "refused"
 
 
-def test_a_plan_is_looked_at_again_when_somebody_was_faster(log_in: Any, moved: int) -> None:
+def test_a_plan_is_compared_again_after_a_concurrent_edit(log_in: Any, moved: int) -> None:
     client = log_in("ada")
     where = send(client, PLAN)["Location"]
     suspend_as_bob()
@@ -174,7 +174,7 @@ def test_a_plan_is_looked_at_again_when_somebody_was_faster(log_in: Any, moved: 
     assert tier() == "enterprise"
 
 
-def test_what_is_exported_is_imported_again_without_a_change(log_in: Any) -> None:
+def test_an_unmodified_export_changes_nothing_when_imported(log_in: Any) -> None:
     client = log_in("ada")
     for form in ("yaml", "csv"):
         answer = client.get(f"/export/{form}")
@@ -184,7 +184,7 @@ def test_what_is_exported_is_imported_again_without_a_change(log_in: Any) -> Non
         assert "Everything is as the file says already." in shown
 
 
-def test_many_tenants_are_shown_then_changed(log_in: Any) -> None:
+def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:
     client, before = log_in("ada"), head()
     form = {"tier": "pro", "what": "quota", "quota": "requests", "limit": "7", "window_s": "60", "burst": "7"}
     shown = page(client.post("/tenants/bulk", form | {"act": "preview"}))
@@ -215,5 +215,5 @@ def test_many_tenants_are_shown_then_changed(log_in: Any) -> None:
         ({"tier": "pro", "what": "remove", "quota": "no such"}, "Use 1 to 64"),
     ],
 )
-def test_a_change_to_many_that_makes_no_sense_says_why(log_in: Any, form: dict[str, str], said: str) -> None:
+def test_an_invalid_bulk_edit_reports_why(log_in: Any, form: dict[str, str], said: str) -> None:
     assert said in page(log_in("ada").post("/tenants/bulk", form | {"act": "preview"}), 422)

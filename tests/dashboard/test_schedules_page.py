@@ -1,4 +1,4 @@
-"""What begins and ends by itself, on its page and among the alerts."""
+"""Scheduled changes and temporary quotas, on their page and among the alerts."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +28,7 @@ def page(answer: Any, status: int = 200) -> str:
     return answer.content.decode()
 
 
-def test_a_change_is_planned_shown_made_and_remembered(log_in: Any) -> None:
+def test_a_change_is_scheduled_displayed_applied_and_kept_in_history(log_in: Any) -> None:
     client = log_in("ada")
     assert client.post("/schedules", form()).status_code == 302
     shown = page(client.get("/schedules"))
@@ -41,7 +41,7 @@ def test_a_change_is_planned_shown_made_and_remembered(log_in: Any) -> None:
     assert "Applied" in page(client.get("/schedules"))
 
 
-def test_what_could_not_be_made_is_an_alert_until_somebody_takes_care(log_in: Any) -> None:
+def test_a_failed_scheduled_change_is_an_alert_until_it_is_acknowledged(log_in: Any) -> None:
     client = log_in("ada")
     client.post("/schedules", form(plan="tenants:\n  new-one: {tier: gold}\ntiers:\n  gold: {}\n"))
     Schedule.objects.update(due_at=timezone.now(), document={"tenants": {"new-one": {"tier": "gold"}}})
@@ -74,7 +74,7 @@ def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:
     assert "as tier pro" in page(client.get("/schedules"))
 
 
-def test_a_planned_change_is_cancelled_by_admins_only(log_in: Any) -> None:
+def test_only_admins_cancel_a_scheduled_change(log_in: Any) -> None:
     log_in("ada").post("/schedules", form())
     number = str(Schedule.objects.get().pk)
     cancel = {"act": "cancel", "schedule": number, "reason": WHY}
@@ -97,7 +97,7 @@ def test_a_planned_change_is_cancelled_by_admins_only(log_in: Any) -> None:
         ({"act": "cancel", "schedule": "77"}, 404, "There is no schedule"),
     ],
 )
-def test_what_makes_no_sense_is_not_planned(log_in: Any, changed: Any, status: int, said: str) -> None:
+def test_an_invalid_change_is_not_scheduled(log_in: Any, changed: Any, status: int, said: str) -> None:
     shown = page(log_in("ada").post("/schedules", form(**changed)), status)
     assert said in shown
     assert not Schedule.objects.exists()

@@ -1,4 +1,4 @@
-"""What a server's page tells of its past, and what the overview says of the fleet."""
+"""The history on the page of a pod, and what the overview reports of the fleet."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def update(name: str, **columns: Any) -> None:
     Server.objects.filter(name=name).update(**columns)
 
 
-def test_a_server_has_a_history(log_in: Any) -> None:
+def test_a_pod_has_a_history(log_in: Any) -> None:
     update("web-1", mode="local", mode_cause="connection refused")
     update("web-1", config_status="rejected", config_error="tiers: none of that name")
     update("web-1", state="unknown")
@@ -32,7 +32,7 @@ def test_a_server_has_a_history(log_in: Any) -> None:
         assert said in page, said
 
 
-def test_two_processes_of_one_name_are_shown(log_in: Any) -> None:
+def test_two_processes_with_one_name_are_displayed(log_in: Any) -> None:
     for boot in ("boot-aaaa", "boot-bbbb", "boot-aaaa", "boot-bbbb"):
         update("web-2", boot=boot)
     client = log_in("vera")
@@ -40,14 +40,14 @@ def test_two_processes_of_one_name_are_shown(log_in: Any) -> None:
     assert "Two processes report as web-2" in client.get("/").content.decode()
 
 
-def test_a_restart_is_no_second_process(log_in: Any) -> None:
+def test_a_restart_does_not_count_as_a_second_process(log_in: Any) -> None:
     update("web-2", boot="boot-next")
     page = log_in("vera").get("/servers/web-2").content.decode()
     assert "started again" in page
     assert "Two processes" not in page
 
 
-def test_a_loss_that_is_doubted_and_a_restored_database_are_said(log_in: Any) -> None:
+def test_a_mass_loss_and_a_restored_database_are_reported(log_in: Any) -> None:
     put_figures(frozen=True, live_servers=10, uncounted=4)
     Ahead.objects.create(environment="production", epoch=1, revision=999, who="Redis", at=timezone.now())
     page = log_in("vera").get("/").content.decode()

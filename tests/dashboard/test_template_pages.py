@@ -1,4 +1,4 @@
-"""Templates as people use them: made, followed, changed with their reach in sight, and forgotten."""
+"""Templates as people use them: created, applied, changed with a preview, and deleted."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def page(answer: Any, status: int = 200) -> str:
     return answer.content.decode()
 
 
-def test_a_template_is_made_followed_changed_and_forgotten(log_in: Any) -> None:
+def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
     client = log_in("ada")
     said = page(client.post("/templates/new", form(name="no name", limit="x", reason="no")), 422)
     assert "Enter a whole number from 0 to 1,000,000,000." in said
@@ -39,7 +39,7 @@ def test_a_template_is_made_followed_changed_and_forgotten(log_in: Any) -> None:
     assert TierQuota.objects.get(tier__name="pro").template == "standard"
     follow = {"quota": "requests", "template": "standard", "version": "1", "reason": WHY}
     assert client.post("/tenant/follow?key=acme-retail", follow).status_code == 302
-    # Of what is saved in the form of a quota that follows, only the difference is its own.
+    # A quota that follows a template overrides only the values that differ in the form.
     change = {"quota": "requests", "limit": "950", "window_s": "60", "burst": "90", "version": "2"}
     assert client.post(TENANT, change | {"shadow": "no", "reason": WHY}).status_code == 302
     assert TenantQuota.objects.get().own == ["limit"]
@@ -65,5 +65,5 @@ def test_a_template_is_made_followed_changed_and_forgotten(log_in: Any) -> None:
     assert TierQuota.objects.get(tier__name="pro").limit == 5000
     assert not Template.objects.filter(name="standard").exists()
     page(client.get(where), 404)
-    # Whoever only looks sees no form.
+    # A viewer sees no form.
     assert "Save wide" not in page(log_in("vera").get("/templates/of/wide"))

@@ -1,4 +1,4 @@
-"""What the content security policy forbids must not be written in the first place."""
+"""What the content security policy forbids must not be in templates or scripts in the first place."""
 
 import re
 from pathlib import Path
@@ -25,11 +25,11 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("what", FORBIDDEN)
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
-def test_no_template_needs_what_the_policy_forbids(template, what):
+def test_no_template_needs_what_the_content_policy_forbids(template, what):
     assert not FORBIDDEN[what].search(template.read_text())
 
 
-def test_the_plots_need_no_style_either():
+def test_plots_need_no_inline_style_either():
     source = (DASHBOARD / "plots.py").read_text() + (DASHBOARD / "live" / "timeline.py").read_text()
     assert "style=" not in source
 
@@ -47,7 +47,7 @@ def test_every_form_that_posts_carries_a_token(template):
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
-def test_no_template_decides_how_long_a_reason_is(template):
+def test_no_template_sets_the_length_of_a_reason(template):
     """``{% reason_length %}`` writes what ``controlplane.validation`` decides."""
     fields = re.findall(r"<(?:input|textarea)[^>]*\sname=\"reason\"[^>]*", template.read_text())
     assert all("{% reason_length" in field or 'type="hidden"' in field for field in fields)

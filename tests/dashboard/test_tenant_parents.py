@@ -1,4 +1,4 @@
-"""The page of a tenant says whom it belongs to, what it spends there, and who belongs to it."""
+"""The page of a tenant names its parent, what it spends there, and its members."""
 
 import re
 from typing import Any
@@ -18,7 +18,7 @@ COMMON: dict[str, Any] = {
 }
 
 
-def test_both_ends_of_it_are_shown_and_linked(log_in: Any) -> None:
+def test_parent_and_members_are_displayed_and_linked(log_in: Any) -> None:
     edits.create_tenant(tenant="acme-web", tier="free", parent="acme-retail", **COMMON)
     below = log_in("vera").get("/tenant?key=acme-web").content.decode()
     assert 'belongs to <a href="/tenant?key=acme-retail">acme-retail</a>' in below
@@ -32,7 +32,7 @@ def test_both_ends_of_it_are_shown_and_linked(log_in: Any) -> None:
     assert "quotas.acme-retail/requests.limit" in values
 
 
-def test_many_are_moved_from_the_page(log_in: Any) -> None:
+def test_many_tenants_are_moved_from_the_page(log_in: Any) -> None:
     edits.create_tenant(tenant="noisy-sparrow", tier="free", **COMMON)
     typed = {"prefix": "noisy", "what": "move", "to_parent": "acme-retail", "reason": COMMON["reason"]}
     preview = log_in("ada").post("/tenants/bulk", typed | {"act": "preview"}).content.decode()

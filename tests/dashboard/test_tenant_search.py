@@ -1,11 +1,11 @@
-"""Search on the tenants' page: what it finds, and that it can do so without visiting rows."""
+"""Search on the tenants page: what it finds, and that it does so without visiting rows."""
 
 import pytest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_search_finds_ids_and_names_however_they_are_written(log_in):
+def test_a_search_finds_ids_and_names_regardless_of_case(log_in):
     from controlplane.audit.actor import Actor
     from controlplane.editing import edits
 
@@ -26,7 +26,7 @@ def test_a_search_finds_ids_and_names_however_they_are_written(log_in):
         assert tuple(key for key in keys if f"key={key}" in found) == wanted, query
 
 
-def test_a_search_reads_nothing_but_an_index(log_in, django_assert_max_num_queries):
+def test_a_search_reads_only_an_index(log_in, django_assert_max_num_queries):
     from django.db import connection, transaction
 
     client = log_in("vera")

@@ -23,6 +23,6 @@ def test_a_vendored_file_is_the_one_its_package_published(folder, file):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_nothing_lies_beside_the_listed_files(folder):
+def test_there_are_no_files_beside_the_listed_ones(folder):
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert found == {file["path"] for of, file in FILES if of == folder} | {"VENDORED.toml"}

@@ -1,4 +1,4 @@
-"""Pure functions from rows to what a page shows; no database, no clock."""
+"""Pure functions from facts to what a page displays; no database, no clock."""
 
 import pytest
 from django.template.loader import get_template
@@ -56,7 +56,7 @@ CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
 OPEN = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=31)
 
 
-def test_the_newest_generation_is_the_fleets_state():
+def test_the_newest_generation_is_the_state_of_the_fleet():
     live = picture(facts(server("a", CLOSED), server("b", OPEN), server("c", CLOSED)))
     breaker = live.breakers[0]
     assert (breaker.face.word, breaker.agree, breaker.live) == ("Open", 1, 3)
@@ -66,7 +66,7 @@ def test_the_newest_generation_is_the_fleets_state():
     assert live.worst_kind == "open"
 
 
-def test_without_redis_the_fleet_is_what_most_servers_see():
+def test_without_redis_the_fleet_is_what_most_pods_report():
     views = [BreakerSeen(state=state, local=True) for state in ("open", "open", "closed")]
     live = picture(facts(*(server(f"s{i}", view, mode="local") for i, view in enumerate(views))))
     assert live.breakers[0].face.word == "Open"
@@ -86,14 +86,14 @@ def test_an_override_in_force_is_violet_and_counts_confirmations():
     assert breaker.until == NOW + 60
 
 
-def test_an_override_past_its_end_is_not_shown():
+def test_an_expired_override_is_not_displayed():
     over = Override(
         mode="forced_open", reason="x", actor="m", expires_at=NOW - 1, made_at=NOW - 9, revision=7
     )
     assert picture(facts(server("a", CLOSED), override=over)).breakers[0].face.word == "Closed"
 
 
-def test_worst_comes_first_and_a_quiet_fleet_says_so():
+def test_the_worst_breaker_comes_first_and_a_quiet_fleet_says_so():
     names = ("calm", "broken")
     dependencies = tuple(Dependency(name=name) for name in names)
     one = Server(name="a", last_seen=NOW, revision=7, epoch=1, breakers={"calm": CLOSED, "broken": OPEN})
@@ -105,7 +105,7 @@ def test_worst_comes_first_and_a_quiet_fleet_says_so():
     assert calm.title == ""
 
 
-def test_lag_counts_from_the_oldest_revision_a_server_misses():
+def test_lag_counts_from_the_oldest_revision_a_pod_misses():
     behind = Server(name="b", last_seen=NOW, epoch=1, revision=4)
     revisions = ((4, NOW - 90), (5, NOW - 46), (6, NOW - 20), (7, NOW - 3))
     live = picture(facts(server("a"), behind, revisions=revisions))
@@ -115,7 +115,7 @@ def test_lag_counts_from_the_oldest_revision_a_server_misses():
     assert (live.fleet.applied, live.fleet.live) == (1, 2)
 
 
-def test_a_server_that_refused_its_configuration_comes_first():
+def test_a_pod_that_rejected_its_configuration_comes_first():
     bad = Server(name="z", last_seen=NOW, epoch=1, revision=7, config_status="rejected", config_error="limit")
     live = picture(facts(server("a", mode="local"), bad))
     assert [row.kind for row in live.fleet.rows] == ["rejected", "local"]
@@ -130,13 +130,13 @@ def test_refused_tenants_add_up_to_the_total():
     assert sum(row.refused for row in live.tenants) + live.others.refused == 44
 
 
-def test_slow_redis_and_too_many_refusals_are_conditions_with_runbooks():
+def test_slow_redis_and_too_many_refusals_are_alerts_with_runbooks():
     figures = FleetFigures(requests_per_s=100, refused_per_s=5, store=StoreFigures(p99_us=7_000))
     keys = {c.key: c.runbook for c in picture(facts(figures=figures)).alerts}
     assert keys == {"429": "too-many-429s", "p99": "redis-unreachable"}
 
 
-def test_a_condition_keeps_the_moment_it_was_first_seen():
+def test_an_alert_keeps_the_moment_it_was_first_seen():
     seen = FirstSeen()
     figures = FleetFigures(store=StoreFigures(p99_us=7_000))
     patient = picture(facts(server("a", CLOSED), figures=figures, store_deadline_us=20_000))
@@ -176,7 +176,7 @@ def test_a_second_of_calls_is_one_mark(second, expected):
     assert mark(*second) == expected
 
 
-def test_segments_follow_transitions_and_holds_are_painted_over():
+def test_segments_follow_transitions_and_overrides_cover_them():
     moves = (
         Transition(dependency="d", at=80, before="half_open", after="closed", cause="recovered"),
         Transition(dependency="d", at=70, before="open", after="half_open", cause="elapsed"),
@@ -199,7 +199,7 @@ def test_segments_follow_transitions_and_holds_are_painted_over():
     ]
 
 
-def test_only_what_changed_is_drawn_again_and_nobody_is_named():
+def test_only_changes_are_drawn_again_and_no_reader_is_named():
     history, sent, topic = History(), Sent(), Topic(page="overview", role="operator")
     first = draw(topic, picture(facts(server("a", OPEN)), history), history, sent, rev=1, say="")
     assert "[id='cards']" in first.changed
@@ -220,7 +220,7 @@ def test_viewers_get_no_override_button():
         assert ("Override&hellip;" in drawn.whole) is shown
 
 
-def test_transitions_are_said_and_figures_are_not():
+def test_transitions_are_announced_and_figures_are_not():
     before, after = picture(facts(server("a", CLOSED))), picture(facts(server("a", OPEN)))
     assert transitions_said(before, after) == "payments-api is open"
     assert transitions_said(after, after) == ""
@@ -251,11 +251,11 @@ def test_every_fragment_of_every_page_carries_the_id_it_is_sent_to():
             assert re.match(rf"<\w+[^>]*\bid=\"{re.escape(target)}\"", body), target
 
 
-def test_the_503_page_does_not_need_what_is_away():
+def test_the_503_page_needs_no_store():
     assert "Postgres" in get_template("503.html").render({})
 
 
-def test_moments_and_dotted_names_are_written_for_readers():
+def test_moments_and_dotted_names_are_readable():
     from dashboard.templatetags.board import breakable, said
     from dashboard.words import difference
 
@@ -277,7 +277,7 @@ def quota_end(tenant, quota, at):
     )
 
 
-def test_what_should_have_ended_and_did_not_is_an_alarm():
+def test_an_overdue_change_is_a_critical_alert():
     soon = (
         quota_end(tenant="acme", quota="requests", at=NOW - 40),
         quota_end(tenant="c", quota="b", at=NOW + 60),
@@ -289,7 +289,7 @@ def test_what_should_have_ended_and_did_not_is_an_alarm():
     assert found["soon:quota c/b"].severity == "warning"
 
 
-def test_a_change_of_a_limit_says_per_what_and_a_plan_says_how_many():
+def test_a_changed_limit_names_its_window_and_a_plan_its_counts():
     from dashboard.words import difference
 
     before = {"quotas.requests.limit": 500, "quotas.requests.window_s": 60, "quotas.requests.burst": 5}
@@ -303,7 +303,7 @@ def test_a_change_of_a_limit_says_per_what_and_a_plan_says_how_many():
     )
 
 
-def test_long_windows_are_in_units_one_can_read():
+def test_long_windows_have_readable_units():
     from dashboard.templatetags.board import seconds
 
     assert [seconds(ms) for ms in (250, 90_000, 300_000, 7_200_000, 2_592_000_000)] == [

@@ -1,4 +1,4 @@
-"""The override form while Postgres is away: what protects is done, the rest waits and says so."""
+"""The override form while Postgres is unavailable: protection works, the rest waits and says so."""
 
 import time
 from dataclasses import replace
@@ -25,9 +25,9 @@ BREAKER = keys.breaker("production", "payments-api")
 
 @pytest.fixture
 def operator(log_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Logged in before Postgres went away; the page shows what it last knew."""
+    """Logged in before Postgres became unavailable; the page displays what it last knew."""
     client = log_in("olga")
-    assert client.get(PAGE).status_code == 200  # which also renews the claims in the session
+    assert client.get(PAGE).status_code == 200  # This also renews the claims in the session.
     monkeypatch.setattr(hub, "facts", read_facts())
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -44,7 +44,7 @@ def stored(limits: redis.Redis, key: str) -> str | None:
     return text.decode() if isinstance(text, bytes) else None
 
 
-def test_a_hold_open_is_done_through_redis_and_says_so(operator: Any, limits: redis.Redis) -> None:
+def test_an_override_to_open_goes_through_redis(operator: Any, limits: redis.Redis) -> None:
     answer = operator.post(
         PAGE, REASON | {"act": "forced_open", "lasts": "240"}, headers={"HX-Request": "true"}
     )
@@ -61,7 +61,7 @@ def test_a_hold_open_is_done_through_redis_and_says_so(operator: Any, limits: re
     assert limits.xlen(keys.emergency("production")) == 1
 
 
-def test_a_reset_asks_twice(operator: Any, limits: redis.Redis) -> None:
+def test_a_reset_needs_confirmation(operator: Any, limits: redis.Redis) -> None:
     first = operator.post(PAGE, REASON | {"act": "reset"})
     assert first.status_code == 422
     page = first.content.decode()
@@ -75,7 +75,7 @@ def test_a_reset_asks_twice(operator: Any, limits: redis.Redis) -> None:
     assert breaker.state is BreakerState.CLOSED
 
 
-def test_what_is_not_urgent_waits_and_nothing_typed_is_lost(operator: Any, limits: redis.Redis) -> None:
+def test_other_actions_wait_and_nothing_typed_is_lost(operator: Any, limits: redis.Redis) -> None:
     closed = REASON | {"act": "forced_closed", "lasts": "5", "confirm": "payments-api"}
     answer = operator.post(PAGE, closed)
     assert answer.status_code == 422
@@ -85,27 +85,27 @@ def test_what_is_not_urgent_waits_and_nothing_typed_is_lost(operator: Any, limit
     assert stored(limits, OVERRIDE) is None
 
 
-def test_with_both_stores_away_it_says_that_nothing_was_done(
+def test_with_both_stores_down_the_page_reports_that_nothing_was_done(
     operator: Any, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    def gone(**_: Any) -> None:
+    def unavailable(**_: Any) -> None:
         raise redis.ConnectionError("refused")
 
-    monkeypatch.setattr("controlplane.breakers.override_in_redis.hold_open_without_postgres", gone)
+    monkeypatch.setattr("controlplane.breakers.override_in_redis.hold_open_without_postgres", unavailable)
     answer = operator.post(PAGE, REASON | {"act": "forced_open", "lasts": "15"})
     assert answer.status_code == 422
     assert "nothing was done" in answer.content.decode()
     assert "FUSEBOARD_GATEWAY_URL names no gateway" in answer.content.decode()
 
 
-def test_with_both_stores_away_gateways_hold_it_in_memory_and_nothing_else_works(
+def test_with_both_stores_down_gateways_force_it_open_from_memory(
     operator: Any, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    def gone(**_: Any) -> None:
+    def unavailable(**_: Any) -> None:
         raise redis.ConnectionError("refused")
 
-    monkeypatch.setattr("controlplane.breakers.override_in_redis.hold_open_without_postgres", gone)
-    monkeypatch.setattr("controlplane.breakers.override_in_redis.reset_without_postgres", gone)
+    monkeypatch.setattr("controlplane.breakers.override_in_redis.hold_open_without_postgres", unavailable)
+    monkeypatch.setattr("controlplane.breakers.override_in_redis.reset_without_postgres", unavailable)
     settings.GATEWAY_URLS = ["http://one:1", "http://two:2"]
     sent: list[bytes] = []
 
@@ -130,8 +130,8 @@ def test_with_both_stores_away_gateways_hold_it_in_memory_and_nothing_else_works
     assert len(sent) == 2
 
 
-def tell(monkeypatch: pytest.MonkeyPatch, *views: dict[str, Any], **held: Any) -> None:
-    """One gateway that hears a server for each of the views."""
+def gateways_report(monkeypatch: pytest.MonkeyPatch, *views: dict[str, Any], **held: Any) -> None:
+    """Fake one gateway that hears one pod for each of the views."""
     row = {
         "service": "checkout",
         "zone": "",
@@ -156,28 +156,30 @@ def tell(monkeypatch: pytest.MonkeyPatch, *views: dict[str, Any], **held: Any) -
     monkeypatch.setattr(StatusClient, "ask", lambda self, environment, fresh=False: status)
 
 
-def test_gateways_count_who_has_confirmed_a_hold(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateways_count_which_pods_confirm_an_override(
+    operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = {"state": "open", "until": time.time() + 900}
     assert hub.facts is not None
     monkeypatch.setattr(hub, "facts", replace(hub.facts, as_of=time.time() - 60))
-    tell(monkeypatch, opened, opened, {})
+    gateways_report(monkeypatch, opened, opened, {})
     monkeypatch.setattr("dashboard.views.without_postgres.CONFIRM_S", 0.0)
     held = REASON | {"act": "forced_open", "lasts": "15"}
     answer = operator.post(PAGE, held, headers={"HX-Request": "true"})
     assert "2 of 3 servers have confirmed it so far" in answer.content.decode()
     page = operator.get(PAGE).content.decode()
     assert "servers and rates are what 1 gateway hears now" in page
-    # Servers only see that Redis says open; who and why is in the note there.
+    # Pods only see that Redis says open; who and why is in the note there.
     assert "Forced open" in page
     assert "by olga" in page
     assert "Confirmed by</dt><dd>2 of 3" in page
-    tell(monkeypatch, opened, opened, opened)
+    gateways_report(monkeypatch, opened, opened, opened)
     answer = operator.post(PAGE, held, headers={"HX-Request": "true"})
     assert "3 of 3 servers have confirmed it." in answer.content.decode()
     assert "heard-2" in operator.get("/servers").content.decode()
 
 
-def test_a_hold_in_memory_is_shown_as_one_with_who_and_why(
+def test_an_override_in_memory_is_displayed_with_actor_and_reason(
     operator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = {
@@ -188,7 +190,7 @@ def test_a_hold_in_memory_is_shown_as_one_with_who_and_why(
         "expires_at_us": int((time.time() + 600) * 1_000_000),
     }
     forced = {"override": "forced_open"}
-    tell(monkeypatch, forced, {}, **{"payments-api": hold})
+    gateways_report(monkeypatch, forced, {}, **{"payments-api": hold})
     page = operator.get(PAGE).content.decode()
     assert "Forced open" in page
     assert "everything burns" in page
@@ -196,10 +198,10 @@ def test_a_hold_in_memory_is_shown_as_one_with_who_and_why(
     assert "Confirmed by</dt><dd>1 of 2" in page
     reset = REASON | {"act": "reset", "confirm": "payments-api"}
     assert "Gateways hold it open in memory until" in operator.post(PAGE, reset).content.decode()
-    # Another gateway restarted and forgot who: what servers do is shown all the same.
-    tell(monkeypatch, forced, forced)
+    # Another gateway restarted and lost the note: the page still displays what pods apply.
+    gateways_report(monkeypatch, forced, forced)
     page = operator.get(PAGE).content.decode()
     assert "by unknown operator" in page
     assert "Confirmed by</dt><dd>2 of 2" in page
-    tell(monkeypatch, {}, {})
+    gateways_report(monkeypatch, {}, {})
     assert "by unknown operator" not in operator.get(PAGE).content.decode()

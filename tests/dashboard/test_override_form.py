@@ -1,4 +1,4 @@
-"""What a hold there is can be done to: prolonged and ended, from the list of holds too."""
+"""An override in force can be extended and ended, also from the list of overrides."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def holds():
     return list(Override.objects.filter(ended_at__isnull=True))
 
 
-def test_a_hold_is_prolonged_in_the_mode_it_has(log_in):
+def test_an_override_is_extended_in_its_mode(log_in):
     client = log_in("olga")
     client.post(PATH, TRIP)
     [before] = holds()
@@ -26,14 +26,14 @@ def test_a_hold_is_prolonged_in_the_mode_it_has(log_in):
     assert (after.expires_at - before.expires_at).total_seconds() > 3 * 3600
 
 
-def test_what_nobody_holds_cannot_be_prolonged(log_in):
+def test_a_breaker_without_override_cannot_be_extended(log_in):
     answer = log_in("olga").post(PATH, LONGER)
     assert answer.status_code == 422
     assert "Nothing holds this breaker any more." in answer.content.decode()
     assert holds() == []
 
 
-def test_a_breaker_held_closed_is_prolonged_by_minutes_only(log_in):
+def test_a_breaker_forced_closed_is_extended_by_minutes_only(log_in):
     client = log_in("olga")
     client.post(PATH, TRIP | {"act": "forced_closed", "confirm": "payments-api"})
     answer = client.post(PATH, LONGER)
@@ -41,7 +41,7 @@ def test_a_breaker_held_closed_is_prolonged_by_minutes_only(log_in):
     assert "At most 15 minutes." in answer.content.decode()
 
 
-def test_the_list_of_holds_leads_to_the_form_filled_in(log_in):
+def test_the_list_of_overrides_links_to_the_filled_form(log_in):
     client = log_in("olga")
     client.post(PATH, TRIP)
     overview = client.get("/").content.decode()
@@ -54,7 +54,7 @@ def test_the_list_of_holds_leads_to_the_form_filled_in(log_in):
     assert "?act=extend" not in log_in("vera").get("/").content.decode()
 
 
-def test_without_a_hold_the_form_offers_no_more_than_to_begin_one(log_in):
+def test_without_an_override_the_form_only_offers_to_start_one(log_in):
     page = log_in("olga").get(f"{PATH}?act=extend").content.decode()
     assert 'value="extend"' not in page
     assert "Extend for" not in page
