@@ -22,37 +22,43 @@ Neutral: TypeAlias = tuple[type[Exception], ...]
 Given: TypeAlias = V | Callable[..., V]
 
 
-def value_of(given: Given[V], arguments: tuple[Any, ...], named: dict[str, Any]) -> V:
-    return given(*arguments, **named) if callable(given) else given
+class Options:
+    """The arguments of a block. A function among them gets the arguments of each decorated call."""
+
+    def __init__(self, **options: object) -> None:
+        self._options = options
+
+    def of(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: option(*arguments, **named) if callable(option) else option
+            for name, option in self._options.items()
+        }
 
 
-def surround(
-    function: Callable[P, R],
-    *,
-    asynchronous: Callable[..., AbstractAsyncContextManager[object]] | None,
-    blocking: Callable[..., AbstractContextManager[object]],
+def in_block(
+    function: Callable[P, R], block: Callable[..., AbstractContextManager[object]], options: Options
 ) -> Callable[P, R]:
-    """Run ``function`` in a block made of its arguments. Raises ``Misconfigured`` for generators."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise Misconfigured("a generator runs when it is read: use the block inside of it, not the decorator")
-    if not inspect.iscoroutinefunction(function):
-
-        @wraps(function)
-        def in_block(*arguments: P.args, **named: P.kwargs) -> R:
-            with blocking(arguments, named):
-                return function(*arguments, **named)
-
-        return in_block
-    if asynchronous is None:
-        raise Misconfigured("an async function needs an agent of fuseboard, not of fuseboard.blocking")
-    block, awaited = asynchronous, cast(Callable[..., Any], function)
+    """Run every call of a blocking function in a block of its own."""
 
     @wraps(function)
-    async def in_async_block(*arguments: P.args, **named: P.kwargs) -> Any:
-        async with block(arguments, named):
-            return await awaited(*arguments, **named)
+    def decorated(*arguments: P.args, **named: P.kwargs) -> R:
+        with block(**options.of(arguments, named)):
+            return function(*arguments, **named)
 
-    return cast(Callable[P, R], in_async_block)
+    return decorated
+
+
+def in_async_block(
+    function: Callable[P, Any], block: Callable[..., AbstractAsyncContextManager[object]], options: Options
+) -> Callable[P, Any]:
+    """Run every call of an async function in a block of its own."""
+
+    @wraps(function)
+    async def decorated(*arguments: P.args, **named: P.kwargs) -> Any:
+        async with block(**options.of(arguments, named)):
+            return await function(*arguments, **named)
+
+    return decorated
 
 
 class Decorators(ABC):
@@ -67,18 +73,13 @@ class Decorators(ABC):
         subject: Given[Subject] = NOBODY,
         wait_s: float = 0.0,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorator: every call of the function is a ``request``. Raises ``Refused`` then.
+        """Decorator: every call of the function is a ``request``, and raises ``Refused`` when it is refused.
 
-        What is a function here gets the arguments of the call. A blocking function must not be
-        called on the event loop.
+        An argument that is a function gets the arguments of the call. A blocking function must not
+        be called on the event loop.
         """
-
-        def given(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-            options = {"tenant": tenant, "cost": cost, "costs": costs, "subject": subject}
-            values = {name: value_of(option, arguments, named) for name, option in options.items()}
-            return values | {"wait_s": wait_s}
-
-        return self._decorator("request", given)
+        options = Options(tenant=tenant, cost=cost, costs=costs, subject=subject, wait_s=wait_s)
+        return self._decorator("request", options)
 
     def guard(
         self,
@@ -91,33 +92,34 @@ class Decorators(ABC):
         wait_s: float = 0.0,
         neutral: Neutral = (),
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorator: every call of the function is a ``call`` to the dependency; as ``limit`` otherwise."""
+        """Decorator: every call of the function is a ``call`` to the dependency. Otherwise like ``limit``."""
         check_name("a dependency", dependency)
-        steady = {
-            "dependency": dependency,
-            "spend_quota": spend_quota,
-            "wait_s": wait_s,
-            "neutral": neutral,
-        }
+        options = Options(
+            dependency=dependency,
+            tenant=tenant,
+            cost=cost,
+            costs=costs,
+            spend_quota=spend_quota,
+            wait_s=wait_s,
+            neutral=neutral,
+        )
+        return self._decorator("call", options)
 
-        def given(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-            options = {"tenant": tenant, "cost": cost, "costs": costs}
-            return steady | {name: value_of(option, arguments, named) for name, option in options.items()}
-
-        return self._decorator("call", given)
-
-    def _decorator(
-        self, block: str, given: Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def _decorator(self, block: str, options: Options) -> Callable[[Callable[P, R]], Callable[P, R]]:
         asynchronous, blocking = self._blocks(block)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            return surround(
-                function,
-                asynchronous=asynchronous
-                and (lambda arguments, named: asynchronous(**given(arguments, named))),
-                blocking=lambda arguments, named: blocking(**given(arguments, named)),
-            )
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                raise Misconfigured(
+                    "a generator runs when it is read: use the block inside of it, not the decorator"
+                )
+            if not inspect.iscoroutinefunction(function):
+                return in_block(function, blocking, options)
+            if asynchronous is None:
+                raise Misconfigured(
+                    "an async function needs an agent of fuseboard, not of fuseboard.blocking"
+                )
+            return cast(Callable[P, R], in_async_block(function, asynchronous, options))
 
         return decorate
 
@@ -128,4 +130,4 @@ class Decorators(ABC):
         Callable[..., AbstractAsyncContextManager[object]] | None,
         Callable[..., AbstractContextManager[object]],
     ]:
-        """The block of this name for async functions, if there is one, and for blocking ones."""
+        """The block of this name for async functions, if there is one, and the one for blocking functions."""
