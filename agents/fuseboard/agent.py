@@ -149,7 +149,7 @@ class Agent(Lifetime, Blocks):
         """
         if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
             outcome = Outcome.SLOW
-        self._tell(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms))
+        self._run_on_loop(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms))
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
         """Report a call that ended with ``error``, as ``fuseboard.calling.outcomes`` judges it."""
@@ -164,13 +164,13 @@ class Agent(Lifetime, Blocks):
         Raises ``Misconfigured`` for what is no whole number of at least 0.
         """
         check_actual(measure, actual)
-        self._tell(lambda: self._runtime.admission.settle(decision, measure, actual))
+        self._run_on_loop(lambda: self._runtime.admission.settle(decision, measure, actual))
 
     def finish(self, decision: Decision) -> None:
         """The request has ended, once: free the slots it held. Its other costs stay spent."""
         for charge in decision.charges:
             if charge.local or charge.demand.holds_slots:
-                self._tell(lambda: self._runtime.admission.finish(decision))
+                self._run_on_loop(lambda: self._runtime.admission.finish(decision))
                 return
 
     def give_back(self, taken: Decision | Permit) -> None:
@@ -181,7 +181,7 @@ class Agent(Lifetime, Blocks):
             taken = replace(decision, charges=tuple(one for one in decision.charges if not one.local))
         decision = taken
         if decision.charges:
-            self._tell(lambda: self._runtime.admission.give_back(decision))
+            self._run_on_loop(lambda: self._runtime.admission.give_back(decision))
 
     # Parts
 

@@ -92,7 +92,7 @@ async def test_what_was_told_twice_counts_once(limits: redis.Redis, redis_url: s
         segment = server.admission.standby.limits.offline.close()
         assert segment is not None
         for _ in range(3):
-            assert await server.admission.standby.drain._tell(segment)
+            assert await server.admission.standby.drain._report(segment)
         assert total(limits) == 7
         assert limits.smembers(TOLD) == {segment.name.encode()}
         assert 0 < limits.ttl(TOLD) <= 12 * 86_400

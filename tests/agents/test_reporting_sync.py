@@ -19,7 +19,7 @@ from fuseboard.contract.words import Mode, Outcome
 from fuseboard.reporting import beat as beating
 from fuseboard.reporting import sync as syncing
 from fuseboard.reporting.beat import Exchange, Failure, Gateway, ServerState, encode_bounded
-from fuseboard.reporting.connection import AnswerError, Connection
+from fuseboard.reporting.connection import Connection, ResponseError
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.sync import SyncThread
 from fuseboard.settings import AgentSettings
@@ -234,7 +234,7 @@ class TestTrouble:
         request = SyncRequest(
             environment="e", service="s", server="s", boot="12345678", sequence=1, agent_version="0"
         )
-        with pytest.raises(AnswerError, match="more than 50000"):
+        with pytest.raises(ResponseError, match="more than 50000"):
             connection.post(encode_bounded(request))
 
     def test_a_refused_token_is_shouted_once_and_tried_again(self, gateway: FakeGateway, caplog):

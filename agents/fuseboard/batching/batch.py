@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from fuseboard.batching.demand import Demand
-from fuseboard.batching.distribute import hand_out_all, hand_out_shares, tally_shadows
+from fuseboard.batching.distribute import distribute_all, distribute_scarce, tally_shadows
 from fuseboard.batching.question import (
     ADMITS,
     BYPASS,
@@ -89,9 +89,9 @@ class Batcher:
                 caller: Caller = Future(loop=self._loop)
                 callers.append(caller)
                 return caller
-        return self._ask_anew(domain, demand)
+        return self._ask_first(domain, demand)
 
-    def _ask_anew(self, domain: Domain, demand: Demand) -> Caller:
+    def _ask_first(self, domain: Domain, demand: Demand) -> Caller:
         """As the first caller of its kind."""
         question = domain.gathering
         if question is None or demand in question.groups or len(question.groups) >= MAX_GROUPS:
@@ -111,7 +111,7 @@ class Batcher:
         while self._deadlines:
             _, question = self._deadlines.popleft()
             if not question.over:
-                question.tell_all(None)
+                question.answer_all(None)
 
     def _begin(self, domain: Domain) -> Question:
         if not self._questions:
@@ -123,10 +123,10 @@ class Batcher:
             self._send(domain, domain.gathering)
         domain.gathering = question
         self._watch(question)
-        question.held = domain.in_flight is not None
+        question.waits = domain.in_flight is not None
         # Whoever came alone last time comes alone: it need not wait for the end of the tick.
-        question.eager = domain.lonely and not question.held
-        if not question.held and not question.eager:
+        question.eager = domain.lonely and not question.waits
+        if not question.waits and not question.eager:
             self._schedule(domain)
         return question
 
@@ -154,11 +154,11 @@ class Batcher:
         if question.over:
             return
         if not self._health.usable:
-            question.tell_all(None)
+            question.answer_all(None)
             return
         domain.in_flight = question
         question.sent_at = monotonic()
-        if not question.held and question.sent_at - question.begun > LOOP_LAG_S:
+        if not question.waits and question.sent_at - question.begun > LOOP_LAG_S:
             # The loop was busy between the first caller and this tick: Redis gets its full time.
             question.deadline = question.sent_at + self._tuning().store_deadline_us / 1_000_000
             self._watch(question)
@@ -179,7 +179,7 @@ class Batcher:
                 self._meter.store_error()
         finally:
             if not question.over:
-                question.tell_all(None)
+                question.answer_all(None)
             question.groups = {}  # it may stay in the queue of deadlines, its callers need not
             if domain.in_flight is question:
                 domain.in_flight = None
@@ -195,27 +195,27 @@ class Batcher:
     def _distribute(self, question: Question, reply: Reply, *, late: bool) -> bool:
         """Hand out what was granted, first come first served. False when ``reply`` is no reply of ours."""
         try:
-            told = decode_reply(reply)  # type: ignore[arg-type] # anything else is an error of its own
+            decoded = decode_reply(reply)  # type: ignore[arg-type] # anything else is an error of its own
         except (msgspec.DecodeError, TypeError):
             return False
-        verdict, figures = told.verdict, told.figures
+        verdict, figures = decoded.verdict, decoded.figures
         if verdict == LATE:
-            self._health.answered(told.now_us)
+            self._health.answered(decoded.now_us)
             return True
         groups, counters = len(question.groups), question.counters
         complete = len(figures) == counters and verdict in (ADMITS, BYPASS, PROBES)
         if not complete and len(figures) != 3 * groups + 3 * counters:
             return False
-        self._health.answered(told.now_us)
+        self._health.answered(decoded.now_us)
         if not late:
             self._meter.store_answer(int((monotonic() - question.sent_at) * 1_000_000))
-            question.domain.learned(verdict, told.generation, told.wait_us, told.rest)
+            question.domain.learned(verdict, decoded.generation, decoded.wait_us, decoded.rest)
         question.over = True
         if complete:
-            hand_out_all(question, told)
+            distribute_all(question, decoded)
         else:
-            hand_out_shares(question, told)
-            tally_shadows(question, told)
+            distribute_scarce(question, decoded)
+            tally_shadows(question, decoded)
         return True
 
     def _timer_fired(self) -> None:
@@ -253,7 +253,7 @@ class Batcher:
 
     def _give_up(self, question: Question) -> None:
         """Its callers decide locally; the next question need not wait for its answer."""
-        question.tell_all(None)
+        question.answer_all(None)
         self._meter.store_timeout()
         domain = question.domain
         if domain.in_flight is question:

@@ -6,7 +6,7 @@ from fuseboard.batching.demand import Demand
 from fuseboard.batching.question import PROBES, Answer, Caller, Domain, Question, Reply
 
 
-def hand_out_all(question: Question, reply: Reply) -> None:
+def distribute_all(question: Question, reply: Reply) -> None:
     """There was enough for everybody."""
     number = 0
     for (demand, callers), places in zip(question.groups.items(), question.places, strict=True):
@@ -26,7 +26,7 @@ def tally_shadows(question: Question, reply: Reply) -> None:
                 demand.tally.would_refuse(ref.limit.name, calls)
 
 
-def hand_out_shares(question: Question, reply: Reply) -> None:
+def distribute_scarce(question: Question, reply: Reply) -> None:
     """Something was scarce: first come, first served."""
     number, figures = 0, reply.figures
     left = figures[3 * len(question.groups) :: 3]
@@ -61,12 +61,12 @@ def _grant(
                 callers[0].set_result(None)
         else:
             for caller, token in zip(callers, tokens, strict=False):
-                _tell(domain, demand, caller, yes.with_token(token))
+                _answer(domain, demand, caller, yes.with_token(token))
     elif demand.bulk:
         # Whatever could be had of it is for the one who asked for many.
         yes.calls = granted
         if granted:
-            _tell(domain, demand, callers[0], yes)
+            _answer(domain, demand, callers[0], yes)
     else:
         for caller in callers if granted == len(callers) else callers[:granted]:
             try:
@@ -76,7 +76,7 @@ def _grant(
     return number + granted
 
 
-def _tell(domain: Domain, demand: Demand, caller: Caller, answer: Answer) -> None:
+def _answer(domain: Domain, demand: Demand, caller: Caller, answer: Answer) -> None:
     """What nobody waits for any more goes back."""
     if caller.done():
         domain.unused(demand, answer)

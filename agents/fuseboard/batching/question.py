@@ -131,11 +131,11 @@ class Question:
         "domain",
         "eager",
         "groups",
-        "held",
         "over",
         "places",
         "sent_at",
         "token",
+        "waits",
     )
 
     def __init__(self, domain: Domain, deadline_s: float, token: str) -> None:
@@ -150,7 +150,7 @@ class Question:
         self.token = token
         self.sent_at = 0.0
         #: It waits behind an earlier question about the same domain.
-        self.held = False
+        self.waits = False
         #: It is sent as soon as it has a caller.
         self.eager = False
         #: Every caller has been told something.
@@ -178,7 +178,7 @@ class Question:
         keys, guard = self.domain.put(tuple(numbers))
         return keys, join_question(not_after, self.token, guard, groups)
 
-    def tell_all(self, answer: Answer | None) -> None:
+    def answer_all(self, answer: Answer | None) -> None:
         self.over = True
         for callers in self.groups.values():
             for caller in callers:

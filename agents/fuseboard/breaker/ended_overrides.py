@@ -17,7 +17,7 @@ from fuseboard.contract import keys
 from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
 from fuseboard.store.health import StoreHealth
 
-#: While something is held: between two looks when nobody says that there is news.
+#: While something is overrides: between two looks when nobody says that there is news.
 LOOK_S = 5.0
 ANSWER_S = 1.0
 
@@ -59,18 +59,18 @@ class EndedOverrides:
 
     async def _run(self) -> None:
         while True:
-            held = self._held()
-            for dependency, revision in held:
+            overrides = self._in_force()
+            for dependency, revision in overrides:
                 if self._health.usable and await self._is_over(dependency, revision):
                     self._on_end(dependency)
             try:
                 pause_s = LOOK_S * random.uniform(0.8, 1.2)
-                await asyncio.wait_for(self._wake.wait(), pause_s if held else None)
+                await asyncio.wait_for(self._wake.wait(), pause_s if overrides else None)
             except TimeoutError:
                 continue
             self._wake.clear()
 
-    def _held(self) -> list[tuple[str, int]]:
+    def _in_force(self) -> list[tuple[str, int]]:
         """What the document holds, with the revisions that made it so."""
         configuration = self._configuration
         found = [

@@ -59,7 +59,7 @@ class Configuration:
         self._wanted: dict[str, None] = {}
         #: The policy of that head as it was offered, and what gateways hold beside it.
         self._policy = self.snapshot.policy
-        self._held: Mapping[str, Override] = {}
+        self._from_gateways: Mapping[str, Override] = {}
         self._listeners: list[Callable[[Snapshot], None]] = []
         #: Dependency -> the revision up to which holds on it were ended without a new document.
         self._ended_overrides: dict[str, int] = {}
@@ -184,23 +184,23 @@ class Configuration:
         self._rejected_from = offer.source
         self._stand(head=offer.head, source=offer.source, tenants=tenants)
         self._settle(offer)
-        self._tell()
+        self._notify()
 
-    def apply_overrides(self, held: Mapping[str, Override]) -> None:
+    def apply_overrides(self, overrides: Mapping[str, Override]) -> None:
         """Lay upon the policy what gateways hold beside it; whatever they said before is over."""
-        if held == self._held:
+        if overrides == self._from_gateways:
             return
-        self._held = held
+        self._from_gateways = overrides
         now = self.snapshot
         self._stand(head=now.head, source=now.source, tenants=now.tenants)
-        self._tell()
+        self._notify()
 
     def _stand(self, *, head: ConfigHead, source: ConfigSource, tenants: TenantTable) -> None:
-        policy = _with_overrides(self._policy, self._held)
+        policy = _with_overrides(self._policy, self._from_gateways)
         self.snapshot = Snapshot(head=head, policy=policy, source=source, tenants=tenants)
         self.changes += 1
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener(self.snapshot)
 

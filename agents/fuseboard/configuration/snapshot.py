@@ -58,7 +58,7 @@ class TenantRules:
         yield from self.inherited
 
 
-class _Held:
+class _Kept:
     """A record, and the rules made of it under one snapshot."""
 
     __slots__ = ("changes", "passed_on", "record", "rules", "under")
@@ -90,28 +90,28 @@ class TenantTable:
 
     def __init__(self, capacity: int = HELD_TENANTS) -> None:
         self._capacity = capacity
-        self._young: dict[str, _Held] = {}
-        self._old: dict[str, _Held] = {}
+        self._young: dict[str, _Kept] = {}
+        self._old: dict[str, _Kept] = {}
         #: Rises when a record is replaced: rules of others may have been made of it.
         self.changes = 0
 
-    def find(self, tenant: str) -> _Held | None:
-        held = self._young.get(tenant)
-        if held is None:
-            held = self._old.get(tenant)
-            if held is not None:
-                self._keep(tenant, held)
-        return held
+    def find(self, tenant: str) -> _Kept | None:
+        kept = self._young.get(tenant)
+        if kept is None:
+            kept = self._old.get(tenant)
+            if kept is not None:
+                self._keep(tenant, kept)
+        return kept
 
     def put(self, tenant: str, record: TenantRecord | None) -> None:
         self.changes += tenant in self
-        self._keep(tenant, _Held(record))
+        self._keep(tenant, _Kept(record))
 
-    def _keep(self, tenant: str, held: _Held) -> None:
+    def _keep(self, tenant: str, kept: _Kept) -> None:
         if tenant not in self._young and len(self._young) >= self._capacity // 2:
             self._old, self._young = self._young, {}
-        self._young[tenant] = held
-        for parent in held.parents:
+        self._young[tenant] = kept
+        for parent in kept.parents:
             if parent not in self._young and (above := self._old.get(parent)) is not None:
                 self._keep(parent, above)
 
@@ -123,7 +123,7 @@ class TenantTable:
         return table
 
     def as_dict(self) -> dict[str, TenantRecord | None]:
-        return {tenant: held.record for tenant, held in (self._old | self._young).items()}
+        return {tenant: kept.record for tenant, kept in (self._old | self._young).items()}
 
     def __contains__(self, tenant: str) -> bool:
         return tenant in self._young or tenant in self._old
@@ -158,26 +158,26 @@ class Snapshot:
 
     def quotas_of(self, tenant: str) -> TenantRules:
         """The rules of a tenant; those of the default tier when it is unknown or not met yet."""
-        held = self.tenants.find(tenant)
-        if held is None:
+        kept = self.tenants.find(tenant)
+        if kept is None:
             return self._default
         # Resolved on first use: resolving 20,000 tenants with every edit would hold up the loop.
-        if held.rules is None or held.under is not self or held.changes != self.tenants.changes:
-            return self._resolve(held)
-        return held.rules
+        if kept.rules is None or kept.under is not self or kept.changes != self.tenants.changes:
+            return self._resolve(kept)
+        return kept.rules
 
     def missing(self, tenant: str) -> list[str]:
         """Whose records are lacking for the rules of a tenant."""
-        held = self.tenants.find(tenant)
-        if held is None:
+        kept = self.tenants.find(tenant)
+        if kept is None:
             return [tenant]
-        return [parent for parent in held.parents if parent not in self.tenants]
+        return [parent for parent in kept.parents if parent not in self.tenants]
 
-    def _resolve(self, held: _Held) -> TenantRules:
-        above = [(parent, self.tenants.find(parent)) for parent in reversed(held.parents)]
+    def _resolve(self, kept: _Kept) -> TenantRules:
+        above = [(parent, self.tenants.find(parent)) for parent in reversed(kept.parents)]
         rules = _rules(
-            self._tier_of(held.record),
-            held.record,
+            self._tier_of(kept.record),
+            kept.record,
             self.tuning,
             met=all(found is not None for _, found in above),
             inherited=tuple(
@@ -189,19 +189,19 @@ class Snapshot:
             suspended=any(found.record.suspended for _, found in above if found and found.record),
         )
         if rules.met:
-            held.rules, held.under, held.changes = rules, self, self.tenants.changes
+            kept.rules, kept.under, kept.changes = rules, self, self.tenants.changes
         return rules
 
     def _tier_of(self, record: TenantRecord | None) -> Tier:
         found = self._tiers.get(record.tier) if record is not None else None
         return found or self._tiers[self.policy.default_tier]
 
-    def _passed_on(self, tenant: str, held: _Held) -> tuple[Quota, ...]:
+    def _passed_on(self, tenant: str, kept: _Kept) -> tuple[Quota, ...]:
         """The quotas of ``tenant`` itself, for those who belong to it; the same objects for all of them."""
-        if held.passed_on is None or held.passed_on[0] is not self:
-            own = _rules(self._tier_of(held.record), held.record, self.tuning, met=True).quotas
-            held.passed_on = self, tuple(_named_below(tenant, own))
-        return held.passed_on[1]
+        if kept.passed_on is None or kept.passed_on[0] is not self:
+            own = _rules(self._tier_of(kept.record), kept.record, self.tuning, met=True).quotas
+            kept.passed_on = self, tuple(_named_below(tenant, own))
+        return kept.passed_on[1]
 
     def dependency(self, name: str) -> Dependency | None:
         return self._dependencies.get(name)

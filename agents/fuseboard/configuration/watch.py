@@ -203,8 +203,8 @@ class Watch:
             self._useless_until = monotonic() + USELESS_S
             return True
         listed = set[str]() if _order(head) == _order(current) else _listed(nudges, current, head)
-        held = configuration.snapshot.tenants
-        changed = held if listed is None else (tenant for tenant in listed if tenant in held)
+        kept = configuration.snapshot.tenants
+        changed = kept if listed is None else (tenant for tenant in listed if tenant in kept)
         try:
             stored = await read_configuration(
                 self._source.client,
@@ -224,8 +224,8 @@ class Watch:
     def _offer(self, stored: Stored, listed: set[str] | None) -> None:
         configuration = self._configuration
         # Judged now, not when asked: the gateway may have taught us tenants in between.
-        held = configuration.snapshot.tenants
-        changed = held if listed is None else (tenant for tenant in listed if tenant in held)
+        kept = configuration.snapshot.tenants
+        changed = kept if listed is None else (tenant for tenant in listed if tenant in kept)
         offer = read_offer(
             environment=configuration.environment,
             head=stored.head,

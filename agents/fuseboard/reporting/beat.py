@@ -23,7 +23,7 @@ from fuseboard.contract.sync import (
     encode,
 )
 from fuseboard.contract.words import Mode
-from fuseboard.reporting.connection import Answer, AnswerError, Connection
+from fuseboard.reporting.connection import Connection, HttpResponse, ResponseError
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.loop_port import LoopGoneError
 from fuseboard.reporting.token import TokenSource
@@ -126,7 +126,7 @@ class Gateway:
         asked_ns, asked_s = monotonic_ns(), lease_clock()
         try:
             answer = connection.post(encode_bounded(request))
-        except (OSError, http.client.HTTPException, AnswerError) as error:
+        except (OSError, http.client.HTTPException, ResponseError) as error:
             raise FailedBeatError(Failure.UNREACHABLE, f"{type(error).__name__}: {error}") from error
         answered_ns = monotonic_ns()
         return Exchange(
@@ -170,7 +170,7 @@ class Gateway:
         return self._last_state
 
 
-def read_answer(answer: Answer) -> SyncResponse:
+def read_answer(answer: HttpResponse) -> SyncResponse:
     """The response in an HTTP answer. Raises ``FailedBeatError`` for everything else."""
     status = answer.status
     if status in (401, 403):

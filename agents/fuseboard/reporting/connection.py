@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 #: A larger answer is refused while it is read: a policy of 8 MiB and room for tenants.
-MAX_ANSWER_BYTES = 12 * 1024 * 1024
+MAX_RESPONSE_BYTES = 12 * 1024 * 1024
 
 
-class AnswerError(Exception):
+class ResponseError(Exception):
     """The peer answered with something that is no answer: too long, too late, cut short."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     status: int
     content_type: str
     retry_after: str
@@ -44,7 +44,7 @@ class Connection:
         headers: dict[str, str],
         timeout_s: float,
         total_s: float,
-        max_bytes: int = MAX_ANSWER_BYTES,
+        max_bytes: int = MAX_RESPONSE_BYTES,
         ca_file: str = "",
     ) -> None:
         parts = urlsplit(url)
@@ -65,11 +65,11 @@ class Connection:
         """Send this token from now on."""
         self._headers["Authorization"] = f"Bearer {token}"
 
-    def post(self, body: bytes) -> Answer:
+    def post(self, body: bytes) -> HttpResponse:
         """Send ``body`` and read the whole answer.
 
         Raises ``OSError`` (refused, reset, ``TimeoutError``, a certificate that does not fit),
-        ``http.client.HTTPException`` or ``AnswerError``. A kept connection that the peer closed
+        ``http.client.HTTPException`` or ``ResponseError``. A kept connection that the peer closed
         meanwhile is opened again once: the peer never read the request.
         """
         kept = self._http.sock is not None
@@ -89,17 +89,17 @@ class Connection:
     def close(self) -> None:
         self._http.close()
 
-    def _exchange(self, body: bytes) -> Answer:
+    def _exchange(self, body: bytes) -> HttpResponse:
         if self._http.sock is not None:
             self._http.sock.settimeout(self._timeout_s)
         self._http.request("POST", self._path, body=body, headers=self._headers)
         with self._http.getresponse() as response:
             content = response.read(self._max_bytes + 1)
             if len(content) > self._max_bytes:
-                raise AnswerError(f"answer of more than {self._max_bytes} bytes")
+                raise ResponseError(f"answer of more than {self._max_bytes} bytes")
             if response.length:
-                raise AnswerError("answer cut short")
-            return Answer(
+                raise ResponseError("answer cut short")
+            return HttpResponse(
                 status=response.status,
                 content_type=response.headers.get_content_type(),
                 retry_after=response.headers.get("Retry-After", ""),

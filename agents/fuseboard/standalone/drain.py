@@ -49,7 +49,7 @@ class Drain:
         self._turn = asyncio.Lock()
         self._stopped = False
         #: Segments told, and segments of servers that died before they could tell them.
-        self.told = self.adopted = 0
+        self.reported = self.adopted = 0
 
     def noted(self) -> None:
         """Something was decided locally: tell it soon, or write it down when there is nobody to tell."""
@@ -85,39 +85,39 @@ class Drain:
         """Tell what there is in the background; with ``orphans`` also what dead servers left on this disk."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(
-                self._tell_all(orphans), name="fuseboard-drain"
+                self._report_all(orphans), name="fuseboard-drain"
             )
         return self._task
 
-    async def _tell_all(self, orphans: bool) -> None:
+    async def _report_all(self, orphans: bool) -> None:
         async with self._turn:
             if self._stopped:
                 return
-            if await self._tell_closed():
+            if await self._report_closed():
                 # Only now, so that a store that takes nothing makes no more and more segments.
                 if self.journal is not None:
                     self.journal.flush_soon()
                 self._offline.close()
-                await self._tell_closed()
+                await self._report_closed()
             if self._offline.closed:
                 self.noted()
             elif orphans and self.journal is not None:
                 for orphan in await self.journal.orphans():
-                    if await self._tell(orphan):
+                    if await self._report(orphan):
                         self.adopted += 1
                         self.journal.forget(orphan.name)
 
-    async def _tell_closed(self) -> bool:
+    async def _report_closed(self) -> bool:
         for segment in list(self._offline.closed):
-            if not await self._tell(segment):
+            if not await self._report(segment):
                 return False
             self._offline.closed.remove(segment)
-            self.told += 1
+            self.reported += 1
             if self.journal is not None:
                 self.journal.forget(segment.name)
         return True
 
-    async def _tell(self, segment: Segment) -> bool:
+    async def _report(self, segment: Segment) -> bool:
         """Whether every domain of it was told, now or before."""
         domains: dict[str, list[str]] = defaultdict(list)
         for key in segment.totals:

@@ -182,8 +182,8 @@ class Journal:
 
 def _line(content: str | dict[bytes, int]) -> bytes:
     """Begins with a line break, so that a torn line before it costs nothing but itself."""
-    told = content if isinstance(content, str) else {key.decode(): n for key, n in content.items()}
-    body = msgspec.json.encode(told)
+    fields = content if isinstance(content, str) else {key.decode(): n for key, n in content.items()}
+    body = msgspec.json.encode(fields)
     return b"\n%08x %b\n" % (crc32(body), body)
 
 

@@ -29,7 +29,7 @@ class SentinelStore(SingleStore):
     async def connect(self, timeout: float = 1.0) -> None:
         if self._following is None:
             self._following = asyncio.get_running_loop().create_task(
-                self._sentinels.follow(self._told), name="fuseboard-sentinel"
+                self._sentinels.follow(self._use), name="fuseboard-sentinel"
             )
         await super().connect(timeout)
 
@@ -56,7 +56,7 @@ class SentinelStore(SingleStore):
             self._refused(str(error))
             raise
 
-    def _told(self, primary: Address) -> bool:
+    def _use(self, primary: Address) -> bool:
         """A Sentinel says who the primary is. Whether we are connected to it."""
         if self._pipe is not None and primary == self._at:
             return True

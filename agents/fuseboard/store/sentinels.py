@@ -48,7 +48,7 @@ class Sentinels:
         """There is reason to ask again: whoever follows is told soon."""
         self._reason.set()
 
-    async def follow(self, tell: Callable[[Address], bool]) -> None:
+    async def follow(self, on_primary: Callable[[Address], bool]) -> None:
         """Call ``tell`` with the primary, and again after every failover, until cancelled.
 
         It returns whether that is where everybody is; if not, it is asked again, less and less often.
@@ -59,12 +59,12 @@ class Sentinels:
             sentinel = addresses.pop(0)
             addresses.append(sentinel)
             try:
-                await self._listen(sentinel, tell)
+                await self._listen(sentinel, on_primary)
             except _FAILURES as error:
                 log.debug("sentinel.lost %s: %s", sentinel, error)
             await asyncio.sleep(random.uniform(0, BACKOFF_S))
 
-    async def _listen(self, sentinel: Address, tell: Callable[[Address], bool]) -> None:
+    async def _listen(self, sentinel: Address, on_primary: Callable[[Address], bool]) -> None:
         async with asyncio.timeout(ASK_TIMEOUT_S):
             pipe = await open_pipe(self._own, sentinel, lambda *_: self.look(), scripts=False)
         try:
@@ -76,7 +76,7 @@ class Sentinels:
             while pipe.open:
                 self._reason.clear()
                 # Whatever it says, all are asked: one Sentinel alone may be ahead of the others, or behind.
-                settled = tell(await self.primary())
+                settled = on_primary(await self.primary())
                 if await _happens(self._reason, LOOK_S if settled else pause_s * random.uniform(0.8, 1.2)):
                     pause_s = UNSETTLED_S
                 else:

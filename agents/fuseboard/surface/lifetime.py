@@ -111,7 +111,7 @@ class Lifetime:
         runtime = self._runtime
         return runtime.loop is not None and get_ident() == runtime.thread and runtime.loop.is_running()
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _run_on_loop(self, what: Callable[[], None]) -> None:
         """Do ``what`` on the agent's loop: now, or soon when called from another thread."""
         if self._stopped:
             return

@@ -9,7 +9,7 @@ from uuid import uuid4
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, warn
 from fuseboard.contract.sync import SYNC_PATH, SyncRequest, encode
 from fuseboard.reporting.beat import FailedBeatError, Failure, agent_version, read_answer
-from fuseboard.reporting.connection import AnswerError, Connection
+from fuseboard.reporting.connection import Connection, ResponseError
 from fuseboard.settings import AgentSettings
 
 TIMEOUT_S = 2.0
@@ -57,7 +57,7 @@ def _beat(settings: AgentSettings) -> list[Finding]:
         response = read_answer(connection.post(encode(request)))
     except FailedBeatError as error:
         return [fail("gateway", f"{settings.url}: {error}", _DO[error.failure])]
-    except (OSError, http.client.HTTPException, AnswerError) as error:
+    except (OSError, http.client.HTTPException, ResponseError) as error:
         says = f"{settings.url}: {type(error).__name__}: {error}"
         return [fail("gateway", says, _DO[Failure.UNREACHABLE])]
     finally:

@@ -81,9 +81,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
             f"  mode           {self.mode} ({self.mode_cause})",
             *(f"  {fact}" for fact in self.facts),
         ]
-        if (held := self.override) is not None:
-            ends = f"ends in {held.ends_in_s:.0f} s"
-            lines.append(f"  override       {held.mode} by {held.actor}: {held.reason} ({ends})")
+        if (override := self.override) is not None:
+            ends = f"ends in {override.ends_in_s:.0f} s"
+            lines.append(f"  override       {override.mode} by {override.actor}: {override.reason} ({ends})")
         if (breaker := self.breaker) is not None:
             lines += [f"  breaker        {line}" for line in _breaker_lines(breaker)]
         for limit in self.limits:
