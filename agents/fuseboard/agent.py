@@ -1,4 +1,4 @@
-"""The agent, as an application holds it."""
+"""The agent that an application uses on an event loop."""
 
 from collections.abc import Coroutine, Mapping
 from typing import Any
@@ -27,8 +27,8 @@ _DEFAULT_BREAKER = BreakerPolicy()
 class Agent(Lifetime, Blocks):
     """Decides every call of a pod, with Redis or without.
 
-    Belongs to the event loop it was started on; ``fuseboard.blocking.Agent`` is for code without
-    one. Raises ``Refused`` where it says so, and ``Misconfigured`` for wrong use; nothing else,
+    Belongs to the event loop it was started on; ``fuseboard.blocking.Agent`` is for code without one.
+    Raises ``Refused`` where documented, and ``Misconfigured`` for wrong use. Raises nothing else,
     whatever breaks.
     """
 
@@ -47,15 +47,15 @@ class Agent(Lifetime, Blocks):
         subject: Subject = NOBODY,
         wait_s: float = 0.0,
     ) -> Decision:
-        """Decide one request of a tenant that costs ``cost`` of its quotas; ``finish`` it when it ended.
+        """Decide one request of a tenant that costs ``cost`` of its quotas. Call ``finish`` when it ends.
 
-        ``costs`` are estimates of whatever else it costs, by measure (``settle`` corrects them);
-        ``subject`` is who asks, below the tenant. A tenant of ``None`` is a caller that belongs to
-        none: the limits on its address or key decide. With ``wait_s``, a refusal that ends within
-        so many seconds is waited for.
+        ``costs`` are estimates of its other costs, by measure; ``settle`` corrects them. ``subject``
+        says who asks, below the tenant. A tenant of ``None`` is a caller that belongs to no tenant: the
+        limits of its address or key decide. With ``wait_s``, the caller waits for a refusal that ends
+        within that many seconds.
 
-        Never raises for anything a store or the control plane does; ``Misconfigured`` for
-        arguments that can never be right.
+        Never raises because of a store or the control plane. Raises ``Misconfigured`` for invalid
+        arguments.
         """
         if costs is not None:
             check_costs(costs)
@@ -65,7 +65,7 @@ class Agent(Lifetime, Blocks):
         if tenant is not None:
             tenant = self._known(tenant)
         elif subject == NOBODY:
-            raise Misconfigured("a caller without a tenant is decided by its address or key: give a subject")
+            raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
         runtime = self._runtime
         self._check_loop()
         if self._stopped:
@@ -106,10 +106,10 @@ class Agent(Lifetime, Blocks):
         spend_quota: bool = False,
         wait_s: float = 0.0,
     ) -> Permit:
-        """Leave to make one call; ``report`` its outcome. Raises ``Refused``.
+        """Get a permit for one call; ``report`` its outcome. Raises ``Refused``.
 
-        With a ``tenant``, its quotas on the dependency bind too. ``spend_quota`` spends its
-        quotas on requests as well: for work that no request began.
+        With a ``tenant``, its quotas on the dependency apply too. ``spend_quota`` also spends the
+        tenant's quotas on requests: for work that no request started.
         """
         if dependency not in self._names:
             self._learn_name(dependency)
@@ -142,17 +142,18 @@ class Agent(Lifetime, Blocks):
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
     ) -> None:
-        """Say how a permitted call ended, once; further reports of the same permit count nothing.
+        """Report how a permitted call ended, once. Further reports of the same permit count nothing.
 
-        With ``elapsed_s``, a success that took longer than the breaker's ``slow_ms`` is slow.
-        ``cooldown_ms``: the vendor asked to be left alone for so long, which the whole fleet heeds.
+        With ``elapsed_s``, a success that took longer than the breaker's ``slow_ms`` counts as slow.
+        ``cooldown_ms``: for how long the vendor asked not to be called; the whole fleet stops calling
+        it.
         """
         if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
             outcome = Outcome.SLOW
         self._run_on_loop(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms))
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
-        """Report a call that ended with ``error``, as ``fuseboard.calling.outcomes`` judges it."""
+        """Report a call that ended with ``error``, judged by ``fuseboard.calling.outcomes``."""
         outcome, cooldown_ms = (Outcome.NEUTRAL, 0) if isinstance(error, neutral) else judge(error)
         self.report(permit, outcome, cooldown_ms=cooldown_ms)
 
@@ -161,32 +162,32 @@ class Agent(Lifetime, Blocks):
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with, once.
 
-        Raises ``Misconfigured`` for what is no whole number of at least 0.
+        Raises ``Misconfigured`` unless ``actual`` is a whole number of at least 0.
         """
         check_actual(measure, actual)
         self._run_on_loop(lambda: self._runtime.admission.settle(decision, measure, actual))
 
     def finish(self, decision: Decision) -> None:
-        """The request has ended, once: free the slots it held. Its other costs stay spent."""
+        """The request has ended: free its slots, once. Its other costs stay spent."""
         for charge in decision.charges:
             if charge.local or charge.demand.holds_slots:
                 self._run_on_loop(lambda: self._runtime.admission.finish(decision))
                 return
 
     def give_back(self, taken: Decision | Permit) -> None:
-        """The request was not served, or the call not made, after all: it spent nothing."""
+        """The request was not served, or the call was not made: refund what it spent."""
         if isinstance(taken, Permit):
             decision = taken.decision
-            self.report(taken, Outcome.NEUTRAL)  # frees its probe and its slots, here and in Redis
+            self.report(taken, Outcome.NEUTRAL)  # frees its probe permit and its slots, here and in Redis
             taken = replace(decision, charges=tuple(one for one in decision.charges if not one.local))
         decision = taken
         if decision.charges:
             self._run_on_loop(lambda: self._runtime.admission.give_back(decision))
 
-    # Parts
+    # Helpers of the other parts of the surface
 
     def allow_unasked(self, *, tenant: str = "", dependency: str = "") -> Decision:
-        """What is answered when the agent itself cannot decide: nothing of ours fails a call."""
+        """The decision when the agent itself cannot decide: the agent never fails a call."""
         return Decision(
             allowed=True,
             tenant=tenant,

@@ -6,9 +6,9 @@
     with agent.call("payments-api"):
         ...
 
-The agent itself runs on one daemon thread of its own, started on first use. A forked process
-(gunicorn, multiprocessing) starts its own on first use, as a server of its own: the thread
-does not survive a fork, and two processes must not spend one server's share.
+The agent runs on a daemon thread, started on first use. A forked process (gunicorn, multiprocessing)
+starts its own agent on first use, as another pod: a thread does not survive a fork, and two processes
+must not spend the share of one.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ __all__ = ["Agent", "from_env"]
 
 logger = logging.getLogger("fuseboard")
 
-#: ``AsyncAgent.start`` takes at most 2 s, ``stop`` half a second; more means a machine that hangs.
+#: ``AsyncAgent.start`` takes at most 2 s, ``stop`` half a second. Longer means that the machine hangs.
 START_S = 5.0
 STOP_S = 0.75
 JOIN_S = 0.25
 
 
 class Agent(FromThreads):
-    """Has the surface of ``fuseboard.Agent``, without ``await``. Safe from many threads and after a fork.
+    """Has the API of ``fuseboard.Agent`` without ``await``. Safe from many threads and after a fork.
 
-    Starts on first use and stops with the process; ``start`` and ``stop``, or ``with agent:``, do
-    so at a time of your choosing.
+    Starts on first use and stops with the process. ``start`` and ``stop``, or ``with agent:``, choose
+    the time.
     """
 
     def __init__(self, *, settings: AgentSettings) -> None:
@@ -59,10 +59,10 @@ class Agent(FromThreads):
         self._thread: threading.Thread | None = None
         _agents.add(self)
 
-    # From start to stop
+    # Start and stop
 
     def start(self) -> None:
-        """Start the agent, if it does not run yet; at most 2 s."""
+        """Start the agent if it is not running; at most 2 s."""
         agent = self._agent
         if agent is not None and not agent.running:
             with self._lock:
@@ -70,7 +70,7 @@ class Agent(FromThreads):
         self._started()
 
     def stop(self) -> None:
-        """Report what is unreported and say good-bye; at most a second. Calls are allowed from then on."""
+        """Send what is not reported yet and sign off; at most a second. Calls are allowed from then on."""
         with self._lock:
             agent, thread = self._agent, self._thread
             if agent is None or thread is None or not agent.running:
@@ -80,7 +80,7 @@ class Agent(FromThreads):
                 stopping.result(STOP_S)
             except TimeoutError:
                 logger.warning("blocking.stop: gave up after %s s", STOP_S)
-            with contextlib.suppress(RuntimeError):  # closed by itself
+            with contextlib.suppress(RuntimeError):  # it closed meanwhile
                 agent.loop.call_soon_threadsafe(agent.loop.stop)
             thread.join(JOIN_S)
 
@@ -97,7 +97,7 @@ class Agent(FromThreads):
     def running(self) -> bool:
         return self._agent is not None and self._agent.running
 
-    # Decisions, beside those of ``FromThreads``
+    # Decisions, in addition to those of ``FromThreads``
 
     async def aadmit_request(
         self,
@@ -158,7 +158,7 @@ class Agent(FromThreads):
         """As ``fuseboard.Agent.give_back``."""
         self._started().give_back(taken)
 
-    # What it knows
+    # State
 
     @property
     def mode(self) -> Mode:
@@ -169,7 +169,7 @@ class Agent(FromThreads):
         return self._started().configuration
 
     def views(self) -> tuple[BreakerView, ...]:
-        """Every breaker as this server sees it."""
+        """Every breaker as this pod sees it."""
         return self._started().views()
 
     def timeout_s(self, dependency: str) -> float | None:
@@ -192,15 +192,16 @@ class Agent(FromThreads):
                 asyncio.run_coroutine_threadsafe(agent.start(), loop).result(START_S)
             except TimeoutError:
                 logger.warning("blocking.start: not ready after %s s; deciding alone until it is", START_S)
-            except BaseException:  # interrupted, or never to start: leave no half of it behind
+            except BaseException:  # interrupted, or unable to start: leave nothing half-started
                 loop.call_soon_threadsafe(loop.stop)
                 raise
             self._agent = agent
             return agent
 
     def _forked(self) -> None:
-        """The parent's thread is not here, and its sockets are the parent's."""
-        # Kept, so that nothing of the parent's is finalised here: it shares its epoll and its sockets.
+        """The thread and the sockets belong to the parent process."""
+        # Kept, so that nothing of the parent is finalized here: this process shares its epoll and its
+        # sockets.
         _of_parents.append((self._agent, self._thread))
         self._lock = threading.Lock()
         self._agent = self._thread = None

@@ -1,7 +1,6 @@
-"""The agent's answers: a decision for every call, a permit for every call that may be made.
+"""What the agent returns: a decision for every call, and a permit for every call that may be made.
 
-Structs, not dataclasses: one is made for nearly every call, and a frozen dataclass costs eight
-times as much to make.
+Structs, not dataclasses: nearly every call makes one, and a frozen dataclass costs eight times as much.
 """
 
 from collections.abc import Callable
@@ -19,19 +18,19 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
     name: str
     limit: int
     window_ms: int
-    #: Calls left, a lower bound; ``None`` when this decision did not learn it.
+    #: Calls left, as a lower bound; ``None`` when this decision did not learn it.
     remaining: int | None = None
-    #: The limit's ``warn_percent`` is spent.
+    #: ``warn_percent`` of the limit is spent.
     warning: bool = False
     algorithm: Algorithm = Algorithm.TOKEN_BUCKET
-    #: What is counted: ``calls``, or whatever else a call costs.
+    #: What is counted: ``calls``, or another cost of a call.
     measure: str = "calls"
     #: It counts, but never refuses.
     shadow: bool = False
 
     @classmethod
     def of(cls, limit: Limit) -> Self:
-        """The status of a limit of which nothing is known yet."""
+        """The status of a limit before anything is known about its use."""
         return cls(
             name=limit.name,
             limit=limit.limit,
@@ -42,7 +41,7 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def __str__(self) -> str:
-        window = f"at once, leased for {_length(self.window_ms)}"
+        window = f"at once, slots expire after {_length(self.window_ms)}"
         if self.algorithm is not Algorithm.CONCURRENCY:
             window = f"per {_length(self.window_ms)}"
         left = "" if self.remaining is None else f", {max(0, self.remaining)} left"
@@ -50,23 +49,23 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Charge(Struct, frozen=True):
-    """What an allowed call was charged, and where: for settling it when its real cost is known."""
+    """What an allowed call was charged, and where: to settle it when its real cost is known."""
 
     domain: str
-    #: A ``fuseboard.batching.demand.Demand``; for the agent alone.
+    #: A ``fuseboard.batching.demand.Demand``, for the agent alone.
     demand: Any
     #: Store time of the admission.
     at_us: int
     token: str
-    #: Charged to this server's share, not in Redis.
+    #: Charged to this pod's share, not in Redis.
     local: bool = False
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Allowed or refused, and everything needed to say why."""
+    """Allowed or refused, with everything needed to explain it."""
 
     allowed: bool
-    #: Set exactly when refused.
+    #: Set only when refused.
     reason: Reason | None = None
     #: When asking again can succeed, in milliseconds; 0 when allowed or unknown.
     retry_after_ms: int = 0
@@ -74,14 +73,14 @@ class Decision(Struct, frozen=True, kw_only=True):
     rule: str = ""
     tenant: str = ""
     dependency: str = ""
-    #: The configuration it was decided by.
+    #: The revision of the configuration that decided.
     revision: int = 0
     mode: Mode = Mode.SHARED
     server: str = ""
     limits: tuple[LimitStatus, ...] = ()
-    #: What was spent; give the decision to ``Agent.settle`` or ``Agent.finish``.
+    #: What was spent. Pass the decision to ``Agent.settle`` or ``Agent.finish``.
     charges: tuple[Charge, ...] = ()
-    #: Decided from memory, with calls leased from Redis in advance.
+    #: Decided from memory, with a fleet lease.
     leased: bool = False
 
     def explain(self) -> str:
@@ -100,36 +99,36 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Permit(Struct, kw_only=True, gc=False):
-    """Leave to make one call to a dependency. Report its outcome exactly once."""
+    """Permission to make one call to a dependency. Report its outcome exactly once."""
 
-    #: The decision, or what makes it when somebody looks: nearly nobody does.
+    #: The decision, or the object that makes it when it is read. It rarely is.
     made: Any
     dependency: str
-    #: The breaker's generation at admission: outcomes of an older one change nothing.
+    #: The breaker's generation at admission. Outcomes of an older generation change nothing.
     generation: int
-    #: The half-open lease, or empty when the breaker was closed.
+    #: The probe permit of a half-open breaker; empty when the breaker was closed.
     token: str = ""
     state: BreakerState = BreakerState.CLOSED
     reported: bool = False
-    #: Where the agent counts it if it goes well and holds no slots.
+    #: Where the agent counts the call if it ends well and holds no slots.
     tally: Any = None
-    #: Who corrects what the call was charged; the agent that gave the permit.
+    #: Corrects what the call was charged: the agent that gave the permit.
     settler: Callable[[Decision, str, int], None] | None = None
-    #: Measures that were corrected already.
+    #: Measures that are corrected already.
     settled: set[str] | None = None
 
     @property
     def decision(self) -> Decision:
-        """Why it may be made, by which limits, and what it was charged."""
+        """Why the call may be made, by which limits, and what it was charged."""
         if not isinstance(self.made, Decision):
             self.made = self.made.decide()
         decision: Decision = self.made
         return decision
 
     def settle(self, measure: str, actual: int) -> None:
-        """The call cost ``actual`` of ``measure``, whatever was estimated. Once per measure.
+        """The call cost ``actual`` of ``measure``, whatever the estimate was. Once per measure.
 
-        Raises ``Misconfigured`` for what is no whole number of at least 0.
+        Raises ``Misconfigured`` unless ``actual`` is a whole number of at least 0.
         """
         if self.settled is None:
             self.settled = set()
@@ -139,7 +138,7 @@ class Permit(Struct, kw_only=True, gc=False):
 
 
 def _length(milliseconds: int) -> str:
-    """A window as a person says it."""
+    """A window in the largest unit that fits."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if milliseconds % size == 0:
             return f"{milliseconds // size} {unit}"

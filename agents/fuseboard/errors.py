@@ -11,11 +11,11 @@ from fuseboard.decision import Decision
 
 
 class FuseboardError(Exception):
-    """Root of everything the agent raises on purpose."""
+    """Base class of everything the agent raises on purpose."""
 
 
 class Refused(FuseboardError):
-    """A guarded call was refused; nothing was sent and nothing was consumed."""
+    """A guarded call was refused. Nothing was sent and nothing was spent."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.explain())

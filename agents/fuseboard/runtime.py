@@ -44,20 +44,20 @@ from fuseboard.store.health import StoreHealth
 
 logger = logging.getLogger("fuseboard")
 
-#: How long the sync thread waits for the loop to describe itself before it repeats what it knew.
+#: How long the sync thread waits for the loop's state before it repeats the last one.
 LOOP_ANSWER_S = 0.25
-#: After an edit, servers acknowledge within this part of their pace, so that they do not come at once.
+#: After an edit, pods acknowledge within this part of their interval, so that they do not all come at once.
 ACKNOWLEDGE_PART = 0.2
-#: How long ``start`` waits for Redis to be connected before the first calls are decided locally.
+#: How long ``start`` waits for a connection to Redis before the first calls are decided locally.
 CONNECT_S = 0.5
-#: How long the first beat waits for the same.
+#: How long the first heartbeat waits for the same.
 FIRST_BEAT_S = 0.1
 #: How long ``stop`` takes at most.
 STOP_S = 0.5
 
 
 class Runtime:
-    """Belongs to the loop it is started on, and is started once."""
+    """Belongs to the loop it is started on. Is started once."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
@@ -72,7 +72,7 @@ class Runtime:
             on_change=self._changed,
         )
         self.loop: asyncio.AbstractEventLoop | None = None
-        #: In which the loop runs.
+        #: The thread in which the loop runs.
         self.thread = 0
         self._disk: Disk | None = None
         if settings.state_dir is not None:
@@ -95,17 +95,17 @@ class Runtime:
         self._left = asyncio.Event()
         self._mode_changed = asyncio.Event()
 
-    # From start to stop
+    # Start and stop
 
     async def start(self) -> None:
-        """Ready within 2 s with every server down; at once when they answer."""
+        """Ready within 2 s when every server is down, and at once when they answer."""
         settings, began = self._settings, monotonic()
         self.loop, self.thread = asyncio.get_running_loop(), get_ident()
         if self._disk is not None:
             await apply_from_disk(self.configuration, self._disk, timeout_s=settings.boot_file_s)
         self.admission.start()
         self._watch.start()
-        # Else the first beat would report a server in local mode with every restart.
+        # Otherwise the first heartbeat after every restart would report local mode.
         await self._connected(FIRST_BEAT_S)
         self._sync = self._make_sync(LoopPort(self.loop))
         self.configuration.listen(self._acknowledge)
@@ -121,8 +121,10 @@ class Runtime:
         logger.info("agent.started source=%s revision=%d mode=%s", source, head.revision, self.admission.mode)
 
     async def stop(self) -> None:
-        """Send what is unreported, say good-bye, disconnect; give up what takes over half a second."""
-        # Before the good-bye, which says so: somebody else may have it soon.
+        """Send what is not reported yet, sign off and disconnect. Whatever takes over half a second is
+        given up.
+        """
+        # Before the last heartbeat, which reports it: another pod may get the share soon.
         self.admission.standby.share.give_up()
         parts = [
             asyncio.ensure_future(self.admission.stop()),
@@ -140,7 +142,7 @@ class Runtime:
                 logger.error("agent.stop: %s", error, exc_info=error)
 
     async def _connected(self, timeout_s: float) -> None:
-        """Wait until Redis answers, or long enough."""
+        """Wait until Redis answers, at most ``timeout_s``."""
         until = monotonic() + timeout_s
         while self.admission.mode is Mode.LOCAL and (left := until - monotonic()) > 0:
             self._mode_changed.clear()
@@ -164,13 +166,13 @@ class Runtime:
     # On the loop
 
     def _changed(self) -> None:
-        """The mode or a breaker changed: the fleet wants to know at once."""
+        """The mode or a breaker has changed: send a heartbeat at once."""
         self._mode_changed.set()
         if self._sync is not None:
             self._sync.beat_soon()
 
     def _size_journal(self, snapshot: Snapshot) -> None:
-        """What is decided without Redis takes as much room as the fleet's tuning says."""
+        """Decisions without Redis use as much memory and disk as the fleet's tuning says."""
         self.admission.standby.limits.offline.most_keys = snapshot.tuning.journal_keys
         journal = self.admission.standby.drain.journal
         if journal is not None:
@@ -205,7 +207,7 @@ class Runtime:
         configuration.apply_overrides(response.held)
         if not configuration.complete and configuration.fetch is not None:
             configuration.fetch()
-        # A refetch is more than one beat's worth of tenants; go on while it gets somewhere.
+        # Fetching all tenants takes more than one heartbeat. Go on while new ones arrive.
         if (changed or response.tenants) and configuration.wanted(1) and self._sync is not None:
             self._sync.beat_soon()
 
@@ -308,7 +310,7 @@ def compose_admission(
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for ``event``, or long enough."""
+    """Wait for ``event``, at most ``timeout_s``."""
     if timeout_s > 0 and not event.is_set():
         try:
             await asyncio.wait_for(event.wait(), timeout_s)

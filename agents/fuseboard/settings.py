@@ -1,4 +1,4 @@
-"""Where the agent finds its servers, and who it says it is. Read once, at start."""
+"""The settings of the agent: its servers, and its own identity. Read once, at start."""
 
 import os
 import re
@@ -31,7 +31,7 @@ _OURS = {
     "URL",
     "ZONE",
 }
-#: Variables of the control plane, which may share an environment with an agent.
+#: Variables of the control plane, which may share the environment of an agent.
 _THEIRS = {
     "ALLOWED_HOSTS",
     "API_BURST",
@@ -56,23 +56,23 @@ _THEIRS = {
 class AgentSettings:
     """Everything a pod must know before it has a configuration.
 
-    The timings of the store and the breakers are not here: they are configuration, so that
-    one edit changes them for the whole fleet.
+    The timings of the store and the breakers are not here. They are configuration, so that one edit
+    changes them for the whole fleet.
     """
 
     redis_url: str
-    #: The gateway, or empty to run from Redis alone.
+    #: The URL of the gateway; empty to use Redis alone.
     url: str = ""
     token: str = field(default="", repr=False)
-    #: Where the token came from, and a new one will come from; looked at before every beat.
+    #: The file of the token. It is checked for a new token before every heartbeat.
     token_file: Path | None = None
-    #: Certificates of the authorities to believe, of Redis and the gateway; empty for the system's.
+    #: Certificates of the trusted authorities, for Redis and the gateway; empty for those of the system.
     ca_file: str = ""
     environment: str = DEFAULT_ENVIRONMENT
     service: str = "default"
     server: str = ""
     zone: str = ""
-    #: Where the last good configuration is kept, or ``None`` to keep none.
+    #: Where the last good configuration is kept; ``None`` to keep none.
     state_dir: Path | None = None
     bootstrap_file: Path | None = None
     #: How long ``start`` waits for the gateway before it asks the next source.
@@ -92,7 +92,9 @@ class AgentSettings:
             if not self.token:
                 raise Misconfigured(f"{PREFIX}TOKEN is not set: {PREFIX}URL needs an agent token")
         if self.token and not re.fullmatch(r"[\x21-\x7e]+", self.token):
-            raise Misconfigured(f"{PREFIX}TOKEN holds characters that no token has (quotes? a line break?)")
+            raise Misconfigured(
+                f"{PREFIX}TOKEN contains characters that no token has (quotes? a line break?)"
+            )
         for name in ("environment", "service", "server"):
             if not is_slug(getattr(self, name)):
                 raise Misconfigured(
@@ -111,7 +113,7 @@ class AgentSettings:
         )
 
     def __str__(self) -> str:
-        """For people; no secret."""
+        """A summary for people, without secrets."""
         server = f"server {self.server}" + (f" in {self.zone}" if self.zone else "")
         gateway = f"gateway {_without_password(self.url)}" if self.url else "no gateway"
         redis = f"Redis {_without_password(self.redis_url)}"
@@ -149,7 +151,7 @@ class _Variables:
         return Path(text) if text else None
 
     def secret(self, name: str) -> str:
-        """``X``, or the content of the file named by ``X_FILE``; not both."""
+        """``X``, or the content of the file that ``X_FILE`` names; not both."""
         value, path = self.text(name), self.text(f"{name}_FILE")
         if value and path:
             raise Misconfigured(f"{PREFIX}{name} and {PREFIX}{name}_FILE are both set: keep one")
@@ -160,11 +162,11 @@ class _Variables:
         except (OSError, UnicodeDecodeError) as error:
             raise Misconfigured(f"{PREFIX}{name}_FILE cannot be read: {type(error).__name__}") from None
         if not content:
-            raise Misconfigured(f"{PREFIX}{name}_FILE names an empty file")
+            raise Misconfigured(f"{PREFIX}{name}_FILE is an empty file")
         return content
 
     def refuse_near_misses(self) -> None:
-        """A misspelled variable would silently leave its default in force."""
+        """Refuse a misspelled variable. Otherwise its default would silently apply."""
         for variable in self._environ:
             name = variable.removeprefix(PREFIX)
             if name == variable or name in _OURS or name in _THEIRS:
@@ -186,9 +188,9 @@ def _check_store_url(variable: str, url: str) -> None:
 def _check_ca(file: str) -> None:
     try:
         ssl.create_default_context(cafile=file)
-    except OSError as error:  # which errors of ssl are, too
+    except OSError as error:  # errors of ssl are OSErrors too
         why = type(error).__name__
-        raise Misconfigured(f"{PREFIX}CA_FILE names no file of certificates: {why}") from None
+        raise Misconfigured(f"{PREFIX}CA_FILE is not a file of certificates: {why}") from None
 
 
 def _check_url(variable: str, url: str, schemes: set[str]) -> None:
@@ -199,15 +201,15 @@ def _check_url(variable: str, url: str, schemes: set[str]) -> None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise Misconfigured(f"{variable} is no URL (is '#', '@' or '/' in a password escaped?)") from None
+        raise Misconfigured(f"{variable} is not a URL (is '#', '@' or '/' in a password escaped?)") from None
     if parts.scheme not in schemes:
         raise Misconfigured(f"{variable} must begin with {expected}")
     if parts.scheme != "unix" and (not parts.hostname or port == 0):
-        raise Misconfigured(f"{variable} names no host or port")
+        raise Misconfigured(f"{variable} has no host or port")
 
 
 def _without_password(url: str) -> str:
-    # Sentinels' passwords are in the query.
+    # The passwords of Sentinels are in the query.
     parts = urlsplit(url)._replace(query="")
     if not parts.password:
         return urlunsplit(parts)
@@ -216,7 +218,7 @@ def _without_password(url: str) -> str:
 
 
 def _server_name() -> str:
-    """The host name, which in Kubernetes is the pod's, made fit for a slug."""
+    """The host name (in Kubernetes that of the pod), with invalid characters replaced."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip("._-") or "server"
 
 

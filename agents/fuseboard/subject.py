@@ -14,10 +14,10 @@ ONE_CALL: Costs = (("calls", 1),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The values limits may count by. Give what is known; a limit that needs more does not bind.
+    """The values that limits may count by. Pass what is known; a limit that needs more does not apply.
 
-    ``endpoint`` is the method and the route template, like ``POST /v1/orders/{id}``: with the
-    plain path, every id would be counted apart.
+    ``endpoint`` is the method and the route template, like ``POST /v1/orders/{id}``. With the plain
+    path, every id would be counted separately.
     """
 
     user: str = ""
@@ -33,7 +33,8 @@ NOBODY = Subject()
 
 
 def costs_of(cost: int, more: Mapping[str, int] | None = None) -> Costs:
-    """``cost`` calls, and whatever else it costs. Raises ``Misconfigured`` for what is no whole number.
+    """The costs of ``cost`` calls, and other costs. Raises ``Misconfigured`` unless they are whole
+    numbers.
 
     An estimate may be 0 (nothing is known yet); the number of calls may not.
     """

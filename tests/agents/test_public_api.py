@@ -265,12 +265,12 @@ class TestWrongUse:
             agent.guard(name)
 
     async def test_a_caller_of_whom_nothing_is_known(self, agent: Agent):
-        with pytest.raises(Misconfigured, match="give a subject"):
+        with pytest.raises(Misconfigured, match="pass a subject"):
             await agent.admit_request(None)
         with pytest.raises(Misconfigured, match=r"fuseboard\.Subject"):
             await agent.admit_request(None, subject="192.0.2.1")
         wrong: Any = 7
-        with pytest.raises(Misconfigured, match="by text"):
+        with pytest.raises(Misconfigured, match="must be text"):
             await agent.admit_request("acme", subject=Subject(user=wrong))
 
     @pytest.mark.parametrize("actual", [-1, 1.5, float("nan"), None, True])

@@ -1,4 +1,4 @@
-"""Every decision, in order: what is known here, one question to Redis, else this server's share."""
+"""Every decision, in this order: what the pod knows, one question to Redis, or the pod's own share."""
 
 import asyncio
 import random
@@ -27,10 +27,10 @@ from fuseboard.store.drill import DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
 
-#: What a call costs unless the caller says more.
+#: What a call costs unless the caller says otherwise.
 ONE = 1
 
-#: A slot or a probe permit may become free long before it expires: a waiting caller asks this often.
+#: A slot or a probe permit may become free long before it expires, so a waiting caller asks this often.
 ASK_AGAIN_S = 0.02
 
 
@@ -79,12 +79,12 @@ class Admission:
         configuration.listen(calls.adopt)
 
     def start(self) -> None:
-        """Connect in the background; until then this server decides alone."""
+        """Connect in the background. Until Redis is connected, this pod decides alone."""
         self.health.start()
         self._ended_overrides.start()
 
     async def stop(self) -> None:
-        """Send what is unreported, and disconnect. Callers who still wait decide locally."""
+        """Send what is not reported yet, and disconnect. Calls that still wait are decided locally."""
         self._leases.stop()
         self._reports.flush()
         self._settlements.flush()
@@ -112,11 +112,11 @@ class Admission:
     ) -> Coroutine[Any, Any, Decision]:
         """Decide one request of a tenant, or of an address or key when ``tenant`` is empty.
 
-        ``costs`` are estimates of whatever else it costs, by measure; ``settle`` corrects them.
-        With ``wait_s``, a refusal that ends within that time is waited for. Nothing that Redis
-        does makes this raise; ``Misconfigured`` for a cost that can never be right.
+        ``costs`` are estimates of its other costs, by measure; ``settle`` corrects them. With
+        ``wait_s``, the caller waits for a refusal that ends within that time. Nothing that Redis does
+        raises an error here. Invalid costs raise ``Misconfigured``.
         """
-        # The usual request. By identity, for True is no cost although it equals 1.
+        # The usual request. Compared by identity: True equals 1, but is not a valid cost.
         if cost is ONE and costs is None and subject is NOBODY:
             decision = self.leased(tenant)
             if decision is not None:
@@ -147,13 +147,13 @@ class Admission:
         spend_quota: bool = False,
         wait_s: float = 0.0,
     ) -> Coroutine[Any, Any, Permit]:
-        """Leave to make one call; its outcome belongs in ``report``. Raises ``Refused``.
+        """Get a permit for one call. Its outcome must be reported. Raises ``Refused``.
 
-        With a ``tenant``, its quotas on the dependency bind too, and its tier's priority counts
-        when something is scarce. ``spend_quota`` spends its quotas on requests as well, first;
-        they are given back when the dependency refuses: for work that no request began.
+        With a ``tenant``, its quotas on the dependency apply too, and its tier's priority counts when a
+        limit is scarce. ``spend_quota`` also spends the tenant's quotas on requests, first; they are
+        given back when the dependency refuses. It is for work that no request started.
         """
-        # The usual call, worked out once. By identity, for True is no cost although it equals 1.
+        # The usual call, prepared once. Compared by identity: True equals 1, but is not a valid cost.
         if cost is ONE and costs is None and wait_s <= 0 and not spend_quota:
             lane = self._lanes.get((dependency, tenant))
             if lane is not None and lane.changes == self._configuration.changes:
@@ -201,9 +201,9 @@ class Admission:
         return permit
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int = 0) -> None:
-        """Say how a permitted call ended. A second report of the same permit counts nothing.
+        """Report how a permitted call ended. A second report of the same permit counts nothing.
 
-        ``cooldown_ms``: the vendor asked the fleet to leave it alone for so long.
+        ``cooldown_ms``: for how long the vendor asked not to be called.
         """
         self._calls.report(permit, outcome, cooldown_ms)
 
@@ -216,17 +216,17 @@ class Admission:
                 self._settlements.correct(charge.domain, charge.demand, charge.at_us, measure, actual)
 
     def finish(self, decision: Decision) -> None:
-        """The request has ended: free the slots it held. Its other costs stay spent."""
+        """The request has ended: free its slots. Its other costs stay spent."""
         for charge in decision.charges:
             self._calls.finish(charge)
 
     def give_back(self, decision: Decision) -> None:
-        """The request was not served after all: it spent nothing."""
+        """The request was not served: refund what it spent."""
         for charge in decision.charges:
             self._requests.give_back(charge)
 
     def inspect(self) -> Inspection:
-        """The supported, read-only view of the inside."""
+        """The supported, read-only view of the admission."""
         return Inspection(self._requests, self._calls)
 
     # What the next heartbeat says
@@ -245,7 +245,7 @@ class Admission:
         return self.health.cause if drill is None else f"drill {drill.id}: Redis is taken to be {drill.kind}"
 
     def breaker_views(self) -> tuple[BreakerView, ...]:
-        """Every breaker as this server sees it."""
+        """Every breaker as this pod sees it."""
         local = self.health.mode is Mode.LOCAL
         return tuple(
             gate.view(self._calls.override(gate.name), local=local) for gate in self._calls.every_gate()
@@ -264,14 +264,15 @@ async def _at_once(decision: Decision) -> Decision:
 async def _waited(decision: Decision, until: float) -> bool:
     """Sleep until asking again can succeed; ``False`` when that is after ``until``, or never.
 
-    Nothing is held meanwhile: no slot, and no place in a question.
+    The caller holds nothing meanwhile: no slot, and no place in a question.
     """
     wait_s = decision.retry_after_ms / 1000
     if wait_s <= 0:
         return False
     if decision.reason in (Reason.CONCURRENCY, Reason.PROBE_BUSY):
         wait_s = min(wait_s, ASK_AGAIN_S)
-    # A little late, and each caller at another moment: all who wait for one window would come at once.
+    # A little late, and each caller at a different moment. Otherwise all who wait for one window ask at
+    # once.
     wait_s *= random.uniform(1.0, 1.1)
     if monotonic() + wait_s > until:
         return False

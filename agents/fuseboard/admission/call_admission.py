@@ -55,7 +55,7 @@ class CallAdmission:
     on_change: Callable[[], None]
     gates: dict[str, Gate] = field(default_factory=dict)
 
-    # Leave to make a call
+    # Admit a call
 
     def lane(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> CallLane:
         """``rules`` are those of ``tenant`` when its quotas on the dependency bind too."""
@@ -139,7 +139,7 @@ class CallAdmission:
         return Refusal(Reason.FORCED_OPEN, gate.name, left_us / 1_000_000)
 
     def _from_lease(self, lane: CallLane) -> Permit | None:
-        """A call that was charged in advance, while the fleet's breaker is closed."""
+        """A permit from the fleet lease, while the fleet's breaker is closed."""
         gate, demand = lane.gate, lane.demand
         if gate.state is not CLOSED or gate.overridden:
             return None
@@ -190,7 +190,7 @@ class CallAdmission:
         self.counters.call_refused(name, refusal.reason)
         raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, dependency=name))
 
-    # How it ended
+    # Report a call
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
         """Count how a permitted call ended, once."""
@@ -218,7 +218,7 @@ class CallAdmission:
         for charge in permit.decision.charges:
             if charge.local or charge.demand.holds_slots:
                 self.finish(charge)
-        # Successes that came before this outcome must be counted before it.
+        # Count the successes before this outcome first.
         gate.tally.count()
         self.counters.call(permit.dependency, outcome)
         self._record_locally(gate, outcome)
@@ -258,7 +258,7 @@ class CallAdmission:
         return found
 
     def new_gate(self, name: str, on_change: Callable[[], None]) -> Gate:
-        """A breaker that is not among those of this pod yet."""
+        """A new breaker, which is not in ``gates``."""
         return Gate(
             environment=self.environment,
             server=self.decisions.server,
@@ -271,7 +271,7 @@ class CallAdmission:
         )
 
     def every_gate(self) -> Iterable[Gate]:
-        """The breakers of the policy, called or not, and those that only this pod knows."""
+        """The breakers of the configuration, used or not, and those that only this pod has."""
         for dependency in self.configuration.snapshot.policy.dependencies:
             self.gate(dependency.name)
         return tuple(self.gates.values())
@@ -280,7 +280,7 @@ class CallAdmission:
         """The override of a dependency that applies now."""
         gate = self.gates.get(dependency)
         if gate is not None and not gate.overridden:
-            return None  # without looking at the clock
+            return None  # without reading the clock
         override = self.configuration.override_in_force(dependency)
         return override.mode if override is not None else None
 
@@ -301,7 +301,7 @@ class CallAdmission:
                 gate.opened(int(words[1][:20]), int(words[2][:20]))
 
     def override_ended(self, dependency: str) -> None:
-        """An override of the configuration was ended in Redis: decide as if it had never been there."""
+        """An override in the configuration was ended in Redis: decide as if it had never existed."""
         gate = self.gates.get(dependency)
         if gate is not None:
             gate.override_ended()
@@ -316,7 +316,7 @@ class CallAdmission:
 
 
 def _permit_with_token(lane: CallLane, answer: Answer) -> Permit:
-    """For a probe of a half-open breaker, or a call that holds a slot."""
+    """A permit for a probe of a half-open breaker, or for a call that holds a slot."""
     half_open = answer.verdict == PROBES
     return Permit(
         made=answer,

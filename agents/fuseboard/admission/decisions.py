@@ -1,4 +1,4 @@
-"""Decisions, put into the form an application reads."""
+"""Builds the decisions that an application reads."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from fuseboard.store.health import StoreHealth
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not, and for how long, before it is known who asked."""
+    """The reason of a refusal, and how long it lasts."""
 
     reason: Reason
     rule: str
@@ -19,7 +19,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class DecisionBuilder:
-    """Signs decisions with this server's name, mode and revision."""
+    """Adds this pod's name and mode, and the revision of the configuration."""
 
     server: str
     health: StoreHealth
@@ -59,7 +59,7 @@ class DecisionBuilder:
         return Decision(
             allowed=False,
             reason=refusal.reason,
-            # Rounded up: asking again a fraction of a millisecond early would be refused again.
+            # Rounded up: a caller that asks a fraction of a millisecond early is refused again.
             retry_after_ms=int(refusal.wait_s * 1000) + 1 if refusal.wait_s > 0 else 0,
             rule=refusal.rule,
             tenant=tenant,

@@ -1,7 +1,7 @@
-"""The supported view of the inside of an ``Admission``: what it would decide now, without a charge.
+"""The supported view of an ``Admission`` from inside: what it would decide now, without a charge.
 
-``fuseboard explain`` uses nothing else of the admission. Whoever else wants to look inside should too:
-the other modules change with every feature.
+``fuseboard explain`` uses nothing else of the admission. Other tools that look inside should do the
+same, because the other modules change with every feature.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from fuseboard.contract.words import Algorithm, Mode, Reason
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.subject import Costs, Subject
 
-#: A probe asks for 2 of this limit. Redis refuses every probe, and a refusal changes nothing in Redis.
+#: A probe asks for 2 of this limit, so Redis refuses every probe. A refused question charges nothing.
 _NEVER = Limit(name="never", limit=1, window_ms=1000, algorithm=Algorithm.SLIDING_WINDOW)
 
 #: The name of its counter. No limit can have this name, so the key counts nothing.
@@ -31,11 +31,11 @@ _UNUSED = "(explain)"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a call or a request would get if it came now."""
+    """The result of a call or a request that came now."""
 
-    #: Without an answer from Redis, a decision that is only as good as the configuration.
+    #: When Redis does not answer, it depends on the configuration alone.
     decision: Decision
-    #: The limits that bind it, and what it would cost each.
+    #: The limits that apply, and the cost in each.
     costs: dict[str, int]
 
 
@@ -72,7 +72,7 @@ class Inspection:
     async def call(self, dependency: str, costs: Costs, tenant: str = "") -> Expected:
         """One call to a dependency, on behalf of ``tenant`` if there is one."""
         calls, snapshot = self.calls, self.calls.configuration.snapshot
-        # A breaker of its own: the pod's would remember what this question learns.
+        # A separate breaker, because the pod's own would remember what this question learns.
         gate = calls.new_gate(dependency, on_change=lambda: None)
         demand = gate.demand(costs, tenant, snapshot.quotas_of(tenant) if tenant else None)
         lane = CallLane(calls.decisions, snapshot, gate, demand, calls.configuration.changes)
@@ -95,7 +95,7 @@ class Inspection:
         return Expected(decision, _charged(demand))
 
     async def _without_tenant(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Expected:
-        """Every domain that binds. The first refusal counts, with the limits of all."""
+        """Check every domain that applies. The first refusal decides; all limits are listed."""
         refused: Decision | None = None
         charged: dict[str, int] = {}
         statuses: tuple[LimitStatus, ...] = ()
@@ -133,7 +133,7 @@ class Inspection:
         answer = await self.calls.batcher.ask(domain, probe)
         if answer is not None:
             answer.left = answer.left[: len(demand.refs)]
-            # Refused by nothing but the limit that refuses every probe.
+            # Only the limit that refuses every probe refused it.
             answer.granted = answer.granted or answer.blocked == len(refs)
         return answer
 

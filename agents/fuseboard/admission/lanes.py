@@ -1,4 +1,4 @@
-"""What decides like calls and like requests, worked out once and kept until a rule changes."""
+"""What decides the usual calls and requests: prepared once, and kept until a rule changes."""
 
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.batching.domains import LimitDomain
@@ -9,12 +9,12 @@ from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode
 from fuseboard.decision import Charge, Decision
 
-#: Lanes kept of the usual calls, and of the usual requests; beyond that all are worked out again.
+#: Lanes kept for calls, and for requests. When there are more, all are prepared again.
 MAX_LANES = 50_000
 
 
 class CallLane:
-    """Calls of one tenant, or of nobody, to one dependency."""
+    """The calls of one tenant, or without a tenant, to one dependency."""
 
     __slots__ = ("changes", "decisions", "demand", "gate", "snapshot")
 
@@ -25,11 +25,11 @@ class CallLane:
         self.snapshot = snapshot
         self.gate = gate
         self.demand = demand
-        #: ``Configuration.changes`` when it was worked out: it holds while that is the same.
+        #: ``Configuration.changes`` when the lane was prepared. The lane is valid while that is the same.
         self.changes = changes
 
     def sign(self, answer: Answer, mode: Mode) -> Decision:
-        """The decision of all who share ``answer``, given in this mode."""
+        """The decision of all callers that share ``answer``; ``mode`` is that of the answer."""
         charge = Charge(self.gate.domain, self.demand, answer.at_us, answer.token)
         return self.decisions.allow(
             self.snapshot,
@@ -40,7 +40,7 @@ class CallLane:
         )
 
     def sign_lease(self, answer: Answer) -> Decision:
-        """The one decision of all calls of a fleet lease."""
+        """The one decision of all calls in a fleet lease."""
         charge = Charge(self.gate.domain, self.demand, answer.at_us, "")
         return self.decisions.allow(
             self.snapshot,
@@ -52,7 +52,7 @@ class CallLane:
 
 
 class RequestLane:
-    """Requests of one tenant, or of one subject when ``tenant`` is empty."""
+    """The requests of one tenant, or of one subject when ``tenant`` is empty."""
 
     __slots__ = ("changes", "demand", "domain", "known", "snapshot", "suspended", "tenant")
 
@@ -71,7 +71,7 @@ class RequestLane:
         self.domain = domain
         self.demand = demand
         self.tenant = tenant
-        #: Somebody registered this tenant.
+        #: The tenant is registered.
         self.known = known
         self.suspended = suspended
         self.changes = changes

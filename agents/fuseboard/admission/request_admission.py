@@ -1,4 +1,6 @@
-"""Requests that enter a service: decided by the quotas of their tenant, or of an address or key."""
+"""Requests that enter a service: decided by the quotas of their tenant, or by the limits of an address or
+key.
+"""
 
 import asyncio
 import random
@@ -39,11 +41,11 @@ class RequestAdmission:
     settlements: Settlements
     leases: Leases
     decisions: DecisionBuilder
-    #: By tenant, what decides its plain requests.
+    #: Tenant -> the lane of its plain requests.
     lanes: dict[str, RequestLane] = field(default_factory=dict)
 
     async def admit(self, tenant: str, costs: Costs, subject: Subject) -> Decision:
-        """Decide a request of ``tenant``; without one, by the limits on its address or key."""
+        """Decide a request of ``tenant``. Without a tenant, the limits of its address or key decide."""
         if tenant:
             if not self.configuration.snapshot.quotas_of(tenant).met:
                 await self.configuration.meet(tenant)
@@ -53,7 +55,7 @@ class RequestAdmission:
         return decision
 
     def plain_lane(self, tenant: str) -> RequestLane | None:
-        """What decides one plain request of a tenant; ``None`` when its record must be looked up first."""
+        """The lane of one plain request; ``None`` when the tenant's record must be looked up first."""
         lane = self.lanes.get(tenant)
         if lane is None or lane.changes != self.configuration.changes:
             if not tenant or not self.configuration.snapshot.quotas_of(tenant).met:
@@ -134,7 +136,7 @@ class RequestAdmission:
         return answer.decision
 
     def _count(self, lane: RequestLane, decision: Decision) -> None:
-        """Count a request of a tenant, for the tenant and for those it inherits limits from."""
+        """Count a request for its tenant, and for the tenants it inherits limits from."""
         if not lane.tenant:
             return
         demand = lane.demand
@@ -150,11 +152,11 @@ class RequestAdmission:
             self.counters.unknown_tenant()
 
     def adopt(self, _: Snapshot) -> None:
-        """Rules changed: what was leased under the old ones goes back."""
+        """Rules have changed: give back what was leased under the old ones."""
         self.leases.drop()
 
     def _conclude(self, lane: RequestLane, answer: Answer) -> Decision:
-        """What Redis's answer means to all who share it."""
+        """The decision that an answer from Redis means for all callers that share it."""
         demand = lane.demand
         limits = demand.statuses(answer.left)
         if answer.granted:
@@ -172,7 +174,9 @@ class RequestAdmission:
         return Refusal(refusal_reason(limit, Reason.QUOTA), limit.name, answer.wait_us / 1_000_000)
 
     def _asks_in_a_ramp(self) -> bool:
-        """Not in local mode, and in a ramp the part of the calls that is Redis's."""
+        """Whether Redis decides this request. Never in local mode; during a ramp, a growing part of the
+        requests.
+        """
         part = self.health.shared_tenths
         return part > 0 and (part >= 1.0 or random.random() < part)
 
@@ -199,7 +203,9 @@ class RequestAdmission:
         return supply
 
     async def _of_nobody(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Decision:
-        """Every domain that binds, in turn; what was spent is given back unless all of them allow."""
+        """Check every domain that applies, in turn. Unless all of them allow, what was spent is given
+        back.
+        """
         spent: list[Charge] = []
         limits: tuple[LimitStatus, ...] = ()
         allowed = False
@@ -211,14 +217,14 @@ class RequestAdmission:
                     return decision
                 spent += decision.charges
             allowed = True
-        finally:  # also when the caller was cancelled between two of them
+        finally:  # also when the caller is cancelled between two domains
             if not allowed:
                 for charge in spent:
                     self.give_back(charge)
         return self.decisions.allow(snapshot, limits, charges=tuple(spent))
 
     def give_back(self, charge: Charge) -> None:
-        """The request was not served after all."""
+        """The request was not served: refund what it spent."""
         if charge.local:
             self.local.free(charge.demand)
         else:

@@ -1,10 +1,10 @@
 """All callers of one event-loop tick share one question to Redis per domain.
 
-A domain is what one script call decides atomically: a dependency, or the requests of all
-tenants (on a Cluster, of one). One question per domain is in flight; the next gathers
-meanwhile. A question has its deadline from the moment its first caller arrived, sent or not,
-and one timer serves them all. Nothing is ever cancelled: a caller whose deadline passed
-decides locally, and the late answer is still read, because it says what was consumed.
+A domain is what one script call decides atomically: a dependency, or the requests of all tenants (in a
+Cluster, of one tenant). One question per domain is in flight while the next one gathers callers. The
+deadline of a question starts when its first caller arrives, whether it is sent or not. One timer serves
+all deadlines. Nothing is ever cancelled: after the deadline, callers decide locally, and the late
+answer is still read, because it says what was consumed.
 """
 
 import asyncio
@@ -33,23 +33,23 @@ from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import ADMIT
 
-#: A timer that fires this much too late says that the loop was busy, not that Redis is slow.
+#: A timer that fires this late means that the loop was busy, not that Redis is slow.
 LOOP_LAG_S = 0.002
 
-#: Calls of one kind, and different kinds of calls, in one question at most; the rest ask next.
+#: Limits per question: calls of one group, and groups. Further calls go into the next question.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
 
 
-#: A question without an answer counts against Redis after this time: longer than a store may take
-#: without being at fault, and longer than one turn of a busy loop.
+#: A question without an answer counts against Redis after this time. Longer than a store may take without
+#: being at fault, and longer than one turn of a busy loop.
 SILENT_S = 0.25
 #: Unanswered questions that are remembered. Further ones count against nothing.
 MAX_UNANSWERED = 10_000
 
 
 class StoreMeter(Protocol):
-    """Where the batcher counts what the store did."""
+    """Counts the answers, timeouts and errors of the store."""
 
     def store_answer(self, latency_us: int) -> None: ...
     def store_timeout(self) -> None: ...
@@ -77,11 +77,11 @@ class Batcher:
         self._deadlines: deque[tuple[float, Question]] = deque()
         self._late = LateQuestions()
         self._timer: asyncio.TimerHandle | None = None
-        # Kept from the first question on: asking for it is a system call in Python 3.11.
+        # Kept from the first question on: looking it up is a system call in Python 3.11.
         self._loop: asyncio.AbstractEventLoop
 
     def ask(self, domain: Domain, demand: Demand) -> Caller:
-        """Join the question about ``domain`` that gathers now."""
+        """Join the question about ``domain`` that gathers callers now."""
         question = domain.gathering
         if question is not None:
             callers = question.groups.get(demand)
@@ -92,7 +92,7 @@ class Batcher:
         return self._ask_first(domain, demand)
 
     def _ask_first(self, domain: Domain, demand: Demand) -> Caller:
-        """As the first caller of its kind."""
+        """Join as the first caller of its group."""
         question = domain.gathering
         if question is None or demand in question.groups or len(question.groups) >= MAX_GROUPS:
             question = self._begin(domain)
@@ -104,7 +104,7 @@ class Batcher:
         return caller
 
     def close(self) -> None:
-        """Let everybody who still waits decide locally."""
+        """Let all waiting callers decide locally."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -119,12 +119,12 @@ class Batcher:
         self._questions += 1
         deadline_s = self._tuning().store_deadline_us / 1_000_000
         question = Question(domain, deadline_s, f"{self._token_prefix}{self._questions}")
-        if domain.gathering is not None:  # full: send it without waiting for the one in flight
+        if domain.gathering is not None:  # full: send it now, although another one is in flight
             self._send(domain, domain.gathering)
         domain.gathering = question
         self._watch(question)
         question.waits = domain.in_flight is not None
-        # Whoever came alone last time comes alone: it need not wait for the end of the tick.
+        # The last caller came alone. Expect the same, and do not wait for the end of the tick.
         question.eager = domain.lonely and not question.waits
         if not question.waits and not question.eager:
             self._schedule(domain)
@@ -159,7 +159,7 @@ class Batcher:
         domain.in_flight = question
         question.sent_at = monotonic()
         if not question.waits and question.sent_at - question.begun > LOOP_LAG_S:
-            # The loop was busy between the first caller and this tick: Redis gets its full time.
+            # The loop was busy between the first caller and this tick. Redis gets its full time.
             question.deadline = question.sent_at + self._tuning().store_deadline_us / 1_000_000
             self._watch(question)
         now_us = self._health.store_time_us()
@@ -175,16 +175,16 @@ class Batcher:
             if isinstance(reply, Exception):
                 self._complain(reply)
             elif not self._distribute(question, reply, late=late):
-                self._health.failed("an answer that makes no sense")
+                self._health.failed("an answer that does not parse")
                 self._meter.store_error()
         finally:
             if not question.over:
                 question.answer_all(None)
-            question.groups = {}  # it may stay in the queue of deadlines, its callers need not
+            question.groups = {}  # the question may stay in the queue of deadlines; its callers need not
             if domain.in_flight is question:
                 domain.in_flight = None
                 if domain.gathering is not None:
-                    # The callers just woken may ask again in this tick: let them join.
+                    # The callers woken now may ask again in this tick: let them join.
                     self._schedule(domain)
 
     def _complain(self, error: Exception) -> None:
@@ -193,7 +193,7 @@ class Batcher:
             self._health.failed(f"{type(error).__name__}: {error}")
 
     def _distribute(self, question: Question, reply: Reply, *, late: bool) -> bool:
-        """Hand out what was granted, first come first served. False when ``reply`` is no reply of ours."""
+        """Distribute what was granted, in order of arrival. ``False`` when ``reply`` does not parse."""
         try:
             decoded = decode_reply(reply)  # type: ignore[arg-type] # anything else is an error of its own
         except (msgspec.DecodeError, TypeError):
@@ -225,7 +225,7 @@ class Batcher:
             return
         lag = monotonic() - self._deadlines[0][0]
         if lag > LOOP_LAG_S:
-            # The answers may lie in the socket already: read first, and blame nobody.
+            # The answers may already be in the socket: read them first, and count nothing against Redis.
             self._loop.call_soon(self._expire, False)
         else:
             self._expire(True)
@@ -252,7 +252,7 @@ class Batcher:
             self._timer = self._loop.call_later(max(0.0, self._deadlines[0][0] - now), self._timer_fired)
 
     def _give_up(self, question: Question) -> None:
-        """Its callers decide locally; the next question need not wait for its answer."""
+        """Its callers decide locally, and the next question does not wait for its answer."""
         question.answer_all(None)
         self._meter.store_timeout()
         domain = question.domain
@@ -265,23 +265,23 @@ class Batcher:
 
 
 class LateQuestions:
-    """Questions that got no answer in time while the event loop itself was late. Oldest first.
+    """Questions without an answer in time while the event loop itself was late. Oldest first.
 
-    It is not known yet whether Redis or the loop was at fault. An answer that was waiting in the
-    socket is read as soon as the loop comes round, and clears Redis. An answer that is still missing
-    after ``SILENT_S`` was never given: a pod whose loop is always late must notice a lost Redis, too.
+    At that moment it is not known whether Redis or the loop was at fault. An answer that was in the
+    socket is read in the next turn of the loop, and clears Redis. An answer that is still missing after
+    ``SILENT_S`` was never given: a pod whose loop is always late must notice a lost Redis, too.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[float, Question, int]] = deque(maxlen=MAX_UNANSWERED)
 
     def add(self, question: Question) -> None:
-        """The batcher gave up this question. One that was never sent says nothing about Redis."""
+        """The batcher gave up this question. A question that was never sent says nothing about Redis."""
         if question.sent_at:
             self._waiting.append((monotonic(), question, question.calls))
 
     def unanswered(self) -> int:
-        """Forget what is decided, and return the calls of questions that Redis never answered."""
+        """Drop the questions that are decided. Returns the calls of those that Redis never answered."""
         latest, calls = monotonic() - SILENT_S, 0
         while self._waiting and (self._waiting[0][0] <= latest or self._waiting[0][1].answered):
             _, question, count = self._waiting.popleft()

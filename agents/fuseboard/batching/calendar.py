@@ -7,10 +7,10 @@ from fuseboard.contract.words import Period
 
 
 def period_around(now_us: int, period: Period, time_zone: str) -> tuple[int, int]:
-    """The period that holds ``now_us``: its first microsecond, and that of the next.
+    """The period that contains ``now_us``: its first microsecond, and the first one of the next period.
 
-    Days of 23 and 25 hours come out as they are, where clocks change. So do hours of one and a half,
-    where they change by half an hour.
+    Where clocks change, a day has 23 or 25 hours. Where they change by half an hour, an hour may have
+    90 minutes.
     """
     zone = ZoneInfo(time_zone)
     now = datetime.fromtimestamp(now_us / 1_000_000, UTC)
@@ -30,7 +30,7 @@ def period_around(now_us: int, period: Period, time_zone: str) -> tuple[int, int
 
 
 def _hour_around(now: datetime, zone: ZoneInfo) -> tuple[int, int]:
-    # Every offset in use is a multiple of a quarter of an hour; no hour is longer than two.
+    # Every offset in use is a multiple of 15 minutes, and no hour is longer than two.
     quarter = timedelta(minutes=15)
     before = now.replace(minute=now.minute // 15 * 15, second=0, microsecond=0)
     strikes = [at for steps in range(-8, 9) if (at := before + steps * quarter).astimezone(zone).minute == 0]

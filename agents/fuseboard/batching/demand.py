@@ -1,4 +1,4 @@
-"""What one call asks of Redis: some of each limit that binds it."""
+"""What one call asks of Redis: an amount of each limit that applies to it."""
 
 from fuseboard.batching.calendar import period_around
 from fuseboard.batching.encoding import GroupText
@@ -7,13 +7,13 @@ from fuseboard.contract.shares import reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy
 from fuseboard.reporting.request_tallies import UNCOUNTED
 
-#: Sub-buckets of a sliding window: the effective window is one tenth longer than promised.
+#: Sub-buckets of a sliding window. The effective window is a tenth longer than the configured one.
 RING_SIZE = 10
 
-#: Places a demand's counters may have had before the texts kept for them are thrown away.
+#: When a demand has texts for this many orders of counters, they are all dropped.
 MAX_TEXTS = 16
 
-#: Store time in us, and no rule changes with time after that.
+#: Store time in us. No rule changes with time after it.
 FOR_EVER = 1 << 62
 
 _NUMBERS = {
@@ -27,7 +27,7 @@ _NUMBERS = {
 class LimitRef:
     """One counter in Redis: a limit, and the key of the subject it counts.
 
-    Two refs of one key are one counter: whoever numbers counters must number keys.
+    Two refs with one key are one counter, so counters are numbered by key.
     """
 
     __slots__ = ("key", "limit")
@@ -42,7 +42,7 @@ class LimitRef:
 
 
 class RuleBook:
-    """The rules of one question, each once however many keys it is for; numbered from 1."""
+    """The rules of one question, numbered from 1. A rule that applies to many keys is listed once."""
 
     __slots__ = ("_known", "_now_us", "_part", "numbers")
 
@@ -62,7 +62,9 @@ class RuleBook:
 
 
 class Demand:
-    """Limits, and what one call costs each. Identity is equality, so that a dict finds like calls quickly."""
+    """Limits, and what one call costs in each. Compared by identity, so that a dict finds like calls
+    quickly.
+    """
 
     __slots__ = (
         "_first",
@@ -82,25 +84,25 @@ class Demand:
         self.refs = refs
         self.keys = tuple([ref.key for ref in refs])
         self.costs = costs
-        #: 0 to 100. When something is scarce, higher is served first.
+        #: 0 to 100. When a limit is scarce, higher is served first.
         self.priority = priority
         #: How many calls one caller asks for; 0 when every caller asks for one.
         self.bulk = 0
         #: The call must be settled when it ends. Otherwise its slots stay taken until they expire.
         self.holds_slots = any(ref.is_slot for ref in refs)
-        #: Where its requests are counted, with the names of the limits that bind them.
+        #: Where its requests are counted, with the names of the limits that apply.
         self.tally = UNCOUNTED
-        # The numbers of its counters as the first demand of a question, which it nearly always is.
+        # The numbers of its counters when it is the first demand of a question, which is nearly always.
         self._new = (0,) * len(refs)
         self._places = tuple(range(1, len(refs) + 1))
         self._first = dict(zip(self.keys, self._places, strict=True))
-        #: Its text in a question, by the places its counters have there.
+        #: Its text in a question, by the places of its counters there.
         self._texts: dict[tuple[int, ...], GroupText] = {}
 
     def find(self, numbers: dict[bytes, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Number its counters in a question that has counted ``numbers`` before.
+        """Number its counters in a question that already contains ``numbers``.
 
-        Returns what the question says of each, 0 for a new one, and the number each has got.
+        Returns what the question writes for each (0 for a new one), and the number of each.
         """
         if not numbers and len(self._first) == len(self.keys):
             numbers.update(self._first)
@@ -113,7 +115,9 @@ class Demand:
         return tuple(seen), tuple(places)
 
     def text(self, places: tuple[int, ...], part: float, now_us: int) -> GroupText:
-        """How it is put to Redis: ``places`` are 0 for a counter new to the question, or its number there."""
+        """Its text in a question. ``places`` are 0 for a counter that is new in the question, or its
+        number there.
+        """
         text = self._texts.get(places)
         if text is None or text.part != part or now_us >= text.until_us:
             if len(self._texts) >= MAX_TEXTS:
@@ -130,7 +134,7 @@ class Demand:
 
 
 def most_at_once(limit: Limit) -> int:
-    """What fits in an empty limit."""
+    """The largest cost that fits in an empty limit."""
     if limit.limit == 0:
         return 0
     return limit.burst if limit.algorithm is Algorithm.TOKEN_BUCKET else limit.limit
@@ -142,25 +146,27 @@ def shared_limit(limit: Limit) -> int:
 
 
 def rule_of(limit: Limit, part: float, now_us: int) -> tuple[int, ...]:
-    """The six numbers of a limit in ``admit.lua``; ``part`` is Redis's part of it while ramping."""
+    """The six numbers of a limit in ``admit.lua``. ``part`` is the part of it that Redis decides during a
+    ramp.
+    """
     calls = max(1, int(shared_limit(limit) * part))
     window_us, size = limit.window_ms * 1000, 0
     if limit.algorithm is Algorithm.SLIDING_WINDOW:
         size = RING_SIZE
         if may_be_leased(limit):
-            # Leased calls are made up to this much later than they were charged.
+            # Leased calls may be made this much later than they were charged.
             window_us += lease_length_ms(limit) * 1000
     elif limit.algorithm is Algorithm.TOKEN_BUCKET:
         size = max(1, int((limit.burst - reserved_burst(limit)) * part))
     elif limit.period is not None:
         window_us, size = period_around(now_us, limit.period, limit.time_zone)
-    # A counter that cannot be read is decided by the limit's failure policy.
+    # The limit's failure policy decides about a counter that cannot be read.
     lenient = int(limit.failure_policy is FailurePolicy.FAIL_OPEN)
     return (_NUMBERS[limit.algorithm], calls, window_us, size, int(limit.shadow), lenient)
 
 
 def period_end(limit: Limit, now_us: int) -> int:
-    """Until when ``rule_of`` stays the same; store time in us."""
+    """How long ``rule_of`` stays the same; store time in us."""
     if limit.period is None:
         return FOR_EVER
     return period_around(now_us, limit.period, limit.time_zone)[1]

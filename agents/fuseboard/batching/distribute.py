@@ -1,4 +1,4 @@
-"""What an answer grants reaches the callers who still wait; the rest goes back to where it came from."""
+"""Gives what an answer grants to the callers that still wait, and gives the rest back."""
 
 from asyncio import InvalidStateError
 
@@ -7,7 +7,7 @@ from fuseboard.batching.question import PROBES, Answer, Caller, Domain, Question
 
 
 def distribute_all(question: Question, reply: Reply) -> None:
-    """There was enough for everybody."""
+    """There was enough for all callers."""
     number = 0
     for (demand, callers), places in zip(question.groups.items(), question.places, strict=True):
         yes = Answer(reply, True, tuple([reply.figures[place - 1] for place in places]))
@@ -15,7 +15,7 @@ def distribute_all(question: Question, reply: Reply) -> None:
 
 
 def tally_shadows(question: Question, reply: Reply) -> None:
-    """Count the calls that shadow rules let through and would have refused."""
+    """Count the calls that a shadow limit would have refused."""
     over = reply.figures[3 * len(question.groups) + 1 :: 3]
     if not any(over):
         return
@@ -27,7 +27,7 @@ def tally_shadows(question: Question, reply: Reply) -> None:
 
 
 def distribute_scarce(question: Question, reply: Reply) -> None:
-    """Something was scarce: first come, first served."""
+    """Something was scarce: callers are served in order of arrival."""
     number, figures = 0, reply.figures
     left = figures[3 * len(question.groups) :: 3]
     for position, (demand, callers) in enumerate(question.groups.items()):
@@ -38,7 +38,7 @@ def distribute_scarce(question: Question, reply: Reply) -> None:
         if demand.bulk:
             granted = int(granted > 0)
         if granted < len(callers):
-            # Which limit of the demand is meant by a number of the question's.
+            # The question numbers limits across all its groups: find the limit of this demand.
             place = places.index(blocked) + 1 if blocked in places else blocked
             no = Answer(reply, False, of_these, place, wait_us)
             for caller in callers[granted:]:
@@ -49,12 +49,14 @@ def distribute_scarce(question: Question, reply: Reply) -> None:
 def _grant(
     question: Question, demand: Demand, callers: list[Caller], yes: Answer, granted: int, number: int
 ) -> int:
-    """Tell the first ``granted`` callers. Granted calls are numbered over all groups; the last number."""
+    """Answer the first ``granted`` callers. Numbers granted calls across all groups, and returns the last
+    number.
+    """
     domain = question.domain
     if yes.verdict == PROBES or demand.holds_slots:
         tokens = [f"{question.token}.{number + place}" for place in range(1, granted + 1)]
         if demand.bulk:
-            # Probes are not for stock.
+            # Probes cannot be leased.
             for token in tokens:
                 domain.unused(demand, yes.with_token(token))
             if not callers[0].done():
@@ -63,7 +65,7 @@ def _grant(
             for caller, token in zip(callers, tokens, strict=False):
                 _answer(domain, demand, caller, yes.with_token(token))
     elif demand.bulk:
-        # Whatever could be had of it is for the one who asked for many.
+        # All that was granted belongs to the one caller that asked for many.
         yes.calls = granted
         if granted:
             _answer(domain, demand, callers[0], yes)
@@ -71,13 +73,13 @@ def _grant(
         for caller in callers if granted == len(callers) else callers[:granted]:
             try:
                 caller.set_result(yes)
-            except InvalidStateError:  # cheaper than asking each one first
+            except InvalidStateError:  # cheaper than checking each caller first
                 domain.unused(demand, yes)
     return number + granted
 
 
 def _answer(domain: Domain, demand: Demand, caller: Caller, answer: Answer) -> None:
-    """What nobody waits for any more goes back."""
+    """Answer one caller. When it no longer waits, what was granted goes back."""
     if caller.done():
         domain.unused(demand, answer)
     else:
@@ -85,7 +87,7 @@ def _answer(domain: Domain, demand: Demand, caller: Caller, answer: Answer) -> N
 
 
 def give_back(domain: Domain, demand: Demand, caller: Caller) -> None:
-    """``caller`` was cancelled: if it was granted something in that moment, nobody will use it."""
+    """``caller`` was cancelled: give back what it was granted in that moment."""
     answer = caller.result() if caller.done() and not caller.cancelled() else None
     if answer is not None and answer.granted:
         domain.unused(demand, answer)

@@ -1,4 +1,4 @@
-"""The domains of requests: a tenant, or an address or key that belongs to none."""
+"""The domains of requests: a tenant, or an address or key that belongs to no tenant."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,18 +14,20 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 
-#: Tenants and subjects kept worked out, and demands of each; the longest unused go first.
+#: How many tenants and subjects are kept, and how many demands of each. The oldest are dropped first.
 MAX_KEPT = 20_000
 MAX_DEMANDS = 2_000
 
 
 class LimitDomain:
-    """Limits that one script may decide together."""
+    """Limits that one script call can decide together."""
 
     __slots__ = ("_head", "_incarnation", "_settlements", "gathering", "in_flight", "lonely", "name")
 
     def __init__(self, name: str, settlements: Settlements, incarnation: str = "") -> None:
-        """With the key of an ``incarnation``, a store that lost its data grants no strict limit twice."""
+        """With the key of an ``incarnation``, a store that lost its data never grants a strict limit
+        twice.
+        """
         self.name = name
         self._incarnation = (incarnation.encode(),) if incarnation else ()
         self._head = Piece(2, 0) if incarnation else UNGUARDED
@@ -38,7 +40,7 @@ class LimitDomain:
         return self._incarnation + keys, self._head
 
     def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
-        """There is no breaker here; but the store may be another one."""
+        """There is no breaker here, but the store may have lost its data since the last answer."""
         if rest:
             self._head = Piece(2, rest)
 
@@ -47,13 +49,13 @@ class LimitDomain:
 
 
 class Asked:
-    """Every way one tenant, address or key was asked for."""
+    """The demands of one tenant, address or key."""
 
     __slots__ = ("_demands", "_plain", "domain", "under")
 
     def __init__(self, domain: LimitDomain, under: object) -> None:
         self.domain = domain
-        #: What the demands were worked out from; when that changes, so do they.
+        #: The rules that the demands were made from. When they change, the demands are made again.
         self.under = under
         self._demands: OrderedDict[tuple[Costs, Subject], StandingDemand] = OrderedDict()
         self._plain: StandingDemand | None = None
@@ -75,10 +77,10 @@ class Asked:
 
 
 class RequestDomains:
-    """Demands by tenant or subject, made on first use and again when a rule changed.
+    """Demands by tenant or subject, made on first use and again when a rule changes.
 
-    Where keys of different hash tags may stand in one question (``Store.together``), all of them
-    are one domain: whoever comes in one tick is asked for at once, whatever the tenants.
+    When one question may contain keys of different hash tags (``Store.together``), all tenants and
+    subjects are one domain: all callers of one tick share one question.
     """
 
     def __init__(self, environment: str, settlements: Settlements, *, together: bool) -> None:
@@ -116,7 +118,7 @@ class RequestDomains:
     def of_subject(
         self, snapshot: Snapshot, costs: Costs, subject: Subject
     ) -> list[tuple[LimitDomain, StandingDemand]]:
-        """One domain per combination of values that some limit counts by."""
+        """One domain per combination of values that a limit counts by."""
         found = []
         by_values: dict[tuple[str, ...], list[Limit]] = {}
         for limit in snapshot.policy.subject_limits:
@@ -150,7 +152,9 @@ class RequestDomains:
 
 
 def binds(limit: Limit, costs: Costs, subject: Subject, *, dependency: str = "") -> bool:
-    """Whether it is of this dependency (or of none), its cost stated, its values known, its endpoint met."""
+    """Whether a limit applies: right dependency (or none), its measure has a cost, its values are known,
+    its endpoint matches.
+    """
     return (
         limit.dependency == dependency
         and any(measure == limit.measure and amount > 0 for measure, amount in costs)
@@ -162,6 +166,6 @@ def binds(limit: Limit, costs: Costs, subject: Subject, *, dependency: str = "")
 
 
 def demand_of(refs: list[LimitRef], costs: Costs, priority: int = 50) -> StandingDemand:
-    """What a call with these costs asks of each counter."""
+    """The demand of a call with these costs."""
     amounts = dict(costs)
     return StandingDemand(tuple(refs), tuple(amounts[ref.limit.measure] for ref in refs), priority)

@@ -1,8 +1,8 @@
 """A question as ``admit.lua`` reads it: one flat msgpack array, joined from pieces that rarely change.
 
-Msgpack can be put together from pieces, so that whatever does not depend on the moment (rules,
-costs, the breaker's figures) is encoded once and kept. A rule has a number of its own for as long
-as this process runs; which rules a question means is said in the question.
+Msgpack can be joined from pieces. So whatever does not depend on the moment (rules, costs, the
+breaker's figures) is encoded once and kept. Each rule has a number for the lifetime of this process; a
+question lists the rules its groups refer to.
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ _numbers = count(1)
 
 
 class Piece:
-    """Part of an array: so many elements, encoded."""
+    """Part of an array: the number of its elements, and their encoded text."""
 
     __slots__ = ("elements", "text")
 
@@ -26,25 +26,25 @@ class Piece:
         self.text = b"".join(map(msgpack_encode, elements))
 
 
-#: Says that there is no breaker to ask.
+#: Says that the domain has no breaker.
 UNGUARDED = Piece(0)
 
 
 @lru_cache(maxsize=4096)
 def numbered_rule(rule: tuple[int, ...]) -> tuple[int, bytes]:
-    """The number by which groups mean this rule, and number and rule encoded."""
+    """The number that groups use for this rule, and number and rule, encoded."""
     number = next(_numbers)
     return number, Piece(number, *rule).text
 
 
 @lru_cache(maxsize=4096)
 def _table(rules: tuple[tuple[int, bytes], ...]) -> dict[int, bytes]:
-    """One and the same for all demands with these rules."""
+    """One shared table for all demands with these rules."""
     return dict(rules)
 
 
 class GroupText:
-    """What one demand says in a question: all but how many ask for it."""
+    """The text of one demand in a question, without the number of calls."""
 
     __slots__ = ("elements", "head", "part", "rules", "rules_text", "tail", "until_us")
 
@@ -60,7 +60,7 @@ class GroupText:
     ) -> None:
         numbered = [numbered_rule(rule) for rule in rules]
         self.rules = _table(tuple(numbered))
-        #: When it is the only group of its question.
+        #: Used when it is the only group of its question.
         self.rules_text = msgpack_encode(len(self.rules)) + b"".join(self.rules.values())
         self.head = msgpack_encode(priority)
         words = [len(rules)]
@@ -68,13 +68,13 @@ class GroupText:
             words += (place, number, cost)
         self.tail = Piece(*words).text
         self.elements = 2 + len(words)
-        #: It holds for this part of the limits, and before this store time in us.
+        #: Valid for this part of the limits, and before this store time in us.
         self.part = part
         self.until_us = until_us
 
 
 def join_question(not_after: int, token: str, guard: Piece, groups: list[tuple[GroupText, int]]) -> bytes:
-    """The whole question; ``groups`` with how many calls each wants."""
+    """The whole question. ``groups`` come with the number of calls each wants."""
     elements = 3 + guard.elements
     if len(groups) == 1:
         text, calls = groups[0]

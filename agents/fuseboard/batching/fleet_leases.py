@@ -1,15 +1,14 @@
-"""Hot keys: calls leased in advance and spent from memory.
+"""Fleet leases: calls of a hot key, charged in advance and spent from memory.
 
-A demand that is asked for more often than its threshold gets a lease: one question to Redis
-for many calls at once, spent here until it ends, then renewed. A leased decision costs a
-comparison and a subtraction, and Redis sees one command where it saw hundreds.
+A demand that is asked for more often than its threshold gets a fleet lease: one question to Redis for
+many calls at once, spent in this pod until it ends, and then renewed. A leased decision costs a
+comparison and a subtraction, and Redis runs one command instead of hundreds.
 
-What a lease may do to a limit is bounded (docs/limits.md): calls are charged when they are
-leased and made at most ``lease_length_s`` later, so a sliding window that may be leased counts
-over that much more time and still never lets more than its limit through any window; a bucket
-may let through what it refills in that time. A server holds at most its share of ``HELD_PART``
-of a limit. What is unused goes back to where it was charged; what a dead server held is lost
-for one window, which refuses too much, never too little.
+The effect of a lease on a limit is bounded (docs/limits.md). Calls are charged when they are leased and
+made at most ``lease_length_s`` later. So a sliding window that may be leased counts over that much more
+time, and never lets more than its limit through any window. A bucket may let through what it refills in
+that time. A pod holds at most its part of ``HELD_PART`` of a limit. Unused calls go back where they
+were charged. What a dead pod held is lost for one window, which refuses too much, never too little.
 """
 
 import asyncio
@@ -23,23 +22,23 @@ from fuseboard.batching.settlements import Settlements
 from fuseboard.contract.policy import lease_length_ms
 from fuseboard.decision import Decision
 
-#: Decisions per second over the fleet above which a key is hot, unless a limit says otherwise.
+#: Decisions per second across the fleet above which a key is hot, unless the limit sets a threshold.
 HOT_PER_S = 5_000
-#: A key stays leased until it was below its threshold for so long.
+#: A key stays leased until it has been below its threshold for this time.
 COOL_AFTER_S = 60.0
-#: The part of a limit that all servers together may hold unspent.
+#: The part of a limit that all pods together may hold unspent.
 HELD_PART = 0.2
-#: The rate is measured over stretches of this length.
+#: The rate is measured over periods of this length.
 STRETCH_S = 0.25
-#: A lease is renewed when this part of its time has passed, or when less than this part is left of it.
+#: A lease is renewed when this part of its time has passed, or when less than this part of it is left.
 RENEW_AFTER = 0.6
 RENEW_BELOW = 0.4
-#: Ask for a little more than is expected, so that the odd busy moment needs no second question.
+#: Lease a little more than expected, so that a busy moment needs no second question.
 MARGIN = 1.2
 
 
 class Lease:
-    """Calls of one demand, paid for. Holds until ``until``, monotonic seconds."""
+    """Charged calls of one demand, valid until ``until`` (monotonic seconds)."""
 
     __slots__ = ("answer", "begun", "counted", "decision", "granted", "low", "supply", "tokens", "until")
 
@@ -49,18 +48,18 @@ class Lease:
         self.supply = supply
         self.answer = answer
         self.granted = self.tokens = answer.calls
-        #: Whoever spends this one asks for the next lease.
+        #: The caller that spends this one starts the renewal.
         self.low = max(1, int(answer.calls * RENEW_BELOW))
         self.begun = begun
         self.until = begun + length_s
         #: The one decision of all its calls.
         self.decision = decision
-        #: Calls of it that were counted already.
+        #: How many of its spent calls are counted already.
         self.counted = 0
 
 
 class Supply:
-    """How often one demand is asked for, and the lease it has."""
+    """How often one demand is asked for, and its lease."""
 
     __slots__ = (
         "asked",
@@ -82,26 +81,26 @@ class Supply:
         self, domain: Domain, demand: Demand, sign: Callable[[Answer], Decision], count: Callable[[int], None]
     ) -> None:
         self.domain = domain
-        #: The same limits and costs, asked for many times at once.
+        #: The same limits and costs, for a question about many calls.
         self.demand = Demand(demand.refs, demand.costs, demand.priority)
         self.sign = sign
         self.count = count
         self.asked = 0
         self.since = monotonic()
-        #: Calls per second, smoothed, and when it was last above the threshold.
+        #: Calls per second, smoothed, and when the rate was last above the threshold.
         self.rate = 0.0
         self.hot_at = float("-inf")
         self.lease: Lease | None = None
-        #: Under which its lease is at hand; empty for one that is not.
+        #: The name under which its lease can be spent directly; empty for none.
         self.name = ""
         self.renewing = False
-        #: Rises when what was leased, or is being leased, must not be spent.
+        #: Rises when the lease, or the one being fetched, must not be spent any more.
         self.terms = 0
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Leases:
-    """Notices what is hot and keeps it supplied."""
+    """Detects hot demands and keeps them supplied."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class Leases:
         self.spend_at_hand = self._spend_at_hand()
 
     def spend(self, supply: Supply) -> Lease | None:
-        """One call of the lease, if there is one that has one."""
+        """Spend one call of the lease; ``None`` when there is none."""
         lease = supply.lease
         if lease is None or lease.tokens <= 0 or monotonic() >= lease.until:
             return None
@@ -131,9 +130,9 @@ class Leases:
         return lease
 
     def _spend_at_hand(self) -> Callable[[str], Decision | None]:
-        """One call by name, if it is paid for, and the decision on it.
+        """A function that spends one call by name, and returns the decision or ``None``.
 
-        Its names stay bound, and it looks at little: it is the whole cost of a leased decision.
+        Local names, and few of them: this is the whole cost of a leased decision.
         """
         find, clock, spend = self._at_hand.get, monotonic, self.spend
 
@@ -151,7 +150,7 @@ class Leases:
         return leased
 
     def note(self, supply: Supply) -> None:
-        """One call was asked of Redis by itself."""
+        """One call was asked of Redis on its own."""
         supply.asked += 1
         now = monotonic()
         passed = now - supply.since
@@ -163,7 +162,7 @@ class Leases:
             self.renew(supply)
 
     def drop(self) -> None:
-        """Something changed: give everything back, and begin again when it is still hot."""
+        """Something has changed: give everything back. What is still hot is leased again."""
         for supply in tuple(self._supplies):
             self.revoke(supply)
 
@@ -173,7 +172,7 @@ class Leases:
             task.cancel()
 
     def _measure(self, supply: Supply, rate: float) -> None:
-        # Rises at once and falls by halves: too small a lease costs a question, too large a one a refund.
+        # Rises at once, falls by halves: too small a lease costs a question, too large a one a refund.
         supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
         if supply.rate >= self._threshold(supply.demand):
             supply.hot_at = monotonic()
@@ -183,11 +182,11 @@ class Leases:
         return min(ref.limit.lease_above or common for ref in demand.refs)
 
     def renew(self, supply: Supply) -> None:
-        """Ask for the next lease in the background, if nobody does already."""
+        """Fetch the next lease in the background, unless that is under way."""
         if supply.renewing or not self._usable():
             return
         if supply.lease is not None:
-            # Spent sooner than expected: or it would stay too small after every quiet moment.
+            # Spent sooner than expected. Otherwise the lease would stay too small after every quiet moment.
             self._measure(supply, _rate_of(supply.lease))
         supply.renewing = True
         self._supplies.add(supply)
@@ -209,7 +208,7 @@ class Leases:
         if answer is None or not answer.granted:
             return
         if answer.verdict != ADMITS or supply.terms != terms:
-            # Probes are not for stock; nor is what was granted before the breaker or a rule changed.
+            # Probes cannot be leased, and neither can what was granted before the breaker or a rule changed.
             supply.domain.unused(demand, answer)
             return
         self._end(supply)
@@ -221,7 +220,7 @@ class Leases:
         supply.timer = loop.call_later(length_s * RENEW_AFTER, self._look, supply, supply.lease)
 
     def _amount(self, supply: Supply, length_s: float) -> int:
-        """What is expected to be spent; at most this server's share of what may be held."""
+        """The calls that are expected; at most this pod's part of what may be held."""
         demand, servers = supply.demand, self._live_servers()
         expected = int(supply.rate * length_s * MARGIN)
         most = min(
@@ -231,7 +230,7 @@ class Leases:
         return max(1, min(expected, most))
 
     def _look(self, supply: Supply, lease: Lease) -> None:
-        """Some of its time has passed: renew it while it is hot, else let it end."""
+        """Part of its time has passed: renew it while it is hot, or let it end."""
         supply.timer = None
         if supply.lease is not lease:
             return
@@ -250,12 +249,12 @@ class Leases:
             self._end(supply)
 
     def revoke(self, supply: Supply) -> None:
-        """What it was leased under has changed: nothing of it may be spent any more."""
+        """The rules or the breaker have changed: nothing of the lease may be spent."""
         supply.terms += 1
         self._end(supply)
 
     def _end(self, supply: Supply) -> None:
-        """Count what was spent, and give back what was not."""
+        """Count what was spent, and give back the rest."""
         lease, supply.lease = supply.lease, None
         self._supplies.discard(supply)
         if supply.timer is not None:
@@ -279,5 +278,5 @@ class Leases:
 
 
 def _rate_of(lease: Lease) -> float:
-    """How fast it is spent, in calls per second."""
+    """The rate at which it is spent, in calls per second."""
     return (lease.granted - lease.tokens) / max(0.001, monotonic() - lease.begun)

@@ -1,4 +1,4 @@
-"""One question to Redis about one domain, and what its callers are told."""
+"""One question to Redis about one domain, and the answers to its callers."""
 
 import asyncio
 from copy import copy
@@ -18,7 +18,7 @@ ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE, COOLING_DOWN, SLOW_
 
 
 class Reply(Struct, array_like=True, frozen=True, gc=False):
-    """What ``admit.lua`` returns; see there."""
+    """The reply of ``admit.lua``; see there."""
 
     verdict: int
     generation: int
@@ -28,18 +28,18 @@ class Reply(Struct, array_like=True, frozen=True, gc=False):
     figures: list[int]
 
 
-#: Refuses what is no reply of ours.
+#: Raises for a reply that ``admit.lua`` cannot have made.
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
 class Signer(Protocol):
-    """Makes the decision of an answer: a ``CallLane``."""
+    """Makes the decision of an answer. ``CallLane`` is one."""
 
     def sign(self, answer: "Answer", mode: Mode) -> Decision: ...
 
 
 class Answer:
-    """What one group of like calls is told. Shared by all callers it applies to, unless it has a token."""
+    """The answer to one group of like calls. All its callers share it, unless it has a token."""
 
     __slots__ = (
         "at_us",
@@ -66,16 +66,16 @@ class Answer:
         self.at_us = reply.now_us
         #: Calls left per limit of the demand.
         self.left = left
-        #: The limit of the demand that refused, counted from 1; -1 the breaker; 0 when granted.
+        #: The limit of the demand that refused, from 1; -1 for the breaker; 0 when granted.
         self.blocked = blocked
         self.wait_us = wait_us
-        #: Of a probe, or of a call that holds a slot.
+        #: The token of a probe, or of a call that holds a slot.
         self.token = ""
-        #: How many calls it is leave for.
+        #: How many calls it grants.
         self.calls = 1
-        #: What the first caller made of it; all who share the answer share that too.
+        #: The decision of the first caller. All callers that share the answer share it too.
         self.decision: Decision | None = None
-        #: Who makes that, once somebody asks, and the mode it was given in.
+        #: What makes that decision when it is first needed, and the mode at the time of the answer.
         self.signer: Signer | None = None
         self.mode = Mode.SHARED
 
@@ -86,13 +86,13 @@ class Answer:
         return self.decision
 
     def with_token(self, token: str) -> "Answer":
-        """The same, for the one caller who holds this token."""
+        """The same answer for the one caller that holds this token."""
         own = copy(self)
         own.token = token
         return own
 
 
-#: ``None`` in place of an answer: Redis did not answer in time, decide locally.
+#: ``None`` instead of an answer: Redis did not answer in time, decide locally.
 Caller = asyncio.Future[Answer | None]
 
 
@@ -105,18 +105,18 @@ class Domain(Protocol):
     lonely: bool
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
-        """All keys of a question about limits of these ``keys``, and the breaker's part of it."""
+        """All keys of a question about limits with these ``keys``, and the breaker's part of the question."""
         ...
 
     def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
-        """Redis answered in time; ``verdict`` is about the domain as a whole.
+        """Redis answered in time. ``verdict`` is about the domain as a whole.
 
-        ``rest`` is the text of a breaker that is closed and at rest, if it was looked at.
+        ``rest`` is the text of a breaker that is closed and unchanged, if the script read it.
         """
         ...
 
     def unused(self, demand: Demand, answer: Answer) -> None:
-        """This was granted to a caller who no longer waits for it."""
+        """``answer`` was granted to a caller that no longer waits."""
         ...
 
 
@@ -141,10 +141,10 @@ class Question:
     def __init__(self, domain: Domain, deadline_s: float, token: str) -> None:
         self.domain = domain
         self.groups: dict[Demand, list[Caller]] = {}
-        #: How many counters there are, and which of them each group asks for; known when it is sent.
+        #: The number of counters, and which of them each group asks for. Set when the question is sent.
         self.counters = 0
         self.places: list[tuple[int, ...]] = []
-        #: When its first caller came, and until when that one waits at most; monotonic seconds.
+        #: When the first caller came, and how long it waits at most; monotonic seconds.
         self.begun = monotonic()
         self.deadline = self.begun + deadline_s
         self.token = token
@@ -153,9 +153,9 @@ class Question:
         self.waits = False
         #: It is sent as soon as it has a caller.
         self.eager = False
-        #: Every caller has been told something.
+        #: Every caller has an answer.
         self.over = False
-        #: Redis said something, or the connection broke; maybe too late.
+        #: Redis replied, or the connection broke; maybe too late.
         self.answered = False
 
     @property
@@ -165,9 +165,9 @@ class Question:
     def write(self, not_after: int, part: float, now_us: int) -> tuple[tuple[bytes, ...], bytes]:
         """Keys and text of the question, as ``admit.lua`` takes them."""
         if len(self.groups) > 1:
-            # The order in which they are served; it is the order of the reply.
+            # Groups are served, and answered, in this order.
             self.groups = dict(sorted(self.groups.items(), key=lambda group: -group[0].priority))
-        # A counter stands once, or what one group spends would be overwritten by what the next one does.
+        # Each counter is listed once. Otherwise a group would overwrite what the group before it spent.
         numbers: dict[bytes, int] = {}
         groups: list[tuple[GroupText, int]] = []
         for demand, callers in self.groups.items():

@@ -1,4 +1,4 @@
-"""Corrections of what was charged: refunds, actual costs, and slots that are free again."""
+"""Corrections of earlier charges: refunds, actual costs, and freed slots."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import SETTLE
 
-#: Corrections wait this long for company; a freed slot is worth a quick word.
+#: Corrections are collected for this time. Short, because a freed slot matters to waiting callers.
 WAIT_S = 0.005
-#: More than this many kept while Redis is gone, and the oldest are forgotten: leases end by themselves.
+#: Corrections kept while Redis is unavailable. Further ones are dropped: slots expire anyway.
 MAX_WAITING = 10_000
 
 #: Corrections in one question.
@@ -38,18 +38,18 @@ class Settlements:
         self._timer: asyncio.TimerHandle | None = None
 
     def give_back(self, domain: str, demand: Demand, at_us: int, token: str, calls: int = 1) -> None:
-        """These calls were not made: they spent nothing."""
+        """These calls were not made: refund what they spent."""
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
             self._add(domain, ref, at_us, -cost * calls, token)
 
     def free(self, domain: str, demand: Demand, token: str) -> None:
-        """The call has ended: its slots are free, what it spent stays spent."""
+        """The call has ended: free its slots. What it spent stays spent."""
         for ref in demand.refs:
             if ref.is_slot:
                 self._add(domain, ref, 0, 0, token)
 
     def correct(self, domain: str, demand: Demand, at_us: int, measure: str, actual: int) -> None:
-        """The call cost ``actual`` of ``measure``, whatever was estimated."""
+        """The call cost ``actual`` of ``measure``, whatever the estimate was."""
         for ref, estimate in zip(demand.refs, demand.costs, strict=True):
             if ref.limit.measure == measure and actual != estimate and not ref.is_slot:
                 self._add(domain, ref, at_us, actual - estimate, "")
@@ -57,7 +57,7 @@ class Settlements:
     def _add(self, domain: str, ref: LimitRef, at_us: int, amount: int, token: str) -> None:
         if self._count >= MAX_WAITING:
             return
-        # Refunds belong to the bucket they were spent in: keep those of one tenth of a second apart.
+        # A refund belongs to the bucket that was charged. Those of the same tenth of a second are added up.
         key = (ref.key, at_us // 100_000 * 100_000 if amount < 0 else 0)
         corrections = self._waiting.setdefault(domain, {})
         correction = corrections.get(key)
@@ -72,7 +72,9 @@ class Settlements:
             self._timer = asyncio.get_running_loop().call_later(WAIT_S, self.flush)
 
     def flush(self) -> None:
-        """Send what waits; forget it when Redis is gone, for then it counts nothing either."""
+        """Send what is collected. Drop it when Redis is unavailable, because then Redis counts nothing
+        either.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

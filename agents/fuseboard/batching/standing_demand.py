@@ -1,4 +1,4 @@
-"""The demand of all like calls, with what is remembered from one of them to the next."""
+"""The demand of all like calls, with what is remembered from one call to the next."""
 
 from dataclasses import dataclass
 from math import inf
@@ -13,8 +13,8 @@ from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import LimitStatus
 from fuseboard.reporting.request_tallies import RequestTally
 
-#: Redis is asked about a spent limit again after this time, however long the limit stays spent.
-#: Estimates are corrected on every pod, so a budget that was estimated too high is not spent until midnight.
+#: Redis is asked about a spent limit again after this time, however long the limit stays spent. Estimates are
+#: corrected on every pod, so a budget whose estimate was too high is not spent until midnight.
 DENIAL_MEMORY_S = 1.0
 
 
@@ -58,7 +58,7 @@ class StandingDemand(Demand):
         #: Whether its calls may be leased, and the lease it has.
         self.leasable = bool(refs) and all(may_be_leased(ref.limit) for ref in refs)
         self.supply: Supply | None = None
-        #: One call of a tenant without a subject: nearly every request there is.
+        #: One call of a tenant, without a subject: nearly all requests are this.
         self.plain = False
         #: The names of the limits that bind it. Those it inherits are listed under the tenant that owns them.
         self.rules = tuple([ref.limit.name for ref in refs])

@@ -1,8 +1,8 @@
-"""Notices that a hold is over in Redis, while the document that tells of it cannot change.
+"""Notices overrides that were ended in Redis while the configuration still lists them.
 
-With Postgres away nobody makes a new document, but a breaker may still be reset through Redis,
-which keeps `none 0 revision` in the override's place. Only such a text counts: a key that is
-gone may have been lost, and a hold must survive that.
+Without Postgres there is no newer configuration, but a breaker may still be reset through Redis, which
+then keeps `none 0 revision` in place of the override. Only such a text counts: a missing key may have
+been lost, and an override must survive that.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from fuseboard.contract import keys
 from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
 from fuseboard.store.health import StoreHealth
 
-#: While something is overrides: between two looks when nobody says that there is news.
+#: Pause between two looks while an override applies and there is no news.
 LOOK_S = 5.0
 ANSWER_S = 1.0
 
@@ -54,7 +54,7 @@ class EndedOverrides:
             self._task = None
 
     def look(self) -> None:
-        """There may be news."""
+        """Look again now, because there may be news."""
         self._wake.set()
 
     async def _run(self) -> None:
@@ -71,7 +71,7 @@ class EndedOverrides:
             self._wake.clear()
 
     def _in_force(self) -> list[tuple[str, int]]:
-        """What the document holds, with the revisions that made it so."""
+        """The dependencies with an override that applies, and the revision that made it."""
         configuration = self._configuration
         found = [
             (known.name, configuration.override_in_force(known.name))
@@ -85,7 +85,7 @@ class EndedOverrides:
         try:
             text = await self._store.call("GET", key, timeout=ANSWER_S)
         except _FAILURES:
-            return False  # whoever asks for decisions counts what goes wrong
+            return False  # decisions on the same store count its errors
         found = _ENDED.match(text) if isinstance(text, bytes) else None
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""The gate of one dependency: what this server knows of its breaker, and what it has yet to report."""
+"""The fleet's breaker of one dependency: what this pod knows of it, and what it has yet to report."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -32,14 +32,15 @@ from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
 from fuseboard.reporting.counters import Counters
 from fuseboard.subject import NOBODY, Costs
 
-#: A refusal for busy probes is remembered this long at most: a slot may be free any moment.
+#: A refusal because all probe permits are taken is remembered for this time: one may become free at any
+#: moment.
 PROBE_BUSY_MEMORY_S = 0.1
 
 _STATE_OF_VERDICT = {
     ADMITS: BreakerState.CLOSED,
     PROBES: BreakerState.HALF_OPEN,
     OPEN: BreakerState.OPEN,
-    # As long as the hold: it is one here, too, when Redis is gone before it ends.
+    # For as long as the override applies, also if Redis is lost before it ends.
     FORCED_OPEN: BreakerState.OPEN,
     PROBE_BUSY: BreakerState.HALF_OPEN,
     SLOW_START: BreakerState.CLOSED,
@@ -50,23 +51,23 @@ _STATES = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
 
 @dataclass(slots=True)
 class PendingReport:
-    """Outcomes of one generation, not sent yet."""
+    """Outcomes of one generation that are not sent yet."""
 
     ok: int = 0
     failure: int = 0
     slow: int = 0
     #: Failures since the last success among them.
     tail: int = 0
-    #: For how long the vendor asked to be left alone, in milliseconds.
+    #: For how long the vendor asked not to be called, in milliseconds.
     cooldown_ms: int = 0
     probes: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Tally:
-    """Calls that went well under one generation of a breaker, and were not counted yet.
+    """Successes under one generation of a breaker that are not counted yet.
 
-    Nearly every call ends so: a number here, and everything else when the next report is sent, or
-    before anything else is counted.
+    Nearly every call ends well. So a success is one number at first, and is counted with the next
+    report, or before any other outcome is counted.
     """
 
     __slots__ = ("gate", "generation", "ok", "scheduled")
@@ -75,18 +76,18 @@ class Tally:
         self.gate = gate
         self.generation = generation
         self.ok = 0
-        #: It is in the list of those that will be counted.
+        #: It is in the list of tallies that will be counted.
         self.scheduled = False
 
     def count(self) -> None:
-        """Count them wherever outcomes are counted."""
+        """Count them in both breakers and in the metrics."""
         if self.ok:
             ok, self.ok = self.ok, 0
             self.gate.went_well(ok, self.generation)
 
 
 class Gate:
-    """A dependency's domain. ``on_change`` is called when its state is no longer what was last seen."""
+    """The domain of a dependency. ``on_change`` is called when the state of the breaker has changed."""
 
     def __init__(
         self,
@@ -107,18 +108,18 @@ class Gate:
         self.denial: Denial | None = None
         self.local = LocalBreaker()
         self.pending: dict[int, PendingReport] = {}
-        #: Its outcomes are on their way already.
+        #: Its outcomes will be sent with the next report.
         self.scheduled = False
         self.environment = environment
         self.server = server
         self._counters = counters
         self._on_change = on_change
         self._report_soon = report_soon
-        # What was last learned of the fleet's breaker.
+        # The state of the fleet's breaker as last learned.
         self.state = BreakerState.CLOSED
         self.generation = 0
         self.since = monotonic()
-        #: When the open state may be probed; monotonic seconds.
+        #: When an open breaker may be probed; monotonic seconds.
         self.until = 0.0
         self.window = (0, 0, 0)
         self.tally = Tally(self, 0)
@@ -127,7 +128,7 @@ class Gate:
         self.cut_off = False
         self._settlements = settlements
         self._leases = leases
-        #: By costs, and by tenant when its quotas bind; with the rules each was made of.
+        #: By costs, and by tenant when its quotas apply; with the rules each was made from.
         self._demands: OrderedDict[object, tuple[StandingDemand, TenantRules | None]] = OrderedDict()
         self.adopt(dependency)
 
@@ -135,10 +136,10 @@ class Gate:
         """Decide by this policy from now on."""
         before = getattr(self, "dependency", dependency)
         self.dependency = dependency
-        #: The configuration has an override; it may have ended since.
+        #: The configuration has an override, which may have ended since.
         self.overridden = dependency.override is not None
         policy = dependency.breaker
-        # Open times are lengthened by up to a tenth of jitter.
+        # Jitter adds up to a tenth to the open time.
         open_max_us = policy.open_max_ms * 1100
         times = (policy.probe_lease_ms * 1000, open_max_us, policy.slow_start_ms * 1000)
         self._figures = (1, policy.probes, *times, self.server)
@@ -155,17 +156,17 @@ class Gate:
             self.override_ended()
 
     def override_ended(self) -> None:
-        """The override was changed or ended, so what was learned before says nothing now."""
+        """The override was changed or ended: drop what was learned before."""
         self.local.reset()
         self.until = min(self.until, monotonic())
         self._on_change()
 
     def not_sent(self) -> None:
-        """If the call was to be the local probe, let another be it."""
+        """The call is not made. If it was the local probe, another call may be it."""
         self.local.record(Outcome.NEUTRAL, self.dependency.breaker)
 
     def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> StandingDemand:
-        """The vendor's limits, and the tenant's quotas on this dependency."""
+        """The limits of the vendor, and the tenant's quotas on this dependency."""
         key = (tenant, costs) if rules is not None else costs
         known = self._demands.get(key)
         if known is not None and known[1] is rules:
@@ -186,20 +187,20 @@ class Gate:
         return demand
 
     def end_leases(self) -> None:
-        """The breaker moved: what was leased under its old state must not be spent."""
+        """The breaker has changed: nothing leased under its old state may be spent."""
         for demand, _ in self._demands.values():
             if demand.supply is not None:
                 self._leases.revoke(demand.supply)
 
-    # What the batcher needs
+    # The domain, for the batcher
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
         return self.guard_keys[:3] + keys + self.guard_keys[3:], self._guard
 
     def _rests(self, text: str | int, generation: int) -> None:
-        """The breaker is closed and at rest for as long as its key says exactly ``text``.
+        """The breaker is closed and unchanged for as long as its key contains exactly ``text``.
 
-        Without a text, ``generation`` is what was seen last: if it is gone, data was lost.
+        Without a text, ``generation`` is the last one seen: if Redis does not have it, data was lost.
         """
         self._guard = Piece(*self._figures, text, generation)
 
@@ -231,7 +232,7 @@ class Gate:
     # Outcomes
 
     def went_well(self, calls: int, generation: int) -> None:
-        """So many calls ended well."""
+        """Count successes that were collected under ``generation``."""
         self._counters.calls_ok(self.name, calls)
         self.local.went_well(calls)
         pending = self.pending.get(generation)
@@ -241,7 +242,7 @@ class Gate:
         pending.tail = 0
 
     def record(self, outcome: Outcome, generation: int, probe: str) -> None:
-        """Keep an outcome for the fleet's breaker; ``probe`` is the token of a half-open permit."""
+        """Keep an outcome for the fleet's breaker. ``probe`` is the token of a half-open permit."""
         pending = self.pending.get(generation)
         if pending is None:
             pending = self.pending[generation] = PendingReport()
@@ -258,7 +259,7 @@ class Gate:
             pending.tail = 0
 
     def cool_down(self, milliseconds: int, generation: int) -> None:
-        """The vendor asked to be left alone: heed it here at once, and tell the fleet."""
+        """The vendor asked not to be called: stop here at once, and report it to the fleet."""
         until = monotonic() + milliseconds / 1000
         if self.denial is None or self.denial.until < until:
             self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
@@ -266,7 +267,7 @@ class Gate:
         pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
 
     def reported(self, reply: list[int]) -> None:
-        """Take in what ``report.lua`` answered."""
+        """Take in the reply of ``report.lua``."""
         _, state, generation, remaining_us, _, calls, failures, consecutive = reply
         now = monotonic()
         if calls:
@@ -278,7 +279,7 @@ class Gate:
             self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
 
     def opened(self, generation: int, remaining_us: int) -> None:
-        """Another server's report has opened it: end what is leased at once."""
+        """The report of another pod has opened the breaker: end its leases at once."""
         if generation <= self.generation:
             return
         longest_us = self.dependency.breaker.open_max_ms * 1100
@@ -294,7 +295,7 @@ class Gate:
             self._rests(0, generation)
             self.since = monotonic()
             self.end_leases()
-            # The fleet has decided something newer than what this server alone concluded.
+            # The fleet's decision is newer than what this pod concluded alone.
             self.local.reset()
             if state is BreakerState.CLOSED:
                 self.window = (0, 0, 0)
@@ -304,13 +305,13 @@ class Gate:
             self._on_change()
 
     def node_changed(self, *, served: bool) -> None:
-        """In a Redis Cluster, the node that keeps this breaker was lost, or is back."""
+        """A node of the Redis Cluster, which keeps this breaker, was lost or is back."""
         if not served and not self.cut_off:
             self.stand_alone()
         self.cut_off = not served
 
     def stand_alone(self) -> None:
-        """Redis is gone: go on from the last shared state with this server's own breaker."""
+        """Redis is lost: continue from the last shared state with this pod's own breaker."""
         if self.state is not BreakerState.CLOSED and self.local.state is BreakerState.CLOSED:
             self.local.take_over(self.until, self.dependency.breaker)
         self.pending.clear()

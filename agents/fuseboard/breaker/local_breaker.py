@@ -1,9 +1,9 @@
-"""This server's own breaker for one dependency.
+"""This pod's own breaker of one dependency.
 
-It runs always. In shared mode it protects this server alone when only its own calls fail (a
-bad node must not stop a vendor for everybody, so the fleet's breaker will not trip); in local
-mode it is the only one left. Conditions and times are those of the shared policy, with one
-probe at a time, because no server knows of the others' probes.
+It always runs. In shared mode it protects this pod when only its own calls fail: the fleet's breaker
+does not trip then, because one bad node must not stop a vendor for all. In local mode it is the only
+breaker. Its conditions and times are those of the shared policy, with one probe at a time, because a
+pod does not know the probes of others.
 """
 
 import random
@@ -39,7 +39,7 @@ class LocalBreaker:
         self.attempt = 0
         self.consecutive = 0
         self.successes = 0
-        #: While half-open: when the one probe under way is given up.
+        #: While half-open: when the one probe in progress is given up.
         self.probing_until = 0.0
         #: (second, calls, failures, slow), oldest first; and the sums of all of them.
         self._buckets: deque[list[int]] = deque()
@@ -47,10 +47,10 @@ class LocalBreaker:
         self._unfolded = 0
 
     def take_over(self, until: float, policy: BreakerPolicy) -> None:
-        """Go on from the fleet's: open until then (monotonic seconds), or to be probed now.
+        """Continue from the fleet's breaker: open until then (monotonic seconds), or to be probed now.
 
-        Every server learned the same moment; so that their probes do not come together, each
-        waits for up to a tenth of the open time more.
+        All pods know the same moment. Each waits up to a tenth of the open time longer, so that their
+        probes do not come together.
         """
         self._move(BreakerState.OPEN)
         self.until = max(until, monotonic()) + policy.open_ms / 1000 * random.uniform(0.0, 0.1)
@@ -58,7 +58,7 @@ class LocalBreaker:
     def wait(self, policy: BreakerPolicy) -> float:
         """Seconds until a call may be made; 0 when one may be made now.
 
-        When the open time is over this makes the caller the probe.
+        When the open time is over, the caller becomes the probe.
         """
         if self.state is BreakerState.CLOSED:
             return 0.0
@@ -73,14 +73,14 @@ class LocalBreaker:
         return 0.0
 
     def record(self, outcome: Outcome, policy: BreakerPolicy) -> None:
-        """Count an outcome of a call this server made."""
+        """Count the outcome of a call that this pod made."""
         if self.state is BreakerState.HALF_OPEN:
             self._record_probe(outcome, policy)
             return
         if self.state is BreakerState.OPEN or outcome is Outcome.NEUTRAL:
             return
         if outcome is Outcome.OK:
-            # Nearly every call: counted with the next report, or the next failure.
+            # Nearly every call ends here. It is counted with the next report, or with the next failure.
             self.consecutive = 0
             self._unfolded += 1
             return
@@ -97,7 +97,7 @@ class LocalBreaker:
             self._open(policy)
 
     def went_well(self, calls: int) -> None:
-        """Count calls that ended well while this breaker was closed."""
+        """Count successful calls while this breaker was closed."""
         if self.state is BreakerState.CLOSED:
             self.consecutive = 0
             self._unfolded += calls
@@ -112,7 +112,7 @@ class LocalBreaker:
                 self.reset()
 
     def fold(self, policy: BreakerPolicy) -> None:
-        """Count the successes since the last time, at most a report interval ago."""
+        """Count the successes since the last time, which is at most a report interval ago."""
         if self._unfolded:
             self._count(policy, self._unfolded, 0, 0)
             self._unfolded = 0

@@ -11,7 +11,7 @@ from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import REPORT
 
-#: Failures and probe results wait this long for company.
+#: Failures and results of probes are collected for this time.
 URGENT_S = 0.005
 
 
@@ -25,7 +25,7 @@ class Reports:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, gate: Gate, *, urgent: bool) -> None:
-        """Send what ``gate`` has pending soon."""
+        """Send the pending outcomes of ``gate`` soon."""
         self._gates[gate.name] = gate
         gate.scheduled = True
         loop = asyncio.get_running_loop()
@@ -37,13 +37,15 @@ class Reports:
         self._timer = loop.call_at(due, self.flush)
 
     def tally(self, tally: Tally) -> None:
-        """Count a call that went well with the others, when the next report is due."""
+        """Count a success with the others, with the next report."""
         tally.scheduled = True
         self._tallies.append(tally)
         self.add(tally.gate, urgent=False)
 
     def flush(self) -> None:
-        """Send everything pending now; drop it when Redis is gone, for then it decides nothing."""
+        """Send all pending outcomes now. Drop them when Redis is unavailable: its breakers decide nothing
+        then.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -75,7 +77,7 @@ class Reports:
 
 
 def _arguments(gate: Gate, generation: int, pending: PendingReport) -> tuple[Word, ...]:
-    """What ``report.lua`` is told; see there."""
+    """The arguments of ``report.lua``; see there."""
     policy = gate.dependency.breaker
     counted = (pending.ok, pending.failure, pending.slow, pending.tail)
     conditions = (

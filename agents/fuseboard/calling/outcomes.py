@@ -1,4 +1,4 @@
-"""How a call ended, judged by what it returned or raised."""
+"""Judges how a call ended, by what it returned or raised."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from fuseboard.contract.words import Outcome
 from fuseboard.errors import FuseboardError
 
-#: However long a vendor wants to be left alone: its answer may be a mistake, and nobody looks.
+#: The longest cooldown that a vendor's answer can set. It may be a mistake, and no one watches.
 MAX_COOLDOWN_MS = 3_600_000
 
 
@@ -21,10 +21,10 @@ def outcome_of_status(status: int) -> Outcome:
 
 
 def outcome_of_response(status: int, headers: Mapping[str, str]) -> tuple[Outcome, int]:
-    """How an answer counts, and for how many milliseconds its sender asked to be left alone.
+    """The outcome of a response, and for how many milliseconds the sender asked not to be called.
 
-    A 429 that says when to come back is obeyed by the whole fleet, which is the answer to it:
-    it is no evidence against the vendor. Without a time it is a failure, as a 503 always is.
+    The whole fleet obeys a 429 with a time to come back, so that 429 is no evidence against the vendor.
+    A 429 without a time is a failure, and so is every 503.
     """
     cooldown_ms = retry_after_ms(headers.get("retry-after") or "") if status in (429, 503) else 0
     if status == 429 and cooldown_ms:
@@ -33,7 +33,7 @@ def outcome_of_response(status: int, headers: Mapping[str, str]) -> tuple[Outcom
 
 
 def retry_after_ms(text: str) -> int:
-    """A ``Retry-After`` in milliseconds, at most an hour; 0 for one that names no time to come."""
+    """A ``Retry-After`` in milliseconds, at most an hour; 0 when it names no time in the future."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return min(int(text[:9]) * 1000, MAX_COOLDOWN_MS)
@@ -43,7 +43,7 @@ def retry_after_ms(text: str) -> int:
         return 0
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    # The one place where a pod's own clock is believed; it can be wrong by an hour at most.
+    # The only place that trusts a pod's own clock. It can be wrong by an hour at most.
     left_s = (moment - datetime.now(UTC)).total_seconds()
     return min(max(0, int(left_s * 1000)), MAX_COOLDOWN_MS)
 
@@ -54,18 +54,18 @@ def outcome_of_exception(error: BaseException) -> Outcome:
 
 
 def judge(error: BaseException) -> tuple[Outcome, int]:
-    """How a call that raised counts, and for how many milliseconds the vendor asked to be left alone.
+    """The outcome of a call that raised, and for how many milliseconds the vendor asked not to be called.
 
-    Cancellation, the end of the process, a refusal by Fuseboard and a request that could not
-    even be built say nothing about the dependency. An exception that carries a status (as
-    those of httpx, requests, aiohttp and most vendors' clients do) is judged by it, and by the
-    ``Retry-After`` of its response. Anything else counts as a failure: timeouts, lost
-    connections, answers that do not parse.
+    These say nothing about the dependency: cancellation, the end of the process, a refusal by
+    Fuseboard, and a request that could not be built. An exception with a status (those of httpx,
+    requests, aiohttp and most vendors' clients have one) is judged by its status and by the
+    ``Retry-After`` of its response. Everything else is a failure: timeouts, lost connections, answers
+    that do not parse.
     """
     if not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError | FuseboardError):
         return Outcome.NEUTRAL, 0
     httpx = sys.modules.get("httpx")
-    # Never sent: no free connection of our own, or nothing that could be sent at all.
+    # Never sent: no free connection in the client's own pool, or an invalid request.
     if httpx is not None and isinstance(
         error, (httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.InvalidURL)
     ):

@@ -1,6 +1,6 @@
-"""Tells Redis what was decided without it: before a ramp begins, and soon after odd calls.
+"""Reports to Redis what was decided without it: before a ramp begins, and soon after single calls.
 
-Each segment is told once per domain, whatever happens in between: its name goes with it, and
+Each segment counts once per domain, whatever happens in between: it is reported with its name, and
 Redis remembers names for longer than a journal is kept.
 """
 
@@ -22,14 +22,14 @@ from fuseboard.store.scripts import DRAIN
 
 logger = logging.getLogger("fuseboard.journal")
 
-#: Totals nobody read by then are history of no interest.
+#: Totals in Redis expire after this time.
 TOTALS_KEPT_S = 40 * 86_400
-#: Domains told together, and how long they may take.
+#: Domains reported together, and how long Redis may take for them.
 TOGETHER = 50
 ANSWER_S = 1.0
-#: How long a ramp waits for what is left to tell; the rest follows in the background.
+#: How long a ramp waits for the report. The rest follows in the background.
 BEFORE_RAMP_S = 3.0
-#: Odd calls are told after so long.
+#: Single calls are reported after this time.
 SOON_S = 2.0
 
 
@@ -48,11 +48,11 @@ class Drain:
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._stopped = False
-        #: Segments told, and segments of servers that died before they could tell them.
+        #: Segments reported, and segments of pods that died before they could report them.
         self.reported = self.adopted = 0
 
     def noted(self) -> None:
-        """Something was decided locally: tell it soon, or write it down when there is nobody to tell."""
+        """A call was decided locally: report it soon, or write it to disk while Redis is unavailable."""
         if self.journal is not None and not self._health.usable:
             self.journal.noted()
         if self._timer is None and not self._stopped:
@@ -60,7 +60,7 @@ class Drain:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._soon)
 
     def stop(self) -> None:
-        """What was not told yet is written down, for whoever comes next."""
+        """Write to disk what is not reported yet. Another pod on this disk reports it."""
         self._stopped = True
         if self.journal is not None:
             self.journal.finish()
@@ -70,7 +70,7 @@ class Drain:
             self._task.cancel()
 
     async def before_ramp(self) -> None:
-        """Tell what there is, for as long as a ramp may wait for it."""
+        """Report everything, for as long as a ramp may wait."""
         task = self.begin(orphans=True)
         await asyncio.wait({task}, timeout=BEFORE_RAMP_S)
 
@@ -79,10 +79,10 @@ class Drain:
         if self._health.usable:
             self.begin()
         else:
-            self.noted()  # a connection that comes back without an outage is no event
+            self.noted()  # when the connection comes back without an outage, nothing else starts a report
 
     def begin(self, *, orphans: bool = False) -> asyncio.Task[None]:
-        """Tell what there is in the background; with ``orphans`` also what dead servers left on this disk."""
+        """Report everything in the background; with ``orphans`` also what dead pods left on this disk."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(
                 self._report_all(orphans), name="fuseboard-drain"
@@ -94,7 +94,7 @@ class Drain:
             if self._stopped:
                 return
             if await self._report_closed():
-                # Only now, so that a store that takes nothing makes no more and more segments.
+                # Only now. Otherwise a store that refuses reports would make more and more segments.
                 if self.journal is not None:
                     self.journal.flush_soon()
                 self._offline.close()
@@ -118,7 +118,7 @@ class Drain:
         return True
 
     async def _report(self, segment: Segment) -> bool:
-        """Whether every domain of it was told, now or before."""
+        """Report one segment. ``True`` when every domain has it, from now or from before."""
         domains: dict[str, list[str]] = defaultdict(list)
         for key in segment.totals:
             text = key.decode()
@@ -157,7 +157,7 @@ class Drain:
         return answer
 
     def _charges(self, segment: Segment, limits: Iterable[str]) -> Iterable[tuple[LimitRef, int]]:
-        """Of shares this server spent: what still counts."""
+        """What this pod spent of its shares and what still counts."""
         for limit in limits:
             key = limit.encode()
             ref = segment.spent.get(key)
@@ -168,6 +168,6 @@ class Drain:
         if isinstance(reply, NotServedError):
             return True
         if isinstance(reply, Exception):
-            logger.warning("journal.not_told: %s; it is tried again", reply)
+            logger.warning("journal.not_told: %s; it is retried", reply)
             return True
         return False

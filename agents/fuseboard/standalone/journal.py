@@ -1,9 +1,9 @@
-"""What was decided without Redis, on disk: so that a pod that dies before Redis is back is counted too.
+"""Decisions without Redis, on disk, so that they count even if the pod dies before Redis is back.
 
-One file per segment: a line naming it, then lines of counts, each with its checksum. A torn or
-damaged line is not counted, the others are. Files are bounded: what would not fit is written
-anew as one line of totals, and what does not fit even so is only kept in memory. A disk that is
-full or read-only is counted, and changes nothing else.
+One file per segment: a line with its name, then lines of counts, each with a checksum. A torn or
+damaged line is not counted; the others are. Files are bounded: when a file is full, it is rewritten as
+one line of totals. What still does not fit stays in memory only. A disk that is full or read-only is
+counted as a failure, and changes nothing else.
 """
 
 import asyncio
@@ -21,26 +21,26 @@ from fuseboard.standalone.offline import OfflineCounts, Segment
 
 try:
     import fcntl
-except ImportError:  # no orphans are adopted where there are no such locks
+except ImportError:  # without such locks, no orphans are adopted
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger("fuseboard.journal")
 
 FORMAT = "fuseboard-journal-1"
-#: A segment's file is never larger, however the fleet is tuned: whoever adopts it reads no more.
+#: The largest file of a segment, whatever the tuning says. The pod that adopts it reads no more.
 MAX_FILE_BYTES = 8 * 1024 * 1024
-#: Files that nobody told by then are deleted: Redis remembers names for twice as long.
+#: Files that were not reported by then are deleted. Redis remembers names for twice as long.
 KEPT_S = 6 * 86_400
-#: Files of dead servers looked at in one go.
+#: Files of dead pods that are read at a time.
 MAX_ORPHANS = 100
-#: How long the end of a process waits for the last line.
+#: How long a stopping process waits for the last line.
 FINISH_S = 0.2
-#: Counts wait this long for company.
+#: Counts are collected for this time.
 WRITE_S = 1.0
 
 
 class Journal:
-    """Written by a thread of its own while there is something to write; the rest is the loop's."""
+    """A thread of its own writes while there is something to write. Everything else belongs to the loop."""
 
     def __init__(self, directory: Path, *, environment: str, service: str, counts: OfflineCounts) -> None:
         self._directory = directory
@@ -49,11 +49,11 @@ class Journal:
         self._counts = counts
         self._lock_file: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: One writer at a time; it also keeps a file from being written after it was forgotten.
+        #: One writer at a time. The lock also prevents writing a file after it was forgotten.
         self._writing = threading.Lock()
         self._forgotten: deque[str] = deque(maxlen=100)
         self._writer: threading.Thread | None = None
-        #: Of one file, by the fleet's tuning.
+        #: The size of one file, by the fleet's tuning.
         self.most_bytes = MAX_FILE_BYTES
         self.failures = 0
 
@@ -65,7 +65,7 @@ class Journal:
             self._timer = asyncio.get_running_loop().call_later(WRITE_S, self.flush_soon)
 
     def finish(self) -> None:
-        """Write what is left and let others adopt it; a disk that hangs is waited for a moment only."""
+        """Write what is left and let others adopt it. A disk that hangs delays this for a moment only."""
         self.flush_soon()
         if self._writer is not None:
             self._writer.join(FINISH_S)
@@ -74,7 +74,7 @@ class Journal:
             self._lock_file = None
 
     def flush_soon(self) -> None:
-        """Write what was not written yet, in the background."""
+        """Write what is not written yet, in the background."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -90,11 +90,11 @@ class Journal:
             self._writer.start()
 
     def forget(self, name: str) -> None:
-        """Everything of this segment was told."""
+        """The whole segment was reported: delete its file."""
         threading.Thread(target=self._delete, args=(name,), name="fuseboard-journal", daemon=True).start()
 
     async def orphans(self) -> list[Segment]:
-        """What servers left behind that are dead now."""
+        """The segments that dead pods left behind."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[Segment]] = loop.create_future()
 
@@ -120,23 +120,23 @@ class Journal:
                 line = _line(changed)
                 size = path.stat().st_size if path.exists() else 0
                 if size + len(line) > self.most_bytes:
-                    self._write_anew(path, name, totals)
+                    self._rewrite(path, name, totals)
                     return
                 with path.open("ab") as file:
                     file.write(line if size else _line(name) + line)
             except OSError as error:
                 self._failed(error)
 
-    def _write_anew(self, path: Path, name: str, totals: dict[bytes, int]) -> None:
+    def _rewrite(self, path: Path, name: str, totals: dict[bytes, int]) -> None:
         content = _line(name) + _line(totals)
         if len(content) > self.most_bytes:
             return
-        temporary = path.with_suffix(".anew")
+        temporary = path.with_suffix(".new")
         temporary.write_bytes(content)
         os.replace(temporary, path)
 
     def _own(self) -> None:
-        """Hold a lock for as long as this process lives, so that nobody adopts what it still writes."""
+        """Hold a lock for the lifetime of this process, so that no other pod adopts its files."""
         if self._lock_file is not None or fcntl is None:
             return
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -181,14 +181,14 @@ class Journal:
 
 
 def _line(content: str | dict[bytes, int]) -> bytes:
-    """Begins with a line break, so that a torn line before it costs nothing but itself."""
+    """Begins with a line break, so that a torn line before it damages nothing else."""
     fields = content if isinstance(content, str) else {key.decode(): n for key, n in content.items()}
     body = msgspec.json.encode(fields)
     return b"\n%08x %b\n" % (crc32(body), body)
 
 
 def _read(path: Path) -> Segment | None:
-    """What a file says; ``None``, and the file is gone, when it says nothing or is too old."""
+    """The counts in a file. ``None`` when it has none or is too old; then it is deleted."""
     if time.time() - path.stat().st_mtime > KEPT_S:
         logger.warning("journal.too_old path=%s: deleted, and never counted", path)
         path.unlink(missing_ok=True)
@@ -215,7 +215,7 @@ def _read(path: Path) -> Segment | None:
 
 
 def _is_alive(lock: Path) -> bool:
-    """Whether the process that made this file still holds it."""
+    """Whether the process that made this file still holds its lock."""
     descriptor = os.open(lock, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

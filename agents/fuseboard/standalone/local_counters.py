@@ -1,4 +1,4 @@
-"""How one server counts a limit by itself. Times are monotonic seconds."""
+"""How one pod counts a limit alone. Times are monotonic seconds."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,22 +11,22 @@ from fuseboard.contract.words import Algorithm, Period
 
 
 class Turn(NamedTuple):
-    """When a server may make the one call it has every so often: the stretch comes again and again."""
+    """When a pod may make its one call per period: a time slot that comes again and again."""
 
     every_s: float
     begins_s: float
     lasts_s: float
 
     def wait(self, now: float) -> float:
-        """Seconds until the stretch; 0 within it."""
+        """Seconds until the time slot; 0 within it."""
         into = (now - self.begins_s) % self.every_s
         return 0.0 if into < self.lasts_s else self.every_s - into
 
 
 class Portion(NamedTuple):
-    """What one server may spend of a limit."""
+    """What one pod may spend of a limit."""
 
-    #: Per window; with a ``turn`` it is one call in each.
+    #: Per window. With a ``turn``, it is one call in each time slot.
     calls: float
     #: At once; token buckets only.
     burst: float
@@ -46,7 +46,7 @@ class Counter(Protocol):
 
 
 class Bucket:
-    """GCRA."""
+    """GCRA, the generic cell rate algorithm."""
 
     __slots__ = ("arrival",)
 
@@ -66,7 +66,7 @@ class Bucket:
 
 
 class Window:
-    """Exact log of the last window."""
+    """An exact log of the last window."""
 
     __slots__ = ("log", "sum")
 
@@ -100,12 +100,12 @@ class Window:
 
 
 class Turns:
-    """One call in each turn."""
+    """One call per time slot."""
 
     __slots__ = ("last", "wrapped")
 
     def __init__(self, wrapped: Counter) -> None:
-        #: Takes over when the portion grows to a whole call.
+        #: Counts instead when the portion is a whole call or more.
         self.wrapped = wrapped
         self.last = float("-inf")
 
@@ -131,14 +131,15 @@ class Turns:
 
 
 class CalendarPeriod:
-    """The calendar is the one thing a pod's wall clock must say; Redis checks it when it is there."""
+    """A calendar period by the pod's wall clock, which nothing else is decided by. Redis checks it."""
 
     __slots__ = ("amount", "began", "calendar", "ends")
 
     def __init__(self) -> None:
         self.began = self.ends = 0
         self.amount = 0
-        #: Whose period this is: looked up once for each, for that costs more than the rest of a decision.
+        #: The period that ``began`` and ``ends`` belong to. Looked up once, because that costs more than the
+        #: decision.
         self.calendar: tuple[Period | None, str] = (None, "")
 
     def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
@@ -166,7 +167,7 @@ class CalendarPeriod:
 
 
 class Slots:
-    """Calls under way, each a lease."""
+    """Calls in progress. Each slot expires."""
 
     __slots__ = ("leases",)
 

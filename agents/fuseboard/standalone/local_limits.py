@@ -1,4 +1,4 @@
-"""This server's own share of each limit: what is left of it when Redis cannot be asked."""
+"""What this pod may spend of each limit while Redis cannot be asked."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,30 +12,31 @@ from fuseboard.standalone.local_counters import KINDS, Counter, Portion, Slots, 
 from fuseboard.standalone.offline import OfflineCounts
 from fuseboard.standalone.reserved_share import ReservedShare
 
-#: Counters kept at most; the longest unused goes first.
+#: Counters kept. The least recently used is dropped first.
 MAX_COUNTERS = 50_000
 
-#: How long a share of nothing asks to be left alone: the next beat may bring one.
+#: Retry time for a pod without a reserved share: the next heartbeat may bring one.
 NO_SHARE_WAIT_S = 1.0
 
 
 class Blocked:
-    """Which limit refused a call, and for how long."""
+    """The limit that refused a call, and for how long."""
 
     __slots__ = ("limit", "unavailable", "wait_s")
 
     def __init__(self, limit: Limit, wait_s: float, *, unavailable: bool = False) -> None:
         self.limit = limit
         self.wait_s = wait_s
-        #: Refused because the store cannot be asked, not because anything is spent.
+        #: Refused because the store cannot be asked, not because the limit is spent.
         self.unavailable = unavailable
 
 
 class LocalLimits:
-    """This server's own counters, used when Redis is gone and for its part of a ramp.
+    """This pod's own counters, used when Redis is unavailable, and for its part of a ramp.
 
-    ``reserved`` limits are spent from this server's piece of what Redis never grants;
-    ``local_share`` is the limit over the number of servers, and below one call a turn in time.
+    A ``reserved`` limit is spent from this pod's reserved share, which Redis never grants. A
+    ``local_share`` limit is divided by the number of pods. When that is less than one call, the pod
+    gets a time slot.
     """
 
     def __init__(
@@ -49,14 +50,15 @@ class LocalLimits:
         self._live_servers = live_servers
         self.share = share or ReservedShare()
         self.offline = offline or OfflineCounts()
-        #: The servers' time minus the monotonic clock, once somebody told it.
+        #: Server time minus the monotonic clock; ``None`` until a server has said the time.
         self._fleet_offset_s = fleet_offset_s
         self._counters: OrderedDict[bytes, tuple[Algorithm, Counter]] = OrderedDict()
 
     def take(self, demand: Demand, part: float) -> Blocked | None:
-        """Spend from every limit, or from none and say which refused.
+        """Spend from every limit, or from none; then the limit that refused.
 
-        ``part`` is what servers may spend locally at all: 1 when Redis is gone, less in a ramp.
+        ``part`` is the part of each limit that pods may spend locally: 1 without Redis, less during a
+        ramp.
         """
         now = monotonic()
         charged: list[tuple[Counter, Portion, LimitRef, int]] = []
@@ -89,7 +91,7 @@ class LocalLimits:
                 counter.free()
 
     def portion(self, limit: Limit, part: float) -> Portion | None:
-        """What this server may spend of ``limit``; ``None`` for nothing at all."""
+        """What this pod may spend of ``limit``; ``None`` for nothing."""
         if limit.limit == 0:
             return None
         if limit.failure_policy is FailurePolicy.RESERVED:
@@ -104,7 +106,7 @@ class LocalLimits:
         return Portion(fair, max(1.0, limit.burst * part / servers), turn)
 
     def still_spent(self, ref: LimitRef) -> int:
-        """What this server spent by itself of a ``local_share`` limit and what still counts."""
+        """What this pod spent alone of a ``local_share`` limit and what still counts."""
         known = self._counters.get(ref.key)
         portion = self.portion(ref.limit, 1.0)
         if known is None or portion is None or known[0] is not ref.limit.algorithm:
@@ -112,10 +114,10 @@ class LocalLimits:
         return known[1].spent(portion, ref.limit, monotonic())
 
     def _turn(self, fair_s: float) -> Turn:
-        """One call every three fair distances, in a stretch that no other server has.
+        """One call per three fair intervals, in a time slot that no other pod has.
 
-        So no window holds more than the limit, however the stretches lie. A server without a
-        place of its own, or that was never told the time, has one at random.
+        So no window contains more than the limit, wherever the time slots are. A pod without a place,
+        or without the time, takes a random slot.
         """
         every_s = 3 * fair_s
         held, offset_s = self.share.held, self._fleet_offset_s()

@@ -1,4 +1,4 @@
-"""What this server decided by itself and has not told Redis yet."""
+"""What this pod decided alone and has not reported to Redis yet."""
 
 import itertools
 from collections.abc import Callable
@@ -8,19 +8,19 @@ from secrets import token_hex
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.words import FailurePolicy
 
-#: Limits counted at most, however the fleet is tuned; calls of further ones are lost to the totals,
-#: and counted as that.
+#: The most limits that are counted, whatever the tuning says. The totals lack calls of further limits, which
+#: are counted as uncounted.
 MAX_KEYS = 50_000
 
 
 @dataclass(slots=True)
 class Segment:
-    """What was counted between two returns of Redis. Its name makes telling it twice harmless."""
+    """The counts between two returns of Redis. Reporting it twice is harmless, because it has a name."""
 
     name: str
-    #: By limit key: calls (or costs) that were allowed without asking.
+    #: By limit key: calls (or costs) that were allowed without asking Redis.
     totals: dict[bytes, int] = field(default_factory=dict)
-    #: Limits of which this server spent a share that Redis has not seen.
+    #: Limits of which this pod spent a share that Redis does not know of.
     spent: dict[bytes, LimitRef] = field(default_factory=dict)
 
 
@@ -30,14 +30,14 @@ class OfflineCounts:
     def __init__(self) -> None:
         self._names = (f"{boot}-{n}" for boot in (token_hex(8),) for n in itertools.count(1))
         self.segment = Segment(next(self._names))
-        #: Left to be told, oldest first.
+        #: To be reported, oldest first.
         self.closed: list[Segment] = []
         self.changed: dict[bytes, int] = {}
-        #: By the fleet's tuning.
+        #: The most limits counted, by the fleet's tuning.
         self.most_keys = MAX_KEYS
-        #: Calls of limits there was no room for.
+        #: Calls of limits that were not counted for lack of room.
         self.uncounted = 0
-        #: Called with the first change since the last was written, or told.
+        #: Called with the first change since the last write or report.
         self.on_change: Callable[[], None] = lambda: None
 
     def note(self, demand: Demand) -> None:
@@ -57,7 +57,7 @@ class OfflineCounts:
             self.changed[ref.key] = self.changed.get(ref.key, 0) + cost
 
     def close(self) -> Segment | None:
-        """Begin anew; the segment that ended, unless it is empty."""
+        """Start a new segment. Returns the one that ended, unless it is empty."""
         ended, self.changed = self.segment, {}
         if not ended.totals:
             return None

@@ -1,4 +1,4 @@
-"""What callers may pass: wrong use is told at once, what a client sent is made harmless."""
+"""Checks of what callers pass: wrong use raises at once, and text from clients is made harmless."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -7,26 +7,26 @@ from fuseboard.contract.words import is_slug, is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NOBODY, Subject
 
-#: Ids that nobody can have (empty, too long, control characters) share one counter under this
-#: name: what a client sends must neither fail a request nor escape a limit.
+#: Invalid ids (empty, too long, control characters) share one counter under this name: text from a client
+#: must neither fail a request nor escape a limit.
 INVALID = "(invalid)"
 
-NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', and begin and end with a letter or digit"
+NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a letter or digit"
 
-#: A caller that would wait longer than this has something better to do.
+#: The longest wait that a caller may ask for.
 MAX_WAIT_S = 3600.0
 
 MAX_ENDPOINT = 2000
 
 
 def check_name(kind: str, name: object) -> None:
-    """Raise ``Misconfigured`` with the rule for what cannot name a dependency or a measure."""
+    """Raise ``Misconfigured``, with the rule, for an invalid name of a dependency or a measure."""
     if not isinstance(name, str) or not is_slug(name):
-        raise Misconfigured(f"{kind} must be named by {NAME_RULE}, not {_shown(name)}")
+        raise Misconfigured(f"the name of {kind} must be {NAME_RULE}, not {_shown(name)}")
 
 
 def check_costs(costs: Mapping[str, int]) -> None:
-    """Raise ``Misconfigured`` for measures that cannot be; the amounts are checked where they count."""
+    """Raise ``Misconfigured`` for invalid measures. Amounts are checked where they are used."""
     if not isinstance(costs, Mapping):
         raise Misconfigured(
             f"costs must map measures to amounts, like {{'tokens': 500}}, not {_shown(costs)}"
@@ -34,7 +34,7 @@ def check_costs(costs: Mapping[str, int]) -> None:
     for measure in costs:
         check_name("a measure", measure)
     if "calls" in costs:
-        raise Misconfigured("costs['calls'] is what cost= says: give it there")
+        raise Misconfigured("costs must not contain 'calls': use cost= for the number of calls")
 
 
 def check_actual(measure: object, actual: object) -> None:
@@ -53,19 +53,19 @@ def check_wait(wait_s: object) -> None:
 
 
 def harmless(subject: Subject) -> Subject:
-    """``subject`` with every value fit to be counted by; those nobody can have share a counter."""
+    """``subject`` with values that can be counted. All invalid values share one counter."""
     if subject is NOBODY:
         return NOBODY
     if not isinstance(subject, Subject):
         raise Misconfigured(f"subject must be a fuseboard.Subject, not {type(subject).__name__}")
     for value in (subject.user, subject.ip, subject.api_key, subject.endpoint):
         if not isinstance(value, str):
-            raise Misconfigured(f"whoever a subject names is named by text, not {type(value).__name__}")
+            raise Misconfigured(f"the values of a subject must be text, not {type(value).__name__}")
     return Subject(
         user=_id(subject.user),
         ip=_id(subject.ip),
         api_key=_id(subject.api_key),
-        # Kept as it is wherever possible: cut short or replaced, it might match no pattern.
+        # Kept wherever possible: a shortened or replaced endpoint might match no pattern.
         endpoint=subject.endpoint[:MAX_ENDPOINT].encode(errors="replace").decode(),
     )
 

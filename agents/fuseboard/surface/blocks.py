@@ -1,4 +1,4 @@
-"""What guards a whole block or function, built on single decisions."""
+"""Context managers that guard a whole block, built on single decisions."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager

@@ -1,4 +1,4 @@
-"""Decorators over the blocks of an agent, for functions of both kinds."""
+"""Decorators that run a function in a block of the agent, for async and blocking functions."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -111,14 +111,12 @@ class Decorators(ABC):
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 raise Misconfigured(
-                    "a generator runs when it is read: use the block inside of it, not the decorator"
+                    "a generator runs when it is read: use the block inside it instead of the decorator"
                 )
             if not inspect.iscoroutinefunction(function):
                 return in_block(function, blocking, options)
             if asynchronous is None:
-                raise Misconfigured(
-                    "an async function needs an agent of fuseboard, not of fuseboard.blocking"
-                )
+                raise Misconfigured("an async function needs fuseboard.Agent, not fuseboard.blocking.Agent")
             return cast(Callable[P, R], in_async_block(function, asynchronous, options))
 
         return decorate

@@ -1,4 +1,4 @@
-"""The life of an agent from start to stop, and what it can be asked at any time."""
+"""The life of an agent from start to stop, and its state."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from fuseboard.settings import AgentSettings
 
 logger = logging.getLogger("fuseboard")
 
-_NOT_STARTED = "the agent is not started: 'await agent.start()', or 'async with agent:'"
+_NOT_STARTED = "the agent is not started: call 'await agent.start()' or use 'async with agent:'"
 
 
 class Lifetime:
@@ -29,15 +29,15 @@ class Lifetime:
         self._runtime = Runtime(settings)
         self._started = False
         self._stopped = False
-        #: Defects of the agent itself; each was logged, and the call allowed.
+        #: Defects of the agent itself. Each time, the call was allowed; the first one was logged.
         self.defects = 0
 
-    # From start to stop
+    # Start and stop
 
     async def start(self) -> None:
         """Connect, and get a configuration from the best source that answers; at most 2 s.
 
-        Starting a running agent does nothing; starting a stopped one begins anew.
+        Starting a running agent does nothing. A stopped agent can be started again.
         """
         if self.running:
             return
@@ -47,7 +47,7 @@ class Lifetime:
         await self._runtime.start()
 
     async def stop(self) -> None:
-        """Report what is unreported and say good-bye; at most half a second."""
+        """Send what is not reported yet and sign off; at most half a second."""
         if not self.running:
             return
         self._stopped = True
@@ -66,7 +66,7 @@ class Lifetime:
     def running(self) -> bool:
         return self._started and not self._stopped
 
-    # What it knows
+    # State
 
     @property
     def mode(self) -> Mode:
@@ -89,30 +89,32 @@ class Lifetime:
         return loop
 
     def views(self) -> tuple[BreakerView, ...]:
-        """Every breaker as this server sees it."""
+        """Every breaker as this pod sees it."""
         return self._runtime.admission.breaker_views()
 
     def timeout_s(self, dependency: str) -> float | None:
-        """The timeout configured for a dependency; ``None`` for one nobody registered."""
+        """The configured timeout of a dependency; ``None`` when it is not registered."""
         known = self.configuration.snapshot.dependency(dependency)
         return known.timeout_ms / 1000 if known is not None else None
 
-    # Its loop
+    # The loop
 
     def _check_loop(self) -> None:
         if not self._started:
             raise Misconfigured(_NOT_STARTED)
         if not self._here():
-            raise Misconfigured("an agent belongs to the event loop it was started on: make one for each")
+            raise Misconfigured(
+                "an agent belongs to the event loop it was started on: create one for each loop"
+            )
 
     def _here(self) -> bool:
         """Whether the agent's loop is the one that runs in this thread."""
-        # Not by get_running_loop, which is a system call in Python 3.11: with each decision that counts.
+        # Not get_running_loop: it is a system call in Python 3.11, on the path of every decision.
         runtime = self._runtime
         return runtime.loop is not None and get_ident() == runtime.thread and runtime.loop.is_running()
 
     def _run_on_loop(self, what: Callable[[], None]) -> None:
-        """Do ``what`` on the agent's loop: now, or soon when called from another thread."""
+        """Call ``what`` on the agent's loop: now, or soon when this is another thread."""
         if self._stopped:
             return
         if self._here():
@@ -121,10 +123,10 @@ class Lifetime:
             self.soon(what)
 
     def soon(self, what: Callable[[], None]) -> None:
-        """Do ``what`` on the agent's loop, not at once: for other threads, and for finalisers in any."""
+        """Call ``what`` on the agent's loop later: for other threads, and for finalizers in any thread."""
         loop = self._runtime.loop
         if not self._stopped and loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody to tell
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing left to do
                 loop.call_soon_threadsafe(self._safely, what)
 
     def _safely(self, what: Callable[[], None]) -> None:
@@ -134,7 +136,9 @@ class Lifetime:
             self._note_defect()
 
     def _note_defect(self) -> None:
-        """A defect of ours must not fail the application's call; the first one is logged with its trace."""
+        """A defect of the agent must not fail the application's call. The first one is logged with its
+        trace.
+        """
         self.defects += 1
         if self.defects == 1:
             logger.exception("agent.defect: the call was allowed; further ones are only counted")

@@ -11,7 +11,7 @@ from fuseboard.surface.decorators import Neutral
 
 
 class LoopAgent(ABC):
-    """Implemented by ``fuseboard.Agent``; the docstrings are there."""
+    """``fuseboard.Agent`` implements it; see the docstrings there."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Old names of the public interface: they work for one release, and warn once per process."""
+"""Old names of the public API: they work for one release, and warn once per process."""
 
 import warnings
 
@@ -8,7 +8,7 @@ _warned: set[str] = set()
 def warn_renamed(old: str, new: str) -> None:
     """Warn the caller of the function that calls this one.
 
-    Once per process, not once per line: an old name may be on the path of every request.
+    Once per process, not once per line: an old name may be used for every request.
     """
     if old in _warned:
         return

@@ -1,4 +1,4 @@
-"""An agent on an event loop, asked from threads that may block."""
+"""An agent on an event loop, used from threads that may block."""
 
 import asyncio
 import logging
@@ -21,16 +21,16 @@ logger = logging.getLogger("fuseboard")
 
 T = TypeVar("T")
 
-#: The agent keeps its own deadline of a few milliseconds; this one is for a process that is stuck.
+#: The agent keeps its own deadline of a few milliseconds. This one is for a process that is stuck.
 LATE_S = 1.0
 
 
 class FromThreads(Decorators):
-    """Safe from any number of threads, except the one the agent's loop runs in."""
+    """Safe from any number of threads, except the one that runs the agent's loop."""
 
     def __init__(self, agent: Callable[[], LoopAgent]) -> None:
         self._agent_now = agent
-        #: Decisions that the loop did not come to in time; the calls were allowed.
+        #: Decisions that the loop did not make in time. The calls were allowed.
         self.late = 0
 
     # Requests that enter a service
@@ -147,7 +147,7 @@ class FromThreads(Decorators):
         undo: Callable[[T], None],
         timeout_s: float,
     ) -> T | None:
-        """What the agent's loop answers; ``None`` when it is stopped or does not come to it."""
+        """The answer of the agent's loop; ``None`` when it is stopped or too late."""
         _refuse_loops()
         answer = submit(agent, question, undo)
         if answer is None:
@@ -164,7 +164,7 @@ class FromThreads(Decorators):
         except CancelledError:
             return None  # the loop ended meanwhile
         except BaseException:
-            # Also when this thread is interrupted: whoever does not get the answer gives it back.
+            # Also when this thread is interrupted: an answer that is not received is undone.
             answer.cancel()
             raise
 
@@ -172,9 +172,9 @@ class FromThreads(Decorators):
 def submit(
     agent: LoopAgent, question: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], None]
 ) -> Future[T] | None:
-    """Put ``question`` to the agent's loop; ``None`` when that has ended.
+    """Run ``question`` on the agent's loop; ``None`` when the loop has ended.
 
-    An answer is either taken or undone: cancelling the future before it came has it undone.
+    An answer is either received or undone. To undo it, cancel the future before it is set.
     """
     loop = agent.loop
     if not agent.running or loop.is_closed():
@@ -218,5 +218,5 @@ def _refuse_loops() -> None:
     except RuntimeError:
         return
     raise Misconfigured(
-        "this would hold up the event loop: use fuseboard.Agent and 'await', or call it in a thread"
+        "this would block the event loop: use fuseboard.Agent with 'await', or call it in a thread"
     )
