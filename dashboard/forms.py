@@ -59,7 +59,8 @@ class OverrideForm(forms.Form):
     reason = ReasonField()
     lasts = forms.ChoiceField(choices=LASTS, required=False)
     until = forms.CharField(required=False, max_length=40)
-    confirm = forms.CharField(required=False, max_length=64)
+    #: Asked for when the breaker is held closed, and looked at only then.
+    confirm = forms.CharField(required=False)
     #: The override the page showed: its revision, or 0 for none.
     seen = forms.IntegerField(required=False, min_value=0)
 

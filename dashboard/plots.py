@@ -163,6 +163,20 @@ def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeSt
     return svg("fleet", f"-1 0 {pitch * across:.0f} {short(y + 28)}", text, body, stretch=False)
 
 
+_LEGEND = {
+    "shared": '<rect class="s" width="12" height="12" rx="2"/>',
+    "local": '<path class="s-local" d="M6 0L12 6L6 12L0 6z"/>',
+    "ramping": '<path class="s-ramping" d="M6 1L11 6L6 11L1 6z"/>',
+    "lag": '<rect class="s-lag" x="1" y="1" width="10" height="10" rx="1.5"/>',
+    "silent": '<rect class="s-gone" x="1" y="1" width="10" height="10" rx="1.5"/>',
+}
+
+
+def fleet_mark(kind: str) -> SafeString:
+    """The mark of a kind of server, for the legend."""
+    return svg("fleet", "0 0 12 12", "", _LEGEND[kind], stretch=False)
+
+
 def _server_mark(kind: str, x: float, y: float, title: str) -> str:
     if kind in ("local", "drill", "ramping"):
         css = "s-ramping" if kind == "ramping" else "s-local"

@@ -1,5 +1,6 @@
 """The topics that sockets listen to, and the fragments of each that are sent again when they change."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,9 @@ from django.template.loader import get_template
 from dashboard.live.overview import Live
 
 Context = dict[str, Any]
+
+#: Templates are indented for people; every socket is spared that, and the empty lines of tags.
+_INDENT = re.compile(r"\s*\n\s*")
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Fragment:
     items: tuple["Fragment", ...] = ()
 
     def html(self, shared: Context) -> str:
-        return get_template(f"dashboard/{self.template}").render({**shared, **self.context}).strip()
+        drawn = get_template(f"dashboard/{self.template}").render({**shared, **self.context})
+        return _INDENT.sub("\n", drawn).strip()
 
 
 def fragments(topic: Topic, context: Context) -> list[Fragment]:

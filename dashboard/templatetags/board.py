@@ -1,14 +1,19 @@
-"""Tags and filters: glyphs and plots, and moments from which the browser counts."""
+"""Tags and filters: glyphs and plots, notices, links, and moments from which the browser counts."""
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlencode
 
 from django import template
+from django.templatetags.static import static
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dashboard import plots
-from dashboard.live.breaker_looks import FACES, Face
+from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
 from dashboard.live.servers import Zone
 from dashboard.live.tiles import number
@@ -20,6 +25,7 @@ register = template.Library()
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 register.simple_tag(plots.glyph, name="glyph")
+register.simple_tag(plots.fleet_mark, name="fleet_mark")
 register.filter("rate", number)
 
 
@@ -58,6 +64,45 @@ def use_bar(use: float, limit: float) -> SafeString:
 @register.simple_tag
 def fleet_map(zones: tuple[Zone, ...]) -> SafeString:
     return plots.fleet([(zone.name, [(r.name, r.kind, r.word) for r in zone.rows]) for zone in zones])
+
+
+@register.simple_tag
+def favicon(kind: str) -> str:
+    """The icon of the tab, by the worst state of any breaker."""
+    return static(f"dashboard/favicon-{kind if kind in ('open', 'half', 'forced') else 'ok'}.svg")
+
+
+@register.simple_tag
+def current(page: str, *own: str) -> SafeString:
+    """Marks the link of the page that is shown."""
+    return SafeString(' aria-current="page"' if page in own else "")
+
+
+@register.inclusion_tag("dashboard/notice.html")
+def problem(text: str) -> dict[str, Any]:
+    """One thing that is wrong."""
+    return _notice([text] if text else [], "st-open", "alert", "crit")
+
+
+@register.inclusion_tag("dashboard/notice.html")
+def problems(errors: Mapping[str, Iterable[str]] | None, named: bool = False) -> dict[str, Any]:
+    """Everything that is wrong, by field; ``named`` puts the field first."""
+    found = [
+        f"{field[:1].upper()}{field[1:]}: {text}" if named else text
+        for field, texts in (errors or {}).items()
+        for text in texts
+    ]
+    return _notice(found, "st-open", "alert", "crit")
+
+
+def _notice(texts: list[str], css: str, role: str, glyph: str) -> dict[str, Any]:
+    return {"texts": texts, "css": css, "role": role, "glyph": glyph}
+
+
+@register.simple_tag
+def tenant_url(key: str, quota: str = "") -> str:
+    asked = {"key": key} | ({"quota": quota} if quota else {})
+    return f"{reverse('tenant')}?{urlencode(asked, quote_via=quote, safe='')}"
 
 
 @register.filter
@@ -181,9 +226,12 @@ def state_verb(state: str) -> str:
     return {"open": "opened", "half_open": "is probing", "closed": "closed"}.get(state, state)
 
 
-@register.filter
-def face(state: str) -> Face:
-    return FACES.get(state, FACES["no_data"])
+@register.simple_tag
+def state_word(state: str) -> SafeString:
+    """A state of a breaker, coloured unless it is closed."""
+    face = FACES.get(state, FACES["no_data"])
+    css = f"st-word {face.css}" if face.kind != "closed" else ""
+    return format_html('<span class="{}">{}</span>', css, face.word)
 
 
 @register.filter

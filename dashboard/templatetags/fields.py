@@ -1,19 +1,173 @@
-"""Attributes of form fields that the edit functions decide; a builtin library of every template."""
+"""Fields of forms: label, control, hint and error are drawn in one place, ``dashboard/field.html``.
+
+``reason_field``, ``text_field`` and ``select_field`` draw the usual controls; ``field`` is a block
+around any other one. A builtin library: no template has to load it.
+"""
+
+from collections.abc import Iterable
+from typing import Any
 
 from django import template
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.template.loader import render_to_string
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.validation import LONGEST_REASON, SHORTEST_REASON
 
 register = template.Library()
 
 
-@register.simple_tag
-def reason_length(optional: bool = False) -> SafeString:
-    """The length of a reason: ``<textarea name="reason" required {% reason_length %}>``.
+@register.inclusion_tag("dashboard/field.html")
+def reason_field(
+    control_id: str = "f-reason",
+    label: str = "Reason, kept in the audit log",
+    *,
+    value: object = "",
+    errors: Iterable[str] = (),
+    required: bool = True,
+) -> dict[str, Any]:
+    """Why something is done: the same length is asked for here and by the edit functions."""
+    found = list(errors or ())
+    attributes = {"required": True, "minlength": SHORTEST_REASON} if required else {}
+    control = format_html(
+        '<textarea id="{}" name="reason"{}>{}</textarea>',
+        control_id,
+        _attributes({**attributes, "maxlength": LONGEST_REASON, **_described(control_id, "", found)}),
+        _text(value),
+    )
+    return _field(control_id, label, control, errors=found)
 
-    An optional one may be shorter: the edit function decides, by what the button does.
-    """
-    most = format_html('maxlength="{}"', LONGEST_REASON)
-    return most if optional else format_html('minlength="{}" {}', SHORTEST_REASON, most)
+
+@register.inclusion_tag("dashboard/field.html")
+def text_field(
+    control_id: str,
+    label: str,
+    *,
+    name: str,
+    value: object = "",
+    kind: str = "text",
+    hint: str = "",
+    errors: Iterable[str] = (),
+    css: str = "",
+    autofocus: object = False,
+    **attributes: Any,
+) -> dict[str, Any]:
+    """An ``input``; ``attributes`` are its own, as in HTML."""
+    found = list(errors or ())
+    given = {
+        "id": control_id,
+        "type": kind,
+        "name": name,
+        "value": _text(value),
+        "autofocus": bool(autofocus),
+    }
+    control = format_html(
+        "<input{}>", _attributes({**given, **attributes, **_described(control_id, hint, found)})
+    )
+    return _field(control_id, label, control, hint=hint, errors=found, css=css)
+
+
+@register.inclusion_tag("dashboard/field.html")
+def moment_field(control_id: str, label: str, *, name: str, **options: Any) -> dict[str, Any]:
+    """A date and a time of day, in UTC."""
+    return text_field(control_id, label, name=name, kind="datetime-local", **options)
+
+
+@register.inclusion_tag("dashboard/field.html")
+def number_field(control_id: str, label: str, *, name: str, **options: Any) -> dict[str, Any]:
+    """A number, typed as text: a browser's number field drops what it does not understand."""
+    return text_field(control_id, label, name=name, inputmode="numeric", autocomplete="off", **options)
+
+
+@register.inclusion_tag("dashboard/field.html")
+def password_field(control_id: str, label: str, *, name: str, **options: Any) -> dict[str, Any]:
+    """A password to be chosen, which browsers offer to keep."""
+    given = {"kind": "password", "autocomplete": "new-password", "required": True, **options}
+    return text_field(control_id, label, name=name, **given)
+
+
+@register.inclusion_tag("dashboard/field.html")
+def select_field(
+    control_id: str,
+    label: str,
+    *,
+    name: str,
+    choices: Iterable[Any],
+    value: object = "",
+    hint: str = "",
+    errors: Iterable[str] = (),
+    css: str = "",
+    **attributes: Any,
+) -> dict[str, Any]:
+    """A ``select``; each choice is a value, or a value and its word."""
+    found = list(errors or ())
+    control = format_html(
+        "<select{}>{}</select>",
+        _attributes({"id": control_id, "name": name, **attributes, **_described(control_id, hint, found)}),
+        options(choices, value),
+    )
+    return _field(control_id, label, control, hint=hint, errors=found, css=css)
+
+
+@register.simple_block_tag(end_name="endfield")
+def field(
+    content: str,
+    control_id: str,
+    label: str,
+    *,
+    hint: str = "",
+    errors: Iterable[str] = (),
+    css: str = "",
+) -> str:
+    """The block is the control, whose id is ``control_id``."""
+    # Safe: the block is a part of a template, whose variables have been escaped.
+    control = mark_safe(content.strip())  # noqa: S308
+    drawn = render_to_string(
+        "dashboard/field.html",
+        _field(control_id, label, control, hint=hint, errors=list(errors or ()), css=css),
+    )
+    return mark_safe(drawn)  # noqa: S308
+
+
+@register.simple_tag
+def options(choices: Iterable[Any], value: object = "") -> SafeString:
+    """The choices of a ``select``."""
+    pairs = [choice if isinstance(choice, tuple) else (choice, choice) for choice in choices]
+    return format_html_join(
+        "", '<option value="{}"{}>{}</option>', ((key, _selected(key == value), word) for key, word in pairs)
+    )
+
+
+def _field(
+    control_id: str,
+    label: str,
+    control: SafeString,
+    *,
+    errors: list[str],
+    hint: str = "",
+    css: str = "",
+) -> dict[str, Any]:
+    error = errors[0] if errors else ""
+    return {"id": control_id, "label": label, "control": control, "hint": hint, "error": error, "css": css}
+
+
+def _described(control_id: str, hint: str, errors: list[str]) -> dict[str, Any]:
+    """What ties a control to its hint and its error, for those who do not see them beside it."""
+    parts = [f"{control_id}_{part}" for part, shown in (("hint", hint), ("error", errors)) if shown]
+    found: dict[str, Any] = {"aria-describedby": " ".join(parts)} if parts else {}
+    return found | ({"aria-invalid": "true", "autofocus": True} if errors else {})
+
+
+def _attributes(given: dict[str, Any]) -> SafeString:
+    """In the order given; ``True`` is an attribute without a value, ``False`` is none."""
+    valued = ((name, value) for name, value in given.items() if not isinstance(value, bool))
+    flags = ((name,) for name, value in given.items() if value is True)
+    return format_html_join("", ' {}="{}"', valued) + format_html_join("", " {}", flags)
+
+
+def _selected(yes: bool) -> SafeString:
+    return SafeString(" selected" if yes else "")
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

@@ -60,7 +60,7 @@ def breaker_preview(request: HtmxHttpRequest, name: str) -> HttpResponse:
     if found is None:
         return HttpResponse(status=204)
     context = {"preview": preview(found, request.POST)}
-    return render(request, "dashboard/breaker.html#preview", context)
+    return render(request, "dashboard/override_form.html#preview", context)
 
 
 def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:

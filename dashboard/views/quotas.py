@@ -52,7 +52,7 @@ def quota_preview(request: HtmxHttpRequest) -> HttpResponse:
         except InvalidEdit:
             found = None
     context = {"whatif": found, "peak_at": peak_at(found) if found else None}
-    return render(request, "dashboard/tenant.html#whatif_text", context)
+    return render(request, "dashboard/quota_form.html#whatif_text", context)
 
 
 @require_GET

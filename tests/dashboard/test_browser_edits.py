@@ -44,8 +44,8 @@ def test_a_refused_form_keeps_what_was_typed_and_says_where_it_is_wrong(sign_in)
     page.fill("#f-reason", "Let them through for the launch")
     choose(page, "lasts", "5")
     page.click("#override button[type=submit]")
-    page.wait_for_selector("#confirm-err")
-    assert page.get_attribute("#f-confirm", "aria-describedby") == "confirm-err"
+    page.wait_for_selector("#f-confirm_error")
+    assert page.get_attribute("#f-confirm", "aria-describedby") == "f-confirm_error"
     assert page.input_value("#f-confirm") == "payments"
     assert page.input_value("#f-reason") == "Let them through for the launch"
     assert page.is_checked("input[name=act][value=forced_closed]")
@@ -102,7 +102,7 @@ def test_an_admin_edits_a_quota_and_sees_it_arrive(sign_in):
     page.fill("#f-limit", "1.5")
     page.fill("#f-reason", "Ticket CAP-771")
     page.click("text=Save requests")
-    page.wait_for_selector("#limit-err")
+    page.wait_for_selector("#f-limit_error")
     assert page.input_value("#f-limit") == "1.5"
     assert page.input_value("#f-reason") == "Ticket CAP-771"
     page.fill("#f-limit", "50")
