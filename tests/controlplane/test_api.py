@@ -10,6 +10,7 @@ from controlplane.accounts.models import ApiToken, User
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
+from fuseboard.contract.limit_fields import FIELDS, NUMBERS
 from tests.controlplane.calling import API, problem
 
 QUOTA = f"{API}/tenants/acme/quotas/requests"
@@ -24,23 +25,11 @@ def test_a_quota_is_set_and_read_back(call: Any) -> None:
     assert tenant.json()["quotas"] == [
         {
             "name": "requests",
-            "algorithm": "token_bucket",
-            "limit": 50,
-            "window_s": 60,
-            "burst": 5,
-            "failure_policy": "local_share",
-            "shadow": False,
-            "period": "",
-            "time_zone": "UTC",
-            "measure": "calls",
-            "per": [],
-            "endpoints": [],
-            "warn_percent": 0,
-            "lease_above": 0,
-            "reserved_percent": -1,
+            **{field.name: field.default for field in FIELDS},
+            **{"per": [], "endpoints": [], "failure_policy": "local_share"},
+            **{name: GOOD[name] for name in NUMBERS},
             "template": "",
             "own": [],
-            "dependency": "",
             "expires_at": None,
         }
     ]
