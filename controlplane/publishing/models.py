@@ -4,15 +4,15 @@ from django.db.models.functions import Now
 
 
 class OutboxEntry(models.Model):
-    """A revision that is committed and must reach Redis; written in the edit's own transaction.
+    """A committed revision that must reach Redis. The transaction of the edit writes it.
 
-    It carries no content: publishing always takes the newest state, so order does not matter.
+    It has no content: publishing always takes the newest state, so order does not matter.
     """
 
     environment = models.CharField(max_length=64)
     epoch = models.BigIntegerField()
     revision = models.BigIntegerField()
-    #: With a reset: the dependency whose breaker Redis must close, once.
+    #: The dependency whose breaker must be closed in Redis, once; empty for none.
     reset = models.CharField(max_length=64, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     published_at = models.DateTimeField(null=True)
@@ -35,16 +35,16 @@ class OutboxEntry(models.Model):
 
 
 class Ahead(models.Model):
-    """A revision that Redis or a server knows, and this database does not: it was restored.
+    """A revision that Redis or a pod has and this database does not, because it was restored.
 
-    Once noted, nothing is published in that epoch any more: the database would otherwise come to
-    the same numbers again with other contents. ``manage.py republish --new-epoch`` ends it.
+    Once this is noted, nothing more is published in that epoch: the database would reach the same
+    numbers again with other contents. ``manage.py republish --new-epoch`` starts a new epoch.
     """
 
     environment = models.CharField(max_length=64, primary_key=True)
     epoch = models.BigIntegerField()
     revision = models.BigIntegerField()
-    #: Who knows it: ``Redis``, or the name of a server.
+    #: ``Redis``, or the name of a pod.
     who = models.CharField(max_length=100)
     at = models.DateTimeField(db_default=Now())
 

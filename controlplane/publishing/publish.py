@@ -1,15 +1,15 @@
-"""Postgres -> Redis, state-based: whatever happened before, the newest state is what is written.
+"""Postgres -> Redis, state-based: always the newest state is written, whatever happened before.
 
-1. Read the head Redis has.
+1. Read the head in Redis.
 2. Read the newest configuration from Postgres, and the tenants changed since that head.
-3. Write it, provided the head is still the one that was read; otherwise begin again.
+3. Write it if the head is still the one that was read. Otherwise start again.
 
-So publishers may run at once, die half way, and come late: older never overwrites newer.
+So publishers may run at the same time, die half way or be late: older never overwrites newer.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 from prometheus_client import Counter
 
 from controlplane.publishing.models import Ahead, OutboxEntry
-from controlplane.publishing.snapshot import Snapshot, encode_tenants, take_snapshot
+from controlplane.publishing.snapshot import Snapshot, encode_tenants, is_in_own_bucket, take_snapshot
 from controlplane.redis.scripts import PATIENT_S, PROMPT_S, Script, limits
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead, hash_of
@@ -31,11 +31,11 @@ log = structlog.get_logger(__name__)
 
 PUBLISH_CONFIG = Script(Path(__file__).parent / "lua" / "publish_config.lua")
 
-#: Another publisher wins at most a few times in a row: it brings Redis to where we want it.
+#: Another publisher wins at most a few times in a row, because it writes what this one would write.
 ATTEMPTS = 10
-#: Tenants written by one call: about 1.5 ms, well below what a decision waits for Redis.
+#: Tenants per call: about 1.5 ms, well below the time a decision waits for Redis.
 TENANTS_PER_CALL = 500
-#: Tenants named in a nudge; with more of them, pods ask for those they serve.
+#: Tenants named in a nudge. If more changed, pods ask for the tenants they serve.
 TENANTS_PER_NUDGE = 200
 
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
@@ -44,7 +44,7 @@ failures = Counter("fuseboard_publish_failures_total", "Publications that were l
 published = Counter("fuseboard_published_total", "Configurations written to Redis.")
 
 
-#: The condition is Postgres' own: whoever asks may have read an older moment.
+#: Postgres checks the condition, because the caller may have read an older moment.
 NOTE_AHEAD = """
     INSERT INTO publishing_ahead (environment, epoch, revision, who)
     SELECT slug, %s, %s, %s FROM policies_environment WHERE slug = %s AND (epoch, revision) < (%s, %s)
@@ -59,7 +59,7 @@ class PublishError(Exception):
 
 
 def publish_head(environment: str, *, deadline_s: float = PROMPT_S) -> ConfigHead:
-    """Bring Redis to the newest configuration and return its head; does nothing when it is there.
+    """Write the newest configuration to Redis, unless it is there already, and return its head.
 
     Raises ``redis.RedisError`` when Redis does not answer within ``deadline_s`` per question, and
     ``PublishError`` when Redis is ahead of Postgres or other publishers were always faster.
@@ -90,9 +90,9 @@ def publish_head(environment: str, *, deadline_s: float = PROMPT_S) -> ConfigHea
 
 
 def republish(environment: str) -> ConfigHead:
-    """Write everything once more, over whatever Redis has of this or an older revision.
+    """Write everything again, over what Redis has of this or an older revision.
 
-    Raises as ``publish_head`` does.
+    Raises the same as ``publish_head``.
     """
     store = limits(deadline_s=PATIENT_S)
     for _ in range(ATTEMPTS):
@@ -104,7 +104,7 @@ def republish(environment: str) -> ConfigHead:
 
 
 def publish_promptly(environment: str) -> None:
-    """After a commit: publish at once if Redis answers at once. The sweep does it otherwise."""
+    """Publish right after a commit if Redis answers promptly. If not, the sweep publishes."""
     try:
         publish_head(environment)
     except (redis.RedisError, OperationalError, InterfaceError, PublishError) as error:
@@ -113,10 +113,10 @@ def publish_promptly(environment: str) -> None:
 
 
 def read_head(store: redis.Redis, environment: str) -> ConfigHead | None:
-    """The head in Redis; ``None`` when there is none. The hash is empty when the policy is damaged."""
+    """Return the head in Redis, or ``None``. Its hash is empty when the policy is damaged."""
     try:
         fields: list[Any] = store.hmget(keys.config_head(environment), "epoch", "revision", "hash", "policy")
-    except redis.ResponseError:  # the key is no hash
+    except redis.ResponseError:  # the key is not a hash
         return None
     epoch, revision, digest, policy = fields
     if not (epoch and revision and _NUMBER.fullmatch(epoch) and _NUMBER.fullmatch(revision)):
@@ -130,13 +130,13 @@ def mark_published(environment: str, head: ConfigHead) -> None:
         Q(epoch__lt=head.epoch) | Q(epoch=head.epoch, revision__lte=head.revision),
         environment=environment,
         published_at__isnull=True,
-        # A reset is done when the breaker is closed, see controlplane.breakers.enforce.
+        # An entry with a reset is done when the breaker is closed, see controlplane.breakers.enforce.
         reset="",
     ).update(published_at=Now())
 
 
 def write_buckets(store: redis.Redis, environment: str, snapshot: Snapshot, buckets: list[int]) -> bool:
-    """Write these buckets as the snapshot has them, over the same head; ``False`` when that moved on."""
+    """Write these buckets from the snapshot. Return ``False`` when the head has changed since."""
     chosen = set(buckets)
     tenants = {
         name: record for name, record in snapshot.tenants.items() if keys.tenant_bucket_number(name) in chosen
@@ -154,9 +154,9 @@ def _refuse_after_restore(environment: str, head: ConfigHead) -> None:
     ahead = Ahead.objects.filter(environment=environment, epoch__gte=head.epoch).first()
     if ahead is not None:
         raise PublishError(
-            f"{ahead.who} knows {ahead.epoch}.{ahead.revision} of {environment}, which this database never"
-            f" made: it was restored, and is at {head.epoch}.{head.revision}. Nothing is published until you"
-            f" run `manage.py republish {environment} --new-epoch --reason ...`."
+            f"{ahead.who} has revision {ahead.epoch}.{ahead.revision} of {environment}, which this database"
+            f" never made: it was restored, and is at {head.epoch}.{head.revision}. Nothing is published"
+            f" until you run `manage.py republish {environment} --new-epoch --reason ...`."
         )
 
 
@@ -171,9 +171,9 @@ def _write(
     snapshot: Snapshot,
     whole: Sequence[int] | None = None,
 ) -> bool:
-    """Whether it was written; ``False`` when the head in Redis is no longer ``seen``.
+    """Write the snapshot. Return ``False`` when the head in Redis is no longer ``seen``.
 
-    The buckets ``whole`` hold exactly what the snapshot has for them afterwards.
+    The buckets in ``whole`` are replaced. In the others only the snapshot's tenants change.
     """
     head = snapshot.head
     versions = [seen.epoch if seen else 0, seen.revision if seen else 0, head.epoch, head.revision]
@@ -186,7 +186,7 @@ def _write(
     )
     last = [head.hash, snapshot.policy, keys.config_channel(environment), encode(nudge)]
     if whole is None:
-        # A complete configuration also empties the buckets that have no tenant any more.
+        # A complete configuration also empties the buckets that no longer have a tenant.
         whole = range(keys.TENANT_BUCKETS) if snapshot.complete else ()
     parts = list(_parts(environment, snapshot, whole)) or [([], [])]
     for number, (buckets, args) in enumerate(parts, start=1):
@@ -201,31 +201,49 @@ def _write(
 def _parts(
     environment: str, snapshot: Snapshot, whole: Sequence[int]
 ) -> Iterator[tuple[list[str], list[str | bytes | int]]]:
-    """Keys and arguments of each call: buckets with about ``TENANTS_PER_CALL`` tenants at a time."""
-    encoded = encode_tenants(snapshot)
+    """Yield keys and arguments of each call, with whole buckets of about ``TENANTS_PER_CALL`` tenants."""
     replaced = set(whole)
-    plain: dict[int, list[str | bytes]] = {number: [] for number in whole}
-    own: dict[int, list[str | bytes]] = {number: [] for number in whole}
-    for tenant, record in snapshot.tenants.items():
-        number = keys.tenant_bucket_number(tenant)
-        has_own = record is not None and bool(record.quotas or record.parents)
-        for buckets, here in ((plain, record is not None and not has_own), (own, has_own)):
-            if here:
-                buckets.setdefault(number, []).extend((tenant, encoded[tenant]))
-            elif number not in replaced:
-                buckets.setdefault(number, []).extend((tenant, b""))
     names: list[str] = []
     args: list[str | bytes | int] = []
-    for number in sorted(plain):
+    for number, bucket in sorted(_buckets(snapshot, replaced).items()):
         for key, records in (
-            (keys.tenant_bucket(environment, number), plain[number]),
-            (keys.own_bucket(environment, number), own[number]),
+            (keys.tenant_bucket(environment, number), bucket.plain),
+            (keys.own_bucket(environment, number), bucket.own),
         ):
             names.append(key)
-            args += [int(number in replaced), len(records) // 2]
-            args += records
+            args += [int(number in replaced), len(records) // 2, *records]
         if len(args) >= 2 * TENANTS_PER_CALL:
             yield names, args
             names, args = [], []
     if names:
         yield names, args
+
+
+@dataclass
+class _Bucket:
+    """What changes in the two hashes of one bucket number: tenant, record, tenant, record and so on."""
+
+    plain: list[str | bytes] = field(default_factory=list)
+    own: list[str | bytes] = field(default_factory=list)
+
+
+#: Removes a tenant from a hash.
+_NO_RECORD = b""
+
+
+def _buckets(snapshot: Snapshot, replaced: Collection[int]) -> dict[int, _Bucket]:
+    """Return bucket number -> its changes. A tenant is written to one hash and removed from the other."""
+    encoded = encode_tenants(snapshot)
+    found = {number: _Bucket() for number in replaced}
+    for tenant, record in snapshot.tenants.items():
+        number = keys.tenant_bucket_number(tenant)
+        bucket = found.setdefault(number, _Bucket())
+        here = None
+        if record is not None:
+            here = bucket.own if is_in_own_bucket(record) else bucket.plain
+            here += (tenant, encoded[tenant])
+        if number not in replaced:
+            for records in (bucket.plain, bucket.own):
+                if records is not here:
+                    records += (tenant, _NO_RECORD)
+    return found

@@ -19,17 +19,17 @@ class Snapshot:
 
     head: ConfigHead
     policy: bytes
-    #: Those changed since ``since``, or all.
+    #: The tenants changed since ``since``, or all of them; ``None`` for a removed one.
     tenants: dict[str, TenantRecord | None]
-    #: Whether ``tenants`` are all there are.
+    #: Whether ``tenants`` has all tenants.
     complete: bool
 
 
 def take_snapshot(environment: str, *, since: ConfigHead | None) -> Snapshot:
     """Read head, policy and tenants as of one moment.
 
-    All tenants, when ``since`` is ``None`` or of another epoch. Must not run inside a transaction.
-    Raises ``PolicyError`` when the rows make no valid policy, which nobody must ever be given.
+    Reads all tenants when ``since`` is ``None`` or of another epoch. Must not run inside a
+    transaction. Raises ``PolicyError`` when the rows make an invalid policy, which no pod must get.
     """
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
@@ -44,9 +44,9 @@ def take_snapshot(environment: str, *, since: ConfigHead | None) -> Snapshot:
 
 
 def encode_tenants(snapshot: Snapshot) -> dict[str, bytes]:
-    """Every record as Redis holds it, without those that were removed.
+    """Return tenant -> record as Redis stores it, without removed tenants.
 
-    Most tenants have the record of their tier and nothing more: one encoding serves them all.
+    Most tenants have only what their tier has, so they share one encoding.
     """
     plain: dict[tuple[str, bool, tuple[str, ...]], bytes] = {}
     encoded: dict[str, bytes] = {}
@@ -62,3 +62,8 @@ def encode_tenants(snapshot: Snapshot) -> dict[str, bytes]:
             text = plain[kind] = encode_tenant(record)
         encoded[tenant] = text
     return encoded
+
+
+def is_in_own_bucket(record: TenantRecord) -> bool:
+    """Whether Redis stores the record apart from the tenants that have only what their tier has."""
+    return bool(record.quotas or record.parents)

@@ -13,7 +13,7 @@ from controlplane.audit.actor import FUSEBOARD
 from controlplane.editing.revise import revise
 from controlplane.policies.models import Tenant
 from controlplane.publishing.publish import read_head, write_buckets
-from controlplane.publishing.snapshot import Snapshot, encode_tenants, take_snapshot
+from controlplane.publishing.snapshot import Snapshot, encode_tenants, is_in_own_bucket, take_snapshot
 from controlplane.redis.scripts import PATIENT_S, Script, limits
 from fuseboard.contract import keys
 
@@ -53,16 +53,16 @@ def reconcile_tenants(environment: str) -> list[int]:
         different += [number for number, *digests in pairs if digests != expected[number]]
     if different and write_buckets(store, environment, snapshot, different):
         log.warning("policy.tenants_repaired", environment=environment, buckets=len(different))
-        _tell(environment, different)
+        _publish_again(environment, different)
     return different
 
 
 def _digests(snapshot: Snapshot) -> list[list[str]]:
-    """As ``digest_tenants.lua`` makes them: of each bucket, and of its tenants with quotas of their own."""
+    """Return the two digests of each bucket number, as ``digest_tenants.lua`` computes them."""
     sums = [[[0, 0, 0], [0, 0, 0]] for _ in range(keys.TENANT_BUCKETS)]
     for tenant, text in encode_tenants(snapshot).items():
         record = snapshot.tenants[tenant]
-        here = sums[keys.tenant_bucket_number(tenant)][bool(record and record.quotas)]
+        here = sums[keys.tenant_bucket_number(tenant)][record is not None and is_in_own_bucket(record)]
         digest = sha1(b"%b\0%b" % (tenant.encode(), text), usedforsecurity=False).digest()
         here[0] += 1
         here[1] += int.from_bytes(digest[:6])
@@ -70,8 +70,8 @@ def _digests(snapshot: Snapshot) -> list[list[str]]:
     return [[f"{count} {a % _LANE} {b % _LANE}" for count, a, b in pair] for pair in sums]
 
 
-def _tell(environment: str, buckets: list[int]) -> None:
-    """Make servers read these tenants again: what they have learned of them may have been wrong."""
+def _publish_again(environment: str, buckets: list[int]) -> None:
+    """Make pods read these tenants again. The records they have may be wrong."""
     damaged = set(buckets)
     names = Tenant.objects.filter(environment=environment).values_list("key", flat=True)
     chosen = [name for name in names.iterator() if keys.tenant_bucket_number(name) in damaged]

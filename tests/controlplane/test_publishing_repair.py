@@ -65,6 +65,30 @@ def test_a_tenant_with_quotas_of_its_own_is_kept_apart_until_it_has_none(
     assert reconcile_tenants("production") == []
 
 
+def test_a_tenant_with_a_parent_and_no_quota_of_its_own_needs_no_repair(
+    tenants: list[str], text_limits: Any, alice: Any
+) -> None:
+    edits.move_tenant(
+        environment="production",
+        tenant="tenant-7",
+        parent="tenant-8",
+        expected_version=None,
+        reason="for a test",
+        actor=alice,
+    )
+    edits.move_tenant(
+        environment="production",
+        tenant="tenant-42",
+        parent="tenant-8",
+        expected_version=None,
+        reason="for a test",
+        actor=alice,
+    )
+    before = Environment.objects.get().revision
+    assert reconcile_tenants("production") == []
+    assert Environment.objects.get().revision == before
+
+
 @pytest.mark.parametrize("damage", ["lost", "lost own", "foreign", "changed", "wrong type", "a whole bucket"])
 def test_a_damaged_bucket_is_found_and_rewritten_and_servers_read_it_again(
     tenants: list[str], text_limits: Any, damage: str

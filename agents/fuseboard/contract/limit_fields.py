@@ -1,13 +1,7 @@
 """The fields of a limit: each is described here once.
 
 Checks, CSV columns, API schemas, forms, the options of ``fuseboard ctl`` and the table in docs/limits.md
-are built from this. To add a field, change
-
-1. ``Limit`` in ``fuseboard/contract/policy.py``: what pods read;
-2. this file: what a value may be, and which limits have the field;
-3. ``LimitColumns`` in ``controlplane/policies/limits.py``: the column, with its migration;
-4. ``controlplane/policies/limit_fields.py``: label, help, and the forms that show the field;
-5. the table in ``docs/limits.md``: a test prints the missing row.
+are built from this. CONTRIBUTING.md says how to add a field.
 """
 
 from dataclasses import dataclass

@@ -1,20 +1,20 @@
 #!lua
--- Put a configuration in force, or store one part of a configuration too large for one call.
+-- Publish a configuration, or store one part of a configuration that is too large for one call.
 --
--- Invariant: the head never goes back to an older (epoch, revision), and no tenant record is
--- overwritten by an older one. A publisher writes only over exactly the head it has read, and
--- only while no newer publisher has begun to store its parts.
+-- Invariant: the head never goes back to an older (epoch, revision), and an older tenant record never
+-- overwrites a newer one. A publisher writes only over exactly the head it has read, and only while
+-- no newer publisher has begun to store its parts.
 --
 -- KEYS  1 head (hash), 2... buckets of tenants (hashes)
 -- ARGV  1 epoch and 2 revision of the head that was read, both 0 when there was none
 --       3 epoch and 4 revision of this configuration
 --       5 hash and 6 text of the policy; both empty to store tenants only, before the last call
---       7 channel and 8 message that tell of it
+--       7 channel and 8 message that announce it
 --       then for each bucket:
---         replace   1: the bucket holds exactly what follows, 0: the rest of it stays
+--         replace   1: the bucket gets exactly what follows, 0: the rest of it stays
 --         count     of tenants, then for each: key and record; an empty record removes the tenant
--- Returns 1 when it was written; 0 when the head is another one, or a newer publisher is at work:
---         read again
+-- Returns 1 when it was written; 0 when the head is a different one or a newer publisher is at work:
+--         then read again
 
 local seen_epoch, seen_revision = tonumber(ARGV[1]), tonumber(ARGV[2])
 local epoch, revision = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -28,7 +28,7 @@ local damaged = head.err ~= nil
 if damaged then head = {} end
 local head_epoch = tonumber(string.match(head[1] or '', '^%d+$'))
 local head_revision = tonumber(string.match(head[2] or '', '^%d+$'))
--- Half a head is none.
+-- Half a head counts as none.
 if not head_epoch or not head_revision then head_epoch, head_revision = 0, 0 end
 if head_epoch ~= seen_epoch or head_revision ~= seen_revision then return 0 end
 if older(epoch, revision, head_epoch, head_revision) then return 0 end
