@@ -10,7 +10,7 @@ from ninja.operation import Operation
 
 from controlplane.accounts.permissions import View
 from controlplane.api.http.auth import needs
-from controlplane.api.http.idempotency import idempotent
+from controlplane.api.http.idempotency import idempotent, is_read_only
 from controlplane.api.http.openapi import describe
 from controlplane.api.http.parsing import StrictParser, known_query
 from controlplane.api.http.problems import install
@@ -55,8 +55,18 @@ class Described(NinjaAPI):
 
     def get_openapi_schema(self, **options: Any) -> OpenAPISchema:
         schema = super().get_openapi_schema(**options)
-        describe(schema)
+        describe(schema, self._read_only_operations())
         return schema
+
+    def _read_only_operations(self) -> frozenset[str]:
+        """Ids of the POST operations that change nothing."""
+        return frozenset(
+            operation.operation_id or self.get_openapi_operation_id(operation)
+            for router in self._get_bound_routers()
+            for view in router.path_operations.values()
+            for operation in view.operations
+            if is_read_only(operation.view_func)
+        )
 
 
 api = Described(

@@ -50,7 +50,7 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         header = request.headers.get("Idempotency-Key")
-        if header is None or request.method == "GET" or hasattr(view, "changes_nothing"):
+        if header is None or request.method == "GET" or is_read_only(view):
             return view(request, *args, **kwargs)
         if not _KEY.fullmatch(header):
             raise HttpError(400, "Idempotency-Key must be one header of 1 to 200 visible ASCII characters.")
@@ -74,9 +74,14 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def changes_nothing(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a POST that changes nothing: it may be repeated."""
+    """Mark a POST that changes nothing: it may be repeated, and needs neither a key nor an approval."""
     view.changes_nothing = True  # type: ignore[attr-defined]
     return view
+
+
+def is_read_only(view: Callable[..., Any]) -> bool:
+    """Whether ``changes_nothing`` marks the view."""
+    return hasattr(view, "changes_nothing")
 
 
 def reads_file(view: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """Completes ninja's OpenAPI document: problems, headers, examples."""
 
 import re
+from collections.abc import Container
 from typing import Any
 
 from controlplane.api.http.problems import CONTENT_TYPE
@@ -82,11 +83,6 @@ _IF_NONE_MATCH = {
     "description": "The ETag you have; 304 when the content has not changed.",
     "schema": {"type": "string", "pattern": '^"[0-9a-f]{1,40}"$'},
 }
-#: These use POST only because their input is long.
-_ASKING = {"controlplane_api_plans_plan", "controlplane_api_plans_preview_many"} | {
-    "controlplane_api_usage_replay_plan",
-    "controlplane_api_templates_preview",
-}
 _RATE_HEADERS = {
     "RateLimit": {"schema": {"type": "string"}, "description": "Remaining requests."},
     "RateLimit-Policy": {"schema": {"type": "string"}, "description": "The caller's rate limit."},
@@ -115,8 +111,11 @@ _WAITS = {
 }
 
 
-def describe(schema: Any) -> None:
-    """Complete the document in place."""
+def describe(schema: Any, reads: Container[str]) -> None:
+    """Complete the document in place. ``reads`` has the ids of operations that change nothing.
+
+    Some of them use POST because their input is long; they are marked with ``changes_nothing``.
+    """
     schemas = schema["components"]["schemas"]
     schemas["Problem"] = _PROBLEM_SCHEMA
     for name, example in EXAMPLES.items():
@@ -124,23 +123,24 @@ def describe(schema: Any) -> None:
             schemas[name]["example"] = example
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
-            _describe_operation(path, method, operation, schemas)
+            edits = method != "get" and operation["operationId"] not in reads
+            _describe_operation(path, method, operation, schemas, edits=edits)
 
 
-def _describe_operation(path: str, method: str, operation: Any, schemas: Any) -> None:
+def _describe_operation(path: str, method: str, operation: Any, schemas: Any, *, edits: bool) -> None:
     writes = method != "get"
     parameters = operation.setdefault("parameters", [])
     for answer in operation["responses"].values():
         answer["headers"] = _RATE_HEADERS | (_REPLAYED if writes else _TAG_HEADER)
     if writes:
-        if operation["operationId"] not in _ASKING:
+        if edits:
             parameters.append(_IDEMPOTENCY_KEY)
         if _is_versioned(operation, schemas):
             parameters.append(_IF_MATCH)
     else:
         parameters.append(_IF_NONE_MATCH)
         operation["responses"][304] = {"description": "The content has not changed"}
-    if writes and _EDITS.match(path) and operation["operationId"] not in _ASKING:
+    if edits and _EDITS.match(path):
         operation["responses"][202] = _WAITS
     for status, when in (_ALWAYS | (_OF_WRITES if writes else {})).items():
         operation["responses"][status] = _problem(when)
