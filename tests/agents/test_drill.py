@@ -33,7 +33,7 @@ async def test_a_server_that_pretends_redis_is_gone_spends_its_share_and_says_so
     async with running(redis_url) as server:
         pretend(server, DrillKind.GONE)
         assert server.admission.mode is Mode.DRILL
-        assert "Redis is taken to be gone" in server.admission.mode_cause
+        assert "Redis is simulated as unavailable" in server.admission.mode_cause
         await eventually(lambda: server.admission.health.mode is Mode.LOCAL)
         before = server.counters.local_decisions
         assert sum(await ask(server, 50)) == 20

@@ -23,7 +23,7 @@ from fuseboard.contract.words import Mode, Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.standalone.standby import Standby
-from fuseboard.store.drill import DrillStore
+from fuseboard.store.drill import SIMULATED, DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
 
@@ -242,7 +242,9 @@ class Admission:
     @property
     def mode_cause(self) -> str:
         drill = self.store.drill
-        return self.health.cause if drill is None else f"drill {drill.id}: Redis is taken to be {drill.kind}"
+        if drill is None:
+            return self.health.cause
+        return f"drill {drill.id}: Redis is simulated as {SIMULATED[drill.kind]}"
 
     def breaker_views(self) -> tuple[BreakerView, ...]:
         """Every breaker as this pod sees it."""

@@ -1,8 +1,7 @@
-"""The order of the sources at start, and keeping what was learned for the next one.
+"""The order of the sources at start, and the copy that is kept for the next start.
 
-The disk is read first although it is trusted last: an answer from HTTP or Redis that is
-newer replaces it, and an older one, from a restored store, does not. The bootstrap file
-counts only when nothing else answered.
+The disk is read first although it is trusted last. A newer answer from HTTP or Redis replaces it; an
+older one, from a restored store, does not. The bootstrap file counts only when nothing else answered.
 """
 
 import asyncio
@@ -25,12 +24,12 @@ logger = logging.getLogger("fuseboard.configuration")
 
 T = TypeVar("T")
 
-#: A change of the tenants held alone is written at most this often; a new head at once.
+#: A change of the kept tenants alone is written at most this often; a new head at once.
 TENANTS_WRITE_S = 30.0
 
 
 async def apply_from_disk(configuration: Configuration, disk: Disk, *, timeout_s: float) -> None:
-    """Start from the last good configuration, when there is one that can be read in time."""
+    """Start with the last good configuration, if there is one that can be read in time."""
     try:
         found = await _read(disk.read, timeout_s=timeout_s)
     except (DiskError, OfferError, TimeoutError) as error:
@@ -43,7 +42,7 @@ async def apply_from_disk(configuration: Configuration, disk: Disk, *, timeout_s
 
 
 async def apply_bootstrap(configuration: Configuration, path: Path, *, timeout_s: float) -> None:
-    """Decide by the bootstrap file, unless anything better is in force."""
+    """Decide by the bootstrap file, unless a better source applies already."""
     if configuration.snapshot.source is not ConfigSource.BUILT_IN:
         return
     environment = configuration.environment
@@ -56,7 +55,7 @@ async def apply_bootstrap(configuration: Configuration, path: Path, *, timeout_s
 
 
 class Keeper:
-    """Decides when the copy on disk is out of date. Writing is left to the thread that asks."""
+    """Decides when the copy on disk is out of date. The calling thread writes it."""
 
     def __init__(self, configuration: Configuration, disk: Disk | None) -> None:
         self._configuration = configuration
@@ -84,13 +83,13 @@ class Keeper:
         )
 
     def write(self, kept: Kept) -> None:
-        """In any thread but the loop's: a disk may take its time, or be full."""
+        """In any thread except the loop's: a disk may be slow, or full."""
         if self._disk is not None:
             self._disk.write(kept)
 
 
 async def _read(read: Callable[[], T], *, timeout_s: float) -> T:
-    """Call ``read`` in a daemon thread: a file system that hangs delays neither start nor exit."""
+    """Call ``read`` in a daemon thread, so that a file system that hangs delays neither start nor exit."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
@@ -106,7 +105,7 @@ async def _read(read: Callable[[], T], *, timeout_s: float) -> T:
         value, failure = None, None
         try:
             value = read()
-        except Exception as error:  # raised where it was asked for
+        except Exception as error:  # raised in the caller
             failure = error
         try:
             loop.call_soon_threadsafe(finish, value, failure)

@@ -1,8 +1,8 @@
 """The last good configuration on disk, so that a pod can restart with everything else down.
 
-A file is one line of header (format, length, SHA-256 of the rest) and one JSON document. It
-is written to a temporary name, flushed to the disk and renamed: a reader sees the old file
-or the new one. What is read back is refused whole unless every byte is as it was written.
+A file is one header line (format, length, SHA-256 of the rest) and one JSON document. It is written
+under a temporary name, flushed to disk and renamed: a reader sees the old file or the new one. A file
+is refused whole unless every byte is as it was written.
 """
 
 import logging
@@ -20,37 +20,37 @@ from fuseboard.contract.words import ConfigSource
 
 logger = logging.getLogger("fuseboard.configuration")
 
-#: Rises when the layout changes; a file of another format is refused.
+#: Rises when the layout changes. A file of another format is refused.
 FORMAT = "fuseboard-config-1"
 
-#: The policy and the records of 20,000 tenants.
+#: Enough for the policy and the records of 20,000 tenants.
 MAX_FILE_BYTES = 8 * MAX_DOCUMENT_BYTES
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """What a file holds."""
+    """The content of a file."""
 
     environment: str
     head: ConfigHead
     policy: msgspec.Raw
     tenants: dict[str, TenantRecord | None]
-    #: The divisor of local shares when it was written.
+    #: The number of live servers when it was written.
     live_servers: int
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True):
-    """A file made by hand or by a build: counts as revision 0, so anything published replaces it."""
+    """A file made by hand or by a build. It counts as revision 0, so anything published replaces it."""
 
     policy: msgspec.Raw
     tenants: dict[str, TenantRecord | None] = {}
 
 
 class DiskError(ValueError):
-    """A file is damaged or of another format; the message says how, without its content."""
+    """A file is damaged or of another format. The message says how, without its content."""
 
 
 class Disk:
-    """The file of one environment and service. A failed write is counted and logged once."""
+    """The file of one environment and service. A failed write is counted, and logged once."""
 
     def __init__(self, directory: Path, *, environment: str, service: str) -> None:
         # No slug contains "@", so two pairs never share a name.
@@ -66,14 +66,14 @@ class Disk:
         except OSError as error:
             self.failures += 1
             if self.failures == 1:
-                logger.warning("config.not_kept path=%s: %s; the agent goes on", self.path, error.strerror)
+                logger.warning("config.not_kept path=%s: %s; the agent continues", self.path, error.strerror)
             return False
         return True
 
     def _replace(self, content: bytes) -> None:
         directory = self.path.parent
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A name of its own for each writer: the pods of one host share the directory.
+        # Each writer has a name of its own, because the pods of one host share the directory.
         descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=directory)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -155,7 +155,7 @@ def _decode(content: bytes) -> Kept:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the rename itself survive a power cut."""
+    """Make the rename survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""The configuration in force: takes newer, never older, and knows what it still lacks.
+"""The configuration that applies: accepts newer ones, never older ones, and knows what it lacks.
 
-Everything here belongs to the event loop. The sync thread prepares an ``Offer`` on its own
-and hands it over with ``call_soon_threadsafe``; so a change of policy and tenants is one
-step between two decisions, without a lock on their path.
+Everything here belongs to the event loop. The sync thread prepares an ``Offer`` and hands it over with
+``call_soon_threadsafe``. So a change of policy and tenants is one step between two decisions, and
+decisions need no lock.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from fuseboard.contract.words import ConfigSource, ConfigStatus
 
 logger = logging.getLogger("fuseboard.configuration")
 
-#: Tenants met without a record, remembered for the next beat.
+#: New tenants without a record that are remembered for the next heartbeat.
 WANTED_TENANTS = 1000
 
 _TRUST = {
@@ -35,40 +35,42 @@ _TRUST = {
 
 
 class Configuration:
-    """What decisions read: ``snapshot``, ``live_servers``, ``override_in_force``, ``meet``."""
+    """Decisions read ``snapshot``, ``live_servers``, ``override_in_force`` and ``meet``."""
 
     def __init__(self, *, environment: str, clock: ServerClock | None = None) -> None:
         self.environment = environment
         self.clock = clock or ServerClock()
         self.snapshot: Snapshot = built_in(environment)
-        #: Rises with whatever may change a tenant's rules: what was worked out before holds no more.
+        #: Rises with everything that may change the rules of a tenant. What was prepared before is invalid
+        #: then.
         self.changes = 0
-        #: The policy's bytes, for the copy on disk; empty while built in.
+        #: The bytes of the policy, for the copy on disk; empty for the built-in one.
         self.document = b""
-        #: The divisor of local shares: the most servers of the last minutes.
+        #: The divisor of local shares: the most pods of the last minutes.
         self.live_servers = 1
-        #: Asks Redis for the wanted tenants: that batch's future, or ``None`` when it is no use.
+        #: Asks Redis for the wanted tenants. Returns the future of that batch, or ``None`` when it would not
+        #: help.
         self.fetch: Callable[[], asyncio.Future[None] | None] | None = None
         self._status = ConfigStatus.NONE
         self._error = ""
         self._rejected_from: ConfigSource | None = None
         self._poisoned = ""
-        #: The newest head under which every tenant held is up to date.
+        #: The newest head for which every kept tenant is up to date.
         self._complete = self.snapshot.head
         self._behind: dict[str, None] = {}
         self._wanted: dict[str, None] = {}
-        #: The policy of that head as it was offered, and what gateways hold beside it.
+        #: The policy of that head as it was offered, and the overrides that only gateways keep.
         self._policy = self.snapshot.policy
         self._from_gateways: Mapping[str, Override] = {}
         self._listeners: list[Callable[[Snapshot], None]] = []
-        #: Dependency -> the revision up to which holds on it were ended without a new document.
+        #: Dependency -> the revision up to which its overrides were ended without a new configuration.
         self._ended_overrides: dict[str, int] = {}
 
-    # What is in force
+    # What applies
 
     @property
     def applied(self) -> Applied:
-        """What the next beat says of it. The revision waits until every tenant held has followed."""
+        """What the next heartbeat says about it. The revision waits until every kept tenant is up to date."""
         return Applied(
             epoch=self._complete.epoch,
             revision=self._complete.revision,
@@ -80,11 +82,11 @@ class Configuration:
 
     @property
     def complete(self) -> bool:
-        """Whether every tenant held is up to date with ``snapshot.head``."""
+        """Whether every kept tenant is up to date with ``snapshot.head``."""
         return not self._behind
 
     def override_in_force(self, dependency: str) -> Override | None:
-        """The override of a dependency, unless it has expired by server time, or was ended."""
+        """The override of a dependency, unless it has expired by server time or was ended."""
         found = self.snapshot.dependency(dependency)
         if found is None or found.override is None:
             return None
@@ -97,23 +99,23 @@ class Configuration:
         if ended_in <= made_in:
             return False
         self._ended_overrides[dependency] = made_in
-        logger.warning("override.ended dependency=%s, as Redis says, without a new document", dependency)
+        logger.warning("override.ended dependency=%s, as Redis says, without a new configuration", dependency)
         return True
 
     def listen(self, listener: Callable[[Snapshot], None]) -> None:
-        """Call ``listener`` on the loop after each change of head or holds. It must not raise."""
+        """Call ``listener`` on the loop after each change of head or overrides. It must not raise."""
         self._listeners.append(listener)
 
-    # Tenants met for the first time
+    # New tenants
 
     async def meet(self, tenant: str) -> TenantRules:
-        """The rules of a tenant never met before, waiting at most the store's deadline for them.
+        """The rules of a new tenant. Waits for them at most until the deadline of the store.
 
-        Without a usable store, or when the answer is late, the default tier decides this time;
-        the record is taken up as soon as it comes, from Redis or with the next beat.
+        Without a usable store, or when the answer is late, the default tier decides this time. The
+        record applies as soon as it arrives, from Redis or with the next heartbeat.
         """
         until = monotonic() + self.snapshot.tuning.store_deadline_us / 1e6
-        for _ in range(2):  # its record, and then its parents' at once
+        for _ in range(2):  # its record, then the records of its parents at once
             if self.snapshot.quotas_of(tenant).met:
                 break
             self.want(tenant)
@@ -125,7 +127,9 @@ class Configuration:
         return self.snapshot.quotas_of(tenant)
 
     def want(self, tenant: str) -> None:
-        """Remember a tenant without a record, or its parents; the longest wanted is forgotten first."""
+        """Remember a tenant without a record, or its parents. The oldest one is dropped when there are too
+        many.
+        """
         for name in self.snapshot.missing(tenant):
             self._want(name)
 
@@ -136,17 +140,17 @@ class Configuration:
             self._wanted[tenant] = None
 
     def wanted(self, limit: int = WANTED_TENANTS) -> tuple[str, ...]:
-        """Tenants to ask for: those just met, then those whose records may be out of date."""
+        """The tenants to ask for: new ones, then those whose records may be out of date."""
         return tuple(islice(chain(self._wanted, self._behind), limit))
 
     # Changes
 
     def is_poisoned(self, head: ConfigHead) -> bool:
-        """Whether this document was refused before. Reads one attribute, so any thread may ask."""
+        """Whether this document was refused before. Reads one attribute, so any thread may call it."""
         return head.hash != "" and head.hash == self._poisoned
 
     def reject(self, error: OfferError, *, head: ConfigHead, source: ConfigSource) -> None:
-        """Keep what is in force, and let the next beat say why."""
+        """Keep the current configuration, and let the next heartbeat say why."""
         if self._error != str(error):
             logger.error("config.rejected revision=%d hash=%s: %s", head.revision, head.hash, error)
         self._status, self._error, self._rejected_from = ConfigStatus.REJECTED, str(error), source
@@ -154,21 +158,21 @@ class Configuration:
             self._poisoned = head.hash
 
     def apply(self, offer: Offer) -> bool:
-        """Put an offer in force, whole; ``True`` when the head changed. Older ones change nothing."""
+        """Apply an offer whole; ``True`` when the head has changed. An older offer changes nothing."""
         current, source = self.snapshot.head, self.snapshot.source
         offered = (offer.head.epoch, offer.head.revision)
         if offered < (current.epoch, current.revision):
             return False
         if offer.policy is None and offer.head.hash != current.hash:
-            return False  # another source was faster; the next beat names the hash held now
+            return False  # another source was faster; the next heartbeat names the hash that applies now
         if offered > (current.epoch, current.revision):
             self._replace(offer)
             return True
         if offer.head.hash == current.hash:
             self._confirm(offer)
             return False
-        # A newer control plane may spell the same revision differently. HTTP is the truth, and
-        # a copy never replaces a better one: else two sources would take turns for ever.
+        # A newer control plane may encode the same revision differently. HTTP is the truth, and a copy never
+        # replaces a better one. Otherwise two sources would take turns forever.
         if offer.source is not ConfigSource.HTTP and _TRUST[offer.source] <= _TRUST[source]:
             return False
         self._replace(offer)
@@ -187,7 +191,9 @@ class Configuration:
         self._notify()
 
     def apply_overrides(self, overrides: Mapping[str, Override]) -> None:
-        """Lay upon the policy what gateways hold beside it; whatever they said before is over."""
+        """Apply the overrides that only gateways keep, on top of the policy. They replace the earlier
+        ones.
+        """
         if overrides == self._from_gateways:
             return
         self._from_gateways = overrides
@@ -205,7 +211,7 @@ class Configuration:
             listener(self.snapshot)
 
     def _confirm(self, offer: Offer) -> None:
-        """The head in force, offered again: learn its tenants, and who vouches for it."""
+        """The current head was offered again: learn its tenants, and that another source confirms it."""
         self._take(self.snapshot.tenants, offer)
         self.changes += 1
         if _TRUST[offer.source] > _TRUST[self.snapshot.source]:
@@ -213,7 +219,7 @@ class Configuration:
         self._settle(offer)
 
     def _take(self, tenants: TenantTable, offer: Offer) -> None:
-        # A beat lists every change of the fleet; a pod keeps those of the tenants it serves.
+        # A heartbeat lists every change of the fleet. A pod keeps those of the tenants it serves.
         everyone = offer.source in (ConfigSource.DISK, ConfigSource.BOOTSTRAP)
         parents: dict[str, None] = {}
         for tenant, record in offer.tenants.items():
@@ -229,8 +235,8 @@ class Configuration:
                 self._want(parent)
 
     def _settle(self, offer: Offer) -> None:
-        # A refusal stands until the source that was refused offers something good: the copy in
-        # Redis is still the old one while the gateway's is poisoned.
+        # A refusal stays until the refused source offers something good: the copy in Redis is still the old
+        # one while the gateway's is poisoned.
         if self._rejected_from in (None, offer.source):
             self._status, self._error, self._rejected_from = ConfigStatus.APPLIED, "", None
         if not self._behind:

@@ -1,6 +1,6 @@
 """A configuration from outside, checked whole before anything is changed.
 
-Pure: may run in any thread. What passes is applied in one step by ``holder``.
+Pure, so it may run in any thread. ``holder`` applies a checked offer in one step.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 
 
 class OfferError(ValueError):
-    """An offered configuration is unfit; the message says why, for the next beat."""
+    """An offered configuration is invalid. The message says why, for the next heartbeat."""
 
     def __init__(self, message: str, *, poisoned: bool) -> None:
         super().__init__(message[:500])
-        #: The document itself is bad, so the same hash need not be tried again. A torn one
-        #: (its bytes are not those the hash was made of) may arrive whole the next time.
+        #: The document itself is bad: the same hash need not be tried again. A torn document (its bytes do
+        #: not match its hash) may arrive whole the next time.
         self.poisoned = poisoned
 
 
@@ -40,11 +40,11 @@ class Offer:
 
     head: ConfigHead
     source: ConfigSource
-    #: ``None``: the policy in force is still the one of this head.
+    #: ``None``: the current policy belongs to this head.
     policy: Policy | None
     document: bytes
     tenants: Mapping[str, TenantRecord | None]
-    #: Every tenant held that changed up to this head is in ``tenants``.
+    #: ``tenants`` contains every kept tenant that changed up to this head.
     complete: bool = True
 
 
@@ -59,7 +59,7 @@ def read_offer(
 ) -> Offer:
     """Check a configuration. Raises ``OfferError``; never returns half of one.
 
-    ``tenants`` are records that were checked already, by ``decode_tenant`` or ``check_tenants``.
+    ``tenants`` are records that ``decode_tenant`` or ``check_tenants`` has checked already.
     """
     if head.epoch < 0 or head.revision < 0:
         raise OfferError(f"head: negative ({head.epoch}, {head.revision})", poisoned=True)
@@ -88,10 +88,10 @@ def _read_policy(environment: str, head: ConfigHead, document: bytes) -> Policy:
 
 
 def check_tenants(tenants: Mapping[str, TenantRecord | None]) -> Mapping[str, TenantRecord | None]:
-    """Check records that were decoded as part of something larger. Raises ``OfferError``."""
+    """Check records that were decoded as part of a larger document. Raises ``OfferError``."""
     for tenant, record in tenants.items():
         if not is_subject(tenant):
-            raise OfferError("tenants: an id that no tenant can have", poisoned=False)
+            raise OfferError("tenants: an invalid tenant id", poisoned=False)
         if record is not None:
             try:
                 decode_tenant(encode_tenant(record))

@@ -1,4 +1,4 @@
-"""One configuration, with the lookups a decision needs worked out beforehand."""
+"""One configuration, with the lookups that decisions need."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,47 +19,48 @@ from fuseboard.contract.policy import (
 from fuseboard.contract.shares import settled, settled_limit
 from fuseboard.contract.words import ConfigSource
 
-#: Tenants whose records a pod holds at most; the longest unused are forgotten and fetched again.
+#: Tenants whose records a pod keeps. The least recently used are dropped, and fetched again when needed.
 HELD_TENANTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A quota, and the tenant whose counter it is."""
+    """A quota, and the tenant that owns its counter."""
 
-    #: Named ``acme/requests`` where it is inherited: two levels may have quotas of one name.
+    #: Named ``acme/requests`` when it is inherited, because two levels may have quotas of one name.
     limit: Limit
     tenant: str
-    #: Its name where it is kept.
+    #: Its name at its owner.
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRules:
-    """What decides the requests of one tenant."""
+    """The rules that decide the requests of one tenant."""
 
     tier: str
     priority: int
     suspended: bool
     quotas: tuple[Limit, ...]
-    #: Those of its parents, the nearest first, which its requests are charged to as well.
+    #: The quotas of its parents, nearest first. Its requests are charged to them too.
     inherited: tuple[Quota, ...] = ()
-    #: The topmost of its parents, in whose domain its counters are; empty when it has none.
+    #: Its topmost parent, whose domain has its counters; empty when it has no parent.
     root: str = ""
-    #: A tenant somebody registered; others get the default tier.
+    #: The tenant is registered. Others get the default tier.
     known: bool
-    #: Whether its record and its parents' were looked up; if not, ``await configuration.meet(tenant)``.
+    #: Whether its record and those of its parents were looked up; if not, ``await
+    #: configuration.meet(tenant)``.
     met: bool
 
     def of(self, tenant: str) -> Iterator[Quota]:
-        """All that bind ``tenant``, whose rules these are."""
+        """All quotas that apply to ``tenant``, whose rules these are."""
         for limit in self.quotas:
             yield Quota(limit, tenant, limit.name)
         yield from self.inherited
 
 
 class _Kept:
-    """A record, and the rules made of it under one snapshot."""
+    """A record, and the rules made from it under one snapshot."""
 
     __slots__ = ("changes", "passed_on", "record", "rules", "under")
 
@@ -67,9 +68,9 @@ class _Kept:
         self.record = record
         self.rules: TenantRules | None = None
         self.under: Snapshot | None = None
-        #: How often records had been replaced by then.
+        #: How many records had been replaced when the rules were made.
         self.changes = 0
-        #: Its quotas as those have them who belong to it, and the snapshot they were made under.
+        #: Its quotas as its children inherit them, and the snapshot they were made under.
         self.passed_on: tuple[Snapshot, tuple[Quota, ...]] | None = None
 
     @property
@@ -78,12 +79,11 @@ class _Kept:
 
 
 class TenantTable:
-    """Records by tenant, bounded, with the least recently used forgotten first.
+    """Records by tenant, bounded. The least recently used are dropped first.
 
-    ``None`` is an answer too: nobody registered this tenant. Two generations instead of an
-    order, so that a hit costs one dict lookup: when the young one is full it becomes the old
-    one, and what was not used since is dropped. Parents are never in an older generation than
-    those who belong to them.
+    ``None`` is a record too: the tenant is not registered. There are two generations instead of an
+    order, so that a hit costs one dict lookup. When the young one is full it becomes the old one, and
+    what was not used since is dropped. Parents are never in an older generation than their children.
     """
 
     __slots__ = ("_capacity", "_old", "_young", "changes")
@@ -92,7 +92,7 @@ class TenantTable:
         self._capacity = capacity
         self._young: dict[str, _Kept] = {}
         self._old: dict[str, _Kept] = {}
-        #: Rises when a record is replaced: rules of others may have been made of it.
+        #: Rises when a record is replaced, because rules of other tenants may depend on it.
         self.changes = 0
 
     def find(self, tenant: str) -> _Kept | None:
@@ -136,10 +136,10 @@ class TenantTable:
 
 
 class Snapshot:
-    """One head with its policy and the tenants met under it.
+    """One head with its policy, and the tenants that were looked up under it.
 
-    It never changes its mind: it only learns tenants of its own head. A newer head is a new
-    snapshot, so a decision that holds this one to its end stays consistent.
+    It never changes, except that it learns tenants of its own head. A newer head is a new snapshot, so
+    a decision that keeps this one stays consistent.
     """
 
     __slots__ = ("_default", "_dependencies", "_tiers", "head", "policy", "source", "tenants", "tuning")
@@ -157,17 +157,17 @@ class Snapshot:
         self._default = _rules(self._tiers[policy.default_tier], None, self.tuning, met=False)
 
     def quotas_of(self, tenant: str) -> TenantRules:
-        """The rules of a tenant; those of the default tier when it is unknown or not met yet."""
+        """The rules of a tenant; those of the default tier when it is unknown or not looked up yet."""
         kept = self.tenants.find(tenant)
         if kept is None:
             return self._default
-        # Resolved on first use: resolving 20,000 tenants with every edit would hold up the loop.
+        # Resolved on first use: resolving 20,000 tenants with every edit would block the loop.
         if kept.rules is None or kept.under is not self or kept.changes != self.tenants.changes:
             return self._resolve(kept)
         return kept.rules
 
     def missing(self, tenant: str) -> list[str]:
-        """Whose records are lacking for the rules of a tenant."""
+        """The tenants whose records are missing for the rules of ``tenant``."""
         kept = self.tenants.find(tenant)
         if kept is None:
             return [tenant]
@@ -197,7 +197,7 @@ class Snapshot:
         return found or self._tiers[self.policy.default_tier]
 
     def _passed_on(self, tenant: str, kept: _Kept) -> tuple[Quota, ...]:
-        """The quotas of ``tenant`` itself, for those who belong to it; the same objects for all of them."""
+        """The quotas of ``tenant`` for its children; the same objects for all of them."""
         if kept.passed_on is None or kept.passed_on[0] is not self:
             own = _rules(self._tier_of(kept.record), kept.record, self.tuning, met=True).quotas
             kept.passed_on = self, tuple(_named_below(tenant, own))
@@ -208,7 +208,7 @@ class Snapshot:
 
 
 def built_in(environment: str) -> Snapshot:
-    """What a pod decides by when no source answered: nothing is limited, and it says so."""
+    """The configuration of a pod that no source has answered: it limits nothing, and says so."""
     policy = Policy(environment=environment, default_tier="default", tiers=(Tier(name="default"),))
     head = ConfigHead(epoch=0, revision=0, hash=hash_of(encode_policy(policy)))
     return Snapshot(head=head, policy=policy, source=ConfigSource.BUILT_IN)

@@ -1,4 +1,4 @@
-"""The server that has the configuration now: of a Cluster one primary, behind Sentinels the primary."""
+"""The server that has the configuration now: one primary of a Cluster, or the primary behind Sentinels."""
 
 import logging
 import random
@@ -30,13 +30,13 @@ _OPTIONS: dict[str, Any] = {
 
 
 class Source:
-    """Hands out one client, of whichever server it is."""
+    """Provides one client, of the right server."""
 
     def __init__(self, *, url: str, environment: str) -> None:
         self._text = url
         self._url = StoreUrl.parse(url)
-        # All keys of the configuration have one hash tag; and what is published on one node of a
-        # Cluster can be heard on all.
+        # All keys of the configuration have one hash tag. A message published on one node of a Cluster
+        # reaches all.
         self._slot = slot_of(keys.config_head(environment).encode())
         self._known = self._url.addresses
         self._address: Address | None = None
@@ -44,13 +44,13 @@ class Source:
 
     @property
     def client(self) -> Redis:
-        """The client ``locate`` has found last."""
+        """The client that ``locate`` found last."""
         if self._client is None:
             raise ConnectionError("not located yet")
         return self._client
 
     async def locate(self) -> Redis:
-        """A client of the server as of now. Raises ``OSError`` or ``TimeoutError`` when nobody knows it."""
+        """A client of the right server. Raises ``OSError`` or ``TimeoutError`` when it cannot be found."""
         if self._url.kind == "single":
             self._client = self._client or self._from_text()
             return self._client

@@ -1,4 +1,4 @@
-"""Reading the copy of the configuration that the control plane keeps in Redis."""
+"""Reads the copy of the configuration that the control plane keeps in Redis."""
 
 import asyncio
 import time
@@ -20,16 +20,16 @@ _PARSED_AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What Redis held at one moment: all keys are read in one transaction."""
+    """The content of Redis at one moment: all keys are read in one transaction."""
 
     head: ConfigHead
-    #: The policy's bytes; empty unless asked for.
+    #: The bytes of the policy; empty unless asked for.
     document: bytes
     tenants: dict[str, TenantRecord | None]
 
 
 async def read_head(redis: Redis, environment: str) -> ConfigHead | None:
-    """The head in Redis; ``None`` when nothing was published, or everything was flushed."""
+    """The head in Redis; ``None`` when nothing was published, or after a flush."""
     key = keys.config_head(environment)
     return _head(await redis.hmget(key, ["epoch", "revision", "hash"]))
 
@@ -39,8 +39,8 @@ async def read_configuration(
 ) -> Stored | None:
     """Head, policy and records of one moment. Raises ``RedisError``, ``OSError`` or ``OfferError``.
 
-    All keys share one hash tag and the publisher writes them in one script, so that a tenant
-    missing here is one that nobody registered.
+    All keys share one hash tag, and the publisher writes them in one script. So a tenant that is
+    missing here is not registered.
     """
     buckets: dict[int, list[str]] = defaultdict(list)
     for tenant in tenants:

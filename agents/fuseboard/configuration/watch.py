@@ -1,8 +1,8 @@
-"""Told by Redis that there is a newer configuration, and asking Redis for tenants just met.
+"""Listens to Redis for newer configurations, and asks Redis for the records of new tenants.
 
-Runs on the application's loop, on connections of its own: a slow answer here delays no
-decision. A lost nudge costs nothing but time, since every subscription begins with a look,
-looks recur, and the gateway says the same over HTTP.
+Runs on the application's loop, on connections of its own, so a slow answer delays no decision. A lost
+message costs only time: every subscription begins with a look at the head, looks recur, and the gateway
+says the same over HTTP.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from fuseboard.contract.words import ConfigSource
 
 logger = logging.getLogger("fuseboard.configuration")
 
-#: Longest silence of the subscription before the head is looked at anyway, jittered by 20 percent.
+#: The head is looked at after this silence of the subscription, jittered by 20 percent.
 LOOK_S = 15.0
-#: After a failure: full jitter up to this, doubling from the first to the last.
+#: After a failure: full jitter up to this time, doubling from the first to the last.
 BACKOFF_S = (0.2, 10.0)
-#: How long ``stop`` waits for a question under way.
+#: How long ``stop`` waits for a question in progress.
 STOP_S = 0.2
-#: How long what was cancelled may take to end: longer than closing a connection does.
+#: How long a cancelled task may take to end: longer than closing a connection does.
 CANCEL_S = 2 * IO_TIMEOUT_S
-#: After an answer that could not be used, wanted tenants do not wait for Redis for this long.
+#: After an unusable answer, new tenants do not wait for Redis for this time.
 USELESS_S = 0.25
-#: Reads of a configuration that moves on while it is read; the next nudge goes on from there.
+#: How often a configuration that changes while it is read is read again. The next message continues.
 _TRIES = 5
 
 _FAILURES = (RedisError, OSError, TimeoutError, OfferError)
@@ -65,7 +65,7 @@ class Watch:
         self._batches: set[asyncio.Task[None]] = set()
         self._asked_at = 0.0
         self._useless_until = 0.0
-        #: Set once the first look has ended, well or not.
+        #: Set when the first look has ended, well or not.
         self.looked = asyncio.Event()
         self.connected = False
         self.failures = 0
@@ -76,7 +76,7 @@ class Watch:
 
     async def stop(self) -> None:
         self._configuration.fetch = None
-        # Let a question or a handshake under way end: redis-py loses the socket of one that is cancelled.
+        # Let a question or a handshake in progress end: redis-py loses the socket of a cancelled one.
         try:
             async with asyncio.timeout(STOP_S):
                 await self.looked.wait()
@@ -85,14 +85,14 @@ class Watch:
             logger.debug("watch.stopped_in_a_question")
         tasks = [*self._batches, *([self._task] if self._task else [])]
         while going := [task for task in tasks if not task.done()]:
-            # Again, when a library took the first one for a timeout of its own.
+            # Cancel again: a library may have taken the first one for a timeout of its own.
             for task in going:
                 task.cancel()
             await asyncio.wait(going, timeout=CANCEL_S)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._source.close()
 
-    # Tenants met for the first time
+    # New tenants
 
     def fetch_soon(self) -> asyncio.Future[None] | None:
         """The batch that will ask for all wanted tenants of this tick; ``None`` when it would not help."""
@@ -101,7 +101,7 @@ class Watch:
             return None
         deadline_s = self._configuration.snapshot.tuning.store_deadline_us / 1e6
         if self._asked_at and now - self._asked_at > deadline_s:
-            return None  # Redis hangs: nobody waits behind an answer that is already late
+            return None  # Redis hangs: no caller waits for an answer that is already late
         if self._batch is None:
             self._batch = asyncio.create_task(self._fetch_wanted(), name="fuseboard-tenants")
             self._batches.add(self._batch)
@@ -110,7 +110,7 @@ class Watch:
 
     async def _fetch_wanted(self) -> None:
         async with self._turn:
-            self._batch = None  # who comes from now on waits for the next one
+            self._batch = None  # later callers wait for the next batch
             try:
                 await self._catch_up([])
             except _FAILURES as error:
@@ -129,12 +129,12 @@ class Watch:
             except _FAILURES as error:
                 self._failed(error)
             except Exception:
-                # A defect of ours must not end the task: the application would run on an old
-                # configuration without anybody noticing.
+                # A defect of the agent must not end the task. Otherwise the application would run on an old
+                # configuration without notice.
                 self.failures += 1
                 logger.exception("watch.defect")
             finally:
-                # A connection that soon breaks again is none: come back less often each time.
+                # A connection that breaks at once does not count: wait longer each time.
                 settled = self.connected and monotonic() - began > BACKOFF_S[1]
                 attempt = 0 if settled else attempt + 1
                 self.connected = False
@@ -145,7 +145,7 @@ class Watch:
 
     async def _follow(self, pubsub: PubSub) -> None:
         await pubsub.subscribe(keys.config_channel(self._configuration.environment), self._breakers)
-        # Wait for the confirmations, so that nothing falls between the look and the first nudge.
+        # Wait for the confirmations, so that nothing is missed between the look and the first message.
         for _ in range(2):
             if await pubsub.get_message(timeout=IO_TIMEOUT_S) is None:
                 raise TimeoutError("the subscription was not confirmed")
@@ -164,7 +164,9 @@ class Watch:
             await self._catch_up(nudges)
 
     async def _next_nudges(self, pubsub: PubSub) -> list[Nudge]:
-        """All nudges at hand, waiting for the first; empty when it is time to look without one."""
+        """All messages that are ready, after waiting for the first; empty when it is time to look without
+        one.
+        """
         nudges: list[Nudge] = []
         timeout = LOOK_S * self._rng.uniform(0.8, 1.2)
         while (
@@ -182,7 +184,7 @@ class Watch:
         return nudges
 
     async def _catch_up(self, nudges: list[Nudge]) -> None:
-        """Fetch what is newer in Redis, and the wanted tenants, as they were at one moment."""
+        """Fetch what is newer in Redis, and the wanted tenants, as of one moment."""
         self._asked_at = monotonic()
         try:
             for _ in range(_TRIES):
@@ -195,7 +197,7 @@ class Watch:
             self._asked_at = 0.0
 
     async def _fetch(self, nudges: list[Nudge]) -> bool:
-        """One attempt; ``False`` when the head moved on meanwhile."""
+        """One attempt; ``False`` when the head changed meanwhile."""
         configuration = self._configuration
         head = await read_head(self._source.client, configuration.environment)
         current = configuration.snapshot.head
@@ -223,7 +225,7 @@ class Watch:
 
     def _offer(self, stored: Stored, listed: set[str] | None) -> None:
         configuration = self._configuration
-        # Judged now, not when asked: the gateway may have taught us tenants in between.
+        # Decided now, not when the question was sent: the gateway may have sent tenants in between.
         kept = configuration.snapshot.tenants
         changed = kept if listed is None else (tenant for tenant in listed if tenant in kept)
         offer = read_offer(
@@ -239,7 +241,7 @@ class Watch:
     def _failed(self, error: Exception) -> None:
         self.failures += 1
         if self.connected or self.failures == 1:
-            logger.warning("watch.lost: %s: %s; the configuration stays", type(error).__name__, error)
+            logger.warning("watch.lost: %s: %s; the configuration still applies", type(error).__name__, error)
         self._useless_until = monotonic() + USELESS_S
 
 
@@ -248,7 +250,7 @@ def _order(head: ConfigHead) -> tuple[int, int]:
 
 
 def _listed(nudges: list[Nudge], current: ConfigHead, head: ConfigHead) -> set[str] | None:
-    """The tenants that changed from ``current`` to ``head``, or ``None`` when the nudges do not say."""
+    """The tenants that changed from ``current`` to ``head``; ``None`` when the messages do not say."""
     reached, tenants = current.revision, set[str]()
     for nudge in sorted(nudges, key=lambda nudge: nudge.revision):
         if nudge.epoch != current.epoch or nudge.since > reached or nudge.tenants is None:

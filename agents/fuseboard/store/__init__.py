@@ -1,4 +1,4 @@
-"""Redis, as the hot path sees it: pipelined connections, scripts, and whether they can be trusted."""
+"""Redis for the hot path: pipelined connections, scripts, and whether Redis can be trusted."""
 
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.errors import Misconfigured

@@ -1,17 +1,17 @@
-"""What time Redis has, as its answers tell it."""
+"""The time of Redis, learned from its answers."""
 
 from time import monotonic
 
-#: The quickest reply of this long, and of the stretch before, says it best.
+#: The quickest reply in this period and the period before decides.
 STRETCH_S = 5.0
 
 
 class StoreClock:
-    """Store time by the monotonic clock. Of a Cluster's nodes, the one that is ahead counts."""
+    """Store time by the monotonic clock. In a Cluster, the node whose clock is ahead decides."""
 
     def __init__(self) -> None:
-        # Store time minus the monotonic clock in us, the largest of this stretch and of the last:
-        # a reply delayed on its way back makes the difference smaller, never larger.
+        # Store time minus the monotonic clock in us, the largest of this period and of the last one. A
+        # delayed reply makes the difference smaller, never larger.
         self._newest: int | None = None
         self._older: int | None = None
         self._offset: int | None = None
@@ -29,5 +29,5 @@ class StoreClock:
         self._offset = offset if self._older is None else max(offset, self._older)
 
     def now_us(self) -> int:
-        """Its time, to the delay of its quickest recent reply; 0 before it ever said."""
+        """Its time, accurate to the delay of its quickest recent reply; 0 before the first answer."""
         return 0 if self._offset is None else int(monotonic() * 1_000_000) + self._offset

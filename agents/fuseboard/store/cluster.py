@@ -1,14 +1,13 @@
-"""A Redis Cluster: one pipelined connection to each primary, and the map of who has which slot.
+"""A Redis Cluster: one pipelined connection to each primary, and the map of slots to primaries.
 
-All keys of a question share a hash tag, so that the first key says whom to ask. The map is read
-in the background: at the start, every 30 s, when a node answers ``MOVED``, and again and again
-while a part of it cannot be asked.
+All keys of a question share a hash tag, so the first key decides which node is asked. The map is read
+in the background: at the start, every 30 s, when a node answers ``MOVED``, and repeatedly while a part
+of the Cluster cannot be asked.
 
-What goes wrong is held against the node it went wrong with. A primary that is gone, frozen or
-confused costs the shared decisions of its own slots only: those calls are decided locally, at
-once, while the server's mode stays ``shared`` and its cause says which nodes are missing. The
-mode becomes ``local`` when no node can be asked, or when the failure rules trip and no single
-node explains it.
+A failure counts against the node that failed. A primary that is lost, frozen or confused affects the
+shared decisions of its own slots only: those calls are decided locally, at once. The mode stays
+``shared``, and its cause names the missing nodes. The mode becomes ``local`` when no node can be asked,
+or when the failure rules trip and no single node explains it.
 """
 
 import asyncio
@@ -28,13 +27,13 @@ from fuseboard.store.slots import redirected_to, slot_of
 
 log = logging.getLogger("fuseboard.store")
 
-#: How often the map is read when all is well.
+#: How often the map is read while all is well.
 REFRESH_S = 30.0
-#: Between two readings while something is missing: doubling from the first to the last.
+#: Pause between two readings while a node is missing; doubles from the first to the last.
 MISSING_S = (0.05, 1.0)
-#: How often a question is sent on: by a node that had the slot, and by one about to give it away.
+#: How often a question may be forwarded, by the old node of a slot and by a node that is giving it away.
 MAX_HOPS = 2
-#: A node at fault is left alone for so long at least.
+#: A node at fault is not asked for at least this time.
 REST_S = 1.0
 
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
@@ -92,7 +91,7 @@ class ClusterStore:
             await asyncio.gather(keeper, return_exceptions=True)
         self._connected, self._trouble = False, ""
         self._map.drop()
-        # Let the loop tell those who wait before anybody builds on the absence.
+        # Let the waiting callers run before anything relies on the connections being closed.
         await asyncio.sleep(0)
 
     async def close(self) -> None:
@@ -122,14 +121,14 @@ class ClusterStore:
             return await node.pipe.insist(*command)
 
     def refused(self, question: Question, error: hiredis.ReplyError) -> None:
-        """Ask where the node says; nothing ran, so that nothing is consumed twice."""
+        """Ask the node that the answer names. Nothing ran, so nothing is consumed twice."""
         text = str(error)
         kind = text.partition(" ")[0]
         if kind == "NOSCRIPT":
             question.send(question.node, whole=True)
         elif kind in ("MOVED", "ASK"):
             self._redirect(question, kind, text)
-        elif kind == "TRYAGAIN":  # half of the keys are on their way to another node
+        elif kind == "TRYAGAIN":  # some of the keys are moving to another node
             question.on_reply(NotServedError(text))
         else:
             question.node.errors += 1
@@ -150,13 +149,13 @@ class ClusterStore:
         question.asking = kind == "ASK"
         question.send(target)
 
-    # The background
+    # In the background
 
     async def _keep(self) -> None:
-        """Read the map when there is reason to, and bring back nodes that were at fault."""
+        """Read the map when there is a reason, and bring back nodes that were at fault."""
         pause_s = MISSING_S[0]
         while True:
-            # Never at once: a thousand answers of MOVED are reason for one look.
+            # Never at once: a thousand MOVED answers cause one reading.
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
             if not self._trouble:
                 await self._woken()
@@ -176,7 +175,7 @@ class ClusterStore:
         except TimeoutError:
             return
 
-    # What is wrong with the nodes
+    # Faults of nodes
 
     def isolate(self, deadline_s: float) -> bool:
         asked = [node for node in self._map.nodes.values() if node.usable]
@@ -189,42 +188,42 @@ class ClusterStore:
             self._look_around()
             self._wake.set()
             return True
-        # The last calls of a node that rests already may fail a little later than the others.
+        # The last calls of a node that is not asked any more may fail a little later than the others.
         resting = [node for node in self._map.nodes.values() if node.resting]
         return any(monotonic() - node.resting_since < NODE_TIMEOUT_S for node in resting)
 
     def _ended(self, error: Exception | None) -> None:
-        """A connection ended."""
+        """A connection has ended."""
         self._look_around()
         self._wake.set()
         if not self._connected:
             self._lost(error)
 
     def _look_around(self) -> None:
-        """Count the nodes that can be asked, and tell when that has changed."""
+        """Count the nodes that can be asked, and call back when the number has changed."""
         before, nodes = self._trouble, self._map.nodes.values()
         missing = [node.trouble for node in nodes if not node.usable]
         self._connected = len(missing) < len(nodes)
         self._trouble = ""
         if missing:
             self._trouble = (
-                f"{len(missing)} of {len(nodes)} primaries cannot be asked, their keys are decided locally: "
+                f"{len(missing)} of {len(nodes)} primaries are unavailable, their keys are decided locally: "
                 f"{', '.join(missing)}"
             )
         if self._trouble != before:
-            log.warning("cluster.nodes: %s", self._trouble or "all primaries can be asked again")
+            log.warning("cluster.nodes: %s", self._trouble or "all primaries are available again")
             self._news()
 
 
 async def _examine(node: Node) -> None:
-    """A node at fault is used again when it answers as a node should."""
+    """Use a node again once it answers correctly."""
     if node.pipe is None or monotonic() - node.resting_since < REST_S:
         return
     try:
         async with asyncio.timeout(NODE_TIMEOUT_S):
             await node.pipe.insist("PING")
     except _FAILURES:
-        # A socket that swallowed a question may be dead for good: the next one opens its own.
+        # A socket that lost a question may never work again: the next attempt opens a new one.
         if node.pipe is not None:
             node.pipe.abort()
         return

@@ -1,4 +1,4 @@
-"""The primaries of a Redis Cluster, a connection to each, and who has which slot."""
+"""The primaries of a Redis Cluster, a connection to each, and the map of slots."""
 
 import asyncio
 import logging
@@ -14,25 +14,25 @@ from fuseboard.store.slots import SLOTS, Range, read_ranges, slot_of
 
 log = logging.getLogger("fuseboard.store")
 
-#: For connecting to one node, and for one answer in the background.
+#: The timeout for connecting to one node, and for one answer in the background.
 NODE_TIMEOUT_S = 0.5
-#: Questions of a node that left may still be answered for this long.
+#: A node that left the Cluster may still answer its questions for this time.
 FAREWELL_S = 1.0
-#: So many addresses are remembered, to ask for the map when no primary answers.
+#: Addresses that are remembered, to ask for the map when no primary answers.
 MAX_KNOWN = 32
 
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
 
 
 class ClusterMap:
-    """``ended`` is called when a connection has just ended, with the reason."""
+    """``ended`` is called with the reason when a connection has ended."""
 
     def __init__(self, url: StoreUrl, ended: Callable[[Exception | None], None]) -> None:
         self._url = url
         self._told_end = ended
         self.nodes: dict[Address, Node] = {}
         self.slots: list[Node | None] = [None] * SLOTS
-        #: Who is to have a slot by the word of another node knows of it before all others.
+        #: A node that another one names as the new owner of a slot knows it before all others.
         self.best_informed: Node | None = None
         self._known: tuple[Address, ...] = url.addresses
 
@@ -48,7 +48,7 @@ class ClusterMap:
                 pipe.abort()
 
     async def refresh(self) -> None:
-        """Read the map, and connect to whoever is new in it. Raises when nobody has one."""
+        """Read the map, and connect to its new nodes. Raises when no node has a map."""
         ranges = await self._read()
         primaries = dict.fromkeys(address for _, _, address in ranges)
         self._known = tuple(dict.fromkeys((*primaries, *self._url.addresses, *self._known)))[:MAX_KNOWN]
@@ -64,7 +64,9 @@ class ClusterMap:
             _part_with(node)
 
     async def _reach(self, node: Node, ranges: Iterable[Range]) -> None:
-        """Connect, and serve its slots without waiting for slower nodes; silent about failure."""
+        """Connect, and serve the node's slots without waiting for slower nodes. Logs failures only at
+        debug level.
+        """
         if node.pipe is not None:
             return
 
@@ -86,7 +88,7 @@ class ClusterMap:
                 self.slots[first : last + 1] = [node] * (last + 1 - first)
 
     async def _read(self) -> list[Range]:
-        """From any primary, else from whoever else is known."""
+        """Ask any primary, or any other known node."""
         usable = [node for node in self.nodes.values() if node.usable]
         random.shuffle(usable)
         usable.sort(key=lambda node: node is not self.best_informed)
@@ -107,14 +109,14 @@ class ClusterMap:
 
 
 def _part_with(node: Node) -> None:
-    """It has no slots any more: let it answer what it was asked, then hang up."""
+    """The node has no slots any more: let it answer its questions, then disconnect."""
     pipe, node.pipe = node.pipe, None
     if pipe is not None:
         asyncio.get_running_loop().call_later(FAREWELL_S if pipe.waiting else 0, pipe.abort)
 
 
 async def ask_for_ranges(url: StoreUrl, address: Address) -> list[Range]:
-    """The map as the node at ``address`` knows it, over a connection of its own."""
+    """The map of the node at ``address``, over a connection of its own."""
     async with asyncio.timeout(NODE_TIMEOUT_S):
         pipe = await open_pipe(url, address, lambda *_: None, scripts=False)
         try:

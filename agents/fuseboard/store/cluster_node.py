@@ -13,7 +13,7 @@ from fuseboard.store.scripts import Script
 
 ASKING = pack("ASKING")
 
-#: The part of a new latency in the running mean: about the last eight replies count.
+#: The weight of a new latency in the running mean: about the last eight replies count.
 _WEIGHT = 0.125
 
 
@@ -25,13 +25,13 @@ class Node:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.pipe: Pipe | None = None
-        #: It was found at fault: not asked until it answers a question from the background.
+        #: It was at fault. It is not asked until it answers a question from the background.
         self.resting = ""
         self.resting_since = 0.0
-        #: When it last answered, or was asked after a silence of ours.
+        #: When it last answered, or was asked after a pause.
         self.heard_at = 0.0
         self.latency_s = 0.0
-        #: Errors since its last proper answer.
+        #: Errors since its last correct answer.
         self.errors = 0
 
     @property
@@ -43,7 +43,7 @@ class Node:
         return "" if self.usable else f"{self.address} {self.resting or 'cannot be reached'}"
 
     def fault(self, deadline_s: float) -> str:
-        """What is wrong with it, judging by its last answers; empty when nothing is."""
+        """What is wrong with it, judged by its last answers; empty when nothing is."""
         if self.pipe is None:
             return ""
         if self.errors:
@@ -62,13 +62,13 @@ class Node:
 
 
 class Redirects(Protocol):
-    """What decides on an answer that is an error."""
+    """Decides what to do about an error."""
 
     def refused(self, question: "Question", error: hiredis.ReplyError) -> None: ...
 
 
 class Question:
-    """A script to be run, wherever its keys are. Called with the reply."""
+    """A script call, wherever its keys are. It is called with the reply."""
 
     __slots__ = ("_asked_at", "_store", "asking", "hops", "keys", "node", "on_reply", "script", "tail")
 
@@ -87,13 +87,13 @@ class Question:
         self.tail = tail
         self.on_reply: Callable[[Reply], None] = on_reply
         self.node: Node
-        #: How often a node sent it elsewhere.
+        #: How often a node forwarded it.
         self.hops = 0
-        #: Its slot is on its way to the node asked.
+        #: Its slot is moving to the node that is asked.
         self.asking = False
 
     def send(self, node: Node, *, whole: bool = False) -> None:
-        """Ask ``node``; ``whole``: with the script's text."""
+        """Ask ``node``. With ``whole``, send the text of the script."""
         pipe = node.pipe
         if pipe is None:
             self.on_reply(NotServedError(node.trouble))
@@ -124,4 +124,4 @@ class Question:
 
 
 def _ignore(_: Reply) -> None:
-    """``ASKING`` says nothing worth knowing; the question behind it does."""
+    """The reply to ``ASKING`` does not matter; the reply to the question after it does."""

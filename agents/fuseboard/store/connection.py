@@ -1,4 +1,4 @@
-"""Redis as the rest of the agent sees it, whether it is one server, a Cluster or watched by Sentinels."""
+"""Redis as the rest of the agent sees it: one server, a Cluster, or a primary watched by Sentinels."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -12,27 +12,27 @@ Reply = object
 OnReply = Callable[[Reply], None]
 Word = str | bytes | int
 
-#: Keys of a question whose packed form is kept.
+#: The packed form of questions with at most this many keys is cached.
 FEW_KEYS = 12
 
 
 def pack(*command: Word) -> bytes:
-    """A command as it goes over the wire."""
+    """A command in wire format."""
     packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type] # its stub knows tuples of one only
     return packed
 
 
 def pack_question(script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word]) -> bytes:
-    """A script with its keys and arguments, as they go over the wire."""
+    """A script with its keys and arguments, in wire format."""
     if len(arguments) != 1 or not isinstance(arguments[0], bytes):
         return pack("EVALSHA", script.sha, len(keys), *keys, *arguments)
-    # Few keys are often asked for again, together; many never.
+    # Few keys are often asked for together again; many keys never are.
     head = _remembered_head(script, keys) if len(keys) <= FEW_KEYS else _head(script, keys)
     return b"%b$%d\r\n%b\r\n" % (head, len(arguments[0]), arguments[0])
 
 
 def _head(script: Script, keys: tuple[bytes, ...]) -> bytes:
-    """All but the one argument."""
+    """Everything except the one argument."""
     words = pack(len(keys), *keys)
     return b"*%d\r\n%b%b" % (4 + len(keys), script.command, words[words.index(b"$") :])
 
@@ -41,39 +41,39 @@ _remembered_head = lru_cache(maxsize=4096)(_head)
 
 
 class ConnectionLostError(Exception):
-    """Given to ``OnReply`` in place of a reply: whether the command ran is unknown."""
+    """Passed to ``OnReply`` instead of a reply. It is unknown whether the command ran."""
 
 
 class NotServedError(ConnectionLostError):
-    """The part of a Cluster that has this key cannot be asked now. Nothing ran, other parts go on."""
+    """The part of a Cluster with this key cannot be asked now. Nothing ran; other parts continue."""
 
 
 class Store(Protocol):
-    """Made by ``open_store``. ``connect`` is for a background task; a decision never waits for one."""
+    """Made by ``open_store``. ``connect`` is for a background task: a decision never waits for it."""
 
-    #: Whether keys of different hash tags may stand in one question.
+    #: Whether one question may contain keys of different hash tags.
     together: bool
 
     @property
     def connected(self) -> bool:
-        """Whether anything of it can be asked."""
+        """Whether at least one part of the store can be asked."""
         ...
 
     def serves(self, key: bytes) -> bool:
-        """Whether the part of it that has this key can be asked."""
+        """Whether the part of the store with this key can be asked."""
         ...
 
     @property
     def trouble(self) -> str:
-        """Which part is not asked now and why, so that its keys are decided locally; empty when none."""
+        """The part that is not asked now, and why; its keys are decided locally. Empty when there is none."""
         ...
 
     def on_lost(self, callback: Callable[[Exception | None], None]) -> None:
-        """Call ``callback`` whenever the store, connected before, is so no more."""
+        """Call ``callback`` when the store loses its connection."""
         ...
 
     def on_news(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when ``trouble`` has changed, or when connecting should work again."""
+        """Call ``callback`` when ``trouble`` has changed, or when connecting should succeed again."""
         ...
 
     async def connect(self, timeout: float = 1.0) -> None:
@@ -95,19 +95,19 @@ class Store(Protocol):
     def run(
         self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
     ) -> None:
-        """Ask one script; all ``keys`` have one hash tag. ``on_reply`` gets the reply, errors included.
+        """Run a script; all ``keys`` have one hash tag. ``on_reply`` gets the reply, or an error.
 
-        A server that lost the script (restart, failover) gets its text with the question.
+        A server that lost the script (restart, failover) gets the text of the script with the question.
         """
         ...
 
     async def call(self, *command: Word, timeout: float = 1.0) -> Reply:
-        """One command off the hot path; its second word is its key. Raises what Redis answers as an error."""
+        """Run one command off the hot path. Its second word is its key. Raises an error reply."""
         ...
 
     def isolate(self, deadline_s: float) -> bool:
-        """Too much went wrong just now: stop asking the part at fault, by itself until that part is back.
+        """Too much has failed: stop asking the part at fault, until that part is back.
 
-        ``False`` when it is the whole, or nobody knows which part.
+        ``False`` when all of the store is at fault, or when the part is unknown.
         """
         ...

@@ -1,7 +1,7 @@
-"""A store that can be told to pretend: Redis is gone, or slower than any deadline.
+"""A store that simulates an outage in a drill: Redis is unavailable, or slower than any deadline.
 
-Nothing above it knows of a drill: deadlines, counts of failures, modes, probes and the ramp back
-are the real ones, and so is what an admin sees. A drill ends on this pod's monotonic clock.
+Nothing above it knows of the drill. Deadlines, failure counts, modes, probes and the ramp are the real
+ones, and so is everything that an admin sees. A drill ends by this pod's monotonic clock.
 """
 
 import asyncio
@@ -16,10 +16,13 @@ from fuseboard.store.scripts import Script
 
 log = logging.getLogger("fuseboard.store")
 
-#: How late a question reaches Redis that pretends to be slow: later than the longest deadline.
+#: How late a question reaches a Redis that is simulated as slow: later than the longest deadline.
 SLOW_S = 0.1
 
-_GONE = "a drill: Redis is taken to be gone"
+#: What a drill simulates, in words.
+SIMULATED = {DrillKind.GONE: "unavailable", DrillKind.SLOW: "slow"}
+
+_GONE = "a drill: Redis is simulated as unavailable"
 
 
 class DrillStore:
@@ -38,11 +41,13 @@ class DrillStore:
 
     @property
     def drill(self) -> Drill | None:
-        """What it pretends now."""
+        """The drill that runs now."""
         return self._drill if self._drill is not None and monotonic() < self._until else None
 
     def pretend(self, drill: Drill | None, *, asked: float) -> None:
-        """What a beat asked at ``asked`` (monotonic seconds) was told: pretend this, or nothing any more."""
+        """Apply the answer to a heartbeat that was sent at ``asked`` (monotonic seconds); ``None`` ends a
+        drill.
+        """
         until = asked + drill.remaining_ms / 1000 if drill is not None else 0.0
         if drill is None or until <= monotonic():
             if self._drill is not None:
@@ -54,7 +59,8 @@ class DrillStore:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(until - monotonic(), self._end)
         if begins:
-            log.warning("drill.begun: Redis is taken to be %s for %.1f s", drill.kind, until - monotonic())
+            words, seconds = SIMULATED[drill.kind], until - monotonic()
+            log.warning("drill.begun: Redis is simulated as %s for %.1f s", words, seconds)
             if drill.kind is DrillKind.GONE:
                 self._lost(ConnectionRefusedError(_GONE))
             self._news()
@@ -115,7 +121,7 @@ class DrillStore:
         elif drill.kind is DrillKind.GONE:
             on_reply(NotServedError(_GONE))
         else:
-            # The question itself is late, so that Redis charges nothing for it: not_after is over.
+            # The question itself is late. Redis charges nothing for it, because ``not_after`` has passed.
             later = asyncio.get_running_loop().call_later
             later(SLOW_S, self._store.run, script, keys, arguments, on_reply)
 
@@ -124,7 +130,7 @@ class DrillStore:
         if drill is not None and drill.kind is DrillKind.GONE:
             raise ConnectionRefusedError(_GONE)
         if drill is not None:
-            raise TimeoutError("a drill: Redis is taken to be slow")
+            raise TimeoutError("a drill: Redis is simulated as slow")
         return await self._store.call(*command, timeout=timeout)
 
     def isolate(self, deadline_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Whether Redis can be trusted, and so in which mode this server decides.
+"""Whether Redis can be trusted, and therefore the mode of this pod.
 
 ::
 
@@ -6,8 +6,8 @@
     local --(a background probe is answered)--> ramping --(30 s)--> shared
     ramping --(any of the above)--> local
 
-All figures come from the policy's tuning. Calls never probe: one background task does. A Cluster
-of which one node is at fault stays in its mode, see ``fuseboard.store.cluster``.
+All figures come from the tuning of the policy. Calls never probe: one background task does. A Cluster
+with one node at fault keeps its mode, see ``fuseboard.store.cluster``.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ from fuseboard.store.connection import ConnectionLostError, NotServedError, Repl
 
 log = logging.getLogger("fuseboard.store")
 
-#: The shared part of traffic when a ramp begins.
+#: The shared part of the traffic when a ramp begins.
 RAMP_START = 0.1
 
-#: The first look after a lost connection comes at once: a failover or a proxy's hiccup is no outage.
-#: When connections keep breaking, each look comes this many times later, up to the usual interval.
+#: After a lost connection, the first probe comes at once: a failover or a short fault of a proxy is no
+#: outage. While connections keep breaking, each probe comes this many times later, up to the usual interval.
 FIRST_PROBE_S = 0.01
 NEXT_PROBE_FACTOR = 4
 
-#: Servers come back apart from each other, by at most so much.
+#: Pods come back at different moments, over at most this time.
 RETURN_SPREAD_S = 1.0
 
-#: A probe, connecting included, may take this long: it hurts nobody.
+#: The timeout of a probe, including the connection. Nothing waits for it.
 PROBE_TIMEOUT_S = 1.0
 _NOT_CONNECTED = "not connected yet"
 
 
 class StoreHealth:
-    """Counts what goes wrong, decides the mode, and brings Redis back in the background."""
+    """Counts failures, decides the mode, and reconnects to Redis in the background."""
 
     def __init__(
         self,
@@ -81,12 +81,14 @@ class StoreHealth:
 
     @property
     def cause(self) -> str:
-        """Why this mode; or, when only a part of the store cannot be asked, which and why."""
+        """Why this mode. When only a part of the store is unavailable: which part, and why."""
         return (self.mode is not Mode.LOCAL and self._store.trouble) or self._cause
 
     @property
     def shared_part(self) -> float:
-        """The part of traffic, and of each limit, that is Redis's: 0 local, 0.1 to 1 ramping, 1 shared."""
+        """The part of the traffic, and of each limit, that Redis decides: 0 local, 0.1 to 1 ramping, 1
+        shared.
+        """
         if self.mode is Mode.SHARED:
             return 1.0
         if self.mode is Mode.LOCAL:
@@ -99,15 +101,15 @@ class StoreHealth:
 
     @property
     def shared_tenths(self) -> float:
-        """The shared part in steps of a tenth, so that a ramp is not new arguments for every call."""
+        """The shared part in steps of a tenth, so that the arguments of calls rarely change during a ramp."""
         return int(self.shared_part * 10 + 1e-9) / 10
 
     @property
     def local_part(self) -> float:
-        """The part of each limit that servers may spend locally now.
+        """The part of each limit that pods may spend locally now.
 
-        All of it in local mode; what the ramp leaves; and all of it for the odd call that
-        Redis did not answer in time, where a share is the best guess there is.
+        In local mode all of it, and during a ramp the rest. In shared mode all of it too: for a single
+        call that Redis did not answer in time, the pod's share is the best estimate.
         """
         return (1.0 - self.shared_tenths) or 1.0
 
@@ -140,7 +142,7 @@ class StoreHealth:
             )
 
     def missed(self, calls: int) -> None:
-        """This many calls waited until their deadline for nothing."""
+        """This many calls got no answer before their deadline."""
         tuning = self._tuning()
         if self._count(self._timeouts, tuning.timeout_window_ms, calls) >= tuning.store_timeouts:
             self._trip(f"{tuning.store_timeouts} timeouts in {tuning.timeout_window_ms / 1000:g} s")
@@ -158,7 +160,7 @@ class StoreHealth:
         self._wake.set()
 
     def _hear(self) -> None:
-        """The store found something out by itself."""
+        """The store has noticed a change on its own."""
         self._news.set()
         if self.mode is not Mode.LOCAL:
             self.on_change()
@@ -176,7 +178,7 @@ class StoreHealth:
         self._wake.set()
 
     def _change(self, mode: Mode, cause: str) -> None:
-        # A start is no news; what follows is, until Redis answers for good.
+        # A start is not news. What follows is, until Redis answers reliably.
         level = logging.INFO if self._cause == _NOT_CONNECTED and mode is Mode.SHARED else logging.WARNING
         log.log(level, "store.mode %s, was %s: %s", mode, self.mode, cause)
         self.mode, self._cause, self.since = mode, cause, monotonic()
@@ -185,7 +187,7 @@ class StoreHealth:
         self.on_change()
 
     async def _keep_connected(self) -> None:
-        """The only place that connects and probes. Runs until ``stop``."""
+        """The only code that connects and probes. Runs until ``stop``."""
         first = True
         while True:
             if self.mode is not Mode.LOCAL and self._store.connected:
@@ -194,7 +196,7 @@ class StoreHealth:
             try:
                 await self._probe()
             except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
-                # A socket that swallowed a probe may be dead for good: the next one opens its own.
+                # A socket that lost a probe may never work again: the next probe opens a new one.
                 await self._store.drop()
                 self._go_local(f"{type(error).__name__}: {error}".rstrip(": "))
                 if first:
@@ -208,14 +210,16 @@ class StoreHealth:
     async def _until_something_broke(self) -> None:
         self._wake.clear()
         await self._wake.wait()
-        # A broken connection is looked at again at once; a slow Redis gets its interval.
+        # A broken connection is probed at once. A slow Redis gets the usual interval.
         if self._store.connected:
             await self._pause()
         else:
             await asyncio.sleep(self._look_again_s())
 
     def _look_again_s(self) -> float:
-        """After a connection broke: a fleet whose connections all break must not come back in a storm."""
+        """The pause after a broken connection. A fleet whose connections all break must not reconnect in a
+        storm.
+        """
         interval = self._interval()
         lasted = monotonic() - self._connected_at
         self._broke_soon = 0 if lasted > interval else self._broke_soon + 1
@@ -232,13 +236,13 @@ class StoreHealth:
         self.answered(now_us)
 
     async def _come_back(self, first: bool) -> None:
-        """Redis answers. A start, and a reconnect that was never noticed, need no ramp."""
+        """Redis answers. A start needs no ramp, and neither does a reconnect during shared mode."""
         if self.mode is not Mode.LOCAL:
             return
         if first:
             self._change(Mode.SHARED, "connected")
             return
-        # Servers notice within one moment; what they have to tell comes one after the other.
+        # All pods notice at the same moment. They report one after the other.
         await asyncio.sleep(random.uniform(0, min(RETURN_SPREAD_S, self._interval() / 5)))
         await self.before_ramp()
         try:
@@ -254,22 +258,22 @@ class StoreHealth:
         asyncio.get_running_loop().call_later(self._ramp_length, self._finish_ramp)
 
     def _finish_ramp(self) -> None:
-        """Leave the ramp on time even when no call asks for it."""
+        """End the ramp in time even when no call asks for the mode."""
         if self.mode is Mode.RAMPING and monotonic() >= self._ramp_ends:
             self._change(Mode.SHARED, "the ramp is over")
 
     async def _shared_ramp_start(self) -> int:
-        """All servers that come back together ramp together: the first one's time counts."""
+        """All pods that come back together ramp together: the time of the first one counts."""
         key, length = keys.ramp(self._environment), self._tuning().ramp_ms
         try:
             await self._store.call("SET", key, self.store_time_us(), "NX", "PX", length)
             begun = await self._store.call("GET", key)
         except NotServedError:
-            return self.store_time_us()  # the node of this key alone is missing: each for itself
+            return self.store_time_us()  # only the node of this key is missing: each pod ramps alone
         return int(begun) if isinstance(begun, bytes) and begun.isdigit() else self.store_time_us()
 
     async def _pause(self) -> None:
-        """Until the next probe is due, or the store knows that it is worth while."""
+        """Wait until the next probe is due, or until the store expects it to succeed."""
         try:
             await asyncio.wait_for(self._news.wait(), self._interval())
         except TimeoutError:
@@ -282,13 +286,15 @@ class StoreHealth:
 
 
 async def _nothing() -> None:
-    """There is nothing to be done before a ramp."""
+    """Nothing needs to happen before a ramp."""
 
 
 def _time_in(reply: Reply) -> int | None:
-    """Microseconds, when ``reply`` is one to ``TIME``: whatever listens at that address may say anything."""
+    """The microseconds in a reply to ``TIME``; ``None`` for another reply, because any server may be
+    there.
+    """
     match reply:
         case [bytes(seconds), bytes(microseconds)] if seconds.isdigit() and microseconds.isdigit():
-            # No clock says more digits than these.
+            # No clock has more digits than this.
             return int(seconds) * 1_000_000 + int(microseconds) if len(seconds + microseconds) <= 20 else None
     return None

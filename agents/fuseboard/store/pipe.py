@@ -1,9 +1,9 @@
 """One pipelined connection to one Redis server, for the hot path.
 
-A pool of connections with one call in flight each costs 50 to 90 us of Python per call and
-one system call in Redis per decision; everything queued in one tick on one socket costs a
-tenth of that (docs/adr/0004). There are no retries and no cancellation here: a reply is
-always read, in order, however late, because only it tells whether something was consumed.
+A pool of connections with one call in flight each costs 50 to 90 us of Python per call, and one system
+call in Redis per decision. All commands of one tick on one socket cost a tenth of that (docs/adr/0004).
+There are no retries and no cancellation here: every reply is read, in order, however late, because only
+the reply says whether something was consumed.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ OnLost = Callable[["Pipe", Exception | None], None]
 
 
 class Pipe(asyncio.Protocol):
-    """The socket: commands out, replies matched in order."""
+    """The socket: sends commands, and matches replies in order."""
 
     def __init__(self, on_lost: OnLost) -> None:
         self._reader = hiredis.Reader()
         self._waiting: deque[OnReply] = deque()
         self._on_lost = on_lost
         self.transport: asyncio.Transport | None = None
-        #: Gets what a server says unasked, once subscribed; otherwise nobody expects it.
+        #: Gets the messages of a subscription. Without one, no message is expected.
         self.on_message: OnReply | None = None
 
     @property
@@ -39,11 +39,11 @@ class Pipe(asyncio.Protocol):
 
     @property
     def waiting(self) -> int:
-        """Questions that have no reply yet."""
+        """Questions without a reply yet."""
         return len(self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not checked by isinstance: uvloop's transports are not asyncio's.
+        # Not checked with isinstance: the transports of uvloop are not those of asyncio.
         self.transport = cast(asyncio.Transport, transport)
         plain = transport.get_extra_info("socket")
         if plain is not None and plain.family != socket.AF_UNIX:
@@ -62,7 +62,7 @@ class Pipe(asyncio.Protocol):
             reader.feed(data)
             while (reply := reader.gets()) is not False:
                 if waiting or self.on_message is None:
-                    # A reply nobody asked for means that replies and questions no longer match.
+                    # After an unexpected reply, replies and questions no longer match.
                     waiting.popleft()(reply)
                 else:
                     self.on_message(reply)
@@ -80,13 +80,13 @@ class Pipe(asyncio.Protocol):
             self.transport.abort()
 
     async def ask(self, *command: Word) -> Reply:
-        """One command, its reply awaited; an error that Redis answers is returned. No deadline of its own."""
+        """Run one command and wait for its reply. An error reply is returned. Has no deadline."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.write(pack(*command), settles(future))
         return await future
 
     async def insist(self, *command: Word) -> Reply:
-        """As ``ask``; raises what Redis answers as an error, and ``OSError`` when the connection broke."""
+        """Like ``ask``, but raises an error reply, and ``OSError`` when the connection breaks."""
         reply = await self.ask(*command)
         if isinstance(reply, ConnectionLostError):
             raise ConnectionResetError(str(reply))
@@ -96,7 +96,7 @@ class Pipe(asyncio.Protocol):
 
 
 def settles(future: asyncio.Future[Reply]) -> OnReply:
-    """What gives a reply to whoever awaits ``future``, if anybody still does."""
+    """A callback that sets ``future`` to the reply, unless the future is already done."""
 
     def settle(reply: Reply) -> None:
         if not future.done():
@@ -106,7 +106,7 @@ def settles(future: asyncio.Future[Reply]) -> OnReply:
 
 
 async def open_pipe(url: StoreUrl, address: Address | None, on_lost: OnLost, *, scripts: bool = True) -> Pipe:
-    """Connect to ``address``, or to the URL's socket; authenticate, and load the scripts.
+    """Connect to ``address`` or to the socket of the URL, authenticate, and load the scripts.
 
     Raises ``OSError``, or ``hiredis.ReplyError`` (wrong password, loading, no permission).
     """

@@ -1,13 +1,13 @@
-"""The questions put to Redis: loads ``lua/``, one ``Script`` each."""
+"""Loads the Lua scripts from ``lua/``, one ``Script`` each."""
 
 import re
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 
-#: How every script reads the time. Tests put virtual time in its place; nothing else differs.
+#: How every script reads the time. Tests replace this with virtual time, and change nothing else.
 CLOCK = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
-#: Parts of scripts, put in where a line says so; parts may have parts.
+#: A line that inserts a part of a script. Parts may insert parts.
 _INSERT = re.compile(r"^ *-- insert (\w+)\n", re.MULTILINE)
 
 
@@ -15,17 +15,17 @@ _INSERT = re.compile(r"^ *-- insert (\w+)\n", re.MULTILINE)
 class Script:
     name: str
     text: str
-    #: SHA-1 in hexadecimal, by which Redis knows a loaded script.
+    #: SHA-1 in hexadecimal. Redis knows a loaded script by it.
     sha: str
 
     @property
     def command(self) -> bytes:
-        """The words that ask it, as they go over the wire: its keys and arguments follow."""
+        """The words that call the script, in wire format; keys and arguments follow."""
         return b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % self.sha.encode()
 
 
 def read_script(name: str, *, clock: str = CLOCK) -> Script:
-    """Load ``lua/<name>.lua`` whole, with the shared functions inserted where it says so."""
+    """Load ``lua/<name>.lua`` with its parts inserted."""
     folder = files("fuseboard") / "lua"
     text = (folder / f"{name}.lua").read_text()
     if text.count(CLOCK) != 1:

@@ -12,17 +12,17 @@ from fuseboard.store.single import SingleStore
 
 
 class SentinelStore(SingleStore):
-    """A ``Store`` that connects to whichever server is the primary now; see docs/adr/0010.
+    """A ``Store`` that connects to the current primary; see docs/adr/0010.
 
-    A lost primary is looked for at once, and again when a Sentinel tells of a failover. A server
-    that is not a primary by its own word is never asked for a decision, and one that stops being
-    the primary under our hands is left with its first refusal to write.
+    It looks for a lost primary at once, and again when a Sentinel reports a failover. A server that
+    does not call itself a primary is never asked for a decision. A server that stops being the primary
+    is left when it first refuses to write.
     """
 
     def __init__(self, url: StoreUrl) -> None:
         super().__init__(url)
         self._sentinels = Sentinels(url)
-        #: Whom we connected to, or tried to, last.
+        #: The server of the last connection or attempt.
         self._at: Address | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -57,12 +57,12 @@ class SentinelStore(SingleStore):
             raise
 
     def _use(self, primary: Address) -> bool:
-        """A Sentinel says who the primary is. Whether we are connected to it."""
+        """A Sentinel has named the primary. Returns whether this store is connected to it."""
         if self._pipe is not None and primary == self._at:
             return True
         if self._pipe is not None:
             self._pipe.abort()
-        # Also when nothing has changed: it may have become ready since it was last tried.
+        # Also when nothing has changed: it may have become ready since the last attempt.
         self._news()
         return False
 

@@ -1,4 +1,4 @@
-"""Asking Sentinels who the primary is, and being told when it is another one. Off the hot path."""
+"""Asks Sentinels for the primary, and listens for failovers. Off the hot path."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ from fuseboard.store.pipe import open_pipe
 
 log = logging.getLogger("fuseboard.store")
 
-#: How long each Sentinel may take to answer.
+#: The timeout of each Sentinel.
 ASK_TIMEOUT_S = 0.5
-#: After losing a Sentinel: full jitter up to this, before the next one is listened to.
+#: After losing a Sentinel: full jitter up to this time before listening to the next one.
 BACKOFF_S = 0.5
-#: The longest silence before the Sentinels are asked all the same: a message may be lost.
+#: The Sentinels are asked at least this often, because a message may be lost.
 LOOK_S = 30.0
-#: The first pause while nobody is connected to whom the Sentinels name; it doubles.
+#: The first pause while the store is not connected to the primary that Sentinels name; it doubles.
 UNSETTLED_S = 0.2
 
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
@@ -32,11 +32,11 @@ class Sentinels:
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
         self._reason = asyncio.Event()
-        #: How to log in with a Sentinel.
+        #: The login of a Sentinel.
         self._own = replace(url, username=url.sentinel_username, password=url.sentinel_password, database=0)
 
     async def primary(self) -> Address:
-        """Whom most of those that answer call the primary. Raises ``ConnectionError`` when none does."""
+        """The primary that most answering Sentinels name. Raises ``ConnectionError`` when none answers."""
         answers = await asyncio.gather(*map(self._ask, self._url.addresses))
         votes = Counter(answer for answer in answers if isinstance(answer, Address))
         if not votes:
@@ -45,13 +45,14 @@ class Sentinels:
         return votes.most_common(1)[0][0]
 
     def look(self) -> None:
-        """There is reason to ask again: whoever follows is told soon."""
+        """Ask again soon: there is a reason."""
         self._reason.set()
 
     async def follow(self, on_primary: Callable[[Address], bool]) -> None:
-        """Call ``tell`` with the primary, and again after every failover, until cancelled.
+        """Call ``on_primary`` with the primary, and again after every failover, until cancelled.
 
-        It returns whether that is where everybody is; if not, it is asked again, less and less often.
+        It returns whether the store is connected to that primary. If not, it is called again, less and
+        less often.
         """
         addresses = list(self._url.addresses)
         random.shuffle(addresses)
@@ -69,13 +70,14 @@ class Sentinels:
             pipe = await open_pipe(self._own, sentinel, lambda *_: self.look(), scripts=False)
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                # Confirmed before the question: nothing falls between it and the first message.
+                # Subscribe before asking, so that no message is missed in between.
                 await pipe.insist("SUBSCRIBE", "+switch-master")
             pipe.on_message = lambda _: self.look()
             pause_s = UNSETTLED_S
             while pipe.open:
                 self._reason.clear()
-                # Whatever it says, all are asked: one Sentinel alone may be ahead of the others, or behind.
+                # Whatever the message says, all are asked: one Sentinel alone may be ahead of the others, or
+                # behind.
                 settled = on_primary(await self.primary())
                 if await _happens(self._reason, LOOK_S if settled else pause_s * random.uniform(0.8, 1.2)):
                     pause_s = UNSETTLED_S
@@ -85,7 +87,7 @@ class Sentinels:
             pipe.abort()
 
     async def _ask(self, sentinel: Address) -> Address | str:
-        """Its answer, or why there is none."""
+        """Its answer, or the reason why there is none."""
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 pipe = await open_pipe(self._own, sentinel, lambda *_: None, scripts=False)
@@ -102,7 +104,7 @@ class Sentinels:
 
 
 async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
-    """Whether ``event`` was set in time."""
+    """Whether ``event`` was set within the time."""
     try:
         await asyncio.wait_for(event.wait(), timeout_s)
     except TimeoutError:

@@ -56,14 +56,14 @@ class SingleStore:
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             pipe.abort()
-            # Let the loop tell those who wait before anybody builds on the absence.
+            # Let the waiting callers run before anything relies on the connection being closed.
             await asyncio.sleep(0)
 
     async def close(self) -> None:
         await self.drop()
 
     def ask(self, command: bytes, on_reply: OnReply) -> None:
-        """Queue one packed command; ``on_reply`` gets its reply, an error value included."""
+        """Send one packed command. ``on_reply`` gets its reply, or an error value."""
         if self._pipe is None:
             on_reply(ConnectionLostError("not connected"))
         else:
@@ -87,7 +87,7 @@ class SingleStore:
             if not isinstance(reply, hiredis.ReplyError):
                 on_reply(reply)
             elif str(reply).startswith("NOSCRIPT"):
-                # Nothing ran, so asking again cannot consume twice.
+                # Nothing ran, so a second attempt cannot consume twice.
                 self.ask(pack("EVAL", script.text, len(keys), *keys, *arguments), on_reply)
             else:
                 on_reply(reply)
@@ -99,14 +99,14 @@ class SingleStore:
         return False
 
     async def _address(self) -> Address | None:
-        """Where to connect to; ``None`` for the URL's socket."""
+        """The address to connect to; ``None`` for the socket of the URL."""
         return self._url.addresses[0] if self._url.addresses else None
 
     async def _examine(self, pipe: Pipe) -> None:
-        """Raise unless this server may be used."""
+        """Raise if this server must not be used."""
 
     def _refused(self, error: str) -> None:
-        """A script was answered with an error, which its caller has got already."""
+        """A script returned an error. Its caller has it already."""
 
     def _ended(self, pipe: Pipe, error: Exception | None) -> None:
         if pipe is self._pipe:

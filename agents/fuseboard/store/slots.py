@@ -7,7 +7,7 @@ from fuseboard.store.pipe import Pipe
 
 SLOTS = 16_384
 
-#: First and last slot, and the primary that has them.
+#: First and last slot, and their primary.
 Range = tuple[int, int, Address]
 
 
@@ -24,25 +24,26 @@ def slot_of(key: bytes) -> int:
 async def read_ranges(pipe: Pipe, asked: Address) -> list[Range]:
     """The map of the Cluster, as the node ``asked`` knows it.
 
-    Raises ``hiredis.ReplyError`` when it is no node of a Cluster, and ``OSError`` when it has no map.
+    Raises ``hiredis.ReplyError`` when it is not a node of a Cluster, and ``OSError`` when it has no
+    map.
     """
     reply = await pipe.insist("CLUSTER", "SLOTS")
     ranges = [_range(part, asked) for part in reply] if isinstance(reply, list) else []
     if not ranges:
-        raise ConnectionRefusedError(f"{asked} knows of no slots: is the Cluster set up?")
+        raise ConnectionRefusedError(f"{asked} has no slots: is the Cluster set up?")
     return ranges
 
 
 def _range(part: object, asked: Address) -> Range:
     match part:
         case [int() as first, int() as last, [bytes() | None as host, int() as port, *_], *_]:
-            # A node that does not know its own name leaves it out.
+            # A node that does not know its own name leaves it empty.
             name = asked.host if host in (None, b"", b"?") else host.decode()
             return first, last, Address(name, port)
-    raise ConnectionRefusedError(f"{asked} answers CLUSTER SLOTS with something else: {part!r:.100}")
+    raise ConnectionRefusedError(f"{asked} gave an invalid answer to CLUSTER SLOTS: {part!r:.100}")
 
 
 def redirected_to(error: str, answering: Address) -> Address:
-    """Where ``MOVED slot host:port`` or ``ASK slot host:port`` sends us."""
+    """The address in ``MOVED slot host:port`` or ``ASK slot host:port``."""
     host, _, port = error.rsplit(" ", 1)[-1].rpartition(":")
     return Address(host or answering.host, int(port) if port.isdigit() else 0)

@@ -1,4 +1,4 @@
-"""Whom to believe on the other end of a connection."""
+"""Certificates: which servers a connection trusts."""
 
 import ssl
 from functools import lru_cache
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def tls_context(ca_file: str = "") -> ssl.SSLContext:
-    """Checks certificate and name of the server, by ``ca_file`` or by the system's authorities.
+    """Checks certificate and name of the server, with ``ca_file`` or the authorities of the system.
 
-    Raises ``OSError`` when the file cannot be read or holds no certificate.
+    Raises ``OSError`` when the file cannot be read or contains no certificate.
     """
     changed = Path(ca_file).stat().st_mtime_ns if ca_file else 0
     return _context(ca_file, changed)
@@ -16,5 +16,5 @@ def tls_context(ca_file: str = "") -> ssl.SSLContext:
 
 @lru_cache(maxsize=4)
 def _context(ca_file: str, changed: int) -> ssl.SSLContext:
-    # Reading the system's bundle takes longer than a decision may.
+    # Reading the bundle of the system takes longer than a decision may.
     return ssl.create_default_context(cafile=ca_file or None)
