@@ -107,7 +107,7 @@ class TestExplainATenant:
         assert contents(limits) == before
         assert (code, said["allowed"], said["reason"], said["rule"]) == (0, False, "quota", "requests")
         assert 50_000 < said["retry_after_ms"] <= 66_001
-        assert said["limits"][0]["alone"] == "all, counted and told later; the limit is 10"
+        assert said["limits"][0]["alone"] == "all, counted and reported later; the limit is 10"
         assert not agent.admit_request("acme").allowed
 
     def test_every_next_decision_is_the_one_foretold(self, agent, run):

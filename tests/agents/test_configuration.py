@@ -236,7 +236,7 @@ class TestRefusals:
             check_tenants({tenant: None})
 
     def test_a_tenant_with_the_same_quota_twice_is_refused(self):
-        with pytest.raises(OfferError, match="stands twice"):
+        with pytest.raises(OfferError, match="is listed twice"):
             check_tenants({"acme": TenantRecord(tier="free", quotas=(BURST, BURST))})
 
     def test_what_is_in_force_stays_and_the_beat_says_rejected(self, configuration):

@@ -101,7 +101,7 @@ def test_the_page_of_a_pod_lists_what_it_allows_alone_of_every_rule(log_in, pods
         actor=Actor(name="seed", role="admin", origin="command"),
     )
     viewer = log_in("vera")
-    assert "0 of 1,000 here: it holds no piece of the 100" in text_of(viewer.get("/servers/pod-1"))
+    assert "0 of 1,000 (no share of the reserved 100 assigned)" in text_of(viewer.get("/servers/pod-1"))
     boot = Server.objects.get(name="pod-1").boot
     Piece.objects.create(
         environment=production,

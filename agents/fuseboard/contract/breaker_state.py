@@ -4,10 +4,10 @@ Breaker::
 
     state generation until_us since_us attempt successes cause [token=expires_us ...]
 
-Text, not a hash: one MGET reads it together with the override and the limits, a key of the
-wrong type reads as missing instead of failing the script, and ``GET`` shows an operator
-something readable. The Lua scripts write it; this module reads it. A text that does not
-parse counts as no breaker at all, which the scripts treat as closed with a new generation.
+Text, not a hash: one MGET reads it together with the override and the limits, a key of the wrong type
+reads as missing and does not fail the script, and an operator can read it with ``GET``. The Lua scripts
+write it; this module reads it. A text that does not parse counts as no breaker, which the scripts treat
+as closed with a new generation.
 
 Override::
 
@@ -25,21 +25,21 @@ _OVERRIDE = re.compile(r"^(forced_open|forced_closed|metrics_only|disabled) (\d+
 
 
 class StoredBreaker(Struct, frozen=True, kw_only=True):
-    """One breaker, as Redis holds it. All times are store time in microseconds."""
+    """One breaker, as Redis stores it. All times are store time in microseconds."""
 
     state: BreakerState
-    #: Rises with every transition and override; outcomes of an older one change nothing.
+    #: Rises with every transition and override. Outcomes of an older generation change nothing.
     generation: int
-    #: When an open breaker may probe, or a half-open one gives up; 0 while closed.
+    #: When an open breaker may probe, or when a half-open one gives up; 0 while closed.
     until_us: int
     since_us: int
-    #: How often it has opened without a full recovery between.
+    #: How often it has opened since it last recovered fully.
     attempt: int
     #: Successful probes since it became half-open.
     successes: int
     #: Why it is in this state: ``consecutive``, ``ratio``, ``slow``, ``probe_failed``, ``forced``, ...
     cause: str
-    #: Outstanding half-open permits: token -> when its lease ends.
+    #: Half-open permits in use: token -> when the permit expires.
     permits: dict[str, int]
 
 

@@ -1,8 +1,8 @@
 """Every key and channel in Redis, one function each.
 
-``fb1`` is the version of the layout. The part in braces is the hash tag: all keys of one
-script share it, so that a decision is one script on one slot of a Cluster, and atomic.
-Subjects (tenant ids) are hashed: nothing a customer chooses can collide or steer a slot.
+``fb1`` is the version of the layout. The part in braces is the hash tag: all keys of one script share
+it, so that a decision is one script on one slot of a Cluster, and atomic. Subjects (tenant ids) are
+hashed, so that nothing a customer chooses can collide or choose a slot.
 """
 
 from functools import lru_cache
@@ -19,7 +19,7 @@ def subject_digest(subject: str) -> str:
     return blake2b(subject.encode(), digest_size=10).hexdigest()
 
 
-# Configuration: one tag per environment, so that a publish is one atomic script.
+# Configuration: one tag per environment, so that publishing is one atomic script.
 
 
 def config_head(environment: str) -> str:
@@ -32,14 +32,14 @@ def tenant_bucket_number(tenant: str) -> int:
 
 
 def tenant_bucket(environment: str, number: int) -> str:
-    """HASH tenant id -> ``TenantRecord`` as JSON, of tenants that have what their tier has."""
+    """HASH tenant id -> ``TenantRecord`` as JSON, of tenants with the quotas of their tier."""
     return f"fb1:{environment}:{{cfg}}:tenants:{number}"
 
 
 def own_bucket(environment: str, number: int) -> str:
-    """HASH tenant id -> ``TenantRecord`` as JSON, of tenants with quotas of their own.
+    """HASH tenant id -> ``TenantRecord`` as JSON, of tenants with their own quotas.
 
-    Apart, because one value of more than 64 bytes makes Redis keep a whole hash three times as large.
+    Separate, because one value over 64 bytes makes Redis store a whole hash in three times the memory.
     """
     return f"fb1:{environment}:{{cfg}}:own:{number}"
 
@@ -50,22 +50,22 @@ def config_channel(environment: str) -> str:
 
 
 def breaker_channel(environment: str) -> str:
-    """Pub/sub channel of breakers that opened, as ``name generation remaining_us``: a hint for who leases."""
+    """Pub/sub channel of opened breakers, as ``name generation remaining_us``: a hint to end fleet leases."""
     return f"fb1:{environment}:breakers"
 
 
 def emergency(environment: str) -> str:
-    """STREAM: what people did to breakers while Postgres was down, to be adopted by it later."""
+    """STREAM: what people did to breakers while Postgres was down. Postgres adopts it later."""
     return f"fb1:{environment}:{{cfg}}:emergency"
 
 
 def incarnation(environment: str) -> str:
-    """STRING ``new us`` or ``lost us``: when the store began, and whether it had lost what was before."""
+    """STRING ``new us`` or ``lost us``: when the store began, and whether it lost earlier data."""
     return f"fb1:{environment}:incarnation"
 
 
 def ramp(environment: str) -> str:
-    """STRING: store time in microseconds at which the first server came back to Redis."""
+    """STRING: store time in microseconds at which the first pod came back to Redis."""
     return f"fb1:{environment}:ramp"
 
 
@@ -83,22 +83,22 @@ def breaker(environment: str, dependency: str) -> str:
 
 
 def cooldown(environment: str, dependency: str) -> str:
-    """STRING: store time in microseconds until which the vendor asked to be left alone."""
+    """STRING: store time in microseconds until which the vendor asked not to be called."""
     return f"fb1:{environment}:{{d:{dependency}}}:cooldown"
 
 
 def outcomes(environment: str, dependency: str) -> str:
-    """STRING, msgpack: the fleet's outcomes in 1 s buckets."""
+    """STRING, msgpack: the outcomes of the fleet in 1 s buckets."""
     return f"fb1:{environment}:{{d:{dependency}}}:outcomes"
 
 
 def evidence(environment: str, dependency: str) -> str:
-    """HASH server -> when it last had an outcome, and a failure."""
+    """HASH server -> when it last had an outcome, and when a failure."""
     return f"fb1:{environment}:{{d:{dependency}}}:evidence"
 
 
 def transitions(environment: str, dependency: str) -> str:
-    """STREAM of breaker transitions, capped; stored once in Postgres by (dependency, generation)."""
+    """STREAM of breaker transitions, capped. Stored once in Postgres by (dependency, generation)."""
     return f"fb1:{environment}:{{d:{dependency}}}:transitions"
 
 
@@ -107,7 +107,9 @@ def vendor_limit(environment: str, dependency: str, limit: str) -> str:
 
 
 def dependency_quota(environment: str, dependency: str, tenant: str, quota: str) -> str:
-    """A tenant's quota on one dependency: in the dependency's domain, to be decided with its breaker."""
+    """A tenant's quota on one dependency: in the dependency's domain, because it is decided with the
+    breaker.
+    """
     return f"fb1:{environment}:{{d:{dependency}}}:quota:{quota}:{subject_digest(tenant)}"
 
 
@@ -115,13 +117,15 @@ def dependency_quota(environment: str, dependency: str, tenant: str, quota: str)
 
 
 def tenant_quota(environment: str, tenant: str, quota: str, *values: str) -> str:
-    """``values`` are those of the limit's dimensions, each apart in the digest."""
+    """``values`` are those of the limit's dimensions, hashed separately."""
     key = f"fb1:{environment}:{{t:{subject_digest(tenant)}}}:quota:{quota}"
     return f"{key}:{values_digest(values)}" if values else key
 
 
 def member_quota(environment: str, root: str, tenant: str, quota: str, *values: str) -> str:
-    """A quota of a tenant that belongs to ``root``: in the root's domain, to be decided with its quotas."""
+    """A quota of a tenant below ``root``: in the domain of the root, because it is decided with the root's
+    quotas.
+    """
     key = f"fb1:{environment}:{{t:{subject_digest(root)}}}:of:{subject_digest(tenant)}:quota:{quota}"
     return f"{key}:{values_digest(values)}" if values else key
 
@@ -132,25 +136,25 @@ def subject_limit(environment: str, subject: str, limit: str) -> str:
 
 
 def values_digest(values: tuple[str, ...]) -> str:
-    """No two lists of values have one digest: each is preceded by its length."""
+    """No two lists of values have the same digest: each value is preceded by its length."""
     return subject_digest("".join(f"{len(value)}:{value}" for value in values))
 
 
-# What servers decided without Redis, and told it afterwards; in the domain of the limits it is about.
+# What pods decided without Redis and reported later, in the domain of its limits.
 
 
 def offline_totals(limit_key: str) -> str:
-    """HASH limit -> calls (or costs) that servers allowed by themselves. History: it refuses nobody."""
+    """HASH limit -> calls (or costs) that pods allowed alone. History: it refuses no calls."""
     return f"{_domain(limit_key)}:offline"
 
 
 def offline_told(limit_key: str) -> str:
-    """SET of what was told, by name, so that telling it again counts nothing."""
+    """SET of the names of reports, so that reporting again counts nothing."""
     return f"{_domain(limit_key)}:told"
 
 
 def offline_field(limit_key: str) -> str:
-    """The field of a limit among the totals of its domain."""
+    """The field of a limit in the totals of its domain."""
     return limit_key[len(_domain(limit_key)) + 1 :]
 
 

@@ -1,11 +1,11 @@
-"""The configuration a pod decides by.
+"""The configuration that a pod decides by.
 
-It has two parts, so that 100,000 tenants cost a pod only those it serves: one ``Policy``
-document per environment (tiers, dependencies, overrides, tuning), and one ``TenantRecord``
-per tenant, fetched on first use. Both move together under one ``ConfigHead``.
+It has two parts, so that of 100,000 tenants a pod pays only for those it serves: one ``Policy``
+document per environment (tiers, dependencies, overrides, tuning), and one ``TenantRecord`` per tenant,
+fetched on first use. Both belong to one ``ConfigHead``.
 
-Unknown fields are ignored (an older agent reads a newer document); unknown words of an
-enumeration refuse the document whole, and the last good one stays in force.
+Unknown fields are ignored, so an older agent can read a newer document. With an unknown word of an
+enumeration the whole document is refused, and the last good one still applies.
 """
 
 from functools import lru_cache
@@ -34,10 +34,10 @@ Milliseconds = Annotated[int, Meta(ge=1, le=400 * 86_400_000)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
-#: Levels above a tenant: organisation and team, of a user.
+#: Levels above a tenant, such as organisation and team above a user.
 MAX_PARENTS = 2
 
-#: Calls leased in advance are made within this time.
+#: Leased calls are made within this time.
 LEASE_MS = 500
 
 
@@ -46,7 +46,7 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Slug
     limit: Count
-    #: Concurrency: how long a slot is leased. Fixed windows: the nominal length, for headers.
+    #: Concurrency: when a slot expires. Fixed windows: the nominal length, for headers.
     window_ms: Milliseconds
     algorithm: Algorithm = Algorithm.TOKEN_BUCKET
     #: Calls that may be made at once; token buckets only.
@@ -54,38 +54,38 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure_policy: FailurePolicy = FailurePolicy.FAIL_OPEN
     #: Decide and count, but never refuse.
     shadow: bool = False
-    #: Fixed windows only, and required there.
+    #: Required for fixed windows, and for them only.
     period: Period | None = None
-    #: An IANA time zone: where the period's midnight is.
+    #: An IANA time zone, which decides when the period begins.
     time_zone: Annotated[str, Meta(max_length=64)] = "UTC"
-    #: What of a call is counted: ``calls``, or any other cost the caller states (``tokens``, ``micro_usd``).
+    #: What is counted: ``calls``, or another cost that the caller states (``tokens``, ``micro_usd``).
     measure: Slug = "calls"
-    #: Count apart for each value of these.
+    #: Count separately for each value of these.
     per: tuple[Dimension, ...] = ()
     #: Only for endpoints that match one of these patterns, like ``POST /v1/*``; empty for all.
     endpoints: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
-    #: In a tier: a quota on what its tenants may ask of this dependency, decided with its breaker.
+    #: In a tier: a quota on its tenants' calls to this dependency, decided with its breaker.
     dependency: Annotated[str, Meta(max_length=64)] = ""
-    #: Lease calls in advance to servers that ask more often than this per second. 0 for the usual
-    #: threshold, and never for a sliding window, which pays for leases with a longer window.
+    #: Lease calls in advance to pods that make more calls per second than this. 0 is the usual threshold, and
+    #: means never for a sliding window, which pays for leases with a longer window.
     lease_above: Count = 0
-    #: Say so when this much of the limit is spent; 0 never.
+    #: Warn when this much of the limit is spent; 0 for never.
     warn_percent: Annotated[int, Meta(ge=0, le=100)] = 0
-    #: ``reserved`` only: the part of it that servers spend without Redis; -1 for the fleet's usual.
+    #: ``reserved`` only: the part of it that pods spend without Redis; -1 for the fleet's default.
     reserved_percent: Annotated[int, Meta(ge=-1, le=100)] = -1
 
 
 def lease_length_ms(limit: Limit) -> int:
-    """How long leased calls of it may be held: half a second, or a twentieth of a shorter window."""
+    """How long leased calls may be held: half a second, or a twentieth of a shorter window."""
     return max(1, min(LEASE_MS, limit.window_ms // 20))
 
 
 class Tier(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A named class of tenants: what they get unless they have quotas of their own."""
+    """A named class of tenants, with the quotas of tenants that have none of their own."""
 
     name: Slug
     quotas: tuple[Limit, ...] = ()
-    #: 0 to 100; under overload the lowest is shed first.
+    #: 0 to 100. Under overload, the lowest is shed first.
     priority: Annotated[int, Meta(ge=0, le=100)] = 50
 
 
@@ -96,15 +96,15 @@ class TenantRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     suspended: bool = False
     #: Quotas that replace those of the tier with the same name.
     quotas: tuple[Limit, ...] = ()
-    #: The tenants it belongs to, the topmost first: an organisation, a team. What it asks for is
-    #: charged to their quotas too.
+    #: The tenants it belongs to, topmost first, such as an organisation and a team. Its requests are charged
+    #: to their quotas too.
     parents: Annotated[tuple[Subject, ...], Meta(max_length=MAX_PARENTS)] = ()
 
 
 class BreakerPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a dependency's breaker trips, and how it comes back."""
+    """When a dependency's breaker trips, and how it recovers."""
 
-    #: Trip after this many failures since the last success; 0 switches the condition off.
+    #: Trip after this many failures since the last success; 0 turns the condition off.
     consecutive_failures: Count = 5
     #: Trip when this share of the calls in the window failed, given ``minimum_calls``.
     failure_percent: Percent = 50
@@ -114,28 +114,28 @@ class BreakerPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     minimum_calls: Positive = 20
     #: The window of the two ratios, in seconds.
     window_s: Annotated[int, Meta(ge=1, le=600)] = 30
-    #: How long it stays open the first time; doubles with every failed recovery up to the maximum.
+    #: How long it stays open the first time. Doubles with every failed recovery, up to the maximum.
     open_ms: Milliseconds = 60_000
     open_max_ms: Milliseconds = 600_000
     #: Half-open permits that may exist at once.
     probes: Annotated[int, Meta(ge=1, le=100)] = 3
-    #: A permit not reported within this time is free again.
+    #: A permit that is not reported within this time is free again.
     probe_lease_ms: Milliseconds = 30_000
     #: Successful probes that close it.
     successes_to_close: Annotated[int, Meta(ge=1, le=100)] = 2
-    #: After it closed, let traffic grow from a tenth to all over this time; 0 at once.
+    #: After closing, let traffic grow from a tenth to all over this time; 0 for at once.
     slow_start_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
-    #: Servers that must have seen failures before the fleet's breaker trips, when as many had calls.
+    #: Pods that must have seen failures before the fleet's breaker trips, when as many had calls.
     minimum_servers: Annotated[int, Meta(ge=1, le=100)] = 2
 
 
 class Override(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A human's temporary hold on a breaker, as pods see it."""
+    """A human's temporary setting of a breaker, as pods see it."""
 
     mode: OverrideMode
-    #: The revision that made it: newer replaces older.
+    #: The revision that made it. A newer one replaces an older one.
     revision: int
-    #: Store time in microseconds since the epoch at which it ends by itself.
+    #: When it ends, in store time (microseconds since the epoch).
     expires_at_us: int
     reason: str
     actor: str
@@ -149,47 +149,47 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
     breaker: BreakerPolicy = msgspec.field(default_factory=BreakerPolicy)
     timeout_ms: Milliseconds = 30_000
     override: Override | None = None
-    #: The revision of the last reset by a human: a pod that sees it rise forgets what it held.
+    #: The revision of the last reset by a human. A pod that sees it rise forgets what it remembered.
     reset_revision: int = 0
 
 
 class Tuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How agents behave towards the store and the control plane: one place for the whole fleet."""
+    """How agents use the store and the control plane: one place for the whole fleet."""
 
     #: A decision waits this long for Redis, plus scheduling.
     store_deadline_us: Annotated[int, Meta(ge=500, le=50_000)] = 5_000
-    #: Failures (refused, reset, error) within ``failure_window_ms`` that switch a server to local.
+    #: Failures (refused, reset, error) within ``failure_window_ms`` that switch a pod to local mode.
     store_failures: Annotated[int, Meta(ge=1, le=1000)] = 3
     failure_window_ms: Milliseconds = 5_000
     #: Missed deadlines within ``timeout_window_ms`` that do the same.
     store_timeouts: Annotated[int, Meta(ge=1, le=10_000)] = 100
     timeout_window_ms: Milliseconds = 10_000
-    #: How often a server in local mode looks whether Redis is back (jittered by 20 percent).
+    #: How often a pod in local mode probes Redis (jittered by 20 percent).
     probe_interval_ms: Milliseconds = 10_000
     #: How long the shared part grows from 10 to 100 percent after Redis came back.
     ramp_ms: Milliseconds = 30_000
-    #: Outcomes are reported at the latest after this time.
+    #: Outcomes are reported after this time at the latest.
     report_interval_ms: Milliseconds = 100
-    #: The part of ``reserved`` limits that servers spend without Redis, in pieces leased to them.
+    #: The part of ``reserved`` limits that pods spend without Redis, divided into reserved shares.
     reserved_percent: Annotated[int, Meta(ge=0, le=100)] = 10
-    #: How long a piece is a server's after the last beat that renewed it.
+    #: How long a pod may spend its reserved share after the heartbeat that renewed it.
     share_lease_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 900_000
-    #: How long a piece rests before another server gets it. ``reserved`` limits that remember for
+    #: How long a reserved share rests before another pod gets it. ``reserved`` limits that remember calls for
     #: longer have no such part.
     share_rest_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
-    #: What was decided without Redis and not told yet: limits counted by one server, and the size
-    #: of a file of its journal.
+    #: Decisions without Redis that are not reported yet: the most limits one pod counts, and the size of a
+    #: file of its journal.
     journal_keys: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
     journal_bytes: Annotated[int, Meta(ge=4_096, le=8 * 1024 * 1024)] = 8 * 1024 * 1024
 
 
 class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything but the tenants, for one environment."""
+    """Everything except the tenants, for one environment."""
 
     environment: Slug
-    #: The tier of tenants nobody has registered.
+    #: The tier of tenants that are not registered.
     default_tier: Slug
-    #: Limits of requests that have no tenant, by address or key: ``per`` must name one.
+    #: Limits of requests without a tenant, by address or key: ``per`` must name one.
     subject_limits: tuple[Limit, ...] = ()
     tiers: tuple[Tier, ...]
     dependencies: tuple[Dependency, ...] = ()
@@ -197,19 +197,19 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ConfigHead(Struct, frozen=True, kw_only=True, order=True):
-    """Which configuration: a higher epoch is newer, then a higher revision.
+    """The identity of a configuration: a higher epoch is newer, then a higher revision.
 
     The epoch rises when a database is restored, so that a lower revision can win once.
     """
 
     epoch: int
     revision: int
-    #: ``hash_of`` the policy's bytes.
+    #: ``hash_of`` the bytes of the policy.
     hash: str
 
 
 class PolicyError(ValueError):
-    """A document that contradicts itself; the message names the field."""
+    """A document that contradicts itself. The message names the field."""
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -218,7 +218,7 @@ _tenant_decoder = msgspec.json.Decoder(TenantRecord)
 
 
 def encode_policy(policy: Policy) -> bytes:
-    """The one spelling of a policy: the same policy always gives the same bytes."""
+    """The only encoding of a policy: the same policy always gives the same bytes."""
     return _encoder.encode(policy)
 
 
@@ -255,11 +255,11 @@ def decode_tenant(document: bytes | msgspec.Raw) -> TenantRecord:
 
 
 def hash_of(document: bytes) -> str:
-    """SHA-256 of a policy's bytes, the first 16 hexadecimal digits."""
+    """SHA-256 of the bytes of a policy, the first 16 hexadecimal digits."""
     return sha256(document).hexdigest()[:16]
 
 
-#: Beyond this, microseconds times calls are no longer exact in a double.
+#: Above this, microseconds times calls are no longer exact in a double.
 _EXACT = 2**53
 
 
@@ -268,13 +268,13 @@ def _check_limits(where: str, limits: tuple[Limit, ...]) -> None:
     for limit in limits:
         field = f"{where}.{limit.name}"
         if limit.algorithm is not Algorithm.TOKEN_BUCKET and limit.burst != 1:
-            raise PolicyError(f"{field}.burst: only a token bucket has one")
+            raise PolicyError(f"{field}.burst: only a token bucket has a burst")
         if max(limit.burst, limit.limit) * limit.window_ms * 1000 > _EXACT and (
             limit.algorithm is Algorithm.TOKEN_BUCKET
         ):
             raise PolicyError(f"{field}.window_ms: too long for this many calls; use a fixed_window")
         if (limit.algorithm is Algorithm.FIXED_WINDOW) != (limit.period is not None):
-            raise PolicyError(f"{field}.period: belongs to a fixed_window, and to every one")
+            raise PolicyError(f"{field}.period: required for a fixed_window, and only there")
         if not _is_time_zone(limit.time_zone):
             raise PolicyError(f"{field}.time_zone: {limit.time_zone!r} is not known here")
 
@@ -294,5 +294,5 @@ def _refuse_duplicates(where: str, names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise PolicyError(f"{where}: {name!r} stands twice")
+            raise PolicyError(f"{where}: {name!r} is listed twice")
         seen.add(name)

@@ -1,8 +1,9 @@
-"""The part of a ``reserved`` limit that is spent without Redis, and how servers divide it.
+"""The part of a ``reserved`` limit that is spent without Redis, and how pods divide it.
 
-Everybody's share is a cell: the whole halved ``level`` times, and which of the pieces. Cells
-that do not overlap hold whole calls that add up to no more than there are, for every limit at
-once: what a cell holds is a difference of two roundings, and the sum of differences telescopes.
+A reserved share is a cell: the whole, halved ``level`` times, and one of the resulting parts. The whole
+calls of cells that do not overlap add up to no more than the whole, for every limit at once. The
+reason: the calls of a cell are a difference of two rounded numbers, and in the sum of such differences
+the numbers in between cancel out.
 """
 
 from typing import Annotated, TypeVar
@@ -13,10 +14,10 @@ from msgspec import Meta, Struct
 from fuseboard.contract.policy import Limit, Policy, Tuning
 from fuseboard.contract.words import Algorithm, FailurePolicy
 
-#: A million servers, each with a piece of its own.
+#: Enough for a million pods with separate shares.
 MAX_LEVEL = 20
 
-#: The part of a limit kept back where nobody said.
+#: The reserved part of a limit that does not set one.
 RESERVED_PERCENT = 10
 
 Level = Annotated[int, Meta(ge=0, le=MAX_LEVEL)]
@@ -25,16 +26,16 @@ Terms = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class HeldShare(Struct, frozen=True, kw_only=True):
-    """The piece a server spends from, as it says itself."""
+    """The reserved share that a pod spends from, as the pod reports it."""
 
     level: Level
     place: Place
-    #: Rises whenever the piece is another one: what is older changes nothing.
+    #: Rises whenever the pod gets another share. Older terms change nothing.
     terms: Terms
 
 
 class ShareLease(Struct, frozen=True, kw_only=True):
-    """A piece that is a server's until its time is over, counted from when the server asked."""
+    """A reserved share that belongs to a pod for a time, counted from when the pod asked."""
 
     level: Level
     place: Place
@@ -48,7 +49,7 @@ def calls_of(level: int, place: int, amount: int) -> int:
 
 
 def reserved_calls(limit: Limit) -> int:
-    """The calls per window that Redis never grants, for all servers together."""
+    """The calls per window that Redis never grants, for all pods together."""
     return _part(limit, limit.limit)
 
 
@@ -66,11 +67,11 @@ def _part(limit: Limit, amount: int) -> int:
 
 
 def settled(policy: Policy) -> Policy:
-    """The policy with the reserved part of every limit worked out.
+    """The policy with the reserved part of every limit computed.
 
-    A piece that changes hands rests for ``share_rest_ms``, so that what its last holder spent has
-    left the window. A limit that remembers for longer has no local part, and neither has a
-    calendar quota, for which a pod's own clock would have to be right.
+    A share rests for ``share_rest_ms`` before another pod gets it, so that what was spent of it has
+    left the window. A limit that remembers calls for longer has no reserved part, and neither has a
+    calendar quota, which would need a correct clock in the pod.
     """
     tuning = policy.tuning
 
@@ -89,7 +90,7 @@ def settled(policy: Policy) -> Policy:
 
 
 def settled_limit(limit: Limit, tuning: Tuning) -> Limit:
-    """One limit, as ``settled`` does it; the same object when there is nothing to work out."""
+    """One limit, as in ``settled``; the same object when nothing changes."""
     if limit.failure_policy is not FailurePolicy.RESERVED:
         return limit
     percent = limit.reserved_percent if limit.reserved_percent >= 0 else tuning.reserved_percent
@@ -99,7 +100,7 @@ def settled_limit(limit: Limit, tuning: Tuning) -> Limit:
 
 
 def remembered_ms(limit: Limit) -> int:
-    """For how long a call that was made matters to the limit."""
+    """How long a call matters to the limit."""
     if limit.algorithm is Algorithm.TOKEN_BUCKET and limit.burst > limit.limit > 0:
         return limit.window_ms * limit.burst // limit.limit
     return limit.window_ms
@@ -109,32 +110,36 @@ S = TypeVar("S", bound=Struct)
 
 
 def _replaced(whole: S, **parts: object) -> S:
-    """The same object when every part is what it was."""
+    """The same object when no part has changed."""
     if all(getattr(whole, name) == part for name, part in parts.items()):
         return whole
     return msgspec.structs.replace(whole, **parts)
 
 
 class AllowedAlone(Struct, frozen=True, kw_only=True):
-    """What one server allows of a limit while Redis cannot be asked."""
+    """What one pod allows of a limit while Redis cannot be asked."""
 
     #: Calls per window; ``None`` when nothing is refused.
     calls: float | None
-    #: As a person reads it: ``50 of 1,000 here``.
+    #: For people: ``50 of 1,000 here``.
     words: str
 
 
 def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> AllowedAlone:
-    """What a server with this piece allows of a settled limit, when so many are taken to be there."""
+    """What a pod with this reserved share allows of a settled limit. ``servers`` is the number of live
+    pods.
+    """
     if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
-        return AllowedAlone(calls=None, words=f"all, counted and told later; the limit is {limit.limit:,}")
+        return AllowedAlone(
+            calls=None, words=f"all, counted and reported later; the limit is {limit.limit:,}"
+        )
     if limit.failure_policy is FailurePolicy.FAIL_CLOSED or limit.limit == 0:
         return AllowedAlone(calls=0.0, words=f"none of {limit.limit:,} here")
     if limit.failure_policy is FailurePolicy.RESERVED:
         whole = reserved_calls(limit)
         if share is None:
             return AllowedAlone(
-                calls=0.0, words=f"0 of {limit.limit:,} here: it holds no piece of the {whole:,}"
+                calls=0.0, words=f"0 of {limit.limit:,} (no share of the reserved {whole:,} assigned)"
             )
         calls = calls_of(share.level, share.place, whole)
         return AllowedAlone(calls=float(calls), words=f"{calls:,} of {limit.limit:,} here")
@@ -142,4 +147,4 @@ def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> All
     if fair >= 1:
         return AllowedAlone(calls=fair, words=f"{int(fair):,} of {limit.limit:,} here")
     every_s = 3 * limit.window_ms / 1000 / fair
-    return AllowedAlone(calls=fair, words=f"one call in its turn, every {every_s:,.0f} s, of {limit.limit:,}")
+    return AllowedAlone(calls=fair, words=f"1 call every {every_s:,.0f} s (share of {limit.limit:,})")

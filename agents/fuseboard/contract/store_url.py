@@ -1,4 +1,4 @@
-"""Where Redis "limits" is, in one URL: a server, a Cluster, or a primary that Sentinels watch.
+"""The URL of Redis "limits": a server, a Cluster, or a primary that Sentinels watch.
 
 ::
 
@@ -6,10 +6,10 @@
     redis+cluster://user:password@host:port,host:port/
     redis+sentinel://user:password@host:port,host:port/name-of-the-primary/database?sentinel_password=...
 
-``rediss`` in place of ``redis`` is TLS; ``?ssl_ca_certs=/path`` names a file with the authorities to
-believe in place of the system's, as redis-py understands it. User and password are those of the
-nodes; Sentinels have their own in the query, or none. Anything else than letters and digits in them
-is percent-encoded.
+``rediss`` instead of ``redis`` uses TLS. ``?ssl_ca_certs=/path`` names a file with the authorities to
+trust instead of those of the system, as in redis-py. User and password are those of the nodes;
+Sentinels have their own in the query, or none. Characters other than letters and digits are
+percent-encoded.
 """
 
 from dataclasses import dataclass, field
@@ -40,24 +40,24 @@ class Address(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUrl:
     kind: Kind
-    #: The server, some nodes of the Cluster, or the Sentinels; empty for a socket of the host.
+    #: The server, some nodes of the Cluster, or the Sentinels; empty for a local socket.
     addresses: tuple[Address, ...] = ()
-    #: Path of a socket of the host.
+    #: Path of a local socket.
     socket: str = ""
     tls: bool = False
-    #: Path of the certificates of the authorities to believe; empty for the system's.
+    #: Path of the certificates of the trusted authorities; empty for those of the system.
     ca_file: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
     database: int = 0
-    #: What the Sentinels call the primary.
+    #: The name of the primary in the Sentinels.
     primary: str = ""
     sentinel_username: str = ""
     sentinel_password: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Raises ``ValueError`` with the end of a sentence about the URL, without any of its secrets."""
+        """Raises ``ValueError`` with the end of a sentence about the URL, without its secrets."""
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ValueError(f"must begin with {', '.join(f'{known}://' for known in SCHEMES)}")
@@ -85,7 +85,7 @@ class StoreUrl:
 
 
 def with_ca(url: str, ca_file: str) -> str:
-    """``url`` with the authorities to believe, when it is one with TLS that names none."""
+    """``url`` with the trusted authorities, when it uses TLS and names none."""
     if not ca_file or not url.startswith("rediss") or "ssl_ca_certs=" in url:
         return url
     return f"{url}{'&' if '?' in url else '?'}ssl_ca_certs={quote(ca_file)}"
@@ -99,7 +99,7 @@ def _path(kind: Kind, path: str) -> tuple[str, int]:
             raise ValueError("names a database, but a Cluster has only number 0")
         return "", 0
     if kind == "single":
-        # Whatever else stands there is the business of whoever connects.
+        # Other options are for the code that connects.
         return "", int(parts[0]) if parts and parts[0].isdigit() else 0
     if not parts or len(parts) > 2:
         raise ValueError("must name the primary: redis+sentinel://host:port,host:port/name")
@@ -113,12 +113,12 @@ def _addresses(hosts: str, default_port: int) -> tuple[Address, ...]:
 
 
 def parse_address(text: str, default_port: int = 0) -> Address:
-    """``host:port``, ``[::1]:port``, or a host alone. Raises ``ValueError`` as ``StoreUrl.parse``."""
+    """``host:port``, ``[::1]:port``, or a host alone. Raises ``ValueError`` like ``StoreUrl.parse``."""
     host, port = text, ""
     if not text.endswith("]") and ":" in text:
         host, _, port = text.rpartition(":")
     host = unquote(host.strip("[]"))
     number = int(port) if port.isdigit() else default_port if not port else 0
     if not host or not 0 < number < 65_536:
-        raise ValueError("names no host or port (is '#', '@', '/' or ',' in a password escaped?)")
+        raise ValueError("has no host or port (is '#', '@', '/' or ',' in a password escaped?)")
     return Address(host, number)

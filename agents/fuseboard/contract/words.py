@@ -1,4 +1,4 @@
-"""The words both sides use: one enumeration per question, and the shape of names."""
+"""The words that both sides use: one enumeration per question, and the form of names."""
 
 import re
 from enum import StrEnum
@@ -9,21 +9,21 @@ from msgspec import Meta
 #: The largest whole number that Lua, JSON and Postgres all keep exactly.
 MAX_LIMIT = 1_000_000_000
 
-#: The environment that everything belongs to where none is named.
+#: The environment when none is named.
 DEFAULT_ENVIRONMENT = "production"
 
 SLUG_PATTERN = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
 
-#: Names of tiers, quotas, dependencies, servers, environments: 1 to 64 characters. In Python ``$``
-#: also matches before a final newline, ``\Z`` does not.
+#: Names of tiers, quotas, dependencies, servers, environments: 1 to 64 characters. In Python ``$`` also
+#: matches before a final newline, ``\Z`` does not.
 Slug = Annotated[str, Meta(pattern=SLUG_PATTERN.replace("$", r"\Z"), max_length=64)]
 
-#: A slug of which only the length is checked while decoding: a pattern per name made up most of a
-#: beat's decoding. Whoever takes one from a stranger asks ``is_slug`` when it is new to him.
+#: A slug whose length alone is checked while decoding: a pattern per name took most of the time of decoding a
+#: heartbeat. Code that takes one from a client checks it with ``is_slug`` when it is new.
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
-#: Ids of tenants, users, keys: whatever the customer has, 1 to 200 characters, no controls.
-#: They are hashed in Redis keys, so that nothing in them can steer a cluster slot.
+#: Ids of tenants, users, keys: any text of the customer, 1 to 200 characters, no control characters. They are
+#: hashed in Redis keys, so that they cannot choose a Cluster slot.
 SUBJECT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+$"
 Subject = Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -44,18 +44,18 @@ def is_subject(text: str) -> bool:
 class Algorithm(StrEnum):
     """How a limit counts."""
 
-    #: Never more than ``limit`` in *any* window; a ring of sub-buckets, the oldest in full.
+    #: Never more than ``limit`` in *any* window. A ring of sub-buckets, the oldest counted in full.
     SLIDING_WINDOW = "sliding_window"
     #: GCRA in whole microseconds; ``burst`` calls at once, ``limit`` per window on average.
     TOKEN_BUCKET = "token_bucket"  # noqa: S105 - a word, not a secret
-    #: ``limit`` per calendar ``period`` in a time zone; all of it may be spent at the edge.
+    #: ``limit`` per calendar ``period`` in a time zone. All of it may be spent at the end of one period.
     FIXED_WINDOW = "fixed_window"
-    #: ``limit`` at once; each slot is a lease of ``window_ms``, so that a dead pod frees its own.
+    #: ``limit`` at once. Each slot expires after ``window_ms``, so that those of a dead pod become free.
     CONCURRENCY = "concurrency"
 
 
 class Period(StrEnum):
-    """The calendar's windows, in the limit's time zone."""
+    """The calendar periods, in the limit's time zone."""
 
     HOUR = "hour"
     DAY = "day"
@@ -64,7 +64,7 @@ class Period(StrEnum):
 
 
 class Dimension(StrEnum):
-    """What a limit counts apart, below the tenant: each user, each address, ... has its own counter."""
+    """What a limit counts separately below the tenant: each user, each address and so on has a counter."""
 
     USER = "user"
     IP = "ip"
@@ -79,27 +79,27 @@ class FailurePolicy(StrEnum):
     FAIL_OPEN = "fail_open"
     #: Refuse.
     FAIL_CLOSED = "fail_closed"
-    #: Each server spends limit / live servers.
+    #: Each pod spends limit / live pods.
     LOCAL_SHARE = "local_share"
-    #: A standing fraction is always spent locally, the rest only in Redis: never more than the limit.
+    #: A fixed part is always spent locally, the rest only in Redis: never more than the limit.
     RESERVED = "reserved"
 
 
 class Mode(StrEnum):
-    """How a server decides right now."""
+    """How a pod decides now."""
 
-    #: Redis answers: limits are exact over the fleet.
+    #: Redis answers: limits are exact across the fleet.
     SHARED = "shared"
-    #: Redis is gone: this server spends its own share.
+    #: Redis is unavailable: this pod spends its own share.
     LOCAL = "local"
     #: Redis is back: the shared part grows from 10 to 100 percent.
     RAMPING = "ramping"
-    #: It pretends that Redis is slow or gone, because an admin asked it to.
+    #: It simulates that Redis is slow or unavailable, because an admin asked for a drill.
     DRILL = "drill"
 
 
 class DrillKind(StrEnum):
-    """What a server pretends in a drill."""
+    """What a pod simulates in a drill."""
 
     #: Redis refuses and drops every connection.
     GONE = "gone"
@@ -114,20 +114,20 @@ class BreakerState(StrEnum):
 
 
 class OverrideMode(StrEnum):
-    """A human's temporary hold on a breaker."""
+    """A human's temporary setting of a breaker."""
 
     #: Refuse every call until it expires; the breaker then probes.
     FORCED_OPEN = "forced_open"
-    #: Admit every call and record outcomes, but never trip; must expire.
+    #: Admit every call and record outcomes, but never trip. Must expire.
     FORCED_CLOSED = "forced_closed"
-    #: Admit every call, record outcomes, say what would have tripped.
+    #: Admit every call, record outcomes, and report what would have tripped.
     METRICS_ONLY = "metrics_only"
-    #: Admit every call and record nothing; must expire.
+    #: Admit every call and record nothing. Must expire.
     DISABLED = "disabled"
 
 
 class Reason(StrEnum):
-    """Why a call was refused. Used alike in code, metrics, headers and pages."""
+    """Why a call was refused. The same in code, metrics, headers and pages."""
 
     QUOTA = "quota"
     VENDOR_LIMIT = "vendor_limit"
@@ -157,16 +157,16 @@ class Outcome(StrEnum):
 
 
 class ConfigStatus(StrEnum):
-    """What became of the newest configuration a server was offered."""
+    """What happened to the newest configuration that a pod was offered."""
 
     APPLIED = "applied"
     REJECTED = "rejected"
-    #: Nothing was offered yet: the server decides by its built-in defaults.
+    #: Nothing was offered yet: the pod decides by its built-in defaults.
     NONE = "none"
 
 
 class ConfigSource(StrEnum):
-    """Where the configuration in force came from."""
+    """Where the current configuration came from."""
 
     HTTP = "http"
     REDIS = "redis"

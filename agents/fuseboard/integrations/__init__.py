@@ -1,1 +1,1 @@
-"""Fuseboard in one line: middleware for ASGI applications, a transport for httpx clients."""
+"""Fuseboard in one line: middleware for web applications, guards for HTTP clients."""

@@ -1,12 +1,12 @@
-"""ASGI middleware: limits decide before the application sees the request.
+"""ASGI middleware: limits decide before the application gets the request.
 
 ::
 
     app.add_middleware(FuseboardMiddleware, agent=agent, tenant=tenant_of)
 
-Refusals are answered here: 429 for a spent quota, 403 for a suspended tenant, 503 when the
-service itself is short, each with problem+json, ``RateLimit`` headers and ``Retry-After``.
-A ``Refused`` that the application lets escape from a guarded call becomes a 503 as well.
+The middleware answers refused requests: 429 for a spent quota, 403 for a suspended tenant, 503 when the
+service itself lacks capacity; each with problem+json, ``RateLimit`` headers and ``Retry-After``. A
+``Refused`` that escapes from the application becomes a 503 too.
 """
 
 import logging
@@ -29,10 +29,10 @@ logger = logging.getLogger("fuseboard.asgi")
 
 
 def subject_of(scope: Scope) -> Subject:
-    """Who asks, as far as every ASGI server says: the peer's address, the method and the path.
+    """Who asks, as every ASGI server knows it: the address of the peer, the method and the path.
 
     Behind a proxy the peer is the proxy, unless the server reads its headers (uvicorn's
-    ``--proxy-headers``). The path is the one requested, not the route's template.
+    ``--proxy-headers``). The path is the requested one, not the template of the route.
     """
     client = scope.get("client")
     return Subject(ip=client[0] if client else "", endpoint=f"{scope['method']} {scope['path']}")
@@ -41,12 +41,12 @@ def subject_of(scope: Scope) -> Subject:
 class FuseboardMiddleware:
     """Decides HTTP requests; WebSockets pass through.
 
-    ``tenant`` names the tenant of a request. An empty or impossible name is limited like an
-    unknown tenant. ``None`` is a caller that belongs to no tenant: with a ``subject`` it is
-    decided by the limits on its address or key, without one nothing decides it (health checks).
-    ``subject`` says who asks below the tenant, like ``subject_of``; ``cost`` and ``costs`` what
-    the request costs. All are yours: what they raise is the application's error. The agent is
-    started and stopped with the application's lifespan unless it is running already.
+    ``tenant`` returns the tenant of a request. An empty or invalid name is limited like an unknown
+    tenant. ``None`` is a caller without a tenant: with a ``subject``, the limits of its address or key
+    decide; without one, nothing does (health checks). ``subject`` says who asks, below the tenant, like
+    ``subject_of``. ``cost`` and ``costs`` return what the request costs. What these functions raise is
+    the application's error. The agent starts and stops with the lifespan of the application, unless it
+    is running already.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FuseboardMiddleware:
         self._subject = subject
         self._costs = costs
         self._legacy = legacy_headers
-        #: Requests that passed because the agent could not be asked.
+        #: Requests that passed because the agent could not decide.
         self.failed_open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,7 +117,7 @@ class FuseboardMiddleware:
         try:
             return await self._agent.admit_request(tenant, cost, costs=costs, subject=subject or NOBODY)
         except Misconfigured:
-            # Not started, or a cost that cannot be. Refusing everybody would be worse than no limit.
+            # Not started, or an invalid cost. Refusing all requests would be worse than no limit.
             self.failed_open += 1
             if self.failed_open == 1:
                 logger.exception("asgi.failed_open: the request passed; further ones are only counted")
@@ -130,7 +130,7 @@ class FuseboardMiddleware:
 
 
 class _Lifespan:
-    """Runs the agent around the application's own lifespan, whether it has one or not."""
+    """Runs the agent around the lifespan of the application, whether the application has one or not."""
 
     def __init__(self, app: App, agent: Agent) -> None:
         self._app, self._agent = app, agent
@@ -159,7 +159,7 @@ class _Lifespan:
             if self._answered:
                 await self._stop()
                 raise
-            # The application knows no lifespan: by ASGI it raises, and is served nevertheless.
+            # The application does not support lifespan: by ASGI it raises, and is served all the same.
             await self._stand_in(receive_and_start, send)
         except BaseException:
             await self._stop()

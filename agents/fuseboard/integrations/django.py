@@ -1,21 +1,20 @@
-"""Django middleware, for both kinds of servers.
+"""Django middleware, for ASGI and WSGI servers.
 
 ::
 
     MIDDLEWARE = [..., "fuseboard.integrations.django.FuseboardMiddleware", ...]
     FUSEBOARD = {"TENANT": "shop.limits.tenant_of"}
 
-``FUSEBOARD`` may hold, each as an object or its dotted path:
+``FUSEBOARD`` may contain these, each as an object or a dotted path:
 
-``TENANT``          required: request -> whose quota decides; as in ``fuseboard.integrations.asgi``
+``TENANT``          required: request -> whose quota decides; see ``fuseboard.integrations.asgi``
 ``SUBJECT``         request -> ``fuseboard.Subject`` or ``None``; ``subject_of`` is one
 ``COST``, ``COSTS`` request -> what it costs
-``AGENT``           an agent of ``fuseboard.blocking``; made from the environment unless given
+``AGENT``           an agent of ``fuseboard.blocking``; the default is made from the environment
 ``LEGACY_HEADERS``  ``True`` adds ``X-RateLimit-*``
 
-Place it after whatever finds out who asks. Refusals are answered here, and a
-``fuseboard.Refused`` that a view lets escape becomes a 503. Views get the same agent from
-``agent()``.
+Place it after the middleware that identifies the caller. It answers refused requests, and a
+``fuseboard.Refused`` that escapes from a view becomes a 503. Views get the same agent from ``agent()``.
 """
 
 import logging
@@ -45,15 +44,15 @@ Question = dict[str, Any]
 
 
 def agent() -> blocking.Agent:
-    """The agent that decides this project's requests, for guarding what its views call."""
+    """The agent that decides this project's requests. Views use it to guard their calls."""
     given = _option("AGENT")
     return given if given is not None else _from_env()
 
 
 def subject_of(request: HttpRequest) -> Subject:
-    """Who asks: the peer's address (a proxy's, unless something sets ``REMOTE_ADDR``), and the route.
+    """Who asks: the address of the peer (or of a proxy, unless ``REMOTE_ADDR`` is set), and the route.
 
-    The endpoint is the method and the route's template, like ``GET /orders/<int:pk>``.
+    The endpoint is the method and the template of the route, like ``GET /orders/<int:pk>``.
     """
     try:
         path = "/" + resolve(request.path_info, getattr(request, "urlconf", None)).route
@@ -73,11 +72,13 @@ class FuseboardMiddleware:
             raise ImproperlyConfigured(f"FUSEBOARD[{unknown[0]!r}] is unknown: it takes {sorted(_OPTIONS)}")
         self._tenant = _option("TENANT")
         if self._tenant is None:
-            raise ImproperlyConfigured("FUSEBOARD['TENANT'] is not set: say whose quota decides a request")
+            raise ImproperlyConfigured(
+                "FUSEBOARD['TENANT'] is not set: it returns the tenant whose quota decides a request"
+            )
         self._subject, self._cost, self._costs = _option("SUBJECT"), _option("COST"), _option("COSTS")
         self._legacy = bool(_option("LEGACY_HEADERS"))
         self._agent = agent()
-        #: Requests that passed because the agent could not be asked.
+        #: Requests that passed because the agent could not decide.
         self.failed_open = 0
         self._asynchronous = iscoroutinefunction(get_response)
         if self._asynchronous:
@@ -122,7 +123,7 @@ class FuseboardMiddleware:
         return self._answered(response, decision) if decision is not None else response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        """A guarded call that was refused, and that the view has no answer to."""
+        """A guarded call was refused, and the view did not handle it."""
         return self._refused(exception.decision) if isinstance(exception, Refused) else None
 
     def _question(self, request: HttpRequest) -> Question | None:
@@ -160,7 +161,7 @@ class FuseboardMiddleware:
         return response
 
     def _note_failure(self) -> None:
-        # A cost that cannot be. Refusing everybody would be worse than no limit.
+        # An invalid cost. Refusing all requests would be worse than no limit.
         self.failed_open += 1
         if self.failed_open == 1:
             logger.exception("django.failed_open: the request passed; further ones are only counted")

@@ -1,4 +1,4 @@
-"""FastAPI dependency: limits on single routes, by the route's own template.
+"""FastAPI dependency: limits on single routes, by the template of the route.
 
 ::
 
@@ -6,9 +6,9 @@
 
     @app.post("/orders/{id}", dependencies=[Depends(limited(agent, tenant=current_tenant))])
 
-``current_tenant`` is a dependency like any other: it may take headers, tokens and other
-dependencies. ``FuseboardMiddleware`` decides earlier and for all routes at once; this decides
-where the tenant is known only after authentication, or where routes differ in cost.
+``current_tenant`` is a dependency like any other: it may take headers, tokens and other dependencies.
+``FuseboardMiddleware`` decides earlier, and for all routes. Use this when the tenant is known only
+after authentication, or when routes differ in cost.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -36,7 +36,7 @@ class LimitReached(Refused, HTTPException):
 
 
 def subject_of(request: Request) -> Subject:
-    """Who asks: the peer's address, the method and the route's template."""
+    """Who asks: the address of the peer, the method and the template of the route."""
     route = request.scope.get("route")
     path = getattr(route, "path", request.url.path)
     return Subject(ip=request.client.host if request.client else "", endpoint=f"{request.method} {path}")
@@ -59,12 +59,12 @@ def limited(
     subject: Dependency = subject_of,
     legacy_headers: bool = False,
 ) -> Callable[..., AsyncIterator[Decision | None]]:
-    """A dependency that decides the request, and is over when the response has been sent.
+    """A dependency that decides the request. It ends when the response has been sent.
 
     ``tenant``, ``cost``, ``costs`` and ``subject`` are dependencies: they return what
-    ``Agent.check`` takes. A tenant of ``None`` is decided by the limits on its address or key.
-    The limits' headers go to responses that FastAPI makes; a route that returns a ``Response``
-    of its own sets its own headers. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
+    ``Agent.admit_request`` takes. A tenant of ``None`` is decided by the limits of its address or key.
+    Responses that FastAPI makes get the headers of the limits; a route that returns its own
+    ``Response`` sets its own headers. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
     """
 
     async def decide(
@@ -91,7 +91,7 @@ def limited(
 
 
 async def answer_refused(request: Request, refused: Exception) -> Response:
-    """Exception handler: a refusal as problem+json, of the request itself or of a call it made."""
+    """Exception handler: problem+json for a refused request, or for a refused call that it made."""
     if not isinstance(refused, Refused):
         raise refused
     status, headers, body = refusal(refused.decision)

@@ -5,16 +5,16 @@
     client = httpx.AsyncClient(transport=GuardedTransport(agent, dependency="payments-api"))
     client = httpx.Client(transport=BlockingGuardedTransport(agent, dependency="payments-api"))
 
-A refused request raises ``CallRefused``, which is both ``fuseboard.Refused`` (it carries the
-decision) and ``httpx.TransportError``: code that already survives a vendor that is down
-survives an open breaker too. Every attempt is admitted on its own, so a client that retries
-must leave ``fuseboard.Refused`` alone until ``decision.retry_after_ms`` is over.
+A refused request raises ``CallRefused``, which is both ``fuseboard.Refused`` (it carries the decision)
+and ``httpx.TransportError``: code that handles an unavailable vendor handles an open breaker too. Every
+attempt is admitted separately, so a client that retries must not retry ``fuseboard.Refused`` before
+``decision.retry_after_ms`` is over.
 
-Failures are 5xx, 429, timeouts and broken connections, also while the body is read. Other
-4xx and cancelled requests say nothing about the dependency. A success is slow when its
-headers took longer than the breaker's ``slow_ms``: how long a body streams is no fault.
-A 429 or 503 with ``Retry-After`` quiets the whole fleet for that time, at most an hour. A
-request without a timeout of its own gets the dependency's.
+Failures are 5xx, 429, timeouts and broken connections, also while the body is read. Other 4xx and
+cancelled requests say nothing about the dependency. A success is slow when its headers took longer than
+the breaker's ``slow_ms``; the time of streaming a body does not count. After a 429 or 503 with
+``Retry-After``, the whole fleet stops calling for that time, at most an hour. A request without a
+timeout gets the dependency's.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -43,7 +43,7 @@ class CallRefused(Refused, httpx.TransportError):
 class GuardedTransport(httpx.AsyncBaseTransport):
     """Admits each request, and reports how it ended, exactly once.
 
-    With a ``tenant``, that tenant's quotas on the dependency bind too.
+    With a ``tenant``, that tenant's quotas on the dependency apply too.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class BlockingGuardedTransport(httpx.BaseTransport):
 
 
 def _bound(request: httpx.Request, timeout_s: float | None) -> None:
-    """Give the dependency's timeout to whatever part of a request has none."""
+    """Set the dependency's timeout for each part of a request that has none."""
     if timeout_s is None:
         return
     own = request.extensions.get("timeout") or {}
@@ -150,7 +150,9 @@ def _bound(request: httpx.Request, timeout_s: float | None) -> None:
 
 
 def _report_status(agent: Agent | BlockingAgent, permit: Permit, response: httpx.Response) -> bool:
-    """Report what the status alone decides: the breaker need not wait for a body perhaps never read."""
+    """Report what the status alone decides: the body may never be read, and the breaker must not wait for
+    it.
+    """
     outcome, cooldown_ms = outcome_of_response(response.status_code, response.headers)
     if outcome is Outcome.OK:
         return False
@@ -159,7 +161,7 @@ def _report_status(agent: Agent | BlockingAgent, permit: Permit, response: httpx
 
 
 class _Body:
-    """A response's body, whose end ends the permit."""
+    """The body of a response. The permit ends when the body ends."""
 
     def __init__(self, agent: Agent | BlockingAgent, permit: Permit, elapsed_s: float) -> None:
         self._agent, self._permit, self._elapsed_s = agent, permit, elapsed_s
@@ -171,8 +173,8 @@ class _Body:
         self._agent.report(self._permit, outcome_of_exception(error))
 
     def __del__(self) -> None:
-        # Never closed: the answer was good, and a half-open permit must not wait for its lease.
-        # The collector may run in any thread, and anywhere in the loop's.
+        # Never closed: the response was good, and a half-open permit must not wait until it expires. The
+        # garbage collector may run in any thread, and anywhere in the loop's.
         if not self._permit.reported:
             agent, permit, elapsed_s = self._agent, self._permit, self._elapsed_s
             agent.soon(lambda: agent.report(permit, Outcome.OK, elapsed_s))
@@ -188,13 +190,13 @@ class _ReportingStream(_Body, httpx.AsyncByteStream):
             async for part in self._stream:
                 yield part
         except GeneratorExit:
-            raise  # the reader has enough; closing reports the success it was
+            raise  # the reader has enough; closing reports a success
         except BaseException as error:
             self._broke(error)
             raise
 
     async def aclose(self) -> None:
-        # Reported first: closing may be cancelled, or fail for a connection already lost.
+        # Reported first: closing may be cancelled, or fail because the connection is already lost.
         self._succeeded()
         await self._stream.aclose()
 

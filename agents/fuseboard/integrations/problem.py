@@ -1,7 +1,7 @@
-"""A refusal as HTTP says it: status, headers and problem+json (RFC 9457).
+"""A refusal in HTTP: status, headers and problem+json (RFC 9457).
 
-``RateLimit`` and ``RateLimit-Policy`` follow draft-ietf-httpapi-ratelimit-headers-10, as do
-the two problem types it registers.
+``RateLimit`` and ``RateLimit-Policy`` follow draft-ietf-httpapi-ratelimit-headers-10, and so do the two
+problem types that it registers.
 """
 
 import json
@@ -18,16 +18,16 @@ Headers = list[tuple[str, str]]
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
-#: Nobody registered a type for it, so it is one of ours.
+#: Not a registered type, so it is one of Fuseboard's own.
 SUSPENDED = "urn:fuseboard:problem:suspended"
 
-#: The caller used what it was given; with any other reason the service itself is short.
+#: The caller has used up its quota. With any other reason, the service itself lacks capacity.
 _CALLERS_OWN = {Reason.QUOTA, Reason.CONCURRENCY, Reason.LOCAL_RATE, Reason.BUDGET_SPENT}
 
-#: What may stand in a header's string as it is, beside letters and digits.
+#: Characters that a header string may contain unescaped, besides letters and digits.
 _PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 
-#: Callers refused together are spread by up to this much, so that they do not return together.
+#: Callers that are refused together are spread over this much, so that they do not return together.
 _RETRY_JITTER = 0.1
 
 
@@ -38,10 +38,10 @@ def status_of(decision: Decision) -> int:
 
 
 def limit_headers(decision: Decision, *, legacy: bool = False) -> Headers:
-    """``RateLimit-Policy`` for every limit that was checked, ``RateLimit`` for those whose rest is known.
+    """``RateLimit-Policy`` for every checked limit, ``RateLimit`` for those with a known remainder.
 
-    ``legacy`` adds ``X-RateLimit-*`` for the limit nearest to its end. Shadow limits refuse
-    nobody, so nobody is told of them.
+    ``legacy`` adds ``X-RateLimit-*`` for the limit that is nearest to its end. Shadow limits never
+    refuse, so they are not listed.
     """
     limits = [limit for limit in decision.limits if not limit.shadow]
     if not limits:
@@ -57,10 +57,10 @@ def limit_headers(decision: Decision, *, legacy: bool = False) -> Headers:
 
 
 def header_pairs(decision: Decision, *, legacy: bool = False) -> list[tuple[bytes, bytes]]:
-    """``limit_headers`` as ASGI wants them."""
+    """``limit_headers`` in the format of ASGI."""
     limits = decision.limits
     if len(limits) == 1 and decision.allowed and not legacy:
-        # Nearly every request: nothing here but the number of calls left has not been said before.
+        # Nearly every request: only the number of calls left is new.
         limit = limits[0]
         if limit.shadow:
             return []
@@ -76,7 +76,7 @@ def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the answer to a refused request."""
+    """Status, headers and body of the response to a refused request."""
     status = status_of(decision)
     headers = limit_headers(decision, legacy=legacy)
     if decision.retry_after_ms and status != 403:
@@ -89,7 +89,7 @@ def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, 
 
 
 def problem(decision: Decision) -> dict[str, object]:
-    """The problem details of a refusal, as JSON says them."""
+    """The problem details of a refusal, as a JSON object."""
     status = status_of(decision)
     details: dict[str, object] = {"status": status, "reason": str(decision.reason or "")}
     if status == 429:
@@ -115,7 +115,7 @@ def problem(decision: Decision) -> dict[str, object]:
 
 @lru_cache(maxsize=1024)
 def _quoted(name: str) -> str:
-    """As a header's string; the tenant in an inherited quota's name may be spelled with anything."""
+    """A header string. The tenant in the name of an inherited quota may contain any character."""
     return f'"{quote(name, safe=_PLAIN)}"'
 
 
@@ -124,7 +124,7 @@ def _policy(name: str, limit: int, window_ms: int, algorithm: Algorithm) -> str:
     text = f"{_quoted(name)};q={limit}"
     if algorithm is Algorithm.CONCURRENCY:
         return f'{text};qu="concurrent-requests"'
-    # Only whole seconds can be said; a window of 1.5 s is left out rather than rounded.
+    # Only whole seconds are possible. A window of 1.5 s is left out rather than rounded.
     return f"{text};w={window_ms // 1000}" if window_ms % 1000 == 0 else text
 
 
@@ -132,7 +132,7 @@ def _policy(name: str, limit: int, window_ms: int, algorithm: Algorithm) -> str:
 def _pairs_of_one(
     name: str, limit: int, window_ms: int, algorithm: Algorithm
 ) -> tuple[tuple[bytes, bytes], bytes]:
-    """The header of the policy, and how that of its state begins."""
+    """The header of the policy, and the beginning of the header of its state."""
     policy = _policy(name, limit, window_ms, algorithm).encode()
     return (b"ratelimit-policy", policy), f"{_quoted(name)};r=".encode()
 
@@ -144,7 +144,7 @@ def _state(limit: LimitStatus, decision: Decision) -> str:
 
 
 def _legacy(known: list[LimitStatus], decision: Decision) -> Headers:
-    """The habit that came before the draft; ``Reset`` in seconds from now, when it is known."""
+    """The headers that were usual before the draft. ``Reset`` is in seconds from now, when it is known."""
     tightest = min(known, key=lambda limit: (limit.name != decision.rule, _part_left(limit)))
     headers = [
         ("x-ratelimit-limit", str(tightest.limit)),

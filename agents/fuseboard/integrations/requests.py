@@ -1,13 +1,12 @@
-"""An adapter that guards one dependency behind a ``requests`` session.
+"""An adapter that guards one dependency in a ``requests`` session.
 
 ::
 
     session.mount("https://payments.example.com", GuardedAdapter(agent, dependency="payments-api"))
 
 A refused request raises ``CallRefused``, which is both ``fuseboard.Refused`` and
-``requests.ConnectionError``. Outcomes are those of ``fuseboard.integrations.httpx``, known when
-the headers have come: a body that breaks off later is not counted. Redirects are calls of their
-own.
+``requests.ConnectionError``. Outcomes are those of ``fuseboard.integrations.httpx``, decided when the
+headers have arrived: a body that breaks off later is not counted. Redirects are separate calls.
 """
 
 from time import monotonic
@@ -31,7 +30,7 @@ class CallRefused(Refused, requests.ConnectionError):
 
 
 class GuardedAdapter(BaseAdapter):
-    """With a ``tenant``, that tenant's quotas on the dependency bind too."""
+    """With a ``tenant``, that tenant's quotas on the dependency apply too."""
 
     def __init__(
         self, agent: Agent, *, dependency: str, tenant: str = "", adapter: BaseAdapter | None = None

@@ -1,11 +1,11 @@
-"""WSGI middleware: limits decide before the application sees the request.
+"""WSGI middleware: limits decide before the application gets the request.
 
 ::
 
     app = FuseboardMiddleware(app, agent=fuseboard.blocking.from_env(), tenant=tenant_of)
 
-As ``fuseboard.integrations.asgi``, with an agent of ``fuseboard.blocking`` and functions of the
-environment in place of the scope.
+Like ``fuseboard.integrations.asgi``, with an agent of ``fuseboard.blocking``, and with functions of the
+WSGI environment instead of the scope.
 """
 
 import logging
@@ -32,13 +32,13 @@ logger = logging.getLogger("fuseboard.wsgi")
 
 
 def subject_of(environ: Environ) -> Subject:
-    """Who asks: the peer's address (a proxy's, unless something sets ``REMOTE_ADDR``), method and path."""
+    """Who asks: the address of the peer (or of a proxy, unless ``REMOTE_ADDR`` is set), method and path."""
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     return Subject(ip=environ.get("REMOTE_ADDR", ""), endpoint=f"{environ['REQUEST_METHOD']} {path}")
 
 
 class FuseboardMiddleware:
-    """See ``fuseboard.integrations.asgi`` for what ``tenant``, ``subject``, ``cost`` and ``costs`` say."""
+    """See ``fuseboard.integrations.asgi`` for ``tenant``, ``subject``, ``cost`` and ``costs``."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class FuseboardMiddleware:
         self._subject = subject
         self._costs = costs
         self._legacy = legacy_headers
-        #: Requests that passed because the agent could not be asked.
+        #: Requests that passed because the agent could not decide.
         self.failed_open = 0
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -85,7 +85,7 @@ class FuseboardMiddleware:
         try:
             return self._agent.admit_request(tenant, cost, costs=costs, subject=subject or NOBODY)
         except Misconfigured:
-            # A cost that cannot be. Refusing everybody would be worse than no limit.
+            # An invalid cost. Refusing all requests would be worse than no limit.
             self.failed_open += 1
             if self.failed_open == 1:
                 logger.exception("wsgi.failed_open: the request passed; further ones are only counted")
@@ -115,7 +115,7 @@ class FuseboardMiddleware:
 
 
 class _Body:
-    """An answer whose end ends the request."""
+    """A response body. The request ends when the body ends."""
 
     def __init__(self, body: Iterable[bytes], ended: Callable[[], None]) -> None:
         self._body, self._ended = body, ended
@@ -124,7 +124,7 @@ class _Body:
         return iter(self._body)
 
     def close(self) -> None:
-        """Called by the server exactly once, whatever happened (PEP 3333)."""
+        """The server calls it exactly once, whatever happened (PEP 3333)."""
         try:
             close = getattr(self._body, "close", None)
             if close is not None:

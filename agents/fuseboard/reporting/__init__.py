@@ -1,8 +1,8 @@
-"""What a pod tells the control plane, and how it hears back.
+"""What a pod reports to the control plane, and what it gets back.
 
-* ``counters``: everything counted since the process started; called by the event loop.
-* ``loop_port``: the one door between that thread and the event loop.
-* ``connection``: one HTTP exchange with bounds on its time and size.
-* ``beat``: one beat, encoded, sent and its answer judged.
-* ``sync``: the thread that beats, and hands back what it is told.
+* ``counters``: everything counted since the process started; used on the event loop.
+* ``loop_port``: the only way between the sync thread and the event loop.
+* ``connection``: one HTTP exchange, bounded in time and size.
+* ``beat``: one heartbeat: encoded, sent, and its answer checked.
+* ``sync``: the thread that sends heartbeats, and passes on the answers.
 """

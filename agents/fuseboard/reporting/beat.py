@@ -1,4 +1,4 @@
-"""One beat: what this server says of itself, and what the gateway answers."""
+"""One heartbeat: what this pod reports, and what the gateway answers."""
 
 import http.client
 from collections.abc import Callable
@@ -31,25 +31,25 @@ from fuseboard.settings import AgentSettings
 
 READ_TIMEOUT_S = 2.0
 TOTAL_TIMEOUT_S = 5.0
-#: The last beat of a process that stops.
+#: The last heartbeat of a process that stops.
 LEAVING_TIMEOUT_S = 0.4
 
 
 class Failure(StrEnum):
-    """Why a beat was for nothing."""
+    """Why a heartbeat failed."""
 
-    #: No connection, no whole answer, a certificate that does not fit.
+    #: No connection, an incomplete answer, or a certificate that does not match.
     UNREACHABLE = "unreachable"
-    #: 429 or 5xx: it will pass.
+    #: 429 or 5xx: temporary.
     BUSY = "busy"
-    #: 401 or 403: the token, and a person has to act.
+    #: 401 or 403: the token is wrong, and a person has to act.
     REFUSED = "refused"
-    #: Something answered that is no gateway, or is broken.
+    #: The answer is not from a gateway, or the gateway is broken.
     WRONG = "wrong"
 
 
 class FailedBeatError(Exception):
-    """The gateway did not take a beat, or its answer cannot be used."""
+    """The gateway refused a heartbeat, or its answer cannot be used."""
 
     def __init__(self, failure: Failure, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class FailedBeatError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What the loop says of itself for one beat."""
+    """The state of the loop for one heartbeat."""
 
     applied: Applied
     mode: Mode
@@ -71,18 +71,18 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One beat that was answered. The two moments are of the monotonic clock."""
+    """A heartbeat with its answer. Both moments are of the monotonic clock."""
 
     request: SyncRequest
     response: SyncResponse
     asked_ns: int
     answered_ns: int
-    #: When it was asked, on the clock of leases.
+    #: When it was sent, on ``lease_clock``.
     asked_s: float = field(default_factory=lease_clock)
 
 
 class Gateway:
-    """The gateway, as one thread talks to it."""
+    """The gateway, used from one thread."""
 
     def __init__(
         self, *, settings: AgentSettings, counters: Counters, state: Callable[[], ServerState]
@@ -96,11 +96,11 @@ class Gateway:
         self._connection = self._connect(READ_TIMEOUT_S, TOTAL_TIMEOUT_S)
 
     def beat(self) -> Exchange:
-        """Raises ``FailedBeatError``, or ``LoopGoneError`` when the loop never said anything yet."""
+        """Raises ``FailedBeatError``, or ``LoopGoneError`` when the loop has not described its state yet."""
         return self._exchange(self._connection, leaving=False)
 
     def leave(self) -> None:
-        """Say good-bye, briefly, on a connection of its own. Raises as ``beat`` does."""
+        """Sign off, quickly, on a separate connection. Raises like ``beat``."""
         self.close()
         farewell = self._connect(LEAVING_TIMEOUT_S, LEAVING_TIMEOUT_S)
         try:
@@ -161,7 +161,7 @@ class Gateway:
         )
 
     def _state_of_loop(self) -> ServerState:
-        """What the loop says now, or said last: a busy loop must not make the server look dead."""
+        """The current state of the loop, or the last one: a busy loop must not make the pod look dead."""
         try:
             self._last_state = self._state()
         except LoopGoneError:
@@ -171,7 +171,7 @@ class Gateway:
 
 
 def read_answer(answer: HttpResponse) -> SyncResponse:
-    """The response in an HTTP answer. Raises ``FailedBeatError`` for everything else."""
+    """The response in an HTTP answer. Raises ``FailedBeatError`` for every other answer."""
     status = answer.status
     if status in (401, 403):
         raise FailedBeatError(Failure.REFUSED, f"{status}: is FUSEBOARD_TOKEN valid, for this environment?")
@@ -189,7 +189,7 @@ def read_answer(answer: HttpResponse) -> SyncResponse:
 
 
 def encode_bounded(request: SyncRequest) -> bytes:
-    """The request within the body the gateway accepts, leaving out what the next beat can repeat."""
+    """The request, small enough for the gateway. Leaves out what the next heartbeat can repeat."""
     body = encode(request)
     if len(body) > MAX_BODY_BYTES:
         body = encode(request := msgspec.structs.replace(request, want=request.want[:50]))
@@ -209,5 +209,5 @@ def agent_version() -> str:
 
 
 def _seconds(retry_after: str) -> float:
-    """Retry-After in seconds; 0 for a date, which would need a clock nobody trusts."""
+    """Retry-After in seconds; 0 for a date, which would need the pod's own clock."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0

@@ -1,7 +1,7 @@
-"""One keep-alive connection to the gateway, on the standard library, bounded in time and size.
+"""One keep-alive connection to the gateway, with the standard library, bounded in time and size.
 
-``http.client`` alone has a timeout per read: a peer that sends a byte a second would hold
-the thread for ever. Here every read of an answer shares one deadline.
+``http.client`` alone has a timeout per read: a peer that sends a byte a second would block the thread
+forever. Here all reads of a response share one deadline.
 """
 
 import http.client
@@ -18,12 +18,12 @@ from fuseboard.store.tls import tls_context
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-#: A larger answer is refused while it is read: a policy of 8 MiB and room for tenants.
+#: A larger response is refused while it is read. Enough for a policy of 8 MiB and tenants.
 MAX_RESPONSE_BYTES = 12 * 1024 * 1024
 
 
 class ResponseError(Exception):
-    """The peer answered with something that is no answer: too long, too late, cut short."""
+    """The response is invalid: too long, too late, or cut short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class HttpResponse:
 
 
 class Connection:
-    """Posts JSON to one URL. Not for more than one thread. Redirects are answers like any other."""
+    """Posts JSON to one URL. For one thread. A redirect is a response like any other."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Connection:
         self._headers["Authorization"] = f"Bearer {token}"
 
     def post(self, body: bytes) -> HttpResponse:
-        """Send ``body`` and read the whole answer.
+        """Send ``body`` and read the whole response.
 
-        Raises ``OSError`` (refused, reset, ``TimeoutError``, a certificate that does not fit),
-        ``http.client.HTTPException`` or ``ResponseError``. A kept connection that the peer closed
-        meanwhile is opened again once: the peer never read the request.
+        Raises ``OSError`` (refused, reset, ``TimeoutError``, a certificate that does not match),
+        ``http.client.HTTPException`` or ``ResponseError``. A kept connection that the peer has closed
+        is opened again once: the peer never read the request.
         """
         kept = self._http.sock is not None
         self._deadline = monotonic() + self._total_s
@@ -115,7 +115,7 @@ class Connection:
         return response
 
     def _left(self) -> float:
-        """Seconds the next read may take. Raises ``TimeoutError`` when there are none."""
+        """Seconds the next read may take. Raises ``TimeoutError`` when no time is left."""
         left = self._deadline - monotonic()
         if left <= 0:
             raise TimeoutError(f"no whole answer within {self._total_s:g} s")
@@ -123,7 +123,7 @@ class Connection:
 
 
 class _Bounded(io.RawIOBase):
-    """The reading half of a socket, each read of which gets what is left of the deadline."""
+    """The reading half of a socket. Each read gets the rest of the deadline."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, left: Callable[[], float]) -> None:
         self._raw, self._sock, self._left = raw, sock, left
@@ -136,7 +136,7 @@ class _Bounded(io.RawIOBase):
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
-        # Closing the inner file is what lets the socket go after "Connection: close".
+        # Closing the inner file releases the socket after "Connection: close".
         if not self.closed:
             self._raw.close()
         super().close()

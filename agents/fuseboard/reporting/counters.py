@@ -1,8 +1,8 @@
 """Everything counted since the process started.
 
-Written by the event loop alone, read by the sync thread. That needs no lock: each count is
-one assignment, tables are copied by one call that the interpreter does not interrupt, and
-totals that are a call or two apart hurt nobody, because the next beat repeats them all.
+Written by the event loop, read by the sync thread. No lock is needed: each count is one assignment,
+tables are copied by one call that the interpreter does not interrupt, and totals that differ by a call
+or two do no harm, because the next heartbeat repeats all totals.
 """
 
 from bisect import bisect_left
@@ -15,12 +15,12 @@ from fuseboard.contract.words import Outcome, Reason
 from fuseboard.reporting.request_tallies import RequestTallies, RequestTally
 
 MAX_DEPENDENCIES = 500
-#: Tenants in a beat: the busiest of late.
+#: Tenants in a heartbeat: the busiest recent ones.
 BUSIEST_TENANTS = 50
-#: Of those, the ones whose requests a beat tells by rule, too.
+#: Of those, the ones whose requests a heartbeat also reports by rule.
 BUSIEST_BY_RULE = 25
 
-#: How much of a tenant's activity one beat later still counts, so that the list is steady.
+#: How much of a tenant's activity still counts one heartbeat later, so that the list is steady.
 _ACTIVITY_DECAY = 0.8
 
 
@@ -33,7 +33,7 @@ class _Dependency:
 
 
 class Counters:
-    """Totals only: the gateway takes the differences, so a lost beat costs nothing."""
+    """Totals only. The gateway computes differences, so a lost heartbeat costs nothing."""
 
     def __init__(self) -> None:
         self.unknown_tenants = 0
@@ -45,17 +45,17 @@ class Counters:
         self._refused = dict.fromkeys(Reason, 0)
         self._dependencies: dict[str, _Dependency] = {}
         self._tallies = RequestTallies()
-        # Belongs to whoever calls ``wire``: total at the last call, and decayed activity.
+        # Belongs to the caller of ``wire``: the total at the last call, and decayed activity.
         self._activity: dict[str, tuple[int, float]] = {}
 
     # Called by the event loop
 
     def tally(self, tenant: str, rules: tuple[str, ...]) -> RequestTally:
-        """Where requests of a tenant that these rules bind are counted; keep it for the next ones."""
+        """The tally of a tenant's requests that these rules apply to. Keep it for the next requests."""
         return self._tallies.find(tenant, rules)
 
     def tally_above(self, tenant: str, rules: tuple[str, ...]) -> RequestTally:
-        """The same for requests of those who belong to ``tenant``."""
+        """The same, for requests of the children of ``tenant``."""
         return self._tallies.find(tenant, rules, below=True)
 
     def request(
@@ -66,7 +66,7 @@ class Counters:
         rules: tuple[str, ...] = (),
         rule: str = "",
     ) -> None:
-        """One request of a tenant was decided: ``rules`` bound it, and ``rule`` refused it."""
+        """Count one decided request of a tenant. ``rules`` apply to it, and ``rule`` refused it."""
         tally = self.tally(tenant, rules)
         if allowed:
             tally.allowed += 1
@@ -79,12 +79,12 @@ class Counters:
         tally.refuse(rule)
 
     def call(self, dependency: str, outcome: Outcome) -> None:
-        """One call to a dependency ended."""
+        """Count how one call to a dependency ended."""
         if (counts := self._of(dependency)) is not None:
             counts.outcomes[outcome] += 1
 
     def calls_ok(self, dependency: str, times: int) -> None:
-        """Calls to a dependency that ended well, counted together."""
+        """Count calls to a dependency that ended well."""
         if (counts := self._of(dependency)) is not None:
             counts.outcomes[Outcome.OK] += times
 
@@ -98,14 +98,14 @@ class Counters:
         self.latency[bisect_left(LATENCY_EDGES_US, latency_us)] += 1
 
     def store_timeout(self) -> None:
-        """A question missed its deadline. Its late answer, should one come, counts as an answer too."""
+        """A question missed its deadline. If a late answer comes, it is counted as an answer too."""
         self.store_timeouts += 1
 
     def store_error(self) -> None:
         self.store_errors += 1
 
     def unknown_tenant(self, times: int = 1) -> None:
-        """Requests came from a tenant nobody registered."""
+        """Count requests of a tenant that is not registered."""
         self.unknown_tenants += times
 
     def decided_locally(self) -> None:
@@ -124,7 +124,7 @@ class Counters:
         return self._tallies.total()
 
     def wire(self) -> WireCounters:
-        """The totals as they travel. One caller at a time."""
+        """The totals in wire format. One caller at a time."""
         return WireCounters(
             requests=self.requests,
             refused=_without_zeros(self._refused),

@@ -1,7 +1,7 @@
-"""The one door between the sync thread and the event loop.
+"""The only way between the sync thread and the event loop.
 
-The thread never touches what belongs to the loop: it asks the loop for a finished
-description, and posts finished results to it.
+The thread never touches what belongs to the loop: it asks the loop for a finished description, and
+posts finished results to it.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ class LoopPort:
             raise LoopGoneError("the event loop is closed") from error
 
     def ask(self, function: Callable[[], T], *, timeout_s: float) -> T:
-        """What ``function`` returns on the loop. Raises ``LoopGoneError`` when that takes too long."""
+        """The result of ``function`` on the loop. Raises ``LoopGoneError`` when that takes too long."""
         answer: Future[T] = Future()
 
         def run() -> None:
             try:
                 answer.set_result(function())
-            except Exception as error:  # handed to the thread, which asked
+            except Exception as error:  # passed to the thread that asked
                 answer.set_exception(error)
 
         self.post(run)

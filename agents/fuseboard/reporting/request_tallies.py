@@ -1,31 +1,31 @@
-"""Requests counted by tenant and by the rules that bound them. See ``counters`` for threads."""
+"""Requests, counted by tenant and by the rules that apply to them. See ``counters`` for threads."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fuseboard.contract.sync import RuleCounters
 
-#: Tenants counted one by one; requests of further ones are counted in the totals only.
+#: Tenants with separate counts. Requests of further tenants are counted in the totals only.
 MAX_TENANTS = 10_000
-#: Ways in which requests of one tenant are bound: by these rules, or by those.
+#: Different sets of rules that are counted per tenant.
 MAX_WAYS = 16
-#: Rules in a beat: of each tenant, and of all together.
+#: Rules in a heartbeat: per tenant, and of all tenants together.
 MOST_OF_TENANT, MOST_OF_ALL = 5, 50
 
 
 class RequestTally:
-    """Requests of one tenant that the same rules bound; whoever decides like ones holds on to it."""
+    """Requests of one tenant that the same rules apply to. Kept with the demand of like requests."""
 
     __slots__ = ("allowed", "below", "refused", "refused_by", "rules", "shadow", "tenant")
 
     def __init__(self, tenant: str, rules: tuple[str, ...], *, below: bool = False) -> None:
         self.tenant = tenant
-        #: Requests of those who belong to it, which are in the totals as theirs.
+        #: Requests of its children, which the totals count for the children.
         self.below = below
         self.rules = rules
         self.allowed = 0
         self.refused = 0
-        #: Rule -> how many of those it refused; and calls it would have, were it no shadow.
+        #: Rule -> requests it refused; and for shadow rules, calls it would have refused.
         self.refused_by: dict[str, int] = {}
         self.shadow: dict[str, int] = {}
 
@@ -39,7 +39,7 @@ class RequestTally:
             self.refused_by[rule] = self.refused_by.get(rule, 0) + 1
 
     def refuse_inherited(self, rule: str) -> None:
-        """Somebody below it was refused: that counts when it was by a rule of its own."""
+        """A request of a child was refused. It counts here when a rule of this tenant refused it."""
         owner, _, name = rule.rpartition("/")
         if owner == self.tenant:
             self.refuse(name)
@@ -49,12 +49,12 @@ class RequestTally:
             self.shadow[rule] = self.shadow.get(rule, 0) + calls
 
 
-#: Of demands whose requests nobody counts by tenant.
+#: For demands whose requests are not counted by tenant.
 UNCOUNTED = RequestTally("", ())
 
 
 class RequestTallies:
-    """All of them, in a bounded table that only grows."""
+    """All tallies, in a bounded table that only grows."""
 
     def __init__(self) -> None:
         self._of_tenants: dict[str, dict[tuple[str, ...], RequestTally]] = {}
@@ -64,9 +64,9 @@ class RequestTallies:
     # Called by the event loop
 
     def find(self, tenant: str, rules: tuple[str, ...], *, below: bool = False) -> RequestTally:
-        """The tally of these requests, of its own or of those ``below`` it.
+        """The tally of a tenant's own requests, or of those of its children (``below``).
 
-        Once there are too many tenants, there is one for all others.
+        When there are too many tenants, all further ones share one tally.
         """
         table = self._below if below else self._of_tenants
         ways = table.get(tenant)
@@ -93,7 +93,7 @@ class RequestTallies:
         return sum(tally.asked for tally in self if not tally.below)
 
     def by_tenant(self) -> dict[str, tuple[int, int]]:
-        """Tenant -> allowed and refused, with those who belong to it."""
+        """Tenant -> allowed and refused, with the requests of its children."""
         found: dict[str, tuple[int, int]] = {}
         for tally in self:
             if tally.tenant:
@@ -102,10 +102,10 @@ class RequestTallies:
         return found
 
     def rules_of(self, tenant: str) -> tuple[RuleCounters, ...]:
-        """By name; the first ones when there are many."""
+        """Sorted by name; only the first ones when there are many."""
         tables = (self._of_tenants, self._below)
         tallies = [tally for table in tables for tally in table.get(tenant, {}).copy().values()]
-        # Nearly always every rule bound every request, which then need not be said.
+        # Usually all rules apply to all requests; then the number need not be sent.
         return _rule_counters(tallies, most=MOST_OF_TENANT, whole=len(tallies) == 1)
 
     def rules_of_all(self) -> tuple[RuleCounters, ...]:

@@ -1,8 +1,8 @@
-"""The thread that beats: says what this server does, and hands back what it is told.
+"""The thread that sends heartbeats: reports what this pod does, and passes on the answers.
 
-A thread and not a task, so that a pod whose loop is busy still counts as alive, and so that
-TLS, JSON and disk never delay a decision. It shares nothing with the loop: ``LoopPort`` is
-the only door. A daemon nobody joins at exit, so it never holds up the process.
+It is a thread and not a task, so that a pod with a busy loop still counts as alive, and so that TLS,
+JSON and disk never delay a decision. It shares nothing with the loop: ``LoopPort`` is the only way. It
+is a daemon that is never joined at exit, so it never delays the process.
 """
 
 import logging
@@ -16,18 +16,19 @@ from fuseboard.reporting.loop_port import LoopGoneError
 
 logger = logging.getLogger("fuseboard.sync")
 
-#: Two beats are at least this far apart, however much changes.
+#: The least time between two heartbeats, however much changes.
 MIN_GAP_S = 0.05
-#: The pace until the gateway has set one, and when there is no gateway.
+#: The interval until the gateway has set one, and without a gateway.
 FIRST_PACE_S = 5.0
-#: After a failure: full jitter between these, doubling up to the last; also the cap of Retry-After.
+#: After a failure: full jitter between these, doubling up to the last. The last is also the cap of
+#: Retry-After.
 BACKOFF_S = (0.2, 1.0, 30.0)
-#: After 401 or 403.
+#: The pause after 401 or 403.
 REFUSED_PACE_S = 30.0
 
 
 class SyncThread:
-    """Every callable it is given runs in this thread; ``after_beat`` also without a gateway."""
+    """All its callbacks run in this thread; ``after_beat`` also without a gateway."""
 
     def __init__(
         self,
@@ -48,19 +49,19 @@ class SyncThread:
         self._last = 0.0
         self._failing: Failure | None = None
         self._attempt = 0
-        #: Seconds between two beats, as the gateway said; each wait is jittered by 20 percent.
+        #: Seconds between two heartbeats, as the gateway said. Each pause is jittered by 20 percent.
         self.pace_s = FIRST_PACE_S
         self.beats = 0
         self.failures = dict.fromkeys(Failure, 0)
         self._thread = threading.Thread(target=self._run, name="fuseboard-sync", daemon=True)
 
-    # Called by any thread
+    # Called from any thread
 
     def start(self) -> None:
         self._thread.start()
 
     def beat_soon(self, within_s: float = 0.0) -> None:
-        """Do not wait for the pace; many calls make one beat. Nothing hurries a gateway in trouble."""
+        """Send a heartbeat soon; many calls cause one. A gateway with problems still gets its pause."""
         at = monotonic() + self._rng.uniform(0, within_s)
         with self._condition:
             if self._soon_at is None or at < self._soon_at:
@@ -68,7 +69,7 @@ class SyncThread:
                 self._condition.notify()
 
     def stop(self) -> None:
-        """Say good-bye and end, in the background; ``ended`` is called when that is done."""
+        """Sign off and end, in the background. ``ended`` is called when that is done."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -96,7 +97,7 @@ class SyncThread:
             self._soon_at = None
 
     def _beat(self) -> float:
-        """One beat, whatever becomes of it; how long to wait before the next, in seconds."""
+        """Send one heartbeat, whatever happens. Returns the pause before the next one in seconds."""
         try:
             try:
                 if self._gateway is not None:
@@ -112,7 +113,7 @@ class SyncThread:
         except LoopGoneError as error:
             logger.debug("sync.no_loop: %s", error)
         except Exception:
-            # A defect of ours must not end the thread: the server would look dead while it serves.
+            # A defect of the agent must not end the thread: the pod would look dead while it serves.
             logger.exception("sync.defect")
         return self.pace_s * self._rng.uniform(0.8, 1.2)
 
@@ -120,7 +121,7 @@ class SyncThread:
         self.failures[error.failure] += 1
         if self._failing is not error.failure:
             level = logging.ERROR if error.failure in (Failure.REFUSED, Failure.WRONG) else logging.WARNING
-            logger.log(level, "sync.%s: %s; the configuration in force stays", error.failure, error)
+            logger.log(level, "sync.%s: %s; the current configuration still applies", error.failure, error)
         self._failing = error.failure
         if error.failure is Failure.REFUSED:
             return REFUSED_PACE_S * self._rng.uniform(0.8, 1.2)

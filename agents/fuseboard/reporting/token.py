@@ -1,4 +1,4 @@
-"""The agent token, which may be replaced in its file while the pod runs."""
+"""The agent token. Its file may be replaced while the pod runs."""
 
 import logging
 import re
@@ -6,19 +6,19 @@ from pathlib import Path
 
 logger = logging.getLogger("fuseboard.sync")
 
-#: What an HTTP header can carry; a token has nothing else.
+#: A token contains only what an HTTP header can carry.
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 class TokenSource:
-    """Looked at before every beat: a file that has changed is read again, whoever mounts it and how."""
+    """Checked before every heartbeat: a changed file is read again, however it is mounted."""
 
     def __init__(self, token: str, file: Path | None = None) -> None:
         self._token, self._file = token, file
         self._seen = self._stamp()
 
     def current(self) -> str:
-        """The token to send now; the last good one while the file is away, empty or half written."""
+        """The token to send now. While the file is missing, empty or half written: the last good one."""
         stamp = self._stamp()
         if self._file is None or stamp is None or stamp == self._seen:
             return self._token
@@ -36,7 +36,9 @@ class TokenSource:
         return self._token
 
     def _stamp(self) -> tuple[int, int, int] | None:
-        """Changes with the content; through links, as Kubernetes swaps them. ``None`` when it is away."""
+        """Changes with the content, also through links, as Kubernetes replaces them. ``None`` when it is
+        missing.
+        """
         if self._file is None:
             return None
         try:
