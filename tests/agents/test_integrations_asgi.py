@@ -35,7 +35,7 @@ class FakeAgent:
         self.log: list[str] = []
         self.running = False
 
-    async def check(
+    async def admit_request(
         self,
         tenant: str | None,
         cost: int = 1,
