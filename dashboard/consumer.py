@@ -82,7 +82,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _recheck(self, role: str) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._doubt.wait(), RECHECK_S)
+                async with asyncio.timeout(RECHECK_S):
+                    await self._doubt.wait()
             self._doubt.clear()
             if role_of(await sockets.user_of(self.scope), SHOWN) != role:
                 with contextlib.suppress(RuntimeError):  # it has closed meanwhile

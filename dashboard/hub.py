@@ -115,8 +115,10 @@ class Hub:
                 for socket in list(self._sockets.get(topic, ())):
                     socket.offer(drawing)
             await asyncio.sleep(max(0.0, began + COALESCE_S - loop.time()))
+            # Not wait_for: up to Python 3.11 it swallows a cancellation that comes together with the wake.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), max(0.01, began + TICK_S - loop.time()))
+                async with asyncio.timeout(max(0.01, began + TICK_S - loop.time())):
+                    await wake.wait()
 
     def _tick(self, topics: list[Topic]) -> dict[Topic, Drawing]:
         """In the hub's thread: read, build, draw."""

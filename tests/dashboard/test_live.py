@@ -13,6 +13,7 @@ from fleet_rows import breaker, notify, put_server
 from dashboard.consumer import LiveConsumer, topic_of
 from dashboard.hub import Hub
 from dashboard.live.drawing import Drawing, draw
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -182,6 +183,15 @@ async def test_all_sockets_of_a_topic_get_the_same_object(hub):
         assert await one.first is await two.first
     hub.leave(topic, one)
     hub.leave(topic, two)
+
+
+async def test_the_hub_stops_although_a_notice_arrives_at_the_same_time(hub, monkeypatch):
+    monkeypatch.setattr("dashboard.hub.TICK_S", 60.0)
+    hub.start()
+    await eventually(lambda: hub.facts is not None and hub._wake._waiters, "the hub waits for a notice")
+    hub._wake.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await hub.stop()
 
 
 async def test_a_slow_socket_keeps_one_message_and_then_gets_the_whole(hub):
