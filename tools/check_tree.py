@@ -4,6 +4,7 @@ Run by ``make lint``; ``tests/repo`` shows each check a file that must fail. Onl
 it must work on a machine that is only half set up.
 """
 
+import math
 import re
 import subprocess
 import sys
@@ -15,6 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_PYTHON_LINES = 400
 #: A test file is a list, and read as one.
 MAX_TEST_LINES = 400
+#: A line of a template is markup with tags in it; a line of our script or style is read as code.
+MAX_TEMPLATE_COLUMNS = 160
+MAX_STATIC_COLUMNS = 120
 
 # Character classes keep these patterns from matching this file.
 _MACHINE_PATHS = re.compile(r"(?<![\w.~}-])/(?:hom[e]/\w|User[s]/\w|roo[t]/|wor[k]/|tm[p]/\w|mn[t]/\w)")
@@ -45,6 +49,22 @@ def python_length(path: str, text: str) -> Iterator[str]:
         most = MAX_TEST_LINES if path.startswith("tests/") else MAX_PYTHON_LINES
         if lines > most:
             yield f"{path}: {lines} lines, more than {most}: split it by subject"
+
+
+def line_width(path: str, text: str) -> Iterator[str]:
+    """Templates, and scripts and styles that are not vendored."""
+    most = _widest(path)
+    for number, line in enumerate(text.splitlines(), start=1):
+        if len(line) > most:
+            yield f"{path}:{number}: {len(line)} characters, more than {most}: wrap it at a tag or a clause"
+
+
+def _widest(path: str) -> float:
+    if "/templates/" in path and path.endswith(".html"):
+        return MAX_TEMPLATE_COLUMNS
+    if path.startswith("dashboard/static/dashboard/") and path.endswith((".css", ".js")):
+        return MAX_STATIC_COLUMNS
+    return math.inf
 
 
 def lua_header(path: str, text: str) -> Iterator[str]:
@@ -79,6 +99,7 @@ CHECKS: tuple[Callable[[str, str], Iterator[str]], ...] = (
     machine_paths,
     registry_hosts,
     python_length,
+    line_width,
     lua_header,
     markdown_links,
 )

@@ -31,6 +31,9 @@ HOME, WORK, PACKAGES = "/ho" + "me/ann", "/wo" + "rk/main", "py" + "pi.org"
         (tree.registry_hosts, "requirements/dev.txt", "--index-" + "url https://packages.example"),
         (tree.python_length, "a.py", "x = 1\n" * (tree.MAX_PYTHON_LINES + 1)),
         (tree.python_length, "tests/a.py", "x = 1\n" * (tree.MAX_TEST_LINES + 1)),
+        (tree.line_width, "dashboard/templates/a.html", "<p>" + "a" * tree.MAX_TEMPLATE_COLUMNS),
+        (tree.line_width, "dashboard/static/dashboard/a.css", "/*" + "a" * tree.MAX_STATIC_COLUMNS),
+        (tree.line_width, "dashboard/static/dashboard/a.js", "//" + "a" * tree.MAX_STATIC_COLUMNS),
         (tree.lua_header, "a.lua", "-- KEYS\n-- ARGV\n-- Returns\nreturn 1\n"),
         (tree.lua_header, "a.lua", "#!lua\n-- KEYS and ARGV\nreturn 1 -- Returns\n"),
         (tree.markdown_links, "README.md", "see [this](docs/no-such-page.md)"),
@@ -47,6 +50,8 @@ def test_a_check_reports_bad_files(check, path, text):
         (tree.machine_paths, "a.yml", "tmpfs: [/run/fuseboard]  # or $HOME/notes, docs/work/plan"),
         (tree.registry_hosts, "a.md", "the registry.reset() of our metrics"),
         (tree.python_length, "app/migrations/0001.py", "x = 1\n" * 1000),
+        (tree.line_width, "dashboard/templates/a.html", "a" * tree.MAX_TEMPLATE_COLUMNS + "\n"),
+        (tree.line_width, "dashboard/static/vendor/a.js", "a" * 1000),
         (
             tree.lua_header,
             "a.lua",

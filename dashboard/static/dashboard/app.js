@@ -22,7 +22,9 @@
   const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
   const paint = () => {
     const at = now();
-    for (const e of $$("[data-until]")) write(e, e.dataset.until > at ? countdown(e.dataset.until - at) : e.dataset.due || "0:00");
+    for (const e of $$("[data-until]")) {
+      write(e, e.dataset.until > at ? countdown(e.dataset.until - at) : e.dataset.due || "0:00");
+    }
     if (!paused) for (const e of $$("[data-since]")) write(e, `for ${span(at - e.dataset.since)}`);
     if (!paused) for (const e of $$("[data-ago]")) write(e, `${span(at - e.dataset.ago)} ago`);
     for (const e of $$("time[data-local]")) e.title = new Date(e.dataset.local * 1000).toLocaleString();
@@ -35,7 +37,8 @@
   };
 
   // ---- connection: shown honestly, and mended when a silent socket only looks open
-  let connection = null, heard = Date.now(), met = false, opened = 0, paused = false, pausedAt = 0, missed = 0, shownAt = now();
+  let connection = null, heard = Date.now(), met = false, opened = 0;
+  let paused = false, pausedAt = 0, missed = 0, shownAt = now();
   const utc = s => new Date(s * 1000).toISOString().slice(11, 19);
   const indicator = (css, word, text) => {
     const live = $("#live");
@@ -47,23 +50,30 @@
   const showConnection = () => {
     if (!$("#socket")) return;
     const silent = (Date.now() - heard) / 1000;
-    if (paused) indicator("is-paused", "Paused", `at ${utc(pausedAt)}, ${missed} update${missed === 1 ? "" : "s"} waiting`);
+    const waiting = `${missed} update${missed === 1 ? "" : "s"} waiting`;
+    if (paused) indicator("is-paused", "Paused", `at ${utc(pausedAt)}, ${waiting}`);
     else if (!met && silent < 10) return; // the server's own words stand until the first message
     else if (silent < 3) indicator("", "Live", `updated ${Math.max(0, silent).toFixed(1)}\u202fs ago`);
-    else indicator(silent < 10 ? "is-late" : "is-down", silent < 10 ? "Late" : "Reconnecting", `showing ${utc(shownAt)}`);
+    else if (silent < 10) indicator("is-late", "Late", `showing ${utc(shownAt)}`);
+    else indicator("is-down", "Reconnecting", `showing ${utc(shownAt)}`);
     const stale = !paused && silent >= 10;
     $(".app").classList.toggle("is-stale", stale);
     const banner = $("#stale");
     if (stale && banner.hidden) banner.setAttribute("role", "alert");
     banner.hidden = !stale;
-    if (stale) { write($("[data-silent]", banner), `No update for ${span(silent)}.`); write($("[data-shown]", banner), utc(shownAt)); }
+    if (!stale) return;
+    write($("[data-silent]", banner), `No update for ${span(silent)}.`);
+    write($("[data-shown]", banner), utc(shownAt));
   };
   const reconnect = () => { // a new connection begins with the whole; one that is on its way already will bring it
     const socket = connection && connection.socket, open = socket && socket.readyState === WebSocket.OPEN;
     if (open) socket.close(4000);
     return open;
   };
-  document.addEventListener("htmx:ws:after:connection", e => { connection = e.detail.connection; opened = Date.now(); });
+  document.addEventListener("htmx:ws:after:connection", e => {
+    connection = e.detail.connection;
+    opened = Date.now();
+  });
   document.addEventListener("htmx:ws:close", e => { if (e.detail.code === 4401) location.reload(); });
   document.addEventListener("htmx:ws:before:message:incoming", e => {
     if (!paused) return;
@@ -71,7 +81,13 @@
     missed += 1;
     e.preventDefault();
   });
-  document.addEventListener("htmx:ws:after:message:incoming", () => { heard = Date.now(); met = true; takeTick(); paint(); showConnection(); });
+  document.addEventListener("htmx:ws:after:message:incoming", () => {
+    heard = Date.now();
+    met = true;
+    takeTick();
+    paint();
+    showConnection();
+  });
   const watchdog = () => { // visible and open, yet silent: the cable was pulled somewhere
     const socket = connection && connection.socket;
     if (document.hidden || !socket || socket.readyState !== WebSocket.OPEN) return;
@@ -112,17 +128,24 @@
   };
 
   // ---- order of a list does not change under the pointer: the snapshot after leaving it brings the new one
+  const BUSY = "[data-ordered]:is(:hover, :focus-within)";
   let owed = false;
   document.addEventListener("htmx:before:swap", e => {
     const tasks = e.detail.tasks || [];
     for (let i = tasks.length - 1; i >= 0; i--) {
-      const target = tasks[i].target;
-      if (target instanceof Element && target.matches("[data-ordered]:is(:hover, :focus-within)") && sameMembers(target, tasks[i].fragment)) { tasks.splice(i, 1); owed = true; }
+      const { target, fragment } = tasks[i];
+      if (!(target instanceof Element && target.matches(BUSY) && sameMembers(target, fragment))) continue;
+      tasks.splice(i, 1);
+      owed = true;
     }
   });
   const ids = (node, selector) => $$(selector, node).map(e => e.id).sort().join(" ");
   const sameMembers = (old, fresh) => ids(old, ":scope > [id]") === ids(fresh, "[data-ordered] > [id]");
-  document.addEventListener("pointerout", () => { if (owed && !$("[data-ordered]:is(:hover, :focus-within)")) { owed = false; reconnect(); } });
+  document.addEventListener("pointerout", () => {
+    if (!owed || $(BUSY)) return;
+    owed = false;
+    reconnect();
+  });
 
   // ---- filters of a list: chips show rows by state; what the box holds narrows them further
   const filter = () => {
@@ -131,11 +154,15 @@
       const kind = chip ? chip.dataset.kind || "" : "";
       const words = ($("[data-filter]")?.value || "").toLowerCase();
       for (const row of $$("[data-kind][data-name]", list)) {
-        row.hidden = (kind && !row.dataset.kind.split(" ").includes(kind)) || (words && !row.dataset.name.toLowerCase().includes(words));
+        const otherKind = kind && !row.dataset.kind.split(" ").includes(kind);
+        row.hidden = otherKind || (words && !row.dataset.name.toLowerCase().includes(words));
       }
     }
   };
-  document.addEventListener("input", e => { if (e.target.matches("[data-filter]")) filter(); if (e.target.matches("#palette input")) openPalette(); });
+  document.addEventListener("input", e => {
+    if (e.target.matches("[data-filter]")) filter();
+    if (e.target.matches("#palette input")) openPalette();
+  });
 
   // ---- palette: the entries are links in the page; typing narrows them
   let entries = null;
@@ -146,12 +173,8 @@
       const answer = await fetch(dialog.dataset.entries);
       if (answer.ok && !answer.redirected) entries = (await answer.json()).entries;
     }
-    const typed = input.value.trim();
-    const search = typed ? [{ name: `Search tenants for \u201c${typed}\u201d`, hint: "Tenants", glyph: "human", href: `${dialog.dataset.tenants}?q=${encodeURIComponent(typed)}` }] : [];
-    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const score = e => (e.name.toLowerCase().startsWith(words[0] || "") ? 0 : 1);
-    const found = (entries || []).filter(e => words.every(w => `${e.name} ${e.hint}`.toLowerCase().includes(w))).sort((a, b) => score(a) - score(b)).slice(0, 9);
-    list.replaceChildren(...[...found, ...search].map((entry, i) => {
+    const shown = [...matching(input.value), ...searchOf(input.value.trim(), dialog.dataset.tenants)];
+    list.replaceChildren(...shown.map((entry, i) => {
       const item = $("#pal-item").content.firstElementChild.cloneNode(true);
       item.id = `pal-${i}`;
       item.dataset.href = entry.href;
@@ -163,6 +186,18 @@
     }));
     choose(0);
   };
+  const matching = typed => { // what begins with the first word comes first
+    const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+    const score = e => (e.name.toLowerCase().startsWith(words[0] || "") ? 0 : 1);
+    const fits = e => words.every(w => `${e.name} ${e.hint}`.toLowerCase().includes(w));
+    return (entries || []).filter(fits).sort((a, b) => score(a) - score(b)).slice(0, 9);
+  };
+  const searchOf = (typed, tenants) => typed ? [{
+    name: `Search tenants for \u201c${typed}\u201d`,
+    hint: "Tenants",
+    glyph: "human",
+    href: `${tenants}?q=${encodeURIComponent(typed)}`,
+  }] : [];
   let chosen = 0;
   const choose = i => {
     const items = $$("#pal-list > li");
@@ -181,12 +216,18 @@
     write($("span", note), text);
   };
   document.addEventListener("htmx:before:request", e => unsent(e.target, ""));
-  document.addEventListener("htmx:error", e => unsent(e.target, "Not sent: the server cannot be reached. What you typed is kept."));
+  const UNREACHABLE = "Not sent: the server cannot be reached. What you typed is kept.";
+  const FAILED = "Not done: the server or its database failed. Nothing was changed, what you typed is kept.";
+  const FORBIDDEN = "Not done: your role does not allow it, or this page is too old. Reload it and try again.";
+  const LOGGED_OUT = "Not done: you are logged out. Log in in another tab, then send this again.";
+  const refusal = answer => {
+    if (answer.status >= 500) return FAILED;
+    if (answer.status === 403) return FORBIDDEN;
+    return answer.redirected && new URL(answer.url).pathname === "/login" ? LOGGED_OUT : "";
+  };
+  document.addEventListener("htmx:error", e => unsent(e.target, UNREACHABLE));
   document.addEventListener("htmx:before:response", e => {
-    const answer = e.detail.ctx.response.raw;
-    const text = answer.status >= 500 ? "Not done: the server or its database failed. Nothing was changed, what you typed is kept."
-      : answer.status === 403 ? "Not done: your role does not allow it, or this page is too old. Reload it and try again."
-      : answer.redirected && new URL(answer.url).pathname === "/login" ? "Not done: you are logged out. Log in in another tab, then send this again." : "";
+    const text = refusal(e.detail.ctx.response.raw);
     if (!text) return;
     e.preventDefault();
     unsent(e.target, text);
@@ -235,7 +276,8 @@
       if (e.key === "Enter") { e.preventDefault(); go($$("#pal-list > li")[chosen]); }
       return;
     }
-    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest("input, textarea, select, dialog") || !single?.checked) return;
+    if (e.ctrlKey || e.metaKey || e.altKey || !single?.checked) return;
+    if (e.target.closest("input, textarea, select, dialog")) return;
     const page = pending === "g" && $(`nav a[data-key="${CSS.escape(e.key)}"]`);
     pending = e.key === "g" ? "g" : "";
     if (page) { location.href = page.href; return; }
@@ -261,7 +303,9 @@
   };
   addEventListener("resize", reachable);
   const nav = $("#nav"), here = nav && $("[aria-current]", nav);
-  if (here && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = here.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
+  if (here && nav.scrollWidth > nav.clientWidth) {
+    nav.scrollLeft = here.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
+  }
 
   if (new URLSearchParams(location.search).has("wall")) root.classList.add("wall");
   document.addEventListener("htmx:after:swap", () => { paint(); filter(); reachable(); });
