@@ -1,4 +1,6 @@
+import re
 from datetime import datetime
+from typing import Any, Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -6,6 +8,9 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from fuseboard.contract.words import DrillKind
+
+#: Version 0.1.0 stored ``3 servers`` and ``20 % of 10 servers``.
+_SERVERS = re.compile(r"(?<=[0-9] )servers$")
 
 
 class Drill(models.Model):
@@ -38,6 +43,14 @@ class Drill(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment} {self.kind} {self.chosen}"
+
+    @classmethod
+    def from_db(cls, *args: Any, **options: Any) -> Self:
+        """Read the selection of a drill of version 0.1.0 in the present words."""
+        drill = super().from_db(*args, **options)
+        if "chosen" in drill.__dict__:
+            drill.chosen = _SERVERS.sub("pods", drill.chosen)
+        return drill
 
     def under_way(self, now: datetime) -> bool:
         return self.ended_at is None and self.ends_at > now

@@ -18,6 +18,8 @@ from tests.contract.compat.release import COMMIT, ROOT, python_path, unpack
 from tests.contract.compat.text import pretty
 
 _MODULE = "tests.contract.compat.record"
+#: Each has servers of its own, so that its database is empty at first.
+_PARTS = ("surfaces", "stored")
 _KEY = "only signs what the recorder asks, on one machine"
 
 
@@ -34,12 +36,12 @@ def take(commit: str) -> None:
             "FUSEBOARD_LOG_LEVEL": "ERROR",
             "FUSEBOARD_DATA_DIR": str(Path(folder) / "data"),
         }
-        subprocess.run(
-            [sys.executable, "-m", _MODULE, "--here", folder], cwd=root, env=environment, check=True
-        )
+        for part in _PARTS:
+            command = [sys.executable, "-m", _MODULE, part, str(Path(folder) / part)]
+            subprocess.run(command, cwd=root, env=environment, check=True)
 
 
-def record_here(folder: Path) -> None:
+def record_here(part: str, folder: Path) -> None:
     """In the old version's folder, with its code imported."""
     root = Path.cwd()
     import fuseboard
@@ -52,15 +54,28 @@ def record_here(folder: Path) -> None:
         import django
 
         django.setup()
-        from tests.contract.compat import control_side
-
-        found = {name: look(root) for name, look in (agent_side.SURFACES | control_side.SURFACES).items()}
-        found |= _observe(root, folder)
+        found = _surfaces(root, folder) if part == "surfaces" else _stored()
     RECORD.mkdir(exist_ok=True)
     for name, value in found.items():
         file = RECORD / (name if isinstance(value, str) else f"{name}.json")
         file.write_text(value if isinstance(value, str) else pretty(value) + "\n")
         sys.stdout.write(f"{file.relative_to(ROOT)}\n")
+
+
+def _surfaces(root: Path, folder: Path) -> dict[str, Any]:
+    from tests.contract.compat import control_side
+
+    looks = agent_side.SURFACES | control_side.SURFACES
+    return {name: look(root) for name, look in looks.items()} | _observe(root, folder)
+
+
+def _stored() -> dict[str, Any]:
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    from tests.contract.compat.stored import stored
+
+    return {"stored": stored()}
 
 
 def _observe(root: Path, folder: Path) -> dict[str, Any]:
@@ -86,7 +101,7 @@ def _observe(root: Path, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--here"]:
-        record_here(Path(sys.argv[2]))
+    if sys.argv[1:2] and sys.argv[1] in _PARTS:
+        record_here(sys.argv[1], Path(sys.argv[2]))
     else:
         take(sys.argv[1] if len(sys.argv) > 1 else COMMIT)
