@@ -185,13 +185,21 @@ class Runbook(models.Model):
 
 
 class Kind(models.TextChoices):
-    """What a dependency is: decides its breaker's first policy, see ``controlplane.policies.presets``."""
+    """What a dependency is: decides the first policy of its breaker, see ``BREAKER_PRESETS``."""
 
     LLM = "llm", "LLM API"
     EXTERNAL = "external", "External API"
     DATABASE = "database", "Database"
     INTERNAL = "internal", "Internal service"
 
+
+#: Kind -> breaker columns that differ from the model's defaults.
+BREAKER_PRESETS: dict[str, dict[str, int]] = {
+    Kind.LLM: {"consecutive_failures": 3, "open_ms": 60_000, "slow_ms": 30_000},
+    Kind.EXTERNAL: {"consecutive_failures": 5, "open_ms": 60_000, "slow_ms": 10_000},
+    Kind.DATABASE: {"consecutive_failures": 3, "open_ms": 30_000, "slow_ms": 5_000},
+    Kind.INTERNAL: {"consecutive_failures": 5, "open_ms": 30_000, "slow_ms": 5_000},
+}
 
 MAX_MS = 400 * 86_400_000
 

@@ -6,8 +6,7 @@ from controlplane.editing.revise import revise
 from controlplane.editing.rows.versioned_rows import DependencyEdit
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.fields import dependency_fields
-from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Dependency, Kind, Runbook
-from controlplane.policies.presets import PRESETS
+from controlplane.policies.models import BREAKER_PRESETS, BREAKER_RANGES, MAX_MS, Dependency, Kind, Runbook
 from controlplane.validation import Problems
 
 
@@ -34,7 +33,7 @@ def create_dependency(
     problems.text("owner", owner, 200)
     problems.text("fallback_note", fallback_note, 500)
     problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
-    columns = PRESETS.get(kind, {}) | dict(breaker or {})
+    columns = BREAKER_PRESETS.get(kind, {}) | dict(breaker or {})
     _check_breaker(problems, columns)
     problems.reason(reason)
     problems.settle()

@@ -21,8 +21,7 @@ from controlplane.policies.limits import (
     own_columns,
     plain_columns,
 )
-from controlplane.policies.models import BREAKER_RANGES, Dependency, Kind, Runbook
-from controlplane.policies.presets import PRESETS
+from controlplane.policies.models import BREAKER_PRESETS, BREAKER_RANGES, Dependency, Kind, Runbook
 from controlplane.policies.state import State, Thing, names_of
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.words import Algorithm
@@ -272,7 +271,7 @@ def _is_hashable(key: Any) -> bool:
 
 
 def _new_dependency(kind: str) -> Fields:
-    row = Dependency(kind=kind, **PRESETS.get(kind, {}))
+    row = Dependency(kind=kind, **BREAKER_PRESETS.get(kind, {}))
     columns = ("title", "kind", "owner", "fallback_note", "timeout_ms")
     return {
         **{column: getattr(row, column) for column in columns},
