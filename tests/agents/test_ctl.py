@@ -79,7 +79,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
         ({"FUSEBOARD_API_URL": "https://board.example.com:\n443"}, "must be an address"),
         ({"FUSEBOARD_API_URL": "https://board.example.com:abc"}, "must be an address"),
         ({"FUSEBOARD_API_URL": "http://board.example.com"}, "must begin with https://"),
-        ({"FUSEBOARD_API_URL": "https://me:secret@board.example.com"}, "must hold no password"),
+        ({"FUSEBOARD_API_URL": "https://me:secret@board.example.com"}, "must not contain a password"),
         ({"FUSEBOARD_API_TOKEN_FILE": "/nowhere/token"}, "TOKEN_FILE cannot be read: No such file"),
         ({"FUSEBOARD_API_TOKEN_FILE": "/x", "FUSEBOARD_API_TOKEN": TOKEN}, "both set: keep one"),
         ({"FUSEBOARD_API_TOKEN": f'"{TOKEN}" '}, ""),
@@ -134,8 +134,8 @@ def test_an_edit_without_an_answer_is_sent_again_under_the_same_key(
         (409, {"detail": "ada changed it"}, Exit.CONFLICT, "ada changed it"),
         (428, {"detail": "Send the version"}, Exit.CONFLICT, "Send the version"),
         (500, {"detail": "our fault"}, Exit.UNREACHABLE, "our fault"),
-        (200, {"revision": "seven"}, Exit.UNREACHABLE, "none of this API"),
-        (200, [], Exit.UNREACHABLE, "none of this API"),
+        (200, {"revision": "seven"}, Exit.UNREACHABLE, "not from this API"),
+        (200, [], Exit.UNREACHABLE, "not from this API"),
     ],
 )
 def test_an_answer_becomes_an_exit_code_and_a_sentence(

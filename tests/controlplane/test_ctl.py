@@ -99,7 +99,7 @@ def test_a_plan_is_shown_applied_and_applied_again_without_a_change(ctl: Any, fi
         code, said, _ = ctl(*command)
         assert (code, said) == (
             Exit.DONE,
-            f"Nothing would change: revision {before + 1} is as the file says.\n",
+            f"Nothing would change: revision {before + 1} matches the file.\n",
         )
     assert (revision(), Entry.objects.count()) == (before + 1, entries)
 
@@ -115,7 +115,7 @@ def test_the_commands_of_the_readme_do_what_it_says(ctl: Any, monkeypatch: pytes
 
 
 def test_a_plan_is_replayed_on_recorded_demand(ctl: Any, file: str) -> None:
-    assert "Nobody it changes was measured" in ctl("what-if", file)[1]
+    assert "There are no measurements of the last 7 days" in ctl("what-if", file)[1]
     minute = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=5)
     for number in range(3):
         Demand.objects.create(
@@ -173,7 +173,7 @@ def test_an_invalid_plan_names_its_lines_and_applies_nothing(ctl: Any, tmp_path:
 
 def test_a_breaker_is_tripped_extended_explained_ended_and_reset(ctl: Any) -> None:
     code, said, _ = ctl("trip", "openai", "--for", "10m", "--reason", "The vendor is down")
-    assert (code, "openai is held forced_open for 10 min" in said) == (Exit.DONE, True)
+    assert (code, "openai is overridden to forced_open for 10 min" in said) == (Exit.DONE, True)
     assert ctl("extend", "openai", "--for", "1h", "--reason", "They need longer")[0] == Exit.DONE
     held = Override.objects.get(ended_at=None)
     assert (held.expires_at - held.created_at).total_seconds() == pytest.approx(3600, abs=5)
@@ -205,10 +205,10 @@ def test_a_quota_edit_keeps_omitted_values(ctl: Any) -> None:
 
 def test_a_template_is_set_followed_shown_and_removed(ctl: Any) -> None:
     new = ("template", "set", "standard", "--limit", "900", "--window-s", "60", *WHY)
-    assert "It changes no limit." in ctl(*new, "--dry-run")[1]
+    assert "This changes no limit." in ctl(*new, "--dry-run")[1]
     assert "Template standard is saved as revision" in ctl(*new)[1]
     code, said, _ = ctl("quota", "set", "acme", "requests", "--template", "standard", "--burst", "7", *WHY)
-    assert (code, "as template standard has it, of its own burst 7" in said) == (Exit.DONE, True)
+    assert (code, "with the values of template standard, own values: burst 7" in said) == (Exit.DONE, True)
     assert ctl("quota", "set", "acme", "requests", "--burst", "8", *WHY)[0] == Exit.DONE
     code, said, _ = ctl("template", "set", "standard", "--limit", "901", *WHY)
     assert (code, "It changes 1 limit of 1 tenant." in said) == (Exit.DONE, True)

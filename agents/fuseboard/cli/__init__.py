@@ -1,10 +1,10 @@
-"""The command ``fuseboard``: for a person beside a pod, with the pod's own environment.
+"""The command ``fuseboard``: for people on the host of a pod, with the environment of the pod.
 
 ::
 
-    fuseboard doctor                                     is everything here fit to decide?
+    fuseboard doctor                                     can this pod decide?
     fuseboard explain --tenant acme --endpoint "POST /v1/orders"
-    fuseboard explain --dependency payments-api          what would the next decision be, and why?
+    fuseboard explain --dependency payments-api          what is the next decision, and why?
     fuseboard ctl ...                                    edit and watch through the REST API, from anywhere
 """
 
@@ -29,7 +29,7 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL", Level.SKIP: 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when all is well, 1 when ``doctor`` found a problem, 2 when the question cannot be answered.
+    """0 when all is well, 1 when ``doctor`` found a problem, 2 when the command cannot answer.
 
     ``ctl`` has more codes: ``fuseboard.cli.ctl.exits.Exit``.
     """
@@ -45,12 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fuseboard", description="Shared limits and breakers, from a pod.")
+    parser = argparse.ArgumentParser(prog="fuseboard", description="Limits and breakers, as a pod sees them.")
     parser.add_argument("--version", action="version", version=f"fuseboard {agent_version()}")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check this pod's settings, Redis and gateway")
-    doctor.add_argument("--json", action="store_true", help="for machines")
-    explain = commands.add_parser("explain", help="which rules bind, what is left, and what comes next")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    explain = commands.add_parser("explain", help="which rules apply, what is left, and what comes next")
     about = explain.add_mutually_exclusive_group(required=True)
     about.add_argument("--tenant", help="a request of this tenant")
     about.add_argument("--dependency", help="a call to this dependency")
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--costs", default="", metavar="MEASURE=AMOUNT,...", help="what else it costs, like tokens=500"
     )
-    explain.add_argument("--json", action="store_true", help="for machines")
+    explain.add_argument("--json", action="store_true", help="print JSON")
     ctl.add_to(commands)
     return parser
 
@@ -86,14 +86,14 @@ def _explain(given: argparse.Namespace) -> int:
     if given.dependency is not None:
         check_name("a dependency", given.dependency)
     elif given.for_tenant:
-        raise Misconfigured("--for-tenant goes with --dependency; a request's own tenant is --tenant")
+        raise Misconfigured("--for-tenant needs --dependency; use --tenant for the tenant of a request")
     tenant = "" if given.nobody else given.for_tenant if given.dependency else given.tenant or INVALID
     more = _amounts(given.costs)
     check_costs(more)
     explanation = asyncio.run(
         explain(
             AgentSettings.from_env(),
-            # What no tenant can be named is counted under one name, here as in a pod.
+            # Invalid names are counted under one name, here as in a pod.
             tenant=tenant if not tenant or is_subject(tenant) else INVALID,
             dependency=given.dependency or "",
             subject=harmless(subject),
@@ -109,7 +109,7 @@ def _amounts(text: str) -> dict[str, int]:
     for pair in filter(None, text.split(",")):
         measure, _, amount = pair.partition("=")
         if not amount.isascii() or not amount.isdigit():
-            raise Misconfigured(f"--costs takes measures with whole numbers, like tokens=500, not {pair!r}")
+            raise Misconfigured(f"--costs needs measures with whole numbers, like tokens=500, not {pair!r}")
         amounts[measure.strip()] = int(amount)
     return amounts
 

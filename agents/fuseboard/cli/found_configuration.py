@@ -29,7 +29,7 @@ class FoundConfiguration:
     #: Server time.
     clock: ServerClock
     notes: tuple[str, ...] = ()
-    #: How many pods divide a local share, as a pod on this host last heard; 0 when none did.
+    #: How many pods divide a local share, as a pod on this host last heard; 0 when unknown.
     live_servers: int = 0
 
     @cached_property
@@ -52,7 +52,7 @@ async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> Fo
     clock = ServerClock()
     try:
         offer = await _in_redis(settings, tenant, clock)
-        problem = "Redis holds no configuration yet: nothing was published"
+        problem = "Redis has no configuration yet: nothing was published"
     except (RedisError, OSError, TimeoutError, OfferError) as error:
         offer, problem = None, f"no configuration from Redis: {error}"
     notes: tuple[str, ...] = ()

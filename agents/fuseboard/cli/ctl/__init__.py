@@ -2,13 +2,13 @@
 
 ::
 
-    fuseboard ctl plan quotas.yaml                        what would applying this change?
+    fuseboard ctl plan quotas.yaml                        what would applying this file change?
     fuseboard ctl apply quotas.yaml --reason "..."
     fuseboard ctl trip payments-api --for 1h --reason "..."
     fuseboard ctl quota set acme requests --limit 1000 --reason "..."
 
-FUSEBOARD_API_URL and FUSEBOARD_API_TOKEN (or FUSEBOARD_API_TOKEN_FILE) say where and as whom. It
-needs neither Redis nor the gateway.
+The address and the token are in FUSEBOARD_API_URL and FUSEBOARD_API_TOKEN (or
+FUSEBOARD_API_TOKEN_FILE). It needs neither Redis nor the gateway.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from fuseboard.cli.ctl.settings import CtlSettings
 
 
 def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """The exit code, see ``Exit``; what went wrong is said on stderr."""
+    """Returns the exit code, see ``Exit``. Errors go to stderr."""
     if given.ctl == "completion":
         sys.stdout.write(completion.script(given.shell, parser))
         return Exit.DONE
@@ -41,7 +41,7 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read the output has enough, as `head` does.
+        # The reader of the output has enough, like `head`.
         sys.stderr.close()
         return Exit.DONE
     return Exit(code or Exit.DONE)
@@ -52,7 +52,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def add_to(commands: Commands) -> None:
     ctl = commands.add_parser("ctl", help="edit and watch through the REST API")
-    ctl.add_argument("--environment", default="", help="in place of FUSEBOARD_ENVIRONMENT, or production")
+    ctl.add_argument("--environment", default="", help="overrides FUSEBOARD_ENVIRONMENT, or production")
     wanted = ctl.add_subparsers(dest="ctl", required=True, metavar="COMMAND")
     _add_plans(wanted)
     _add_requests(wanted)
@@ -60,48 +60,52 @@ def add_to(commands: Commands) -> None:
     _add_tenants(wanted)
     _add_templates(wanted)
     _add_fleet(wanted)
-    shells = wanted.add_parser("completion", help="print a script that completes these commands")
+    shells = wanted.add_parser("completion", help="print a completion script for these commands")
     shells.add_argument("shell", choices=completion.SHELLS)
 
 
 def _command(
     wanted: Commands, name: str, does: object, says: str, *, reason: bool = False, use: str = ""
 ) -> argparse.ArgumentParser:
-    """``use``: this name is deprecated, and which one replaces it."""
+    """``use``: this name is deprecated, and this one replaces it."""
     says = f"deprecated: use {use}" if use else says
     parser = wanted.add_parser(name, help=says, description=says)
     parser.set_defaults(does=does, use=use)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     if reason:
-        parser.add_argument("--reason", required=True, help="why; everybody will read it")
+        parser.add_argument("--reason", required=True, help="why; stored in the audit log")
     return parser
 
 
 def _add_plans(wanted: Commands) -> None:
-    plan = _command(wanted, "plan", plans.plan, "what would applying this file change?")
-    plan.add_argument("--detailed-exit-code", action="store_true", help="10 when something would change")
-    replay = _command(wanted, "what-if", plans.what_if, "who would have been refused in the last days?")
+    plan = _command(wanted, "plan", plans.plan, "print what applying the file would change")
+    plan.add_argument(
+        "--detailed-exit-code", action="store_true", help="exit with 10 when something would change"
+    )
+    replay = _command(wanted, "what-if", plans.what_if, "print who would have been refused in the last days")
     replay.add_argument("file", help="YAML or CSV; - for standard input")
     replay.add_argument("--days", type=int, default=7)
-    applied = _command(wanted, "apply", plans.apply, "make it as the file says, as one revision", reason=True)
-    applied.add_argument("--yes", action="store_true", help="do not ask")
+    applied = _command(wanted, "apply", plans.apply, "apply the file, as one revision", reason=True)
+    applied.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     for parser in (plan, applied):
         parser.add_argument("file", help="YAML or CSV; - for standard input")
         parser.add_argument("--prune", action="store_true", help="remove what the file does not mention")
-    exported = _command(wanted, "export", plans.export, "print the configuration as such a file")
-    exported.add_argument("--nginx", action="store_true", help="the request limits, for a gateway in front")
-    exported.add_argument("--header", default="X-Tenant", metavar="NAME", help="what names the tenant there")
-    exported.add_argument("--gateways", type=int, default=1, metavar="N", help="how many share the limits")
+    exported = _command(wanted, "export", plans.export, "print the configuration as a YAML file")
+    exported.add_argument("--nginx", action="store_true", help="request limits, for a gateway in front")
+    exported.add_argument("--header", default="X-Tenant", metavar="NAME", help="the header with the tenant")
+    exported.add_argument(
+        "--gateways", type=int, default=1, metavar="N", help="how many gateways share the limits"
+    )
     listed = _command(wanted, "revisions", plans.revisions, "the newest revisions")
     listed.add_argument("--limit", type=int, default=20)
     back = _command(
-        wanted, "rollback", plans.rollback, "bring an earlier revision back, as a new one", reason=True
+        wanted, "rollback", plans.rollback, "restore an earlier revision, as a new one", reason=True
     )
     back.add_argument("to", type=int, metavar="revision")
 
 
 def _add_requests(wanted: Commands) -> None:
-    says = "edits that wait for approval, or one of them"
+    says = "list change requests, or show one"
     for listed in (
         _command(wanted, "change-requests", change_requests.listing, says),
         _command(wanted, "requests", change_requests.listing, says, use="change-requests"),
@@ -111,34 +115,38 @@ def _add_requests(wanted: Commands) -> None:
             "--state", default="", help="open, approved, applied, rejected, withdrawn, expired"
         )
         listed.add_argument("--limit", type=int, default=20)
-    agreed = _command(
-        wanted, "approve", change_requests.approve, "agree to somebody else's request, as it is shown"
+    agreed = _command(wanted, "approve", change_requests.approve, "approve another person's change request")
+    agreed.add_argument("--note", default="", help="a note for the others")
+    agreed.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    no = _command(
+        wanted, "reject", change_requests.reject, "reject another person's change request", reason=True
     )
-    agreed.add_argument("--note", default="", help="a word about it")
-    agreed.add_argument("--yes", action="store_true", help="do not ask")
-    no = _command(wanted, "reject", change_requests.reject, "say no to somebody else's request", reason=True)
-    back = _command(wanted, "withdraw", change_requests.withdraw, "take your own request back", reason=True)
-    anew = _command(
-        wanted, "rebase", change_requests.rebase, "make a request anew on the newest configuration"
+    back = _command(
+        wanted, "withdraw", change_requests.withdraw, "withdraw your own change request", reason=True
     )
-    made = _command(wanted, "apply-request", change_requests.make, "make an approved request a revision")
-    for parser in (agreed, no, back, anew, made):
+    rebased = _command(
+        wanted, "rebase", change_requests.rebase, "rebase a change request on the newest configuration"
+    )
+    made = _command(wanted, "apply-request", change_requests.make, "apply an approved change request")
+    for parser in (agreed, no, back, rebased, made):
         parser.add_argument("number", type=int, metavar="request")
 
 
 def _add_breakers(wanted: Commands) -> None:
-    _command(wanted, "breakers", breakers.show, "all breakers, and their overrides")
-    trip = _command(wanted, "trip", breakers.override, "force a breaker open: no call is made", reason=True)
+    _command(wanted, "breakers", breakers.show, "list breakers and their overrides")
+    trip = _command(
+        wanted, "trip", breakers.override, "force a breaker open: every call is refused", reason=True
+    )
     trip.set_defaults(mode="forced_open")
-    says = "override a breaker's decisions for a time"
+    says = "override a breaker for a limited time"
     override = _command(wanted, "override", breakers.override, says, reason=True)
     hold = _command(wanted, "hold", breakers.override, says, reason=True, use="override")
     for parser in (override, hold):
         modes = ("forced_open", "forced_closed", "metrics_only", "disabled")
         parser.add_argument("--mode", required=True, choices=modes)
     extend = _command(wanted, "extend", breakers.extend, "change when an override ends", reason=True)
-    end = _command(wanted, "end", breakers.end, "end an override: it decides by itself again", reason=True)
-    reset = _command(wanted, "reset", breakers.reset, "close it and clear its counts", reason=True)
+    end = _command(wanted, "end", breakers.end, "end an override: the breaker decides again", reason=True)
+    reset = _command(wanted, "reset", breakers.reset, "close a breaker and clear its counts", reason=True)
     for parser in (trip, override, hold, extend, end, reset):
         parser.add_argument("dependency")
     for parser in (trip, override, hold, extend):
@@ -153,65 +161,81 @@ def _add_breakers(wanted: Commands) -> None:
 
 
 def _add_tenants(wanted: Commands) -> None:
-    quota = wanted.add_parser("quota", help="what a tenant or a tier may ask")
+    quota = wanted.add_parser("quota", help="quotas of a tenant or a tier")
     put = _command(
         quota.add_subparsers(dest="quota_command", required=True, metavar="COMMAND"),
         "set",
         tenants.set_quota,
-        "what is not given stays as it is",
+        "set a quota; options that are not given keep their values",
         reason=True,
     )
     put.add_argument("tenant", nargs="?", default="")
     put.add_argument("quota")
-    put.add_argument("--tier", default="", help="of a tier, in place of a tenant")
+    put.add_argument("--tier", default="", help="set a tier's quota instead of a tenant's")
     add_limit_options(put, quota=True)
-    put.add_argument("--if-version", type=int, metavar="N", help="refuse when the version is another one")
-    put.add_argument("--template", metavar="NAME", help="follow it in all that is not given; '' ends that")
+    put.add_argument("--if-version", type=int, metavar="N", help="fail if the version is another one")
+    put.add_argument(
+        "--template",
+        metavar="NAME",
+        help="use the template's values for all options that are not given; '' for none",
+    )
     put.add_argument(
         "--for",
         dest="lasts",
         type=breakers.duration,
         default=0,
         metavar="TIME",
-        help="then it ends by itself",
+        help="remove the quota after this time",
     )
     tenant = wanted.add_parser("tenant", help="tenants and what applies to them")
     about = tenant.add_subparsers(dest="tenant_command", required=True, metavar="COMMAND")
-    _command(about, "show", tenants.show, "a tenant and its quotas").add_argument("tenant")
+    _command(about, "show", tenants.show, "print a tenant and its quotas").add_argument("tenant")
     _command(
-        about, "effective", tenants.effective, "every value that applies, and where it is from"
+        about, "effective", tenants.effective, "print every value that applies, and its source"
     ).add_argument("tenant")
-    listed = _command(about, "list", tenants.listing, "tenants, by key")
+    listed = _command(about, "list", tenants.listing, "list tenants")
     for name in ("tier", "prefix", "search"):
         listed.add_argument(f"--{name}", default="")
 
 
 def _add_templates(wanted: Commands) -> None:
-    template = wanted.add_parser("template", help="values that many limits follow")
+    template = wanted.add_parser("template", help="limit templates")
     about = template.add_subparsers(dest="template_command", required=True, metavar="COMMAND")
-    _command(about, "list", limit_templates.listing, "templates, and how many limits follow each")
-    _command(about, "show", limit_templates.show, "a template and who follows it").add_argument("template")
+    _command(about, "list", limit_templates.listing, "list templates, and how many limits use each")
+    _command(about, "show", limit_templates.show, "print a template and the limits that use it").add_argument(
+        "template"
+    )
     put = _command(
-        about, "set", limit_templates.set_template, "what is not given stays as it is", reason=True
+        about,
+        "set",
+        limit_templates.set_template,
+        "set a template; options that are not given keep their values",
+        reason=True,
     )
     add_limit_options(put, quota=False)
     put.add_argument("--title", default=None)
-    put.add_argument("--dry-run", action="store_true", help="only say what it would change")
-    gone = _command(about, "remove", limit_templates.remove, "forget a template", reason=True)
-    gone.add_argument("--keep-values", action="store_true", help="those that follow keep what they have")
-    gone.add_argument("--instead", default="", metavar="NAME", help="those that follow it follow this one")
+    put.add_argument("--dry-run", action="store_true", help="only print what would change")
+    gone = _command(about, "remove", limit_templates.remove, "delete a template", reason=True)
+    gone.add_argument("--keep-values", action="store_true", help="limits that use it keep their values")
+    gone.add_argument(
+        "--instead", default="", metavar="NAME", help="limits that use it use this template instead"
+    )
     for parser in (put, gone):
         parser.add_argument("template")
 
 
 def _add_fleet(wanted: Commands) -> None:
-    says = "every pod, its mode and revision"
+    says = "list pods, with mode and revision"
     _command(wanted, "pods", fleet.pods, says)
     _command(wanted, "servers", fleet.pods, says, use="pods")
-    why = _command(wanted, "explain", fleet.explain, "what applies to a tenant, or why a breaker refuses")
+    why = _command(
+        wanted, "explain", fleet.explain, "print what applies to a tenant, or why a breaker refuses"
+    )
     about = why.add_mutually_exclusive_group(required=True)
     about.add_argument("--tenant", default="")
     about.add_argument("--dependency", default="")
-    follow = _command(wanted, "tail", fleet.tail, "edits and breakers as they happen, until Ctrl-C")
+    follow = _command(
+        wanted, "tail", fleet.tail, "print edits and breaker changes as they happen, until Ctrl-C"
+    )
     follow.add_argument("--for", dest="lasts", type=breakers.duration, default=0, metavar="TIME")
     follow.add_argument("--every", type=float, default=1.0, metavar="SECONDS")

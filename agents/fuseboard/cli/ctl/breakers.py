@@ -1,4 +1,4 @@
-"""``trip``, ``override``, ``end``, ``reset``, ``breakers``: hands on a breaker of the whole fleet."""
+"""``trip``, ``override``, ``end``, ``reset``, ``breakers``: control the breakers of the whole fleet."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ def duration(text: str) -> int:
     """``90s``, ``15m``, ``2h`` in seconds, for argparse."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smh])", text, re.ASCII)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time like 90s, 15m or 2h")
+        raise argparse.ArgumentTypeError(f"invalid duration {text!r}: use 90s, 15m or 2h")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -24,26 +24,26 @@ def override(client: Client, given: argparse.Namespace) -> None:
     path = f"breakers/{part(given.dependency)}"
     made = client.write("POST", f"{path}/override", Made, body, old_path=f"{path}/hold")
     lasts = span(given.lasts)
-    _made(given, made, f"{given.dependency} is held {given.mode} for {lasts}")
+    _made(given, made, f"{given.dependency} is overridden to {given.mode} for {lasts}")
 
 
 def extend(client: Client, given: argparse.Namespace) -> None:
     body = {"expires_in_s": given.lasts, "reason": given.reason}
     made = client.write("POST", f"breakers/{part(given.dependency)}/extend", Made, body)
-    _made(given, made, f"{given.dependency} is held for {span(given.lasts)} from now")
+    _made(given, made, f"The override of {given.dependency} ends {span(given.lasts)} from now")
 
 
 def end(client: Client, given: argparse.Namespace) -> None:
     body = {"reason": given.reason}
     path = f"breakers/{part(given.dependency)}"
     made = client.write("POST", f"{path}/end-override", Made, body, old_path=f"{path}/release")
-    _made(given, made, f"{given.dependency} decides by itself again")
+    _made(given, made, f"{given.dependency} has no override any more")
 
 
 def reset(client: Client, given: argparse.Namespace) -> None:
     body = {"reason": given.reason}
     made = client.write("POST", f"breakers/{part(given.dependency)}/reset", Made, body)
-    _made(given, made, f"{given.dependency} is closed, and what it counted is forgotten")
+    _made(given, made, f"{given.dependency} is closed, and its counts are cleared")
 
 
 def show(client: Client, given: argparse.Namespace) -> None:
@@ -51,23 +51,22 @@ def show(client: Client, given: argparse.Namespace) -> None:
     if given.json:
         say_json(found)
         return
-    rows = [(row.dependency, row.state, row.cause, moment(row.since), _held(row)) for row in found]
-    table(rows, heads=("dependency", "state", "cause", "since", "held"))
+    rows = [(row.dependency, row.state, row.cause, moment(row.since), _override_of(row)) for row in found]
+    table(rows, heads=("dependency", "state", "cause", "since", "override"))
 
 
 def explain(breaker: Breaker) -> None:
-    """Say whether its calls are let through, and why."""
-    let = {"closed": "are let through", "open": "are refused", "half_open": "are tried, a few at a time"}
-    say(
-        f"calls to {breaker.dependency} {let.get(breaker.state, 'are decided by a breaker nobody has asked')}"
-    )
+    """Print whether calls are allowed, and why."""
+    calls = {"closed": "are allowed", "open": "are refused", "half_open": "are tested, a few at a time"}
+    what = calls.get(breaker.state, "are decided by a breaker that no pod has used yet")
+    say(f"calls to {breaker.dependency} {what}")
     say(f"  breaker   {breaker.state}{f' by {breaker.cause}' if breaker.cause else ''}{_times(breaker)}")
     if breaker.source == "history":
         say("            Redis does not answer: this is the last change that was stored")
     if breaker.override is not None:
-        held = breaker.override
-        say(f"  held      {held.mode} until {moment(held.expires_at)} by {clean(held.actor)}")
-        say(f"            \u201c{clean(held.reason)}\u201d")
+        applied = breaker.override
+        say(f"  override  {applied.mode} until {moment(applied.expires_at)} by {clean(applied.actor)}")
+        say(f"            \u201c{clean(applied.reason)}\u201d")
     for limit in breaker.vendor_limits:
         say(f"  limit     {limit.name}: {limit.limit} per {limit.window_s} s, for the whole fleet")
     for label, text in (
@@ -84,7 +83,7 @@ def _times(breaker: Breaker) -> str:
     return times + (f", until {moment(breaker.until)}" if breaker.until and breaker.state == "open" else "")
 
 
-def _held(row: Breaker) -> str:
+def _override_of(row: Breaker) -> str:
     if row.override is None:
         return ""
     left = span(max(0.0, (row.override.expires_at - datetime.now(UTC)).total_seconds()))

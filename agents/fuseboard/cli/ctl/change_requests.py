@@ -1,4 +1,4 @@
-"""``change-requests``, ``approve``, ``reject`` and their like: edits that wait for a second person."""
+"""``change-requests``, ``approve``, ``reject`` and similar: edits that wait for a second person."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from fuseboard.cli.ctl.client import Client
 from fuseboard.cli.ctl.exits import Exit, Failed
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, table
 
-#: Things of a difference that are listed; the page shows all of them.
+#: How many changes are listed. The dashboard shows all of them.
 _MOST = 50
 
 
@@ -52,7 +52,7 @@ class Detail(Row, frozen=True, kw_only=True):
 
 
 def waits(given: argparse.Namespace, content: bytes) -> Exit:
-    """Say that an edit became a request."""
+    """Report that an edit became a change request."""
     row = msgspec.json.decode(content, type=Row)
     if given.json:
         say_json(row)
@@ -90,7 +90,7 @@ def listing(client: Client, given: argparse.Namespace) -> None:
 
 
 def approve(client: Client, given: argparse.Namespace) -> None:
-    """What was shown is what is approved: a request made anew in between is a conflict."""
+    """Approve exactly what was shown: a request that was rebased in between is a conflict."""
     found = _read(client, given.number)
     if not given.json:
         _show(found)
@@ -138,7 +138,7 @@ def _show(found: Detail) -> None:
     say(f"request {found.id}  {state}  {found.approvals} of {found.needed} approvals")
     say(clean(f"{found.action} {found.target} by {found.author}: {found.reason}"))
     if found.due_at is not None:
-        say(f"to be made at {moment(found.due_at)}")
+        say(f"to be applied at {moment(found.due_at)}")
     for change in found.changes[:_MOST]:
         sign = "+" if change.before is None else "-" if change.after is None else "~"
         say(clean(f"{sign} {change.kind} {change.name}"))

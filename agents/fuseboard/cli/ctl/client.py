@@ -1,7 +1,6 @@
-"""The REST API over the standard library's HTTP.
+"""The REST API, with the HTTP client of the standard library.
 
-A write carries an ``Idempotency-Key``, so that it may be sent again when no answer came: it is
-made once all the same.
+A write has an ``Idempotency-Key``. So it can be sent again when no answer came, and still happens once.
 """
 
 import os
@@ -32,24 +31,24 @@ from fuseboard.store.tls import tls_context
 
 Answer = TypeVar("Answer")
 
-#: Seconds one request may take without a word; a plan of 200,000 rows takes longer.
+#: The timeout of one request. A plan of 200,000 rows takes long.
 TIMEOUT_S = 60.0
 UPLOAD_TIMEOUT_S = 600.0
-#: More than any answer has.
+#: The largest answer that is read.
 _MOST = 256 * 1_048_576
 #: Pauses before a request without an answer is sent again.
 _PAUSES_S = (0.2, 0.6, 1.8)
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """The token is for one place; it goes nowhere else."""
+    """Redirects are not followed: the token is for one server only."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 class Client:
-    """Raises ``Failed`` with what to say, and the exit code."""
+    """Raises ``Failed`` with a message and the exit code."""
 
     def __init__(self, settings: CtlSettings) -> None:
         self.environment = settings.environment
@@ -87,7 +86,7 @@ class Client:
     def upload(
         self, path: str, kind: type[Answer], content: bytes, content_type: str, **query: Any
     ) -> Answer:
-        """Send a file as it is."""
+        """Send a file unchanged."""
         headers = {"Content-Type": content_type}
         return _read(
             self.raw("POST", path, content=content, headers=headers, query=query, timeout_s=UPLOAD_TIMEOUT_S),
@@ -104,7 +103,7 @@ class Client:
         query: Mapping[str, Any] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> bytes:
-        """``path`` is below the environment; every part of it quoted by the caller, see ``part``."""
+        """``path`` is below the environment. The caller quotes every part of it, see ``part``."""
         asked = {name: value for name, value in (query or {}).items() if value not in (None, "")}
         url = f"{self._base}/{part(self.environment)}/{path}" + (f"?{urlencode(asked)}" if asked else "")
         sent = {
@@ -143,11 +142,11 @@ class Client:
 
 
 class _NoSuchOperation(Failed):
-    """The server has no operation of this name: it may be of an older version."""
+    """The server has no operation of this name. It may be of an older version."""
 
 
 class _Again(Exception):
-    """No answer, or one that says to come back."""
+    """No answer, or one that asks to come back later."""
 
     def __init__(self, message: str, after_s: float = 0.0) -> None:
         self.after_s = after_s
@@ -160,7 +159,7 @@ def part(name: str) -> str:
 
 
 def tenant_part(key: str) -> str:
-    """Slashes of a tenant's key stay: the API takes them as they are."""
+    """Slashes in a tenant's key stay: the API accepts them."""
     return quote(key, safe="/")
 
 
@@ -180,7 +179,7 @@ def _opener(url: str) -> OpenerDirector:
     local = host in ("localhost", "127.0.0.1", "::1")
     context = tls_context(os.environ.get("FUSEBOARD_CA_FILE", ""))
     handlers: list[Any] = [_NoRedirects, HTTPSHandler(context=context)]
-    # What is on this machine is not asked for by way of a proxy.
+    # Servers on this machine are not called through a proxy.
     return build_opener(*handlers, ProxyHandler({}) if local else ProxyHandler())
 
 
@@ -190,8 +189,8 @@ def _read(content: bytes, kind: type[Answer]) -> Answer:
     except msgspec.DecodeError as error:
         raise Failed(
             Exit.UNREACHABLE,
-            f"the answer is none of this API ({error}): does FUSEBOARD_API_URL name Fuseboard, "
-            "and is it of the same version?",
+            f"the answer is not from this API ({error}): is FUSEBOARD_API_URL the address of Fuseboard, "
+            "and is Fuseboard of the same version?",
         ) from None
 
 
@@ -200,19 +199,17 @@ def _failure(error: HTTPError) -> Exception:
     try:
         found = msgspec.json.decode(body, type=Problem)
     except msgspec.DecodeError:
-        found = Problem(title=f"HTTP {error.code}", detail="the answer is none of this API")
+        found = Problem(title=f"HTTP {error.code}", detail="the answer is not from this API")
     retry = error.headers.get("Retry-After", "")
     waits = error.code in (429, 502, 503, 504) or (error.code == 409 and retry)
     if waits:
         after_s = min(30.0, float(retry)) if retry.isdigit() else 0.0
         return _Again(f"{found.title or error.code}: {found.detail}", after_s)
     if 300 <= error.code < 400:
-        detail = (
-            f"it sends elsewhere, to {error.headers.get('Location', '?')}: put that into FUSEBOARD_API_URL"
-        )
+        detail = f"redirects to {error.headers.get('Location', '?')}: set FUSEBOARD_API_URL to that address"
         return Failed(Exit.UNREACHABLE, detail)
     lines = [f"{each.field}: {each.message}" for each in found.errors] or [found.detail or found.title]
-    # Every operation counts its caller's requests, so it answers with RateLimit; a missing one cannot.
+    # Every operation counts requests, so it answers with RateLimit. A missing operation cannot.
     missing = error.code == 404 and "RateLimit" not in error.headers
     kind = _NoSuchOperation if missing else Failed
     return kind(code_of(error.code), "\n  ".join(lines))

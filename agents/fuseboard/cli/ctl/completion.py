@@ -1,6 +1,6 @@
-"""Scripts that complete commands and options, made from the parser itself: they cannot forget one.
+"""Completion scripts for commands and options, made from the parser itself, so none is forgotten.
 
-Names (of tenants, of dependencies) are not completed: that would ask the API at every key.
+Names of tenants and dependencies are not completed: that would call the API with every key.
 """
 
 import argparse

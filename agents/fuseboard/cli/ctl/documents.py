@@ -1,4 +1,4 @@
-"""What the API answers, as far as these commands read it; fields they do not know are left alone."""
+"""The answers of the API, as far as these commands read them. Unknown fields are ignored."""
 
 from datetime import datetime
 
@@ -15,7 +15,7 @@ class Quota(Struct, frozen=True):
     shadow: bool = False
     dependency: str = ""
     expires_at: datetime | None = None
-    #: Empty, unless it follows one.
+    #: Empty unless the limit follows a template.
     template: str = ""
 
 
@@ -26,7 +26,7 @@ class Tenant(Struct, frozen=True):
     suspended: bool
     version: int
     quotas: tuple[Quota, ...]
-    #: The tenant it belongs to; empty for none.
+    #: The parent tenant; empty for none.
     parent: str = ""
 
 
@@ -117,7 +117,7 @@ class TransitionPage(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """The revision an edit made."""
+    """The revision that an edit made."""
 
     revision: int
 

@@ -1,4 +1,4 @@
-"""Why a command ended, and the exit code that says so."""
+"""Why a command ended, and the exit code for it."""
 
 from enum import IntEnum
 
@@ -7,24 +7,24 @@ class Exit(IntEnum):
     """Documented in docs/api.md; scripts depend on them."""
 
     DONE = 0
-    #: The API refused it: a field makes no sense, or there is no such thing.
+    #: The API refused it: a field is invalid, or something does not exist.
     REFUSED = 1
     #: The command or a variable is wrong; nothing was sent.
     USAGE = 2
-    #: No valid token, or one that may not do this.
+    #: The token is invalid, or lacks the permission.
     FORBIDDEN = 3
-    #: Somebody else changed it meanwhile.
+    #: Someone else changed it meanwhile.
     CONFLICT = 4
-    #: The API did not answer, or could not.
+    #: The API did not answer, or failed.
     UNREACHABLE = 5
-    #: ``plan --detailed-exit-code``: applying it would change something.
+    #: ``plan --detailed-exit-code``: applying the file would change something.
     CHANGES = 10
-    #: It was not made yet: somebody else has to approve it first.
+    #: Nothing was changed yet: someone else has to approve it first.
     WAITS = 11
 
 
 class Waits(Exception):
-    """The edit became a change request; ``content`` is what the API said of it."""
+    """The edit became a change request. ``content`` is the answer of the API."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content

@@ -1,4 +1,4 @@
-"""``pods``, ``explain`` and ``tail``: what the fleet does, and what people do to it."""
+"""``pods``, ``explain`` and ``tail``: what the fleet does, and what people change."""
 
 import argparse
 import time
@@ -10,7 +10,7 @@ from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import Breaker, Entry, EntryPage, Fleet, Server, Transition, TransitionPage
 from fuseboard.cli.ctl.output import clean, say, say_json, table
 
-#: Looked back this far in the first round.
+#: How far the first round looks back.
 _RECENT = 10
 _PAGE = 100
 
@@ -49,7 +49,7 @@ def explain(client: Client, given: argparse.Namespace) -> None:
 
 
 def tail(client: Client, given: argparse.Namespace) -> None:
-    """Print what happens as it happens, until Ctrl-C, or for ``--for``."""
+    """Print events as they happen, until Ctrl-C, or for ``--for``."""
     until = time.monotonic() + given.lasts if given.lasts else None
     edits, moves = _News(client, "audit", EntryPage), _News(client, "transitions", TransitionPage)
     while True:
@@ -66,7 +66,7 @@ def tail(client: Client, given: argparse.Namespace) -> None:
 
 
 class _News:
-    """What a list has that it had not the last time."""
+    """The items of a list that were not in it the last time."""
 
     def __init__(self, client: Client, path: str, kind: type[Any]) -> None:
         self._page: Callable[[Any], Any] = lambda before: client.get(path, kind, limit=_PAGE, before=before)
@@ -78,12 +78,12 @@ class _News:
             found = list(page.items[:_RECENT])
         else:
             found = [item for item in page.items if item.id not in self._known]
-            # A whole page of news: there is more behind it.
+            # A whole page of new items: there are more.
             while page.next is not None and len(found) % _PAGE == 0 and found:
                 page = self._page(page.next)
                 found += [item for item in page.items if item.id not in self._known]
         known = (self._known or set()) | {item.id for item in (*page.items, *found)}
-        # Those that are far behind the newest page cannot become news again.
+        # Items far behind the newest page cannot be new again.
         self._known = set(sorted(known)[-50 * _PAGE :])
         return found
 

@@ -1,4 +1,4 @@
-"""``template``: values that many limits follow, changed by one revision."""
+"""``template``: limit templates. One revision changes all limits that use a template."""
 
 import argparse
 from typing import Any
@@ -11,7 +11,7 @@ from fuseboard.cli.ctl.exits import Exit, Failed
 from fuseboard.cli.ctl.limit_options import given_values
 from fuseboard.cli.ctl.output import clean, say, say_json, table
 
-#: Shown of a template; there may be a hundred thousand.
+#: The limits of a template that are listed. There may be a hundred thousand.
 _MOST = 100
 
 
@@ -73,7 +73,7 @@ def show(client: Client, given: argparse.Namespace) -> None:
 
 
 def set_template(client: Client, given: argparse.Namespace) -> None:
-    """Exactly what was shown is made, or nothing: what is not given stays as it is."""
+    """Change exactly what was shown, or nothing. Options that are not given keep their values."""
     body = given_values(given, quota=False) | {"reason": given.reason}
     if given.title:
         body["title"] = given.title
@@ -84,7 +84,7 @@ def set_template(client: Client, given: argparse.Namespace) -> None:
     if not given.json:
         for line in planned.text.splitlines():
             say(clean(line))
-        say(f"It changes {_who(planned.followers)}.")
+        say(f"This changes {_who(planned.followers)}.")
     if given.dry_run:
         if given.json:
             say_json(planned)

@@ -1,4 +1,4 @@
-"""What a command prints: lines for people, one document for programs."""
+"""What a command prints: lines for people, or one document for programs."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-#: What a terminal would obey instead of showing.
+#: Characters that a terminal would obey instead of showing them.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -22,12 +22,12 @@ def say_json(document: Any) -> None:
 
 
 def clean(text: str) -> str:
-    """Somebody else's words, made harmless for a terminal."""
+    """Text of other people, made harmless for a terminal."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def table(rows: Sequence[Sequence[str]], *, heads: Sequence[str]) -> None:
-    """Columns as wide as they need to be; the last one is left open."""
+    """Columns as wide as necessary. The last one is not padded."""
     shown = [list(heads), *([clean(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in shown) for column in range(len(heads))]
     for row in shown:

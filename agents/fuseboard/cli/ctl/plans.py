@@ -13,7 +13,7 @@ from fuseboard.cli.ctl.output import clean, say, say_json
 
 
 class Planned(Struct, frozen=True):
-    """What applying the file would change, and the revision this was found out at."""
+    """What applying the file would change, and the revision it was compared with."""
 
     revision: int
     changes: int
@@ -51,7 +51,7 @@ class RevisionPage(Struct, frozen=True):
 
 
 def plan(client: Client, given: argparse.Namespace) -> Exit:
-    """Print the difference; nothing is changed."""
+    """Print the difference. Changes nothing."""
     planned = _plan(client, given)
     if given.json:
         say_json(planned)
@@ -61,23 +61,23 @@ def plan(client: Client, given: argparse.Namespace) -> Exit:
 
 
 def what_if(client: Client, given: argparse.Namespace) -> None:
-    """Replay the last days with the file; nothing is changed."""
+    """Replay the last days with the file. Changes nothing."""
     found = client.upload("what-if", Replayed, *_file(given.file), days=given.days)
     if given.json:
         say_json(found)
         return
     if not found.asked:
-        say(f"Nobody it changes was measured in the last {found.days} days.")
+        say(f"There are no measurements of the last {found.days} days for what it changes.")
         return
     say(f"last {found.days} days, {found.coverage_percent:.0f} % of them measured; {found.asked:,} requests")
     say(f"refused       {found.refused_before:,} -> {found.refused_after:,}")
     say(f"busiest minute {found.peak_before:,.0f}/s -> {found.peak_after:,.0f}/s let through")
     if found.unmeasured:
-        say(f"{found.unmeasured:,} tenants it changes are not known to have asked for anything")
+        say(f"{found.unmeasured:,} tenants it changes have no recorded requests")
 
 
 def apply(client: Client, given: argparse.Namespace) -> None:
-    """Exactly what was shown is applied, or nothing: an edit in between is a conflict."""
+    """Apply exactly what was shown, or nothing: an edit in between is a conflict."""
     planned = _plan(client, given)
     if not given.json:
         _show(planned)
@@ -105,7 +105,7 @@ def export(client: Client, given: argparse.Namespace) -> None:
     query = {"format": "nginx", "header": given.header, "gateways": given.gateways} if given.nginx else {}
     text = client.raw("GET", "export", query=query)
     if given.json:
-        # The file is no JSON: a script that asks for some gets it as the text that it is.
+        # The file is not JSON. With --json, it is printed as a JSON string.
         say_json({"text": text.decode()})
     else:
         sys.stdout.buffer.write(text)
@@ -136,11 +136,11 @@ def _plan(client: Client, given: argparse.Namespace) -> Planned:
 
 def _show(planned: Planned) -> None:
     if planned.changes:
-        # Lines are ours; what stands in them is somebody else's.
+        # The lines are Fuseboard's, but the text in them is other people's.
         for line in planned.text.splitlines():
             say(clean(line))
     else:
-        say(f"Nothing would change: revision {planned.revision} is as the file says.")
+        say(f"Nothing would change: revision {planned.revision} matches the file.")
 
 
 def _prune(given: argparse.Namespace) -> str | None:

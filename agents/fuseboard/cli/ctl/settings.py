@@ -1,4 +1,4 @@
-"""Where the API is and who asks: from the environment, so that no token is in a shell's history."""
+"""The address and the token of the API, from the environment, so that no token is in a shell history."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtlSettings:
-    #: Up to and with ``/api/v1``.
+    #: Up to and including ``/api/v1``.
     api_url: str
     token: str = field(repr=False)
     environment: str = DEFAULT_ENVIRONMENT
@@ -36,7 +36,7 @@ def _url(variables: Mapping[str, str]) -> str:
     if not url:
         raise Failed(
             Exit.USAGE,
-            "FUSEBOARD_API_URL is not set: the dashboard's address, like https://fuseboard.example.com",
+            "FUSEBOARD_API_URL is not set: use the address of the dashboard, like https://fuseboard.example.com",
         )
     try:
         parts = urlsplit(url)
@@ -50,11 +50,12 @@ def _url(variables: Mapping[str, str]) -> str:
     if parts.username or parts.password:
         raise Failed(
             Exit.USAGE,
-            "FUSEBOARD_API_URL must hold no password: the token goes into FUSEBOARD_API_TOKEN_FILE",
+            "FUSEBOARD_API_URL must not contain a password: put the token into FUSEBOARD_API_TOKEN_FILE",
         )
     if parts.scheme == "http" and host not in _LOOPBACK:
         raise Failed(
-            Exit.USAGE, "FUSEBOARD_API_URL must begin with https://: the token would be readable on its way"
+            Exit.USAGE,
+            "FUSEBOARD_API_URL must begin with https://: otherwise others could read the token",
         )
     return url if url.endswith("/api/v1") else f"{url}/api/v1"
 
@@ -68,17 +69,17 @@ def _token(variables: Mapping[str, str]) -> str:
         try:
             value = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            why = error.strerror if isinstance(error, OSError) else "not valid UTF-8 text"
             reason = f"FUSEBOARD_API_TOKEN_FILE cannot be read: {why}"
             raise Failed(Exit.USAGE, reason) from None
     if not value:
         raise Failed(
             Exit.USAGE,
-            "FUSEBOARD_API_TOKEN is not set, nor FUSEBOARD_API_TOKEN_FILE: an admin makes a token with "
-            "`manage.py create_api_token`, or by the API",
+            "FUSEBOARD_API_TOKEN is not set, nor FUSEBOARD_API_TOKEN_FILE: an admin creates a token with "
+            "`manage.py create_api_token`, or through the API",
         )
     if not re.fullmatch(r"[\x21-\x7e]+", value):
         raise Failed(
-            Exit.USAGE, "FUSEBOARD_API_TOKEN holds characters that no token has (quotes? a line break?)"
+            Exit.USAGE, "FUSEBOARD_API_TOKEN contains characters that no token has (quotes? a line break?)"
         )
     return value

@@ -1,4 +1,4 @@
-"""``tenant`` and ``quota``: who may ask how much."""
+"""``tenant`` and ``quota``: tenants, and the quotas that apply to them."""
 
 import argparse
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def show(client: Client, given: argparse.Namespace) -> None:
     standing = "suspended: every request is refused" if tenant.suspended else "its requests are counted"
     say(f"tier {tenant.tier}, version {tenant.version}, {standing}")
     if tenant.parent:
-        say(f"belongs to {clean(tenant.parent)}, whose quotas its requests spend too")
+        say(f"belongs to {clean(tenant.parent)}; its requests also spend the quotas there")
     rows = [(quota.name, _numbers(quota), "its own") for quota in tenant.quotas]
     own = {quota.name for quota in tenant.quotas}
     tier = client.get(f"tiers/{part(tenant.tier)}", Tier)
@@ -54,7 +54,7 @@ def show(client: Client, given: argparse.Namespace) -> None:
 
 
 def set_quota(client: Client, given: argparse.Namespace) -> None:
-    """Set the given values of a quota. The others, and the numbers it has now, stay."""
+    """Set the given values of a quota. All other values stay."""
     target = _tier_target(client, given) if given.tier else _tenant_target(client, given)
     body = _request_body(given, target)
     expected = given.if_version if given.if_version is not None else target.version
@@ -69,13 +69,13 @@ def set_quota(client: Client, given: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class _Target:
-    """Whose quota is set, and what applies there now."""
+    """The owner of the quota, and the quota that applies now."""
 
     path: str
     owner: str
     version: int
     before: Quota | None
-    #: Whether ``before`` is the tier's quota, which the tenant's own is about to replace.
+    #: ``before`` is the tier's quota, which the tenant's own will replace.
     inherited: bool = False
 
 
@@ -105,7 +105,7 @@ def _request_body(given: argparse.Namespace, target: _Target) -> dict[str, Any]:
     before = target.before
     follows = given.template or (before is not None and before.template and not target.inherited)
     if not follows:
-        # With a template, a number that is sent would override it.
+        # With a template, a number that is sent would override the template's.
         if before is not None:
             body = {name: getattr(before, name) for name in NUMBERS} | body
         if missing := [option(name) for name in NUMBERS if name not in body]:
@@ -117,7 +117,7 @@ def _request_body(given: argparse.Namespace, target: _Target) -> dict[str, Any]:
         body["template"] = given.template
     if given.lasts:
         if given.tier:
-            raise Failed(Exit.USAGE, "only a tenant's quota can end by itself: leave out --for or --tier")
+            raise Failed(Exit.USAGE, "only a tenant's quota can expire: leave out --for or --tier")
         body["expires_in_s"] = given.lasts
     return body | {"reason": given.reason}
 
@@ -130,7 +130,7 @@ def _change(before: Quota | None, body: dict[str, Any]) -> str:
     else:
         own = ", ".join([*(f"{name} {body[name]}" for name in NUMBERS if name in body), *others])
         template = body.get("template") or (before.template if before is not None else "")
-        now = f"as template {template} has it, of its own {own or 'nothing'}"
+        now = f"with the values of template {template}, own values: {own or 'none'}"
     return f"{now} (was {_numbers(before)})" if before is not None else now
 
 
@@ -157,7 +157,7 @@ def _own(tenant: Tenant) -> str:
 
 
 def effective(client: Client, given: argparse.Namespace) -> None:
-    """What applies in the end, and where every value comes from."""
+    """The values that apply, and where each comes from."""
     answer = client.raw("GET", f"tenants/{tenant_part(given.tenant)}/effective")
     if given.json:
         say(answer.decode())

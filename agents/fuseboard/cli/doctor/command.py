@@ -1,4 +1,4 @@
-"""Is everything here fit to decide? Settings, disk, Redis and gateway, one finding per question."""
+"""Can this pod decide? Checks settings, disk, Redis and gateway, with one finding per check."""
 
 import os
 import tempfile
@@ -19,13 +19,13 @@ __all__ = ["Finding", "Level", "examine"]
 
 
 async def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
-    """Every check, in the order in which one would mend. Changes nothing that lasts."""
+    """Every check, in the order in which to fix problems. Leaves no changes behind."""
     try:
         settings = AgentSettings.from_env(environ)
     except Misconfigured as error:
         return [
-            fail("settings", str(error), "set the environment of the pod, then ask again"),
-            skip("everything else", "it needs the settings"),
+            fail("settings", str(error), "set the environment of the pod, then try again"),
+            skip("everything else", "needs the settings"),
         ]
     findings = [ok("settings", str(settings)), _check_state_dir(settings), *_check_bootstrap(settings)]
     findings += await check_redis(settings)
@@ -38,8 +38,8 @@ def _check_state_dir(settings: AgentSettings) -> Finding:
     if path is None:
         return warn(
             "state directory",
-            "off: a pod that starts with Redis and gateway gone limits nothing",
-            "set FUSEBOARD_STATE_DIR to a directory that outlives the process",
+            "off: a pod that starts without Redis and gateway limits nothing",
+            "set FUSEBOARD_STATE_DIR to a directory that survives the process",
         )
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,9 +51,9 @@ def _check_state_dir(settings: AgentSettings) -> Finding:
         return fail(
             "state directory",
             f"{path} cannot be written: {error.strerror}",
-            f"give it to the user of the pod (uid {os.getuid()}), or set FUSEBOARD_STATE_DIR elsewhere",
+            f"make it writable for the pod's user (uid {os.getuid()}), or change FUSEBOARD_STATE_DIR",
         )
-    return ok("state directory", f"{path} can be written")
+    return ok("state directory", f"{path} is writable")
 
 
 def _check_bootstrap(settings: AgentSettings) -> list[Finding]:
@@ -63,6 +63,6 @@ def _check_bootstrap(settings: AgentSettings) -> list[Finding]:
         offer = read_bootstrap(settings.bootstrap_file, environment=settings.environment)
     except (DiskError, OfferError, msgspec.DecodeError) as error:
         says = f"{settings.bootstrap_file}: {error}"
-        return [fail("bootstrap file", says, "mend or remove it: a first start with all down needs it")]
+        return [fail("bootstrap file", says, "fix or remove it: a first start with everything down needs it")]
     tiers = len(offer.policy.tiers) if offer.policy is not None else 0
-    return [ok("bootstrap file", f"{settings.bootstrap_file} holds {tiers} tiers")]
+    return [ok("bootstrap file", f"{settings.bootstrap_file} has {tiers} tiers")]

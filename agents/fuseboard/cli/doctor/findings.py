@@ -1,4 +1,4 @@
-"""What a check found: one line, and what to do about it."""
+"""The result of a check: one line, and what to do about it."""
 
 from enum import StrEnum
 
@@ -7,10 +7,10 @@ from msgspec import Struct
 
 class Level(StrEnum):
     OK = "ok"
-    #: Works, and will not on some bad day.
+    #: Works now, but will fail in some outage.
     WARN = "warn"
     FAIL = "fail"
-    #: Could not be asked.
+    #: Could not be checked.
     SKIP = "skip"
 
 
@@ -37,15 +37,15 @@ def skip(check: str, why: str) -> Finding:
     return Finding(check, Level.SKIP, why)
 
 
-#: Clocks that differ by more are worth a word, and by more than this a failure.
+#: Clocks that differ by more get a warning; by more than the second, a failure.
 CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0
 
 
 def clock_finding(check: str, whose: str, ahead_s: float, uncertain_s: float) -> Finding:
-    """``ahead_s``: this machine's clock minus theirs."""
+    """``ahead_s``: the clock of this machine minus the other one."""
     off = max(0.0, abs(ahead_s) - uncertain_s)
     says = f"this clock is {abs(ahead_s):.3f} s {'ahead of' if ahead_s > 0 else 'behind'} {whose}"
-    do = "synchronise the clocks (NTP): calendar quotas decided without Redis begin and end by this one"
+    do = "synchronize the clocks (NTP): without Redis, calendar quotas begin and end by this one"
     if off > CLOCK_FAIL_S:
         return fail(check, says, do)
     return warn(check, says, do) if off > CLOCK_WARN_S else ok(check, says)

@@ -1,4 +1,4 @@
-"""The gateway, asked as the agent asks it: one beat of a server that leaves at once."""
+"""Checks the gateway as the agent uses it: one heartbeat of a pod that signs off at once."""
 
 import asyncio
 import http.client
@@ -15,19 +15,18 @@ from fuseboard.settings import AgentSettings
 TIMEOUT_S = 2.0
 
 _DO = {
-    Failure.UNREACHABLE: "is the gateway running, and FUSEBOARD_URL its address as seen from here?",
-    Failure.BUSY: "the gateway answers, but cannot serve: look at its log",
-    Failure.REFUSED: "make a token with 'python manage.py create_agent_token', and set FUSEBOARD_TOKEN",
+    Failure.UNREACHABLE: "is the gateway running, and is FUSEBOARD_URL its address as seen from here?",
+    Failure.BUSY: "the gateway answers, but cannot serve: check its log",
+    Failure.REFUSED: "create a token with 'python manage.py create_agent_token', and set FUSEBOARD_TOKEN",
     Failure.WRONG: "FUSEBOARD_URL must be the gateway's address, without a path",
 }
 
 
 async def check_gateway(settings: AgentSettings) -> list[Finding]:
     if not settings.url:
-        do = "set FUSEBOARD_URL and FUSEBOARD_TOKEN, unless that is what you want"
-        return [
-            warn("gateway", "none: the configuration comes from Redis alone, and no page shows this pod", do)
-        ]
+        do = "set FUSEBOARD_URL and FUSEBOARD_TOKEN, unless this is intended"
+        says = "none: the configuration comes from Redis alone, and the dashboard does not show this pod"
+        return [warn("gateway", says, do)]
     return await asyncio.to_thread(_beat, settings)
 
 
@@ -45,7 +44,7 @@ def _beat(settings: AgentSettings) -> list[Finding]:
     request = SyncRequest(
         environment=settings.environment,
         service=settings.service,
-        # Not the pod's own name: the pod that runs beside this must not be shown as leaving.
+        # Not the name of the pod: the pod on this host must not be shown as leaving.
         server=f"doctor-{os.getpid()}",
         boot=uuid4().hex,
         sequence=1,
@@ -65,7 +64,7 @@ def _beat(settings: AgentSettings) -> list[Finding]:
     took_s = time.time() - began
     ahead_s = began + took_s / 2 - response.server_time_us / 1_000_000
     says = (
-        f"{settings.url} takes the token, and has revision {response.head.revision} in {took_s * 1000:.0f} ms"
+        f"{settings.url} accepts the token and has revision {response.head.revision} ({took_s * 1000:.0f} ms)"
     )
     return [
         ok("gateway", says),

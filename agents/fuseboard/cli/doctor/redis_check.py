@@ -1,4 +1,4 @@
-"""Redis "limits": can it be reached, is it the right kind, and does it let the agent decide?"""
+"""Checks Redis "limits": can it be reached, is it suitable, and may the agent use it?"""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ async def check_redis(settings: AgentSettings) -> list[Finding]:
     try:
         await store.connect(2.0)
     except _FAILURES as error:
-        return [_unreachable(settings, where, error), skip("Redis otherwise", "it cannot be reached")]
+        return [_unreachable(settings, where, error), skip("Redis: other checks", "Redis cannot be reached")]
     try:
         began = time.time()
         seconds, micros = _pair(await store.call("TIME"))
@@ -57,13 +57,13 @@ async def check_redis(settings: AgentSettings) -> list[Finding]:
 def _unreachable(settings: AgentSettings, where: str, error: Exception) -> Finding:
     text = str(error) or type(error).__name__
     if isinstance(error, hiredis.ReplyError) and text.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH")):
-        do = "set user and password in FUSEBOARD_REDIS_URL; percent-encode whatever is no letter or digit"
+        do = "set user and password in FUSEBOARD_REDIS_URL, and percent-encode all but letters and digits"
     elif isinstance(error, hiredis.ReplyError) and text.startswith("NOPERM"):
         do = _rights_to_give(settings.environment)
     elif "LOADING" in text:
-        do = "wait: it reads its data from disk"
+        do = "wait: Redis is loading its data from disk"
     else:
-        do = "is Redis running, FUSEBOARD_REDIS_URL its address as seen from here, and no firewall between?"
+        do = "is Redis running, is FUSEBOARD_REDIS_URL its address seen from here, and is there a firewall?"
     return fail("redis", f"{where}: {text}", do)
 
 
@@ -71,7 +71,7 @@ async def _check_version(store: Store) -> Finding:
     try:
         text = _text(await store.call("INFO", "server"))
     except hiredis.ReplyError as error:
-        return skip("redis version", f"this user may not ask INFO ({error})")
+        return skip("redis version", f"this user may not run INFO ({error})")
     valkey, redis = _field(text, "valkey_version"), _field(text, "redis_version")
     name = f"Valkey {valkey}" if valkey else f"Redis {redis}"
     major = (redis or "0").partition(".")[0]
@@ -84,7 +84,7 @@ async def _check_eviction(store: Store) -> Finding:
     try:
         text = _text(await store.call("INFO", "memory"))
     except hiredis.ReplyError as error:
-        return skip("eviction policy", f"this user may not ask INFO ({error})")
+        return skip("eviction policy", f"this user may not run INFO ({error})")
     policy, most = _field(text, "maxmemory_policy"), _field(text, "maxmemory_human")
     if policy == "noeviction":
         return ok("eviction policy", f"noeviction, maxmemory {most or 'unlimited'}")
@@ -96,9 +96,9 @@ async def _check_eviction(store: Store) -> Finding:
 
 
 async def _check_login(url: StoreUrl) -> Finding:
-    """Whether a stranger may do what an agent may."""
+    """Check that access without a password is refused."""
     if url.socket or url.kind == "sentinel":
-        return skip("default user", "asked for a server at an address only")
+        return skip("default user", "checked only for a single server or a Cluster with an address")
     host, port = url.addresses[0]
     try:
         async with asyncio.timeout(1.0):
@@ -109,11 +109,11 @@ async def _check_login(url: StoreUrl) -> Finding:
             answer = await reader.readline()
             writer.close()
     except (OSError, TimeoutError) as error:
-        return skip("default user", f"could not ask without a password ({error})")
+        return skip("default user", f"the check without a password failed ({error})")
     if not answer.startswith(b"+PONG"):
-        return ok("default user", "a stranger is turned away")
-    says = "anybody who reaches Redis may change limits and breakers: the default user has no password"
-    do = "ACL SETUSER default off, or requirepass; and a user of their own for agents"
+        return ok("default user", "unauthenticated access is refused")
+    says = "anyone who reaches Redis can change limits and breakers: the default user has no password"
+    do = "ACL SETUSER default off, or requirepass; and a separate user for agents"
     local = host in ("127.0.0.1", "::1", "localhost")
     return warn("default user", says, do) if local else fail("default user", says, do)
 
@@ -143,7 +143,7 @@ async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning
 
 
 async def _check_scripts(settings: AgentSettings, tuning: Tuning) -> list[Finding]:
-    """Decide for real, on a dependency of its own, and clean up."""
+    """Decide for real, on a separate dependency, and clean up."""
     trial = Trial(settings, tuning)
     took_s = sorted(await trial.run(CALLS))
     if trial.errors:
@@ -151,24 +151,24 @@ async def _check_scripts(settings: AgentSettings, tuning: Tuning) -> list[Findin
         denied = any(re.search(r"NOPERM|permission|ACL", error) for error in trial.errors)
         do = _rights_to_give(settings.environment) if denied else "see the message; is the server a replica?"
         return [fail("scripts", says, do), skip("latency", "the scripts fail")]
-    findings = [ok("scripts", f"all run, on the keys of dependency {DEPENDENCY!r}, which are gone again")]
+    findings = [ok("scripts", f"all work; the test keys of dependency {DEPENDENCY!r} are removed")]
     if len(took_s) < CALLS:
-        says = f"only {len(took_s)} of {CALLS} questions were answered"
-        return [*findings, fail("latency", says, "look at Redis's own latency: redis-cli --latency")]
+        says = f"only {len(took_s)} of {CALLS} questions got an answer"
+        return [*findings, fail("latency", says, "check the latency of Redis: redis-cli --latency")]
     p50_ms, p99_ms = (took_s[int(len(took_s) * part)] * 1000 for part in (0.5, 0.99))
     deadline_ms = tuning.store_deadline_us / 1000
     says = (
         f"p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms of {CALLS} decisions; the deadline is {deadline_ms:g} ms"
     )
-    do = "put Redis nearer to the pod, look for a busy host, or raise store_deadline_us"
+    do = "move Redis closer to the pod, look for a busy host, or raise store_deadline_us"
     if p99_ms > deadline_ms:
-        return [*findings, fail("latency", f"{says}: late ones are decided locally", do)]
+        return [*findings, fail("latency", f"{says}: late calls are decided locally", do)]
     return [*findings, warn("latency", says, do) if p99_ms > deadline_ms / 2 else ok("latency", says)]
 
 
 def _rights_to_give(environment: str) -> str:
     return (
-        "give the agent's user what it needs: the line that 'python manage.py redis_acl' prints for it, "
+        "grant the agent's user its permissions: the line that 'python manage.py redis_acl' prints, "
         f"or ACL SETUSER <user> ~fb1:{environment}:* "
         f"&fb1:{environment}:* +@connection +@read +@write +@scripting +@pubsub +@transaction +time +info"
     )

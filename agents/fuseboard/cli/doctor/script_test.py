@@ -1,4 +1,4 @@
-"""Every script the agent has, run by the agent's own code on a dependency that nobody calls."""
+"""Runs every script of the agent with the agent's own code, on a dependency that is never called."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ _LIMITS = (
 
 
 class Listening:
-    """A store that remembers what its scripts answered with an error, and how long they took."""
+    """A store that records the errors of its scripts, and how long they took."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -94,7 +94,7 @@ class Trial:
         return self._listening.errors
 
     async def run(self, calls: int) -> list[float]:
-        """How long each of ``calls`` decisions took; nothing of it is left in Redis."""
+        """The duration of each of ``calls`` decisions. Leaves nothing in Redis."""
         self._admission.start()
         try:
             await self._until(lambda: self._admission.mode is not Mode.LOCAL)
@@ -114,10 +114,10 @@ class Trial:
         with suppress(Refused):
             permit = await admission.admit_call(DEPENDENCY, costs={"tokens": 2})
             admission.settle(permit.decision, "tokens", 1)
-            # Trips its breaker: that writes all there is to write.
+            # Trips the breaker, which writes every kind of key.
             admission.report(permit, Outcome.FAILURE)
             await self._until(lambda: self._listening.answers >= 3)
-            # The script goes on without its history, but people look for it.
+            # The script works without the history, but people need it.
             if await self._store.call("EXISTS", keys.transitions(self._environment, DEPENDENCY)) != 1:
                 self.errors.append("report: no permission to write the history of breakers (XADD)")
 
@@ -132,7 +132,7 @@ class Trial:
         ours = [key(environment, DEPENDENCY) for key in named]
         ours += [keys.vendor_limit(environment, DEPENDENCY, limit.name) for limit in _LIMITS]
         ours += [keys.tenant_quota(environment, TENANT, _RING.name)]
-        # What cannot be removed ends by itself; errors were told already.
+        # What cannot be removed expires. The errors are reported already.
         with suppress(OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
             for key in ours:
                 await self._store.call("DEL", key)

@@ -1,4 +1,4 @@
-"""Which rules bind a call, what is left of them, and what the next decision would be."""
+"""Which rules apply to a call, what is left of them, and what the next decision is."""
 
 from fuseboard.cli.explain.dry_run import inspecting
 from fuseboard.cli.explain.explain_call import explain_call
@@ -40,4 +40,4 @@ def _facts(rules: TenantRules) -> tuple[str, ...]:
     known = "" if rules.known else ", not registered: the default tier"
     tier = f"tenant         tier {rules.tier}{known}{', suspended' if rules.suspended else ''}"
     parents = ", ".join(repr(parent) for parent in dict.fromkeys(quota.tenant for quota in rules.inherited))
-    return (tier, f"belongs to     {parents}, whose quotas also bind it") if parents else (tier,)
+    return (tier, f"belongs to     {parents}, whose quotas also apply") if parents else (tier,)

@@ -1,4 +1,4 @@
-"""The agent's own admission, composed for questions that nobody is charged for."""
+"""The agent's own admission, composed for questions that charge nothing."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
 from fuseboard.store import Store
 
-#: Redis may take its time here: a person waits, not a call.
+#: Redis may take longer here: a person waits, not a call.
 DEADLINE_US = 1_000_000
 CONNECT_S = 2.0
 

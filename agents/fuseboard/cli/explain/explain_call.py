@@ -31,7 +31,7 @@ async def explain_call(
     override = _override(known, texts.get("override") if texts else None, now_us)
     limits = known.vendor_limits
     facts = [
-        f"dependency     {'registered' if registered else 'not registered: the default breaker guards it'}"
+        f"dependency     {'registered' if registered else 'not registered: the default breaker applies'}"
     ]
     if tenant:
         quotas = found.snapshot.quotas_of(tenant).of(tenant)
@@ -51,7 +51,7 @@ async def explain_call(
 def _with_override(
     found: FoundConfiguration, dependency: str, override: Override | None
 ) -> FoundConfiguration:
-    """The configuration as pods have it once they know of the newest override."""
+    """The configuration as pods have it once they know the newest override."""
     dependencies = tuple(
         replace(known, override=override) if known.name == dependency else known
         for known in found.policy.dependencies
@@ -60,7 +60,7 @@ def _with_override(
 
 
 async def _texts(store: Store, environment: str, dependency: str) -> dict[str, bytes] | None:
-    """What Redis keeps for the dependency; ``None`` when Redis cannot be asked."""
+    """What Redis stores for the dependency; ``None`` when Redis cannot be asked."""
     named = {
         "override": keys.override,
         "breaker": keys.breaker,
@@ -81,7 +81,7 @@ async def _texts(store: Store, environment: str, dependency: str) -> dict[str, b
 
 
 def _override(dependency: Dependency, text: bytes | None, now_us: int) -> Override | None:
-    """The newer of the two: the one in Redis, and the one in the policy, which alone says who and why."""
+    """The newer one of Redis and the policy. Only the policy says who set it, and why."""
     stored = parse_override(text.decode(errors="replace")) if text else None
     override = dependency.override
     if stored is not None and (override is None or stored.revision > override.revision):
@@ -89,7 +89,7 @@ def _override(dependency: Dependency, text: bytes | None, now_us: int) -> Overri
             mode=stored.mode,
             revision=stored.revision,
             expires_at_us=stored.expires_at_us,
-            reason="the policy does not say yet",
+            reason="not in the policy yet",
             actor="unknown",
         )
     elif stored is not None and override is not None and stored.revision == override.revision:

@@ -1,4 +1,4 @@
-"""What ``fuseboard explain`` says: one structure, as text and as JSON."""
+"""The output of ``fuseboard explain``: one structure, as text and as JSON."""
 
 from typing import NamedTuple
 
@@ -15,16 +15,16 @@ from fuseboard.subject import Costs, Subject
 
 
 class ExplainedLimit(Struct, frozen=True, kw_only=True):
-    #: The limit as a sentence says it, with what is left.
+    #: The limit in words, with what is left.
     limit: str
     name: str
     binds: bool
-    #: Why it does not bind this call.
+    #: Why it does not apply to this call.
     why_not: str = ""
     cost: int = 0
     remaining: int | None = None
     shadow: bool = False
-    #: What this server allows of it while Redis cannot be asked.
+    #: What this pod allows of it while Redis cannot be asked.
     alone: str = ""
 
 
@@ -32,17 +32,17 @@ class ExplainedBreaker(Struct, frozen=True, kw_only=True):
     state: str
     generation: int = 0
     cause: str = ""
-    #: Seconds since it is in this state, and until an open one may probe.
+    #: Seconds in this state, and seconds until an open breaker may probe.
     since_s: float = 0.0
     opens_for_s: float = 0.0
     probes_under_way: int = 0
-    #: Outcomes of the fleet in the breaker's window.
+    #: The outcomes of the fleet in the breaker's window.
     window_s: int = 0
     calls: int = 0
     failures: int = 0
     slow: int = 0
     consecutive_failures: int = 0
-    #: Seconds for which the vendor asked to be left alone.
+    #: Seconds for which the vendor asked not to be called.
     cooling_down_s: float = 0.0
 
 
@@ -88,7 +88,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
             lines += [f"  breaker        {line}" for line in _breaker_lines(breaker)]
         for limit in self.limits:
             shadow = " (shadow: counts, never refuses)" if limit.shadow else ""
-            binds = f"costs {limit.cost}" if limit.binds else f"does not bind: {limit.why_not}"
+            binds = f"costs {limit.cost}" if limit.binds else f"does not apply: {limit.why_not}"
             lines.append(f"  limit          {limit.limit}; {binds}{shadow}")
             lines.append(f"    without Redis  {limit.alone}")
         if not self.limits:
@@ -98,19 +98,19 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def _breaker_lines(breaker: ExplainedBreaker) -> list[str]:
-    cause = f", because: {breaker.cause}" if breaker.cause else ""
+    cause = f", cause: {breaker.cause}" if breaker.cause else ""
     lines = [f"{breaker.state} for {breaker.since_s:.0f} s, generation {breaker.generation}{cause}"]
     if breaker.opens_for_s:
         lines.append(f"may probe in {breaker.opens_for_s:.1f} s")
     if breaker.probes_under_way:
-        lines.append(f"{breaker.probes_under_way} probes under way")
+        lines.append(f"{breaker.probes_under_way} probes in progress")
     if breaker.window_s:
         lines.append(
             f"last {breaker.window_s} s: {breaker.calls} calls, {breaker.failures} failures, "
             f"{breaker.slow} slow; {breaker.consecutive_failures} failures in a row"
         )
     if breaker.cooling_down_s:
-        lines.append(f"the vendor asked for quiet for another {breaker.cooling_down_s:.1f} s")
+        lines.append(f"the vendor asked for no calls for another {breaker.cooling_down_s:.1f} s")
     return lines
 
 
@@ -119,7 +119,7 @@ class Explained(NamedTuple):
 
     about: str
     facts: tuple[str, ...]
-    #: The limits that could bind it.
+    #: The limits that could apply.
     limits: tuple[Limit, ...]
     subject: Subject
     costs: Costs
@@ -129,7 +129,7 @@ class Explained(NamedTuple):
 def explanation(
     found: FoundConfiguration, inside: Inspection, call: Explained, expected: Expected
 ) -> Explanation:
-    """All there is to say about one kind of call, without its breaker."""
+    """Everything about one kind of call, except its breaker."""
     decision = expected.decision
     known = {status.name: status for status in decision.limits if status.remaining is not None}
     notes = found.notes
@@ -181,11 +181,11 @@ def _explain_limit(
 def _without_redis(limit: Limit, live_servers: int) -> str:
     if limit.failure_policy is FailurePolicy.RESERVED:
         whole = reserved_calls(limit)
-        return f"this server's piece of {whole:,} of {limit.limit:,}; its page on the dashboard says how much"
+        return f"this pod's share of the reserved {whole:,} of {limit.limit:,}; its page shows how much"
     words = allowed_alone(limit, servers=max(1, live_servers), share=None).words
     if limit.failure_policy is not FailurePolicy.LOCAL_SHARE:
         return words
-    return words + (f", one of {live_servers} servers" if live_servers else ", were it the only server")
+    return words + (f", one of {live_servers} pods" if live_servers else ", if it is the only pod")
 
 
 def _why_not(limit: Limit, call: Explained) -> str:
@@ -195,5 +195,5 @@ def _why_not(limit: Limit, call: Explained) -> str:
         return f"it counts {limit.measure}, which this call does not cost"
     missing = [dimension.value for dimension in limit.per if not call.subject.value(dimension)]
     if missing:
-        return f"it counts by {' and '.join(missing)}: say --{missing[0].replace('_', '-')}"
+        return f"it counts by {' and '.join(missing)}: pass --{missing[0].replace('_', '-')}"
     return f"no pattern of {', '.join(limit.endpoints)} matches {call.subject.endpoint or 'no endpoint'}"
