@@ -38,7 +38,7 @@ PLAIN_KEY = (
 
 SHORTEST_REASON = 8
 LONGEST_REASON = 500
-MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everybody will read it."
+MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everyone can read it."
 
 
 class Problems:

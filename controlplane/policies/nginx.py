@@ -149,7 +149,8 @@ def _file(environment: str, revision: int, classes: _Classes, state: State, head
     tenant = f"$http_{header.lower().replace('-', '_')}"
     gateways = f", for each of {classes.gateways} gateways" if classes.gateways > 1 else ""
     yield f"# Fuseboard, environment {environment}, revision {revision}{gateways}. Include it in http {{}}.\n"
-    yield f"# Whoever sets {header} chooses the limits: let nobody outside set it. In server {{}} also:\n"
+    yield f"# A client that can set {header} chooses its limits: set it from verified data.\n"
+    yield "# In server {} also:\n"
     yield "#   if ($fuseboard_refused = 403) { return 403; }\n"
     yield "#   if ($fuseboard_refused = 429) { return 429; }\n"
     for line in sorted(classes.left_out):

@@ -180,7 +180,7 @@ def withdraw(request: HttpRequest, environment: Environment, number: RowId, valu
     return row_of(row)
 
 
-@router.post("/{number}/rebase", response=RequestRow, auth=needs("edit_quota"))
+@router.post("/{number}/rebase", response=RequestRow, auth=needs("edit_quota"), summary="Rebase")
 def make_anew(request: HttpRequest, environment: Environment, number: RowId) -> RequestRow:
     """Rebase it onto the newest configuration; approvals are reset."""
     return row_of(rebase(environment=environment, request=number, actor=actor_of(request)))

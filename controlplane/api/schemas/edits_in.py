@@ -80,10 +80,14 @@ Note = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 BreakerColumns = dict[Slug, Annotated[int, Field(ge=0, le=MAX_MS)]]
 Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(printable)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
-PageSize = Annotated[int, BeforeValidator(digits), Field(ge=1, le=500, description="At most so many.")]
+PageSize = Annotated[
+    int, BeforeValidator(digits), Field(ge=1, le=500, description="Maximum number of results.")
+]
 HeaderName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9-]*$", max_length=64)]
 Gateways = Annotated[
-    int, BeforeValidator(digits), Field(ge=1, le=MAX_GATEWAYS, description="How many share the limits.")
+    int,
+    BeforeValidator(digits),
+    Field(ge=1, le=MAX_GATEWAYS, description="Number of gateways that share the limits."),
 ]
 ExpectedVersion = Annotated[
     int,
@@ -209,7 +213,9 @@ class ApiTokenIn(TokenIn):
 
 
 class RotateIn(ReasonIn):
-    expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400, description="Of the new token.")]
+    expires_in_s: Annotated[
+        int, Field(ge=60, le=366 * 86_400, description="Lifetime of the new token, in seconds.")
+    ]
     overlap_s: Annotated[
-        int, Field(ge=0, le=86_400, description="For so long the old token works as well.")
+        int, Field(ge=0, le=86_400, description="How long the old token stays valid, in seconds.")
     ] = 3600

@@ -42,7 +42,7 @@ def _link(name: str, valid: timedelta) -> str:
         if admin.has_usable_password() or admin.last_login is not None or admin.username != name:
             raise CommandError(
                 f"{admin.username} is already an admin and can invite others on the People page."
-                " If nobody can log in: python manage.py new_link <name>."
+                " If no admin can log in: python manage.py new_link <name>."
             )
         return send_new_link(username=name, valid=valid, reason=_REASON, actor=_ACTOR)
     return invite_person(username=name, role=Role.ADMIN.value, valid=valid, reason=_REASON, actor=_ACTOR)
