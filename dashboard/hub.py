@@ -18,7 +18,7 @@ from controlplane.alerts.first_seen import FirstSeen
 from controlplane.status.facts import Facts
 from controlplane.status.reading import read_facts
 from controlplane.status.without_postgres import WithoutPostgres
-from dashboard.live.drawing import Drawing, Sent, draw, transitions_said
+from dashboard.live.drawing import Drawing, Sent, announcement, draw
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
@@ -128,12 +128,14 @@ class Hub:
         before, self.facts = self._live, facts
         self._live = live = build(facts, self.history, self.first_seen)
         self._rev += 1
-        say = transitions_said(before, live)
+        announce = announcement(before, live)
         drawn = {}
         for topic in topics:
             sent = self._sent.setdefault(topic, Sent())
             try:
-                drawn[topic] = draw(page_of(topic, live, self.history), sent, rev=self._rev, say=say)
+                drawn[topic] = draw(
+                    page_of(topic, live, self.history), sent, rev=self._rev, announce=announce
+                )
             except Exception as error:
                 # No socket received what was drawn of it: the next drawing sends everything again.
                 del self._sent[topic]

@@ -32,7 +32,7 @@ class Finding:
     detail: str
     runbook: str
     subject: Subject
-    #: When it began, as far as the status says; ``None`` when only an observer over time can know.
+    #: When it began, if the status shows that; ``None`` when only an observer over time can know.
     since: float | None = None
 
 

@@ -1,4 +1,4 @@
-"""When each alert began. What the status itself says comes first: all processes agree on that."""
+"""When each alert began. The status itself comes first, because all processes agree on it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,7 +7,7 @@ from controlplane.alerts.findings import Finding
 
 
 class FirstSeen:
-    """Remembers, for one observer, when it first saw an alert whose beginning the status does not say."""
+    """Remembers, for one observer, when it first saw an alert whose beginning the status does not show."""
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}

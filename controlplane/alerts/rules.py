@@ -1,4 +1,4 @@
-"""Every alert rule: what it tests, how severe it is, what it says, and which runbook helps.
+"""Every alert rule: what it tests, how severe it is, its text, and which runbook helps.
 
 To add an alert, add a row to ``RULES``. A rule sees a status and nothing else, no database and no
 clock, so the worker, the API and every web process find the same. Of rules with the same key, which

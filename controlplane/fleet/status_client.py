@@ -59,13 +59,13 @@ class GatewayStatus:
     servers: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: FleetFigures = field(default_factory=FleetFigures)
     #: By dependency, the newest of each.
-    holds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     answered: int = 0
     asked: int = 0
 
 
 class StatusClient:
-    """Asks the gateways, and keeps their last answer for as long as they say."""
+    """Asks the gateways, and keeps their last answer for as long as they allow."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -118,6 +118,6 @@ def _together(answers: Sequence[StatusAnswer], *, asked: int) -> GatewayStatus:
                 servers[row["name"]] = row
     figures = add_figures([answer.figures for answer in answers])
     # Ids begin with the moment of the override.
-    every = sorted((hold for answer in answers for hold in answer.holds), key=lambda hold: str(hold["id"]))
-    holds = {hold["dependency"]: hold for hold in every}
-    return GatewayStatus(servers, figures, holds, answered=len(answers), asked=asked)
+    every = sorted((one for answer in answers for one in answer.holds), key=lambda one: str(one["id"]))
+    overrides = {one["dependency"]: one for one in every}
+    return GatewayStatus(servers, figures, overrides, answered=len(answers), asked=asked)

@@ -118,11 +118,11 @@ class Grantor:
             if number % CHUNK == 0:
                 yield
             assert row.id is not None  # noqa: S101 - they come from Postgres
-            said = (row.renewals, row.terms, row.boot)
+            content = (row.renewals, row.terms, row.boot)
             before = self._watched.get(row.id)
             if before is None and not row.resting:
                 self._last_came = seen
-            watched[row.id] = before if before is not None and before[0] == said else (said, seen)
+            watched[row.id] = before if before is not None and before[0] == content else (content, seen)
         self._watched = watched
 
     def _answer(self, step: Step, row: Row, heard: Heard, now: float, lease_ms: int, rest_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Each dependency's breaker, as the whole fleet has it. Nothing here says how it looks."""
+"""Each dependency's breaker, as the whole fleet has it. Its look is the dashboard's."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -61,10 +61,10 @@ def _ahead(environment: str, epoch: int) -> str:
 
 def _dependencies(environment: str) -> tuple[Dependency, ...]:
     now = datetime.now(UTC)
-    held = OverrideRow.objects.filter(
+    in_force = OverrideRow.objects.filter(
         dependency__environment=environment, ended_at__isnull=True, expires_at__gt=now
     )
-    overrides = {row.dependency_id: _override(row) for row in held}
+    overrides = {row.dependency_id: _override(row) for row in in_force}
     rows = DependencyRow.objects.filter(environment=environment).select_related("runbook").order_by("name")
     return tuple(_dependency(row, overrides.get(row.pk)) for row in rows)
 
@@ -98,7 +98,7 @@ def _past_overrides(environment: str) -> dict[str, tuple[Override, ...]]:
     for row in rows.select_related("dependency").order_by("-created_at")[:50]:
         ended = row.ended_at.timestamp() if row.ended_at else 0.0
         past.setdefault(row.dependency.name, []).append(replace(_override(row), expires_at=ended))
-    return {name: tuple(held) for name, held in past.items()}
+    return {name: tuple(ended) for name, ended in past.items()}
 
 
 def _override(row: OverrideRow) -> Override:

@@ -40,7 +40,7 @@ class Note:
 
 
 class WithoutPostgres:
-    """Reads the status without Postgres. One per process: it remembers what stores said last."""
+    """Reads the status without Postgres. One per process: it remembers the last answers."""
 
     def __init__(self) -> None:
         self.gateways = StatusClient()
@@ -53,8 +53,8 @@ class WithoutPostgres:
         ``fresh``: ask the gateways now, however recent their last answer is.
         """
         reported = self.gateways.ask(known.environment, fresh=fresh)
-        handed = {name: _note(hold, in_redis=False) for name, hold in reported.holds.items()}
-        notes = self._notes_in_redis(known.environment) | handed
+        in_gateways = {name: _note(one, in_redis=False) for name, one in reported.overrides.items()}
+        notes = self._notes_in_redis(known.environment) | in_gateways
         now = time.time()
         if not reported.answered:
             return replace(known, now=now, gateways_reporting=0)

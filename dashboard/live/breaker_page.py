@@ -38,11 +38,11 @@ def past(live: Live, name: str, span: str, history: History) -> Past | None:
     step = 10 if span == "15m" else 60
     end = live.facts.now // step * step + step
     start = end - RANGES[span]
-    held = [override for override in live.facts.overrides(name) if override.expires_at > start]
-    found = segments(own, breaker.state, breaker.state_since, start, end, held)
+    overrides = [override for override in live.facts.overrides(name) if override.expires_at > start]
+    found = segments(own, breaker.state, breaker.state_since, start, end, overrides)
     changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
     return Past(
-        picture=lanes(found, held, changes[:6], start, end),
+        picture=lanes(found, overrides, changes[:6], start, end),
         plots=tuple(_plots(breaker, history)),
         transitions=tuple(_with_reasons(live, own[:8])),
     )

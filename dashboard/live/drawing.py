@@ -24,7 +24,7 @@ class Drawing:
     whole: str
 
 
-def draw(page: Page, sent: Sent, *, rev: int, say: str) -> Drawing:
+def draw(page: Page, sent: Sent, *, rev: int, announce: str) -> Drawing:
     """One message for every socket on the topic. Updates ``sent``."""
     context = page.context
     changed: list[str] = []
@@ -41,7 +41,7 @@ def draw(page: Page, sent: Sent, *, rev: int, say: str) -> Drawing:
             sent.html[fragment.target] = html
             changed.append(wrap(fragment.target, html))
     return Drawing(
-        changed="".join([*changed, _tick(context, rev, say, whole=False)]),
+        changed="".join([*changed, _tick(context, rev, announce, whole=False)]),
         whole="".join([*whole, _tick(context, rev, "", whole=True)]),
     )
 
@@ -59,8 +59,8 @@ def _changed_items(fragment: Fragment, html: str, context: Context, sent: Sent) 
     return [wrap(target, item) for target, item in fresh]
 
 
-def _tick(context: Context, rev: int, say: str, *, whole: bool) -> str:
-    html = Fragment("tick", "frame.html#tick", {"rev": rev, "say": say, "whole": whole}).html(context)
+def _tick(context: Context, rev: int, announce: str, *, whole: bool) -> str:
+    html = Fragment("tick", "frame.html#tick", {"rev": rev, "say": announce, "whole": whole}).html(context)
     return wrap("tick", html)
 
 
@@ -69,17 +69,17 @@ def wrap(target: str, html: str) -> str:
     return f'<hx-partial hx-target="[id=\'{target}\']" hx-swap="outerMorph">{html}</hx-partial>'
 
 
-def transitions_said(before: Live | None, after: Live) -> str:
+def announcement(before: Live | None, after: Live) -> str:
     """One sentence per breaker that changed, for people who listen to the page."""
     if before is None:
         return ""
     faces = {breaker.name: breaker.face for breaker in before.breakers}
-    said = [
+    sentences = [
         f"{b.name} is {b.face.verb}" for b in after.breakers if b.name in faces and faces[b.name] != b.face
     ]
     local, were = len(after.fleet.local), len(before.fleet.local)
     if local > were:
-        said.append(f"{local} pod{'' if local == 1 else 's'} on local fallback")
+        sentences.append(f"{local} pod{'' if local == 1 else 's'} on local fallback")
     elif were and not local:
-        said.append("No pod is on local fallback any more")
-    return ". ".join(said)
+        sentences.append("No pod is on local fallback any more")
+    return ". ".join(sentences)

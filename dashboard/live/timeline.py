@@ -34,7 +34,7 @@ def segments(
     since: float | None,
     start: float,
     end: float,
-    held: Sequence[Override] = (),
+    overrides: Sequence[Override] = (),
 ) -> list[Segment]:
     """The states between ``start`` and ``end``, from the transitions, newest first.
 
@@ -60,7 +60,7 @@ def segments(
             break
     if until > start:
         found.append(_segment(start, until, state))
-    for override in held:
+    for override in overrides:
         found = _painted(found, override)
     return sorted(found, key=lambda segment: segment.start)
 
@@ -119,11 +119,11 @@ def lanes(
             body += (
                 f'<text{on} x="{short((left + right) / 2)}" y="27" text-anchor="middle">{segment.word}</text>'
             )
-    for held in overrides:
-        left, right = x(held.made_at), x(min(held.expires_at, end))
+    for override in overrides:
+        left, right = x(override.made_at), x(min(override.expires_at, end))
         body += f'<rect class="seg-forced" x="{short(left)}" y="46" '
         body += f'width="{short(max(3, right - left - 1))}" height="22" rx="2"/>'
-        body += _beside(left, right, f"{held.actor}, {held.reason}", 61)
+        body += _beside(left, right, f"{override.actor}, {override.reason}", 61)
     for change in changes:
         at = x(change.at)
         title = f"<title>{escape(change.reason)}</title>"

@@ -68,9 +68,9 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
 
 def _refuse_what_gateways_hold(name: str) -> None:
     """Refuse while gateways force it open: they do so until its time, whatever Redis says now."""
-    hold = hub.without_postgres.gateways.ask(SHOWN, fresh=True).holds.get(name)
-    if hold is not None:
-        until = datetime.fromtimestamp(hold["expires_at_us"] / 1_000_000, UTC)
+    override = hub.without_postgres.gateways.ask(SHOWN, fresh=True).overrides.get(name)
+    if override is not None:
+        until = datetime.fromtimestamp(override["expires_at_us"] / 1_000_000, UTC)
         raise InvalidEdit(
             {
                 "act": [

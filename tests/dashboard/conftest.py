@@ -113,13 +113,13 @@ def web(django_db_setup: Any, redis_url: str, tmp_path_factory: pytest.TempPathF
     }
     command = [sys.executable, "manage.py", "web", "--port", str(number), "--exactly"]
     # A file takes any amount of output; a pipe without a reader would block the process one day.
-    said = tmp_path_factory.mktemp("web") / "output"
-    with said.open("wb") as output:
+    output_file = tmp_path_factory.mktemp("web") / "output"
+    with output_file.open("wb") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
     try:
-        _await_health(process, number, said)
+        _await_health(process, number, output_file)
         yield address
     finally:
         process.terminate()
@@ -137,10 +137,10 @@ def _free_port() -> tuple[Any, int]:
     return listener, listener.getsockname()[1]
 
 
-def _await_health(process: subprocess.Popen[bytes], port: int, said: Path) -> None:
+def _await_health(process: subprocess.Popen[bytes], port: int, output_file: Path) -> None:
     def healthy() -> bool:
         if process.poll() is not None:
-            pytest.fail(f"The web process ended: {said.read_text()}")
+            pytest.fail(f"The web process ended: {output_file.read_text()}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
         try:
             connection.request("GET", "/healthz")

@@ -16,7 +16,7 @@ from controlplane.status.facts import (
     Transition,
 )
 from dashboard.live import drawing
-from dashboard.live.drawing import Sent, transitions_said
+from dashboard.live.drawing import Sent, announcement
 from dashboard.live.history import History, mark
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
@@ -48,8 +48,8 @@ def picture(some_facts, history=None):
     return build(some_facts, history or History(), FirstSeen())
 
 
-def draw(topic, live, history, sent, **said):
-    return drawing.draw(page_of(topic, live, history), sent, **said)
+def draw(topic, live, history, sent, **extra):
+    return drawing.draw(page_of(topic, live, history), sent, **extra)
 
 
 CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
@@ -201,14 +201,14 @@ def test_segments_follow_transitions_and_overrides_cover_them():
 
 def test_only_changes_are_drawn_again_and_no_reader_is_named():
     history, sent, topic = History(), Sent(), Topic(page="overview", role="operator")
-    first = draw(topic, picture(facts(server("a", OPEN)), history), history, sent, rev=1, say="")
+    first = draw(topic, picture(facts(server("a", OPEN)), history), history, sent, rev=1, announce="")
     assert "[id='cards']" in first.changed
     assert 'id="br-payments-api"' in first.whole
     assert "csrfmiddlewaretoken" not in first.whole
-    calm = draw(topic, picture(facts(server("a", OPEN)), history), history, sent, rev=2, say="")
+    calm = draw(topic, picture(facts(server("a", OPEN)), history), history, sent, rev=2, announce="")
     assert calm.changed.count("<hx-partial") == 1, "only the tick"
     moved = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=33)
-    again = draw(topic, picture(facts(server("a", moved)), history), history, sent, rev=3, say="")
+    again = draw(topic, picture(facts(server("a", moved)), history), history, sent, rev=3, announce="")
     assert "[id='br-payments-api']" in again.changed
     assert "[id='cards']" not in again.changed, "an item is sent alone while the list stays"
 
@@ -216,15 +216,15 @@ def test_only_changes_are_drawn_again_and_no_reader_is_named():
 def test_viewers_get_no_override_button():
     history, live = History(), picture(facts(server("a", OPEN)))
     for role, shown in (("viewer", False), ("operator", True), ("admin", True)):
-        drawn = draw(Topic(page="overview", role=role), live, history, Sent(), rev=1, say="")
+        drawn = draw(Topic(page="overview", role=role), live, history, Sent(), rev=1, announce="")
         assert ("Override&hellip;" in drawn.whole) is shown
 
 
 def test_transitions_are_announced_and_figures_are_not():
     before, after = picture(facts(server("a", CLOSED))), picture(facts(server("a", OPEN)))
-    assert transitions_said(before, after) == "payments-api is open"
-    assert transitions_said(after, after) == ""
-    assert transitions_said(None, after) == ""
+    assert announcement(before, after) == "payments-api is open"
+    assert announcement(after, after) == ""
+    assert announcement(None, after) == ""
 
 
 def test_names_from_outside_are_escaped_everywhere():
@@ -234,7 +234,7 @@ def test_names_from_outside_are_escaped_everywhere():
     one = Server(name="a", zone=bad, mode="local", mode_cause=bad, last_seen=NOW, epoch=1, revision=7)
     live = picture(facts(one, changes=(change,), figures=figures))
     for page in sorted(PAGES - {"breaker", "tenant"}):
-        drawn = draw(Topic(page=page, role="admin"), live, History(), Sent(), rev=1, say="")
+        drawn = draw(Topic(page=page, role="admin"), live, History(), Sent(), rev=1, announce="")
         assert '<b>&"' not in drawn.whole
 
 
@@ -244,7 +244,7 @@ def test_every_fragment_of_every_page_carries_the_id_it_is_sent_to():
     live = picture(facts(server("a", OPEN), server("b", CLOSED, mode="local")))
     for page in ("overview", "breakers", "breaker", "servers", "audit"):
         topic = Topic(page=page, role="admin", key="payments-api" if page == "breaker" else "")
-        drawn = draw(topic, live, History(), Sent(), rev=1, say="").whole
+        drawn = draw(topic, live, History(), Sent(), rev=1, announce="").whole
         for target, body in re.findall(
             r"hx-target=\"\[id='([^']+)'\]\"[^>]*>(.*?)</hx-partial>", drawn, re.DOTALL
         ):

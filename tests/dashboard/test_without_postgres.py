@@ -153,7 +153,7 @@ def gateways_report(monkeypatch: pytest.MonkeyPatch, *views: dict[str, Any], **h
     }
     breakers = [[{"dependency": "payments-api", "state": "closed", **view}] for view in views]
     servers = {f"heard-{n}": {**row, "name": f"heard-{n}", "breakers": one} for n, one in enumerate(breakers)}
-    status = GatewayStatus(servers, holds=held, answered=1, asked=1)
+    status = GatewayStatus(servers, overrides=held, answered=1, asked=1)
     monkeypatch.setattr(StatusClient, "ask", lambda self, environment, fresh=False: status)
 
 
