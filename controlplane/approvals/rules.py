@@ -98,7 +98,7 @@ def _check_enough(environment: str, needed: int) -> None:
         raise InvalidEdit(
             {
                 "needed": [
-                    f"{needed + 1} people must be able to approve, as nobody approves their own requests:"
+                    f"{needed + 1} people must be able to approve, because an author cannot approve:"
                     f" there are {found} in {environment}."
                 ]
             }
