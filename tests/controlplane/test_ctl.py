@@ -211,7 +211,7 @@ def test_a_template_is_set_followed_shown_and_removed(ctl: Any) -> None:
     assert (code, "with the values of template standard, own values: burst 7" in said) == (Exit.DONE, True)
     assert ctl("quota", "set", "acme", "requests", "--burst", "8", *WHY)[0] == Exit.DONE
     code, said, _ = ctl("template", "set", "standard", "--limit", "901", *WHY)
-    assert (code, "It changes 1 limit of 1 tenant." in said) == (Exit.DONE, True)
+    assert (code, "This changes 1 limit of 1 tenant." in said) == (Exit.DONE, True)
     assert "901 per 60 s, 8 at once, template standard" in ctl("tenant", "show", "acme")[1]
     said = ctl("template", "show", "standard")[1]
     assert all(word in said for word in ("tenant acme", "requests", "burst 8"))
