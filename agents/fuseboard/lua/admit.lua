@@ -1,59 +1,60 @@
 #!lua
--- May these calls be made now? Override, breaker and every limit of one domain in one answer.
+-- May these calls be made now? Decides override, breaker and every limit of one domain together.
 --
--- Invariant: all or nothing. Everything is checked before anything is written; a call that is
--- refused consumes nothing, and a batch in which every call is refused leaves every readable key
--- as it was. A batch that arrives after `not_after` charges nothing.
+-- Invariant: all or nothing. Everything is checked before anything is written. A refused call
+-- consumes nothing, and a batch in which every call is refused leaves every readable key
+-- unchanged. A batch that arrives after `not_after` charges nothing.
 --
--- KEYS  guarded: 1 override  2 breaker  3 cooldown, then the limits, then outcomes, evidence and
---       transitions; not guarded: 1 incarnation, if it is asked for, then the limits. Each once, in
---       the order the groups name them
--- ARGV  1 msgpack of one flat array (one word of many numbers costs a tenth of as many words):
+-- KEYS  with a breaker: 1 override  2 breaker  3 cooldown, then the limits, then outcomes, evidence
+--       and transitions. Without: 1 incarnation, if asked for, then the limits. Each limit once, in
+--       the order in which the groups name them
+-- ARGV  1 msgpack of one flat array (one argument with many numbers costs a tenth of many arguments):
 --       not_after    store time in us after which nothing may be charged; 0 for no such time
 --       token        prefix of permits and slots, unique to this batch; no spaces, no '='
---       guarded      1 when the domain is a dependency and has a breaker; else 0, or 2: is this the
---                    same store? Then follows the text of the incarnation last seen, 0 for never
---       only when guarded:
+--       guarded      1 for a dependency, which has a breaker; else 0, or 2 to check whether the store
+--                    has lost its data: then the text of the incarnation last seen follows, 0 for none
+--       only with a breaker:
 --         probes       half-open permits that may exist at once
---         lease        us a permit lives
+--         lease        us until a permit expires
 --         open_max     us a breaker may stay open; a longer time in the key is garbage
---         slow_start   us in which a breaker that closed lets traffic grow back; 0 at once
---         server       who asks, for the history
---         known        text of the breaker when this server last saw it closed and at rest; 0 for never
---         generation   in that text, or else the last one seen; 0 for never
---       rules        how many; then for each its number, of the asker's choice, and:
+--         slow_start   us in which the traffic grows back after the breaker has closed; 0 for at once
+--         server       the asking pod, for the history
+--         known        text of the breaker when this pod last saw it closed and unchanged; 0 for none
+--         generation   in that text, or else the last one seen; 0 for none
+--       rules        how many; then for each its number, chosen by the pod, and:
 --         algorithm    1 sliding window  2 token bucket  3 fixed window  4 concurrency
---         limit        of calls (or of what they cost) per window, or at once; at least 1
---         window       us; fixed window: store time at which the period began; concurrency: lease
---         size         sliding window: sub-buckets; bucket: burst; fixed window: the period's end
+--         limit        of calls (or of their cost) per window, or at once; at least 1
+--         window       us; fixed window: store time at which the period began; concurrency: us until
+--                      a slot expires
+--         size         sliding window: sub-buckets; bucket: burst; fixed window: end of the period
 --         shadow       1: count, never refuse
---         lenient      1: what cannot be read counts as unspent, else as spent
+--         lenient      1: what cannot be read counts as unspent; else as spent
 --       groups       of like calls, most important first, to the end of the array; for each:
---         class count  groups of one class share what is scarce; this many calls
---         n            then n times a limit that binds them: 0 for the next key of a limit, or
---                      the number of an earlier one; the number of its rule; their cost to it
+--         class count  groups of one class share what is scarce; the number of calls
+--         n            then n times a limit that applies: 0 for the next key of a limit, or the number
+--                      of an earlier one; the number of its rule; the cost of a call in it
 -- Returns msgpack of an array
---   verdict      0 admits  1 half-open: what is granted are probes  2 open  3 all probes busy
+--   verdict      0 admits  1 half-open: granted calls are probes  2 open  3 all probe permits taken
 --                4 forced open  5 an override admits  6 too late  7 cooling down  8 slow start
---   generation   of the breaker; 0 when not guarded
---   wait         us until asking again can help, when the verdict refuses; else 0
+--   generation   of the breaker; 0 without a breaker
+--   wait         us until asking again can succeed, when the verdict refuses; else 0
 --   now          store time in us
---   rest         text of the breaker, when it was looked at and is closed and at rest, or of an
+--   rest         text of the breaker, if it was read and is closed and unchanged, or of an
 --                incarnation that is not the one last seen; else ''
 --   figures      when there was enough for all: per limit, what is left. Otherwise:
 --     per group    granted, the limit that refused the rest (0 none, -1 the breaker), its wait in us
 --     per limit    left, calls a shadow limit would have refused, 1 if unreadable
--- Granted calls are numbered over the groups in order; the token of call n is `token.n`.
+-- Granted calls are numbered across the groups, in order. The token of call n is `token.n`.
 --
--- Token bucket: GCRA in exact rational arithmetic; four doubles us, fraction, limit, window hold the
--- theoretical arrival time us + fraction/limit; spent calls survive a change of the limit.
+-- Token bucket: GCRA in exact rational arithmetic. Four doubles us, fraction, limit, window hold the
+-- theoretical arrival time us + fraction/limit. Spent calls survive a change of the limit.
 -- Sliding window: a ring of size + 1 sub-buckets, the oldest counted in full, so that any window
--- is covered; doubles width, head, sum, counts.... Fixed window: the text `began spent`.
--- Concurrency: a ZSET of tokens by the end of their lease. Incarnation: `new us` or `lost us`.
+-- is covered. Doubles width, head, sum, counts.... Fixed window: the text `began spent`.
+-- Concurrency: a ZSET of tokens by their expiry. Incarnation: `new us` or `lost us`.
 --
--- Lost data: whoever remembers a breaker or an incarnation that is not there any more, or that was
--- made anew since, marks it `lost`. For one window from then, a sliding window without a key counts
--- as spent: what it held before may have been anything up to its limit.
+-- Lost data: a pod that remembers a breaker or an incarnation that is missing, or that was made
+-- again since, marks it `lost`. For one window after that, a sliding window without a key counts
+-- as spent: before the loss it may have held anything up to its limit.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -62,10 +63,10 @@ local asked = cmsgpack.unpack(ARGV[1])
 local not_after, token, guarded = asked[1], asked[2], asked[3] == 1
 if not_after > 0 and now > not_after then return cmsgpack.pack({ 6, 0, 0, now, '', {} }) end
 
--- Read everything the decision needs in one command. MGET answers nil for a key of another type.
+-- Read everything for the decision in one command. MGET returns nil for a key of another type.
 local texts = redis.call('MGET', unpack(KEYS, 1, guarded and #KEYS - 3 or #KEYS))
 local before_limits = guarded and 3 or asked[3] / 2
--- Where the rules begin, by their numbers, and the groups.
+-- Where each rule begins, by its number, and where the groups begin.
 local rules, groups_at = {}, guarded and 12 or 5 + before_limits
 for _ = 1, asked[groups_at - 1] do
     rules[asked[groups_at]] = groups_at + 1
@@ -76,8 +77,8 @@ local ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE = 0, 1, 2, 3, 
 local COOLING_DOWN, SLOW_START = 7, 8
 local min, max = math.min, math.max
 
--- 1. Override and breaker. `slots` is how many probes may go, `soonest` when one more may; `part`
--- of the calls go while traffic grows back.
+-- 1. Override and breaker. `slots` is the number of free probe permits, `soonest` when the next one
+-- expires. While the traffic grows back, `part` of the calls may be made.
 local verdict, wait, generation, lease = ADMITS, 0, 0, asked[5]
 local rest, lost_since, breaker, slots, soonest, part, write_guard = ''
 if before_limits == 1 and texts[1] ~= asked[4] then
@@ -91,9 +92,9 @@ elseif guarded then
 end
 local admitting = verdict == ADMITS or verdict == PROBES or verdict == BYPASS
 
--- 2. The limits, the short way: nearly always there is enough for everybody.
+-- 2. The limits, on the fast path: nearly always there is enough for all.
 -- insert fast_path
 
--- 3. The limits in general, and who may go.
+-- 3. The limits in general, and which calls may be made.
 -- insert limits
 -- insert fair_split

@@ -1,16 +1,16 @@
 #!lua
--- What was decided without Redis? Taken note of once, however often it is told.
+-- What was decided without Redis? Counted once, however often it is reported.
 --
--- Invariant: a segment counts once per domain, also when its teller died before the answer came.
--- Totals are history: they refuse nobody. Only shares of a limit that a server spent by itself
--- are charged, as spent now, for they are part of the limit and not beyond it.
+-- Invariant: a segment counts once per domain, even if its pod died before the answer came. Totals
+-- are history: they refuse no calls. Only shares of a limit that a pod spent alone are charged, as
+-- spent now, because they are a part of the limit.
 --
--- KEYS  1 segments told before, of this domain; 2 totals of this domain; then limits to charge
+-- KEYS  1 segments reported before, of this domain; 2 totals of this domain; then limits to charge
 -- ARGV  1 the segment's name
 --       2 how long it is remembered, in s; 3 how long totals are kept, in s
 --       4 msgpack of an array: rules, as in admit.lua; an array of field, amount ... for the
 --         totals; then for each limit its rule and the amount
--- Returns 1 when it was taken note of, 0 when it had been before
+-- Returns 1 when the segment was counted, 0 when it was counted before
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -18,15 +18,15 @@ local now = time[1] * 1000000 + time[2]
 -- insert limits
 
 if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 1 then return 0 end
-local told = cmsgpack.unpack(ARGV[4])
-local rules, totals = told[1], told[2]
+local reported = cmsgpack.unpack(ARGV[4])
+local rules, totals = reported[1], reported[2]
 local limits = {}
 for i = 3, #KEYS do
-    local limit = new_limit(KEYS[i], rules, 6 * told[2 * i - 3] - 5)
+    local limit = new_limit(KEYS[i], rules, 6 * reported[2 * i - 3] - 5)
     local text = redis.pcall('GET', KEYS[i])
     read_limit(limit, type(text) == 'string' and text or false)
-    -- Outside its period a calendar quota keeps no count.
-    if not limit.outside then spend(limit, told[2 * i - 2]) end
+    -- Outside its period a calendar quota has no count.
+    if not limit.outside then spend(limit, reported[2 * i - 2]) end
     limits[i - 2] = limit
 end
 for _, limit in ipairs(limits) do

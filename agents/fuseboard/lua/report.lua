@@ -1,32 +1,32 @@
 #!lua
--- What became of calls to one dependency? Counts outcomes over the fleet, trips and closes.
+-- How did calls to one dependency end? Counts outcomes across the fleet, trips and closes.
 --
--- Invariant: outcomes of an older generation change nothing. A half-open breaker moves only by
--- outcomes of permits whose lease still runs; a closed one trips only when enough servers saw
--- failures, of those that had outcomes at all.
+-- Invariant: outcomes of an older generation change nothing. A half-open breaker changes only by
+-- outcomes of permits that have not expired. A closed one trips only when enough servers saw
+-- failures, of those that had any outcomes.
 --
 -- KEYS  1 override  2 breaker  3 cooldown  4 outcomes  5 evidence  6 transitions
--- ARGV  server generation          who reports, and the generation its calls were admitted in
+-- ARGV  server generation          the reporting pod, and the generation that admitted its calls
 --       ok failure slow            outcomes of calls admitted while closed
 --       tail                       failures since the last success among them
 --       consecutive                trip after this many failures since the last success; 0 never
 --       failure_percent slow_percent minimum_calls window_s     trip by ratio over the window
---       minimum_servers            that must have seen failures, when as many had outcomes
---       open open_max              us it stays open at first, and at most
+--       minimum_servers            that must have seen failures, if as many had outcomes
+--       open open_max              us it stays open the first time, and at most
 --       successes                  probes that close it
 --       jitter                     0 to 100: open this many thousandths longer
---       cooldown                   us for which the vendor asked to be left alone; 0 did not ask
---       channel name               where to say that it opened, and what it is called there
+--       cooldown                   us for which the vendor asked not to be called; 0 if it did not
+--       channel name               where opening is published, and the name of the breaker there
 --       [token outcome]...         permits; outcome 0 neutral, 1 ok, 2 failed or slow
 -- Returns integers
 --   change       0 none  1 tripped  2 reopened  3 closed  4 stale  5 would have tripped
 --   state        0 closed  1 open  2 half-open
---   generation   now in force
+--   generation   that applies now
 --   remaining    us until an open breaker may probe; else 0
 --   now          store time in us
---   calls failures consecutive      in the window, over the fleet
+--   calls failures consecutive      in the window, across the fleet
 --
--- outcomes: msgpack [second, consecutive, calls failures slow, ...] one triple per second.
+-- outcomes: msgpack [second, consecutive, calls failures slow, ...], three numbers per second.
 -- evidence: HASH server -> `last_outcome_us last_failure_us`.
 
 local time = redis.call('TIME')
@@ -47,10 +47,10 @@ local jitter, cooldown = tonumber(ARGV[16]), tonumber(ARGV[17])
 
 local texts = redis.call('MGET', KEYS[1], KEYS[2])
 local mode, expires = read_override(texts[1])
-local held = mode and expires > now
+local overridden = mode and expires > now
 local breaker = read_breaker(texts[2])
 
--- What the vendor said holds whatever becomes of the outcomes; the longest wish counts.
+-- The cooldown applies whatever happens to the outcomes. The longest one counts.
 if cooldown > 0 then
     local standing = redis.call('MGET', KEYS[3])[1]
     standing = tonumber(standing and string.match(standing, '^%d+$')) or 0
@@ -68,9 +68,9 @@ local function answer(change)
 end
 
 if not breaker or breaker.generation ~= generation then return answer(STALE) end
--- A hold that ended by itself starts a new generation with the next admission.
-if mode and not held and mode ~= 'forced_open' and generation < expires then return answer(STALE) end
-if held and (mode == 'disabled' or mode == 'forced_open') then return answer(NONE) end
+-- An override that expired starts a new generation with the next admission.
+if mode and not overridden and mode ~= 'forced_open' and generation < expires then return answer(STALE) end
+if overridden and (mode == 'disabled' or mode == 'forced_open') then return answer(NONE) end
 
 local function change_state(state, cause, till)
     local from = breaker.state
@@ -81,13 +81,13 @@ local function change_state(state, cause, till)
 end
 
 local function open(cause)
-    -- Backs off while recoveries fail; forgets it after ten open times of health.
+    -- Backs off while recoveries fail, and starts again after ten open times without a trip.
     if breaker.state == 'closed' and now - breaker.since > 10 * open_first then breaker.attempt = 0 end
     local length = math.min(open_max, open_first * 2 ^ math.min(breaker.attempt, 20))
     breaker.attempt = breaker.attempt + 1
     length = math.floor(length * (1000 + jitter) / 1000)
     change_state('open', cause, now + length)
-    -- Who leases asks seldom. A hint: whoever misses it learns it with the next lease.
+    -- Pods with fleet leases rarely ask. This is a hint: a pod that misses it learns it with its next lease.
     redis.pcall('PUBLISH', ARGV[18], ARGV[19] .. ' ' .. whole(breaker.generation) .. ' ' .. whole(length))
 end
 
@@ -127,7 +127,7 @@ if text then
     good, ring = pcall(cmsgpack.unpack, text)
     good = good and type(ring) == 'table' and #ring == 2 + 3 * window
     for i = 1, good and #ring or 0 do good = good and type(ring[i]) == 'number' end
-    -- From a clock far ahead: its seconds would never pass.
+    -- From a clock far ahead: its seconds would never end.
     good = good and ring[1] <= second + window
 end
 if not good then
@@ -175,7 +175,7 @@ if failure + slow > 0 then
 end
 if not cause then return answer(NONE) end
 
--- One bad node must not stop a vendor for everybody: that node's own breaker does.
+-- One bad node must not stop a vendor for all. Its own breaker protects that node.
 local with_outcomes, with_failures, since, old = 0, 0, now - window * 1000000, {}
 local evidence = redis.call('HGETALL', KEYS[5])
 for i = 1, #evidence, 2 do
@@ -189,7 +189,7 @@ for i = 1, #evidence, 2 do
 end
 if #old > 0 then redis.call('HDEL', KEYS[5], unpack(old)) end
 if with_failures < math.min(minimum_servers, with_outcomes) then return answer(NONE) end
-if held then return answer(WOULD_TRIP) end
+if overridden then return answer(WOULD_TRIP) end
 local window_calls, window_failures, window_consecutive = calls, failures, consecutive
 open(cause)
 calls, failures, consecutive = window_calls, window_failures, window_consecutive

@@ -1,14 +1,14 @@
 #!lua
 -- What was really spent? Corrects what calls were charged when they were admitted.
 --
--- Invariant: nothing is checked, because what happened has happened; a refund never gives back
--- more than was spent where it was spent, and a slot is freed once.
+-- Invariant: nothing is refused, because the calls are over. A refund never gives back more than was
+-- spent in its sub-bucket, and a slot is freed once.
 --
 -- KEYS  limits, all of one domain
 -- ARGV  1 msgpack of an array: rules, as in admit.lua; then for each key
 --       rule         the number of its rule
 --       amount       added to what is spent; negative is a refund
---       at           store time in us at which the call was admitted: where a refund belongs
+--       at           store time in us at which the call was admitted: a refund belongs there
 --       tokens       of slots to free, an array
 -- Returns integers, per key: left
 
@@ -22,7 +22,7 @@ local function refund(limit, amount, at)
     local ring = limit.ring
     if ring then
         local index = math.floor(at / ring[1])
-        -- Out of the window, or never counted there: there is nothing left to give back.
+        -- Outside the window, or never counted there: nothing is left to refund.
         if index < ring[2] - limit.size or index > ring[2] then return end
         local slot = index % (limit.size + 1) + 4
         local given = math.min(amount, ring[slot])
@@ -39,7 +39,7 @@ end
 local corrections = cmsgpack.unpack(ARGV[1])
 local rules = corrections[1]
 local texts = redis.call('MGET', unpack(KEYS))
--- One limit may be corrected several times, for calls admitted at different times.
+-- One limit may have several corrections, for calls that were admitted at different times.
 local limits, reply = {}, {}
 for i, key in ipairs(KEYS) do
     local rule, amount, at, tokens = unpack(corrections, 4 * i - 2, 4 * i + 1)
@@ -52,7 +52,7 @@ for i, key in ipairs(KEYS) do
         if limit.repaired then write_limit(limit) end
     else
         if not again then read_limit(limit, texts[i]) end
-        -- Outside its period a calendar quota keeps no count: there is nothing to correct.
+        -- Outside its period a calendar quota has no count: there is nothing to correct.
         if amount > 0 and not limit.outside then
             spend(limit, amount)
         elseif amount < 0 and not limit.outside then

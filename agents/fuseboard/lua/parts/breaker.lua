@@ -1,5 +1,5 @@
--- Inserted into admit.lua, for a breaker of which something may have changed: what override and
--- breaker say now. Decides, and writes nothing; `write_guard` does, when it is known who may go.
+-- Inserted into admit.lua, for a breaker that may have changed: what override and breaker say now.
+-- Decides, but writes nothing. `write_guard` writes, once it is known which calls may be made.
 
 -- insert breaker_text
 
@@ -12,7 +12,7 @@ if not breaker then
     before = 'missing'
     move(breaker, 'closed', asked[10] > 0 and 'lost' or 'new', 0, now)
 elseif breaker.cause == 'new' and asked[10] > 0 and breaker.generation ~= asked[10] then
-    -- Made by somebody who knew nothing of the one before.
+    -- Made for a pod that did not know the earlier one.
     before, breaker.cause = 'missing', 'lost'
 end
 if breaker.cause == 'lost' then lost_since = breaker.since end
@@ -24,7 +24,7 @@ if mode and expires > now then
     end
 else
     if mode and mode ~= 'forced_open' and breaker.generation < expires then
-        -- The hold ended by itself: what was counted under it must not trip the breaker.
+        -- The override has expired: what was counted under it must not trip the breaker.
         before = breaker.state
         forget = mode ~= 'metrics_only'
         move(breaker, 'closed', 'override_expired', 0, now)
@@ -42,7 +42,7 @@ else
     if breaker.state == 'half_open' then
         local live = {}
         for _, permit in ipairs(breaker.permits) do
-            -- An expiry beyond any lease is garbage and must not hold a slot for ever.
+            -- A later expiry than possible is garbage, and must not take a permit forever.
             if permit.expires > now and permit.expires <= now + lease then
                 live[#live + 1] = permit
                 soonest = min(soonest or permit.expires, permit.expires)
@@ -53,13 +53,13 @@ else
         verdict, wait = PROBES, 0
         if slots <= 0 then verdict, wait = PROBE_BUSY, soonest - now end
     elseif breaker.state == 'closed' and breaker.cause == 'probes_passed' and now - breaker.since < slow_start then
-        -- From a tenth to all of the traffic: whoever waited must not come back at once.
+        -- From a tenth to all of the traffic: waiting callers must not all come back at once.
         part = 0.1 + 0.9 * max(0, now - breaker.since) / slow_start
     end
 end
 local cool = tonumber(texts[3] and string.match(texts[3], '^%d+$'))
--- The vendor asked for quiet. That binds under a hold too, as its limits do; a longer time
--- than an hour is garbage.
+-- The vendor asked not to be called. That applies under an override too, like its limits. More than
+-- an hour is garbage.
 if cool and cool > now and cool <= now + 3600000000 and
     (verdict == ADMITS or verdict == PROBES or verdict == BYPASS) then
     verdict, wait = COOLING_DOWN, cool - now

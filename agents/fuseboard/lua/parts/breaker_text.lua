@@ -1,5 +1,5 @@
--- Inserted into the scripts that read or write a breaker (store/scripts.py does it).
--- The text is described in contract/breaker_state.py:
+-- Inserted by store/scripts.py into the scripts that read or write a breaker.
+-- contract/breaker_state.py describes the text:
 --   state generation until_us since_us attempt successes cause [token=expires_us ...]
 
 local function whole(number)
@@ -35,15 +35,15 @@ local function write_breaker(key, breaker)
     redis.call('SET', key, table.concat(parts, ' '))
 end
 
--- Every transition raises the generation, above anything a ticket can carry even when the
--- key was lost in between: that is why the clock takes part.
+-- Every transition raises the generation above that of any permit, even when the key was lost in
+-- between. The clock ensures that.
 local function move(breaker, state, cause, till, now)
     breaker.state, breaker.cause, breaker.till, breaker.since = state, cause, till, now
     breaker.generation = math.max(breaker.generation + 1, now)
     breaker.successes, breaker.permits = 0, {}
 end
 
--- The override in `text`: mode and when it ends; nil when there is none.
+-- The override in `text`: its mode and its end; nil when there is none.
 local function read_override(text)
     if not text then return nil, 0 end
     local mode, expires = string.match(text, '^(%l[%l_]*) (%d+) %d+$')
@@ -52,7 +52,7 @@ local function read_override(text)
 end
 
 local function append_transition(key, from, breaker, actor, server, now)
-    -- A poisoned stream must not stop a breaker: history is the least of its duties.
+    -- A key of another type must not stop a breaker: the history matters least.
     if redis.pcall('XADD', key, 'MAXLEN', '~', '1000', '*', 'generation', whole(breaker.generation), 'from', from,
             'to', breaker.state, 'cause', breaker.cause, 'actor', actor, 'server', server,
             'at_us', whole(now)).err then

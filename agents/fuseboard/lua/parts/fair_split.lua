@@ -1,7 +1,7 @@
--- Inserted into admit.lua, for when there is not enough for everybody, or nobody may go: who gets
--- what, and who is refused by what.
+-- Inserted into admit.lua, for when there is not enough for all, or when no call may be made: decides
+-- which calls are granted, and what refuses the others.
 
--- Known when the breaker was looked at; else its text or the incarnation's says so.
+-- Known if the breaker was read. Otherwise the text of the breaker or the incarnation says it.
 if before_limits == 1 then
     lost_since = string.match(rest ~= '' and rest or texts[1], '^lost (%d+)$')
 elseif guarded and not lost_since then
@@ -17,7 +17,7 @@ while asked[at] do
         limits = {}, costs = {}, first = 0,
     }
     if part then
-        -- Which calls pass is decided by the digits of the clock: even, and the same when replayed.
+        -- The digits of the clock decide which calls pass: evenly, and the same in a replay.
         local passing = floor(count * part + (now % 1000) / 1000)
         if passing < group.need then
             group.need, group.blocked, group.wait, verdict = passing, -1, 100000, SLOW_START
@@ -42,8 +42,8 @@ while asked[at] do
     at = last + 3
 end
 
--- Grant class by class; within one, in rounds of equal shares of whatever is scarce. Spending
--- happens on the copies read above.
+-- Grant class by class. Within a class, grant in rounds, with equal parts of what is scarce. Spends
+-- from the copies that were read above.
 local function fits(group)
     local most = slots or group.need
     for j, limit in ipairs(group.limits) do
@@ -65,7 +65,7 @@ local function grant(group, calls)
     if slots then slots = slots - calls end
 end
 
--- How many groups still want probes; each limit learns how many want of it.
+-- The number of groups that still want calls. Each limit gets the number of groups that want it.
 local function count_contenders(first, last)
     local contenders = 0
     for _, limit in ipairs(limits) do limit.contenders = 0 end
@@ -78,7 +78,7 @@ local function count_contenders(first, last)
     return contenders
 end
 
--- Of what is there at the start of the round; one call at least, in order of arrival.
+-- A part of what is left at the start of the round; at least one call, in order of arrival.
 local function share(group, contenders)
     local most = slots and floor(slots / max(1, contenders)) or group.need
     for j, limit in ipairs(group.limits) do
@@ -139,7 +139,7 @@ for _, limit in ipairs(limits) do
     figures[#figures + 1] = limit.unreadable or 0
 end
 
--- Commit. What was repaired is written even when nothing was granted, or it would never heal.
+-- Write. A repaired limit is written even when nothing was granted. Otherwise it would stay broken.
 for _, group in ipairs(groups) do
     for _, limit in ipairs(group.limits) do
         if limit.tokens then

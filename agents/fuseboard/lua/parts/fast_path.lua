@@ -1,14 +1,26 @@
--- Inserted into admit.lua: the short way. Nearly every question meets limits with room for
--- everybody; then there is nothing to share out or to refuse, and no need to know who wanted what.
--- Buckets and rings as they usually lie in store are worked on in place, without a table for each:
--- half the time of the whole script. Whatever is unusual (new rings, calendar quotas, slots, another
--- rule, garbage, not enough) is left untouched for the general way below.
+-- Inserted into admit.lua: the fast path. For nearly every question there is enough for all. Then
+-- nothing has to be split or refused, and groups do not matter. Buckets and rings in their usual form
+-- are changed in place, without a table for each, which halves the time of the whole script. Anything
+-- unusual (new rings, calendar quotas, slots, another rule, garbage, not enough) is left unchanged for
+-- the general way that follows.
+--
+-- It repeats limits.lua. Keep these in step:
+--   here                                          there
+--   `#text == 32`, `us < now`, `of_limit`         read_bucket: layout, idle bucket, changed limit
+--   `TYPE` of a bucket without a text             read_limit: a key of another type
+--   length of a ring, `width`, `head`, `sum`      read_ring: layout, current sub-bucket
+--   `left`                                        room, for a cost of 1, after spending
+--   `slot`, `a + more`, `b + more`                spend and write_limit, for a ring
+--   `sum`, `a + floor(sum / limit)`               spend, for a bucket
+--   `PX`                                          write_limit: expiry
+--   `asked[j]`, `asked[j + 1]`, `asked[j + 2]`    fair_split.lua: place, rule and cost in a group
+-- The models in tests/agents/models/ compare both ways with an exact oracle.
 
 if admitting and not slots and not part then
     local unpack_struct, pack_struct = struct.unpack, struct.pack
     local floor, ceil = math.floor, math.ceil
-    -- By number of the limit: where its rule is, what is wanted of it, and two numbers of its state:
-    -- time and fraction of a bucket, sum and newest count of a ring.
+    -- By number of the limit: the place of its rule, the wanted amount, and two numbers of its state:
+    -- time and fraction of a bucket, or sum and newest count of a ring.
     local n, rule, wanted, first, second, figures = 0, {}, {}, {}, {}, {}
     local at, usual = groups_at, true
     while usual and asked[at] do

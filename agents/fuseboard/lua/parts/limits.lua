@@ -1,22 +1,23 @@
--- Inserted into the scripts that read or write limits (store/scripts.py does it).
+-- Inserted by store/scripts.py into the scripts that read or write limits.
 -- The four algorithms behind one set of functions: read, room, wait_for, spend, write. Amounts
--- are in the unit of the limit; times are store time in us, `now` among them. See admit.lua for
--- what is stored. A field that is not there is 0 or false: what is not written costs nothing.
+-- are in the unit of the limit; times, also `now`, are store time in us. admit.lua describes what
+-- is stored. A missing field is 0 or false: unset fields cost nothing. fast_path.lua repeats a part
+-- of this, see the table there.
 
 local SLIDING_WINDOW, TOKEN_BUCKET, FIXED_WINDOW, CONCURRENCY = 1, 2, 3, 4
 local floor, ceil = math.floor, math.ceil
 local LARGEST = 9007199254740991
 
--- One limit, by its rule: six numbers of `rules` from place `r` on, as admit.lua has them.
+-- One limit, by its rule: six numbers of `rules` from place `r` on, in the order of admit.lua.
 local function new_limit(key, rules, r)
-    -- All fields at once: a table that grows field by field costs several times as much.
+    -- All fields at once: adding fields one by one costs several times as much.
     return {
         key = key, algorithm = rules[r], limit = rules[r + 1], window = rules[r + 2], size = rules[r + 3],
         shadow = rules[r + 4] == 1, lenient = rules[r + 5] == 1, us = 0, fraction = 0,
     }
 end
 
--- What cannot be read is spent or unspent, as the limit's failure policy has it; and is repaired.
+-- An unreadable counter is spent or unspent, by the failure policy of the limit. It is repaired.
 local function unreadable(limit, full)
     limit.unreadable, limit.repaired = 1, true
     return limit.lenient and 0 or full
@@ -33,7 +34,7 @@ local function read_ring(limit, text)
         if length == floor(length) and length > 3 and length < 1000 then
             local stored = { struct.unpack('>' .. string.rep('d', length), text) }
             for i = 4, length do sum = sum + stored[i] end
-            -- Garbage does not add up; nor does it where a count is no number.
+            -- Garbage does not add up, and neither does a count that is not a number.
             if sum ~= stored[3] or not (sum >= 0 and sum <= LARGEST and stored[1] >= 1 and stored[2] >= 0) then
                 sum = unreadable(limit, limit.limit)
             elseif stored[1] == width and length == size + 4 and stored[2] <= index + size then
@@ -46,12 +47,12 @@ local function read_ring(limit, text)
     elseif limit.poisoned then
         sum = unreadable(limit, limit.limit)
     elseif limit.lost_since and now < limit.lost_since + limit.window and not limit.lenient then
-        -- It may have been full when the store lost it.
+        -- It may have been full when the store lost its data.
         sum, placed, limit.repaired = limit.limit, math.min(index, floor(limit.lost_since / width)), true
     end
     if not ring then
-        -- New, unreadable, of another window, or from a clock far ahead: what is known to be
-        -- spent counts as spent now, which can only refuse too much, and for one window.
+        -- New, unreadable, of another window, or from a clock far ahead: the known sum counts as
+        -- spent now. That can only refuse too much, and for one window.
         limit.repaired = limit.repaired or text
         ring = { width, placed, sum }
         for i = 0, size do ring[i + 4] = 0 end
@@ -63,7 +64,7 @@ local function read_ring(limit, text)
         ring[3] = ring[3] - ring[slot]
         ring[slot] = 0
     end
-    -- A clock that stepped back does not turn the ring back.
+    -- When the clock steps back, the ring stays where it is.
     ring[2] = math.max(ring[2], index)
     limit.ring = ring
 end
@@ -84,14 +85,14 @@ local function read_bucket(limit, text)
     elseif old_limit ~= limit.limit or old_window ~= limit.window then
         us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0
     end
-    -- Far ahead of a full bucket: written under a clock that was ahead, or a larger burst. A clock
-    -- that stepped back a little is waited for instead.
+    -- Far ahead of a full bucket: written with a clock that was ahead, or with a larger burst. After a
+    -- small step back of the clock, the bucket waits instead.
     if us - now > 2 * full + 1000000 then limit.repaired, us, fraction = true, now + full, 0 end
     limit.us, limit.fraction = us, fraction
 end
 
 local function read_period(limit, text)
-    -- Whoever asks worked out the period by an estimate of this clock; at its edge he may be wrong.
+    -- The pod computed the period from an estimate of this clock, which can be wrong at the edges.
     limit.outside = now < limit.window or now >= limit.size
     local began, spent
     if text then began, spent = string.match(text, '^(%d+) (%d+)$') end
@@ -110,7 +111,7 @@ end
 
 local function read_limit(limit, text)
     if limit.algorithm == CONCURRENCY then return read_slots(limit) end
-    -- MGET answers nothing for a key of another type; to a lenient limit that is the same as no key.
+    -- MGET returns nothing for a key of another type. For a lenient limit that is the same as no key.
     limit.poisoned = not text and not limit.lenient and redis.call('TYPE', limit.key).ok ~= 'none'
     if limit.algorithm == SLIDING_WINDOW then
         read_ring(limit, text)
@@ -129,7 +130,7 @@ local function room(limit, cost)
     return floor((limit.size * limit.window - spent) / (cost * limit.window))
 end
 
--- How many us until a call of `cost` fits, if nobody else comes.
+-- How many us until a call of `cost` fits, if no other call comes.
 local function wait_for(limit, cost)
     local ring = limit.ring
     if ring then
@@ -166,7 +167,7 @@ local function spend(limit, amount)
     end
 end
 
--- Keys expire when they say nothing any more.
+-- A key expires when it has no effect any more.
 local function write_limit(limit)
     local ring = limit.ring
     if ring then
