@@ -203,7 +203,10 @@ MUTANTS = [
         "local length = math.max(0, open_first",
     ),
     Mutant(
-        "a hold does not keep it from tripping", "report", "if overridden then return answer(WOULD_TRIP) end", ""
+        "a hold does not keep it from tripping",
+        "report",
+        "if overridden then return answer(WOULD_TRIP) end",
+        "",
     ),
     Mutant(
         "evidence of the time before counts",
