@@ -202,12 +202,7 @@ MUTANTS = [
         "local length = math.min(open_max, open_first",
         "local length = math.max(0, open_first",
     ),
-    Mutant(
-        "a hold does not keep it from tripping",
-        "report",
-        "if overridden then return answer(WOULD_TRIP) end",
-        "",
-    ),
+    Mutant("an override lets it trip", "report", "if overridden then return answer(WOULD_TRIP) end", ""),
     Mutant(
         "evidence of the time before counts",
         "report",

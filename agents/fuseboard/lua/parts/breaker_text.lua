@@ -1,4 +1,4 @@
--- Inserted by store/scripts.py into the scripts that read or write a breaker.
+-- Inserted into the scripts that read or write a breaker, by store/scripts.py.
 -- contract/breaker_state.py describes the text:
 --   state generation until_us since_us attempt successes cause [token=expires_us ...]
 

@@ -1,4 +1,4 @@
--- Inserted by store/scripts.py into the scripts that read or write limits.
+-- Inserted into the scripts that read or write limits, by store/scripts.py.
 -- The four algorithms behind one set of functions: read, room, wait_for, spend, write. Amounts
 -- are in the unit of the limit; times, also `now`, are store time in us. admit.lua describes what
 -- is stored. A missing field is 0 or false: unset fields cost nothing. fast_path.lua repeats a part
