@@ -1,4 +1,4 @@
-"""Formations of several Redis servers, for the modules that ask for them."""
+"""Setups with several Redis servers, for the modules that need them."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A gateway on a real socket that answers whatever a test wants, and remembers every beat."""
+"""A gateway on a real socket. It answers what a test wants, and records every heartbeat."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""One limit of each algorithm, in the fewest words."""
+"""One limit of each algorithm, with as few fields as possible."""
 
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Period

@@ -1,4 +1,4 @@
-"""What the control plane leaves in Redis, written here without it."""
+"""Writes to Redis what the control plane would publish."""
 
 import redis
 

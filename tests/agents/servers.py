@@ -1,4 +1,4 @@
-"""Servers of the agent, put together without HTTP: a configuration, a real Redis, a name."""
+"""Pods without HTTP: a configuration, a real Redis, and a name."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Decisions of whole servers against a real Redis: shared, refused, remembered, reported."""
+"""Decisions of whole pods with a real Redis: shared, refused, remembered, reported."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Calls that differ, decided in one batch: they spend of the same counters all the same."""
+"""Different calls in one batch spend from the same counters."""
 
 import asyncio
 from functools import partial

@@ -1,4 +1,4 @@
-"""``admit.lua``: breakers, holds on them, and vendors that asked for quiet."""
+"""``admit.lua``: breakers, overrides, and cooldowns that a vendor asked for."""
 
 import redis
 

@@ -1,4 +1,4 @@
-"""``admit.lua`` on a real server, in virtual time: what limits admit, refuse and leave alone."""
+"""``admit.lua`` on a real server, in virtual time: what limits admit, refuse and leave unchanged."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""``admit.lua`` when the store has lost its data: a strict limit is not granted twice in one window."""
+"""``admit.lua`` after the store has lost its data: a strict limit is not granted twice in one window."""
 
 import redis
 

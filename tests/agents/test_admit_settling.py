@@ -1,4 +1,4 @@
-"""``admit.lua`` and ``settle.lua``: what calls take for a while, and what they really cost."""
+"""``admit.lua`` and ``settle.lua``: slots, and corrections of estimated costs."""
 
 import redis
 

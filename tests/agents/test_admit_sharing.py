@@ -1,4 +1,4 @@
-"""``admit.lua``: who gets what is scarce."""
+"""``admit.lua``: how scarce calls are divided."""
 
 import redis
 

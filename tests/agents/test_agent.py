@@ -1,4 +1,4 @@
-"""A whole agent, as an application uses it, against real servers and without any."""
+"""A whole agent, as an application uses it, with real servers and without any."""
 
 import asyncio
 import json

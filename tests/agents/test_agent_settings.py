@@ -1,4 +1,4 @@
-"""Settings from the environment: a mistake is named at start, and no secret is ever shown."""
+"""Settings from the environment: a mistake is named at start, and no secret is displayed."""
 
 from pathlib import Path
 

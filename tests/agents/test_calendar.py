@@ -1,4 +1,4 @@
-"""Calendar periods: every moment is in one, and each begins where the last one ends."""
+"""Calendar periods: every moment is in exactly one, and each begins where the last one ends."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo

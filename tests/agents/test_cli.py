@@ -1,4 +1,4 @@
-"""The command `fuseboard`: what it finds wrong, and what it says of the next decision, without a charge."""
+"""The command `fuseboard`: problems that doctor finds, and decisions that explain predicts for free."""
 
 import json
 import os

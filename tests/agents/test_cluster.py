@@ -1,4 +1,4 @@
-"""Decisions on a real Cluster of six nodes: spread, exact, and undisturbed by what happens to one node."""
+"""Decisions on a real Cluster of six nodes: distributed, exact, and independent of failing nodes."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""One primary of a Cluster comes back, and with it all of its calls: no herd, although there is no ramp."""
+"""One primary of a Cluster comes back: its calls do not arrive all at once, although there is no ramp."""
 
 import asyncio
 import signal

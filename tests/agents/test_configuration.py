@@ -1,4 +1,4 @@
-"""The configuration in force: newer replaces older, never the other way, and nothing by halves."""
+"""The current configuration: newer replaces older, never the other way, and always as a whole."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The last good configuration on disk: every byte as written, or not at all."""
+"""The last good configuration on disk: read exactly as written, or not at all."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Following the configuration in Redis: nudged, caught up, and never in the application's way."""
+"""Following the configuration in Redis: notified, up to date, and never in the application's way."""
 
 import asyncio
 import os

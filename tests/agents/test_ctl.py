@@ -1,4 +1,4 @@
-"""``fuseboard ctl`` without a control plane: variables, answers that are none, and shells."""
+"""``fuseboard ctl`` without a control plane: variables, invalid answers, and shells."""
 
 import json
 import shutil

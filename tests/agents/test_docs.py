@@ -1,4 +1,4 @@
-"""The code in docs/limits.md and docs/breakers.md, run as it stands there, on the limits written there."""
+"""Runs the code in docs/limits.md and docs/breakers.md as it is, with the limits in these pages."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""A drill: chosen servers do what they would do without Redis, are seen doing it, and stop by themselves."""
+"""A drill: chosen pods act as without Redis, report it, and stop when the drill ends."""
 
 import asyncio
 from collections.abc import Iterator

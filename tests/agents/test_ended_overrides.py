@@ -1,4 +1,4 @@
-"""A hold that was ended in Redis while nobody could make a new document."""
+"""An override that was ended in Redis while no newer configuration could be made."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Reason
 from fuseboard.errors import Refused
 from tests.agents.servers import POLICY, Server, configured, give, running
-from tests.agents.test_breakers_alone import held_open
+from tests.agents.test_local_breaker import held_open
 from tests.waiting import eventually
 
 OVERRIDE = keys.override("production", "payments")

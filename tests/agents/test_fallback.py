@@ -1,4 +1,4 @@
-"""What decisions do when Redis is killed, frozen, wiped or answers nonsense."""
+"""Decisions when Redis is killed, frozen, wiped, or answers garbage."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Eight processes hammer one strict limit of 500 per 2 s; Redis's own clock judges them."""
+"""Eight processes use one strict limit of 500 per 2 s at full speed. The clock of Redis judges the result."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The supported view of the inside of a running pod: it says what comes next, and changes nothing."""
+"""The supported view of the inside of a running pod: it predicts decisions, and changes nothing."""
 
 import redis
 

@@ -1,4 +1,4 @@
-"""The middleware: a refusal is answered in full, everything else passes as if it were not there."""
+"""The ASGI middleware: it answers refused requests in full, and passes everything else unchanged."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The FastAPI dependency, in a real application: it knows the route, and what authentication found."""
+"""The FastAPI dependency in a real application: it knows the route and the authenticated tenant."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The code in docs/integration.md, run as it stands there: a real server, a real vendor, a real Redis."""
+"""Runs the code in docs/integration.md as it is: a real server, a real vendor, a real Redis."""
 
 import asyncio
 import re

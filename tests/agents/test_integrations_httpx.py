@@ -1,4 +1,4 @@
-"""The guarded transport, against a real server: every permit is reported once, and truly."""
+"""The guarded transport with a real server: every permit is reported once, with the right outcome."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What was decided without Redis is told afterwards: all of it, once, and to nobody's cost."""
+"""Decisions without Redis are reported later: all of them, once, and without refusing other calls."""
 
 import asyncio
 import json

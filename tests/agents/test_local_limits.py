@@ -1,4 +1,4 @@
-"""What one server may spend by itself: pieces of reserved limits, shares, and turns in time."""
+"""What one pod may spend alone: reserved shares, local shares, and time slots."""
 
 import msgspec
 import pytest

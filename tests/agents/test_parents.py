@@ -1,4 +1,4 @@
-"""A user of a team of an organisation: one call is charged to all of them, or to none."""
+"""A user of a team of an organisation: one call is charged to all three, or to none."""
 
 import asyncio
 

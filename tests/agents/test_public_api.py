@@ -1,4 +1,4 @@
-"""What an application calls: blocks, decorators, costs and what they settle to, and wrong use."""
+"""The API for applications: blocks, decorators, costs and their settlement, and wrong use."""
 
 import asyncio
 from collections.abc import AsyncIterator

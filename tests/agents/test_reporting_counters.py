@@ -1,4 +1,4 @@
-"""Totals since the process started, as a beat carries them."""
+"""Totals since the process started, as a heartbeat carries them."""
 
 import sys
 import threading

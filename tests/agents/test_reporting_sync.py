@@ -1,4 +1,4 @@
-"""The thread that beats, against a real HTTP server that behaves, misbehaves, or is not there."""
+"""The heartbeat thread with a real HTTP server that works, fails, or is missing."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Decisions by the primary that real Sentinels agree on, through its crash and its demotion."""
+"""Decisions by the primary that real Sentinels agree on, after a crash and after a demotion."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Nobody to ask: a pod starts, decides as before for as long as it lasts, and starts again."""
+"""No server answers: a pod starts, decides as before for as long as it runs, and starts again."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Every way to say where Redis is, and what is said of a wrong one."""
+"""All forms of the URL of Redis, and the messages for wrong ones."""
 
 import pytest
 

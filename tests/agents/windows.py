@@ -1,4 +1,4 @@
-"""Judging by Redis's own clock what was admitted."""
+"""Judges by the clock of Redis what was admitted."""
 
 from collections.abc import Iterable
 

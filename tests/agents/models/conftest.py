@@ -1,4 +1,4 @@
-"""Says at the end of a run which mutants of the scripts were noticed, and by whom."""
+"""Prints at the end of a run which mutants of the scripts were noticed, and by which test."""
 
 from collections import Counter
 

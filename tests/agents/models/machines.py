@@ -1,4 +1,4 @@
-"""State machines: anything that servers, time and accidents can do to one domain."""
+"""State machines: everything that pods, time and accidents can do to one domain."""
 
 from collections.abc import Callable
 

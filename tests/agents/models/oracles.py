@@ -1,4 +1,4 @@
-"""What the scripts should do, written as plainly as possible and sharing nothing with them."""
+"""What the scripts should do, written as simply as possible and without sharing code with them."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Every branch of every script is seen by an example or by a model."""
+"""Every branch of every script is taken by an example or by a model."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Histories of many processes: what they were told could have happened one after the other."""
+"""Histories of many processes: their answers are possible in some order of single operations."""
 
 import json
 import subprocess

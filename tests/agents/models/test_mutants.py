@@ -1,4 +1,4 @@
-"""Every mutant must be noticed by an example or by a model: who watches the watchmen."""
+"""Every mutant must be noticed by an example or by a model."""
 
 import inspect
 from collections.abc import Callable, Iterator

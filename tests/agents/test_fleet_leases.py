@@ -1,4 +1,4 @@
-"""Hot keys: calls leased in advance, spent from memory, and never more than the limit."""
+"""Fleet leases of hot keys: charged in advance, spent from memory, and never more than the limit."""
 
 import asyncio
 import struct

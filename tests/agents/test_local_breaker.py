@@ -1,4 +1,4 @@
-"""Breakers when Redis is gone, or has forgotten: what was open stays so until its time."""
+"""Breakers without Redis, or after Redis has lost them: an open breaker stays open until its time."""
 
 import asyncio
 import time
