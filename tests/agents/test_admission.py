@@ -196,7 +196,7 @@ class TestCalls:
             assert await refusal(two) is Reason.VENDOR_LIMIT
             assert commands(limits) == 0
 
-    async def test_a_dependency_nobody_registered_is_guarded_by_the_defaults(
+    async def test_the_default_breaker_guards_an_unregistered_dependency(
         self, limits: redis.Redis, redis_url: str
     ):
         async with running(redis_url) as server:
@@ -235,7 +235,7 @@ class TestOverrides:
             limits.set("fb1:production:{d:payments}:override", f"forced_open {far} 8")
             assert await refusal(server) is Reason.FORCED_OPEN
 
-    async def test_a_hold_that_was_ended_is_not_gone_on_with_when_redis_is_lost(self, valkey: Valkey):
+    async def test_an_ended_override_does_not_continue_when_redis_is_lost(self, valkey: Valkey):
         async with running(valkey.url) as server:
             now = server.configuration.clock.now_us()
             with redis.Redis.from_url(valkey.url) as client:

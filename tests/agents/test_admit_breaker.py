@@ -144,9 +144,7 @@ class TestOverride:
             admitted = store.admit((9, 1))
             assert (admitted.verdict, admitted.granted) == ("bypass", 4), mode
 
-    def test_a_hold_that_ends_by_itself_starts_a_new_generation_with_nothing_counted(
-        self, limits: redis.Redis
-    ):
+    def test_an_expired_override_starts_a_new_generation_with_nothing_counted(self, limits: redis.Redis):
         store = self.store(limits)
         before = store.admit().generation
         store.report(before, failure=4)
@@ -176,7 +174,7 @@ class TestQuiet:
         store.advance(2)
         assert store.admit().granted == 1
 
-    def test_a_wish_is_heeded_although_the_breaker_was_seen_at_rest(self, limits: redis.Redis):
+    def test_a_cooldown_is_obeyed_although_the_breaker_was_seen_closed(self, limits: redis.Redis):
         store = Store(limits, guarded=True)
         generation = [store.admit().generation for _ in range(2)][-1]
         assert store.known[1] == generation

@@ -46,7 +46,7 @@ class TestVendorLimits:
         refused = store.admit()
         assert (refused.granted, refused.groups[0].wait_us <= 500_000) == (0, True)
 
-    def test_whoever_knows_nothing_learns_of_it(self, limits: redis.Redis):
+    def test_a_new_pod_learns_of_the_loss(self, limits: redis.Redis):
         store = self.knowing(limits)
         limits.flushall()
         assert store.admit().granted == 0
@@ -56,7 +56,7 @@ class TestVendorLimits:
         fresh.advance(1.1)
         assert fresh.admit().granted == 1
 
-    def test_whoever_knows_better_corrects_a_server_that_knew_nothing(self, limits: redis.Redis):
+    def test_a_pod_that_knows_more_corrects_a_new_pod(self, limits: redis.Redis):
         store = self.knowing(limits)
         limits.flushall()
         store.advance(0.1)

@@ -43,7 +43,7 @@ class TestConcurrency:
         store.settle(tokens=("b1.2",))
         assert store.admit((3, 1)).granted == 1
 
-    def test_slots_in_a_key_of_another_type_are_repaired_by_whoever_frees_one(self, limits: redis.Redis):
+    def test_freeing_a_slot_repairs_a_key_of_another_type(self, limits: redis.Redis):
         store = Store(limits, [slots(3)])
         limits.set(store.limit_key(store.limits[0]), "text")
         store.settle(tokens=("b1.1",))

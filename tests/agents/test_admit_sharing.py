@@ -18,7 +18,7 @@ class TestSharing:
         store = Store(limits, [window(10)])
         assert [group.granted for group in store.admit((100, 1), (2, 1), (100, 1)).groups] == [4, 2, 4]
 
-    def test_the_odd_one_goes_to_whoever_came_first(self, limits: redis.Redis):
+    def test_the_odd_call_goes_to_the_first_group(self, limits: redis.Redis):
         store = Store(limits, [window(5)])
         assert [group.granted for group in store.admit((3, 1), (3, 1)).groups] == [3, 2]
         assert store.admit().granted == 0

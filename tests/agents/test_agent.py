@@ -97,7 +97,7 @@ class TestStart:
             assert agent.configuration.applied.source is ConfigSource.BOOTSTRAP
             assert [(await agent.admit_request("acme")).allowed for _ in range(3)] == [True, True, False]
 
-    async def test_with_nothing_at_all_everything_is_allowed_and_nobody_waits_for_the_gateway(
+    async def test_with_nothing_at_all_everything_is_allowed_without_waiting_for_the_gateway(
         self, tmp_path: Path, gateway: FakeGateway
     ):
         gateway.delay_s = 5  # a gateway that accepts and does not answer
@@ -227,7 +227,7 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("tenant", "cost"), [(None, 1), (7, 1), (b"acme", 1), ("acme", 0), ("acme", 1.5), ("acme", True)]
     )
-    async def test_wrong_use_is_told_at_once(self, tmp_path: Path, tenant: Any, cost: Any):
+    async def test_wrong_use_raises_at_once(self, tmp_path: Path, tenant: Any, cost: Any):
         async with agent_at(NOWHERE, tmp_path) as agent:
             with pytest.raises(Misconfigured):
                 await agent.admit_request(tenant, cost)
@@ -243,7 +243,7 @@ class TestRequests:
         async with agent.call("payments"):
             """Requests still in flight at shutdown are not failed by it."""
 
-    async def test_another_loop_is_told_to_have_its_own(self, tmp_path: Path):
+    async def test_use_from_another_loop_raises(self, tmp_path: Path):
         async with agent_at(NOWHERE, tmp_path) as agent:
             raised: list[BaseException] = []
 
@@ -331,7 +331,7 @@ class TestCalls:
             assert _outcomes(agent) == {Outcome.SLOW: 1, Outcome.OK: 1}
 
     @pytest.mark.parametrize("name", ["", "two words", "x" * 65, "a/b", "new\n"])
-    async def test_a_dependency_that_no_page_could_show_is_told_at_once(self, tmp_path: Path, name: str):
+    async def test_an_invalid_dependency_name_raises_at_once(self, tmp_path: Path, name: str):
         async with agent_at(NOWHERE, tmp_path) as agent:
             with pytest.raises(Misconfigured, match="dependency"):
                 await agent.admit_call(name)

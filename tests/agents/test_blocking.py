@@ -116,7 +116,7 @@ def test_decorated_functions(agent: blocking.Agent):
         async def charge_later() -> None: ...
 
 
-def test_wrong_use_is_told_at_once(agent: blocking.Agent):
+def test_wrong_use_raises_at_once(agent: blocking.Agent):
     arguments: list[tuple[Any, ...]] = [(7,), ("acme", 0), ("acme", 1.5)]
     for wrong in arguments:
         with pytest.raises(Misconfigured):
@@ -139,7 +139,7 @@ async def test_a_coroutine_of_any_loop_can_ask_too(settings: AgentSettings):
     await asyncio.to_thread(agent.stop)
 
 
-def test_an_answer_nobody_takes_is_undone(agent: blocking.Agent):
+def test_an_answer_that_is_not_received_is_undone(agent: blocking.Agent):
     """The race between a caller that gives up and an answer on its way has no third outcome."""
     inner = agent._started()
     undone: list[str] = []
@@ -156,7 +156,7 @@ def test_an_answer_nobody_takes_is_undone(agent: blocking.Agent):
     assert wait_until(lambda: undone) == ["answer"]
 
 
-def test_a_frozen_redis_holds_no_thread_up(tmp_path: Path, valkey: Valkey):
+def test_a_frozen_redis_blocks_no_thread(tmp_path: Path, valkey: Valkey):
     with redis.Redis.from_url(valkey.url) as client:
         publish(client, RULES, revision=3)
     with blocking.Agent(settings=AgentSettings(redis_url=valkey.url, server="s", state_dir=None)) as agent:
@@ -172,7 +172,7 @@ def test_a_frozen_redis_holds_no_thread_up(tmp_path: Path, valkey: Valkey):
             valkey.process.send_signal(signal.SIGCONT)
 
 
-def test_a_loop_that_hangs_holds_no_thread_up(agent: blocking.Agent):
+def test_a_loop_that_hangs_blocks_no_thread(agent: blocking.Agent):
     hanging = threading.Event()
     agent._started().loop.call_soon_threadsafe(hanging.wait, 10)
     began = time.monotonic()

@@ -110,7 +110,7 @@ class TestExplainATenant:
         assert said["limits"][0]["alone"] == "all, counted and reported later; the limit is 10"
         assert not agent.admit_request("acme").allowed
 
-    def test_every_next_decision_is_the_one_foretold(self, agent, run):
+    def test_it_predicts_every_next_decision(self, agent, run):
         for _ in range(12):
             _, said = run("explain", "--tenant", "acme", "--user", "ada", "--endpoint", "POST /orders")
             subject = Subject(user="ada", endpoint="POST /orders")
@@ -190,7 +190,7 @@ class TestExplainADependency:
         assert main(["explain", "--dependency", "payments"]) == 0
         assert "forced_open by ann: the vendor double-charges" in capsys.readouterr().out
 
-    def test_a_vendor_that_asked_for_quiet_and_a_dependency_nobody_registered(self, agent, run, limits):
+    def test_a_cooldown_of_an_unregistered_dependency(self, agent, run, limits):
         permit = agent.admit_call("unheard-of")
         agent.report(permit, fuseboard_outcome(), cooldown_ms=60_000)
         wait_until(lambda: limits.exists(keys.cooldown("production", "unheard-of")))

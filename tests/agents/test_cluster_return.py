@@ -19,7 +19,7 @@ def counted(cluster: Cluster, command: str) -> int:
     return sum(int(one.get("calls", 0)) for one in found)
 
 
-async def test_a_shard_that_returns_is_told_first_and_asked_one_question_per_domain_at_a_time(
+async def test_a_returning_shard_gets_the_reports_first_and_one_question_per_domain_at_a_time(
     cluster: Cluster,
 ):
     cluster.settle()

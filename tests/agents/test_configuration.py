@@ -77,7 +77,7 @@ class TestLookups:
         assert rules.quotas == (own, DAILY, extra)
         assert (rules.tier, rules.known, rules.met, rules.suspended) == ("free", True, True, False)
 
-    def test_a_tenant_nobody_registered_gets_the_default_tier(self, configuration: Configuration):
+    def test_an_unregistered_tenant_gets_the_default_tier(self, configuration: Configuration):
         configuration.want("ghost")
         configuration.apply(offer(revision=1, tenants={"ghost": None}))
         rules = configuration.snapshot.quotas_of("ghost")
@@ -129,7 +129,7 @@ class TestOrder:
         configuration.apply(offer(with_limit(2), epoch=second[0], revision=second[1]))
         assert configuration.snapshot.quotas_of("acme").quotas[0].limit == wins
 
-    def test_http_may_spell_the_same_revision_anew_and_a_copy_in_redis_may_not(self, configuration):
+    def test_http_may_encode_the_same_revision_differently_and_redis_may_not(self, configuration):
         configuration.apply(offer(with_limit(1), revision=5, source=ConfigSource.REDIS))
         assert configuration.apply(offer(with_limit(2), revision=5, source=ConfigSource.HTTP))
         assert not configuration.apply(offer(with_limit(1), revision=5, source=ConfigSource.REDIS))
@@ -171,7 +171,7 @@ class TestOrder:
         assert not held.quotas_of("acme").suspended
         assert configuration.snapshot.quotas_of("acme").suspended
 
-    def test_listeners_hear_of_every_new_head_and_of_nothing_else(self, configuration):
+    def test_listeners_get_every_new_head_and_nothing_else(self, configuration):
         heard: list[int] = []
         configuration.listen(lambda snapshot: heard.append(snapshot.head.revision))
         for revision in (1, 1, 3, 2):
@@ -231,7 +231,7 @@ class TestRefusals:
             )
 
     @pytest.mark.parametrize("tenant", ["", "x" * 201, "new\nline", "\ud800"])
-    def test_a_tenant_nobody_can_be_is_refused(self, tenant):
+    def test_an_invalid_tenant_id_is_refused(self, tenant):
         with pytest.raises(OfferError, match="tenants"):
             check_tenants({tenant: None})
 

@@ -207,7 +207,7 @@ class TestTenantsMet:
             await eventually(lambda: all(name in configuration.snapshot.tenants for name in names))
             assert limits.info("commandstats")["cmdstat_exec"]["calls"] - before <= 2
 
-    async def test_a_frozen_redis_delays_the_first_and_nobody_behind_it(self, valkey: Valkey):
+    async def test_a_frozen_redis_delays_only_the_first_caller(self, valkey: Valkey):
         with redis.Redis.from_url(valkey.url) as limits:
             publish(limits, POLICY, revision=1)
         async with watched(valkey.url) as (configuration, _):

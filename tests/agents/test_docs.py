@@ -160,7 +160,7 @@ class TestBreakers:
         view = page["breaker_of"]("payments-api")
         assert view.state is BreakerState.OPEN
 
-    async def test_quiet_is_heeded(self, page: dict[str, Any], limits: redis.Redis):
+    async def test_a_cooldown_is_obeyed(self, page: dict[str, Any], limits: redis.Redis):
         async def vendor() -> tuple[int, int]:
             return 429, 30
 

@@ -27,9 +27,7 @@ async def ask(server: Server, calls: int) -> list[bool]:
     return [decision.allowed for decision in decisions]
 
 
-async def test_a_server_that_pretends_redis_is_gone_spends_its_share_and_says_so(
-    limits: redis.Redis, redis_url: str
-):
+async def test_a_pod_in_a_drill_spends_its_share_and_reports_it(limits: redis.Redis, redis_url: str):
     async with running(redis_url) as server:
         pretend(server, DrillKind.GONE)
         assert server.admission.mode is Mode.DRILL
@@ -102,7 +100,7 @@ def director() -> Iterator[Director]:
         yield running
 
 
-async def test_it_comes_with_a_beat_is_told_by_the_next_and_outlives_the_control_plane(
+async def test_it_starts_with_a_heartbeat_is_reported_by_the_next_and_survives_the_control_plane(
     limits: redis.Redis, redis_url: str, director: Director, tmp_path: Path
 ):
     settings = AgentSettings(redis_url=redis_url, url=director.url, token="fb_sel_secret", state_dir=tmp_path)

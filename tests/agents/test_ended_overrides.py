@@ -55,7 +55,7 @@ def held(server: Server) -> OverrideMode | None:
     return server.admission.breaker_views()[0].override
 
 
-async def test_a_reset_through_redis_alone_ends_what_the_document_holds(server: Server, limits: redis.Redis):
+async def test_a_reset_through_redis_alone_ends_an_override(server: Server, limits: redis.Redis):
     limits.set(OVERRIDE, "none 0 9")
     server.admission.breaker_opened(b"payments 1 0")
     await eventually(lambda: held(server) is None)
@@ -70,7 +70,7 @@ async def test_a_reset_through_redis_alone_ends_what_the_document_holds(server: 
 
 
 @pytest.mark.parametrize("text", [None, "none 0 8", "none 0 7", "none 0", "none 0 9 9", "closed 0 9", "\xff"])
-async def test_a_hold_that_redis_lost_or_tells_of_otherwise_stays(
+async def test_an_override_that_redis_lost_or_contradicts_stays(
     server: Server, limits: redis.Redis, text: str | None
 ):
     if text is None:
@@ -82,7 +82,7 @@ async def test_a_hold_that_redis_lost_or_tells_of_otherwise_stays(
     await refused(server)
 
 
-async def test_a_hold_through_redis_alone_is_told_and_outlives_redis(valkey: Valkey):
+async def test_an_override_through_redis_alone_is_reported_and_survives_redis(valkey: Valkey):
     async with running(valkey.url) as server:
         with redis.Redis.from_url(valkey.url, decode_responses=True) as limits:
             ends_us = int((time.time() + 600) * 1_000_000)

@@ -134,7 +134,7 @@ class TestBreakerWithoutRedis:
 
 
 class TestFrozen:
-    async def test_callers_are_decided_locally_and_soon_nobody_waits(self, frozen: Valkey):
+    async def test_callers_are_decided_locally_and_soon_without_waiting(self, frozen: Valkey):
         async with running(frozen.url) as server:
             frozen.process.send_signal(signal.SIGSTOP)
             waits = []
@@ -150,7 +150,7 @@ class TestFrozen:
             await asyncio.gather(*(server.admission.admit_request("acme") for _ in range(1000)))
             assert server.counters.store_timeouts == asked
 
-    async def test_what_nobody_waited_for_charges_nothing(self, frozen: Valkey):
+    async def test_an_answer_after_the_deadline_charges_nothing(self, frozen: Valkey):
         async with running(frozen.url) as server:
             await server.admission.admit_request("acme")
             frozen.process.send_signal(signal.SIGSTOP)
@@ -238,7 +238,7 @@ async def test_a_busy_loop_does_not_blame_redis(limits: redis.Redis, redis_url: 
         assert server.counters.local_decisions == 0
 
 
-async def test_a_server_that_could_not_tell_the_time_is_looked_at_again():
+async def test_a_server_with_an_invalid_time_is_probed_again():
     """Whatever it answers, the task that brings Redis back goes on."""
     loop = asyncio.get_running_loop()
     times = [b"*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n", b"*2\r\n$3\r\n1.5\r\n$3\r\nNaN\r\n", b"*2\r\n$-1\r\n$-1\r\n"]

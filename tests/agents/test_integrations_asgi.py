@@ -236,7 +236,7 @@ class TestRefused:
         assert "retry-after" not in dict(headers)
 
     @pytest.mark.parametrize("milliseconds", [1, 999, 1000, 1001, 90_000])
-    def test_nobody_is_told_to_come_back_too_early_nor_much_too_late(self, milliseconds: int):
+    def test_retry_after_is_neither_too_early_nor_much_too_late(self, milliseconds: int):
         for _ in range(50):
             told = int(dict(refusal(refused(Reason.QUOTA, milliseconds))[1])["retry-after"])
             assert milliseconds / 1000 <= told <= milliseconds / 1000 * 1.1 + 1
@@ -356,7 +356,7 @@ class TestLifespan:
             await middleware({"type": "lifespan"}, server.receive, server.send)
         assert agent.log == ["agent started", "agent stopped", "lifespan.startup.failed"]
 
-    async def test_an_agent_that_runs_already_is_left_to_whoever_started_it(self):
+    async def test_a_running_agent_is_neither_started_nor_stopped(self):
         agent = FakeAgent(allowed())
         agent.running = True
         server = Lifespan(agent.log)

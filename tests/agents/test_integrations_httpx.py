@@ -190,7 +190,7 @@ async def test_a_streamed_body_is_reported_once_when_it_is_closed(vendor, agent,
     assert [reported for reported, _ in agent.reports] == [Outcome.OK]
 
 
-async def test_a_body_nobody_reads_or_closes_is_reported_all_the_same(vendor, agent):
+async def test_a_body_that_is_never_read_or_closed_is_reported(vendor, agent):
     transport = GuardedTransport(agent, dependency="payments")
     response = await transport.handle_async_request(httpx.Request("GET", vendor.url))
     inner = response.stream._stream
@@ -269,7 +269,7 @@ def asking_for_quiet(code: int, retry_after: str) -> Answer:
         (500, "7", (Outcome.FAILURE, 0)),
     ],
 )
-async def test_a_vendor_that_asks_for_quiet_is_heeded(vendor, agent, client, code, retry_after, reported):
+async def test_a_cooldown_of_the_vendor_is_obeyed(vendor, agent, client, code, retry_after, reported):
     vendor.answer = asking_for_quiet(code, retry_after)
     await client.get(vendor.url)
     ((outcome, _),) = agent.reports
@@ -325,9 +325,7 @@ class TestBlocking:
 
         await eventually(lambda: counted() == (1, 1, 2))
 
-    async def test_quiet_that_a_vendor_asked_for_refuses_the_next_request(
-        self, vendor, guarded: blocking.Agent
-    ):
+    async def test_a_cooldown_refuses_the_next_request(self, vendor, guarded: blocking.Agent):
         vendor.answer = asking_for_quiet(429, "60")
         assert (await self.send(guarded, vendor.url)).status_code == 429
         with pytest.raises(CallRefused) as refused:

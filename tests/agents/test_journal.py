@@ -56,9 +56,7 @@ async def outage(server: Server, valkey: Valkey, calls: int) -> int:
     return admitted
 
 
-async def test_what_was_allowed_in_an_outage_is_in_the_totals_before_anybody_ramps(
-    valkey: Valkey, tmp_path: Path
-):
+async def test_calls_of_an_outage_are_in_the_totals_before_the_ramp(valkey: Valkey, tmp_path: Path):
     async with running(valkey.url, configuration=configured(with_quota(FailurePolicy.FAIL_OPEN))) as server:
         journal_of(server, tmp_path)
         assert await outage(server, valkey, 500) == 500
@@ -72,7 +70,7 @@ async def test_what_was_allowed_in_an_outage_is_in_the_totals_before_anybody_ram
         await eventually(lambda: not list(tmp_path.glob("*.journal")))
 
 
-async def test_a_share_that_was_spent_is_charged_before_anybody_ramps(valkey: Valkey, tmp_path: Path):
+async def test_a_spent_share_is_charged_before_the_ramp(valkey: Valkey, tmp_path: Path):
     policy = with_quota(FailurePolicy.LOCAL_SHARE, window_ms=3_600_000)
     async with running(valkey.url, configuration=configured(policy)) as server:
         assert await outage(server, valkey, 50) == 20
@@ -82,7 +80,7 @@ async def test_a_share_that_was_spent_is_charged_before_anybody_ramps(valkey: Va
             assert total(client) == 20
 
 
-async def test_what_was_told_twice_counts_once(limits: redis.Redis, redis_url: str):
+async def test_a_segment_reported_twice_counts_once(limits: redis.Redis, redis_url: str):
     policy = with_quota(FailurePolicy.LOCAL_SHARE, window_ms=3_600_000)
     async with running(redis_url, configuration=configured(policy)) as server:
         quota = server.admission._configuration.snapshot.quotas_of("acme").quotas[0]
@@ -186,7 +184,7 @@ def test_a_file_that_was_cut_short_says_less_and_never_more(tmp_path: Path, leng
     assert adopted_from(tmp_path) in ({}, {QUOTA: 5})
 
 
-def test_nobody_adopts_what_a_living_server_still_writes(tmp_path: Path):
+def test_the_files_of_a_living_pod_are_not_adopted(tmp_path: Path):
     written = Written(tmp_path)
     written.write({QUOTA: 5})
     assert adopted_from(tmp_path) == {}

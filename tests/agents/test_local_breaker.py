@@ -73,7 +73,7 @@ async def test_without_redis_each_server_probes_alone_and_servers_do_not_probe_t
             assert await admitted(server, 20) == 1
 
 
-async def test_a_vendor_that_asked_for_quiet_has_it_without_redis_too(valkey: Valkey):
+async def test_a_cooldown_applies_without_redis_too(valkey: Valkey):
     async with running(valkey.url) as server:
         permit = await server.admission.admit_call("payments")
         server.admission.report(permit, Outcome.FAILURE, cooldown_ms=60_000)
@@ -96,7 +96,7 @@ def held_open(policy: Policy, seconds: float) -> Policy:
     return msgspec.structs.replace(policy, dependencies=(payments,))
 
 
-async def test_a_hold_reaches_servers_over_http_while_redis_is_down_and_ends_on_their_clock(tmp_path: Path):
+async def test_an_override_reaches_pods_over_http_while_redis_is_down_and_ends_by_their_clock(tmp_path: Path):
     with gateway_running() as gateway:
         gateway.publish(POLICY, revision=7)
         gateway.next_ms = 50

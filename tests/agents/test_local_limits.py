@@ -51,7 +51,7 @@ def spend_all(limits: LocalLimits, limit: Limit, most: int = 1_000) -> int:
 
 
 class TestPieces:
-    def test_what_redis_grants_and_what_the_pieces_hold_is_the_limit(self, clock: Clock):
+    def test_what_redis_grants_and_the_reserved_shares_add_up_to_the_limit(self, clock: Clock):
         shared = rule_of(VENDOR, 1.0, 0)[1]
         local = sum(spend_all(with_piece(clock, level=3, place=place), VENDOR) for place in range(8))
         assert (shared, local) == (90, 10)
@@ -163,7 +163,7 @@ class TestShares:
         for moment, _ in made:
             assert sum(moment <= other < moment + 10.0 for other, _ in made) <= 4
 
-    def test_who_waits_for_its_turn_is_told_how_long(self, clock: Clock):
+    def test_a_pod_outside_its_time_slot_gets_the_wait(self, clock: Clock):
         few = msgspec.structs.replace(SECURITY, limit=1)
         limits = LocalLimits(lambda: 10)
         demand = demand_for(few)

@@ -103,7 +103,7 @@ class TestRules:
         with pytest.raises((msgspec.ValidationError, PolicyError)):
             decode_tenant(f'{{"tier":"seat","parents":{parents}}}'.encode())
 
-    def test_a_child_in_use_keeps_its_parents_whoever_else_is_met(self):
+    def test_a_child_in_use_keeps_its_parents_when_other_tenants_arrive(self):
         configuration = organised()
         tenants = configuration.snapshot.tenants
         for number in range(50_000):
@@ -161,7 +161,7 @@ class TestDecisions:
             decision = await server.admission.admit_request("ann")
             assert decision.reason is Reason.SUSPENDED
 
-    async def test_a_quota_on_a_dependency_binds_everybody_below(self, limits: redis.Redis, redis_url: str):
+    async def test_a_quota_on_a_dependency_applies_to_all_children(self, limits: redis.Redis, redis_url: str):
         on_payments = TenantRecord(tier="seat", quotas=(calls(3, dependency="payments"),))
         async with running(redis_url, configuration=organised(acme=on_payments)) as server:
             for tenant in ("ann", "bob", "acme-ads"):

@@ -192,9 +192,7 @@ class TestCalls:
         with pytest.raises(Misconfigured, match="thread"):
             charge(7)
 
-    async def test_a_vendor_that_asks_for_quiet_gets_it_from_the_whole_fleet(
-        self, agent: Agent, limits: redis.Redis
-    ):
+    async def test_a_cooldown_applies_to_the_whole_fleet(self, agent: Agent, limits: redis.Redis):
         request = httpx.Request("GET", "http://vendor")
         response = httpx.Response(429, headers={"Retry-After": "60"}, request=request)
         with pytest.raises(httpx.HTTPStatusError):
@@ -242,7 +240,7 @@ class TestWrongUse:
             ([("tokens", 1)], "must map"),
         ],
     )
-    async def test_costs_that_cannot_be(self, agent: Agent, costs: Any, rule: str):
+    async def test_invalid_costs_raise(self, agent: Agent, costs: Any, rule: str):
         with pytest.raises(Misconfigured, match=rule):
             await agent.admit_request("acme", costs=costs)
         with pytest.raises(Misconfigured, match=rule):
@@ -264,7 +262,7 @@ class TestWrongUse:
         with pytest.raises(Misconfigured, match="1 to 64 letters"):
             agent.guard(name)
 
-    async def test_a_caller_of_whom_nothing_is_known(self, agent: Agent):
+    async def test_a_caller_without_tenant_and_subject_raises(self, agent: Agent):
         with pytest.raises(Misconfigured, match="pass a subject"):
             await agent.admit_request(None)
         with pytest.raises(Misconfigured, match=r"fuseboard\.Subject"):
@@ -274,7 +272,7 @@ class TestWrongUse:
             await agent.admit_request("acme", subject=Subject(user=wrong))
 
     @pytest.mark.parametrize("actual", [-1, 1.5, float("nan"), None, True])
-    async def test_an_actual_cost_that_cannot_be(self, agent: Agent, actual: Any):
+    async def test_an_invalid_actual_cost_raises(self, agent: Agent, actual: Any):
         async with agent.call("llm", costs={"tokens": 1}) as permit:
             with pytest.raises(Misconfigured, match="at least 0"):
                 permit.settle("tokens", actual)
@@ -315,11 +313,11 @@ async def test_cancelled_callers_give_back_what_they_took(agent: Agent):
         ("²", 0),
     ],
 )
-def test_a_wish_for_quiet_is_a_time_within_the_hour_or_nothing(text: str, milliseconds: int):
+def test_retry_after_is_at_most_an_hour(text: str, milliseconds: int):
     assert retry_after_ms(text) == milliseconds
 
 
-def test_a_503_that_asks_for_quiet_is_a_failure_too():
+def test_a_503_with_retry_after_is_a_failure_too():
     class VendorError(Exception):
         status = 503
         headers = httpx.Headers({"Retry-After": "5"})

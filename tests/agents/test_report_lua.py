@@ -40,7 +40,7 @@ def test_failures_of_all_servers_add_up(store: Store):
     assert store.report(generation, failure=1, server="a").change == "tripped"
 
 
-def test_whoever_listens_hears_that_it_opened_and_for_how_long(store: Store):
+def test_an_opening_is_published_with_its_length(store: Store):
     listener = store.client.pubsub(ignore_subscribe_messages=True)
     listener.subscribe("breakers")
     listener.get_message(timeout=20)
@@ -150,7 +150,7 @@ def test_servers_that_reported_nothing_for_a_window_are_no_evidence(store: Store
     assert set(limits.hkeys("{d}:evidence")) == {b"a", b"b"}
 
 
-def test_outcomes_of_a_time_under_a_hold_that_ended_do_not_count(store: Store):
+def test_outcomes_under_an_expired_override_do_not_count(store: Store):
     generation = store.admit().generation
     store.hold("forced_closed", 1)
     store.advance(1.1)
@@ -181,7 +181,7 @@ def test_a_lost_key_does_not_let_old_outcomes_in(store: Store, limits: redis.Red
     assert store.report(old, failure=50).change == "stale"
 
 
-def test_under_a_hold_closed_it_says_what_would_have_happened(store: Store):
+def test_under_forced_closed_it_reports_what_would_have_tripped(store: Store):
     generation = store.admit().generation
     store.hold("metrics_only", 60)
     assert store.report(generation, failure=5).change == "would_trip"

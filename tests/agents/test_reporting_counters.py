@@ -114,7 +114,7 @@ def test_a_beat_may_be_made_while_the_loop_counts():
     assert counters.wire().requests == 20_000
 
 
-def test_what_rules_bound_is_told_of_the_busiest_tenants_and_of_all_together():
+def test_requests_are_reported_by_rule_for_the_busiest_tenants_and_for_all():
     counters = Counters()
     for number in range(BUSIEST_BY_RULE + 5):
         for _ in range(100 - number):

@@ -82,7 +82,7 @@ class TestBeats:
         assert response.head.revision == 42
         assert bytes(response.policy)
 
-    def test_the_last_beat_says_good_bye(self, gateway: FakeGateway):
+    def test_the_last_heartbeat_signs_off(self, gateway: FakeGateway):
         with beating_at(gateway.url) as beater:
             wait_until(lambda: beater.received)
         assert [beat.leaving for beat in gateway.beats] == [False, True]
@@ -237,7 +237,7 @@ class TestTrouble:
         with pytest.raises(ResponseError, match="more than 50000"):
             connection.post(encode_bounded(request))
 
-    def test_a_refused_token_is_shouted_once_and_tried_again(self, gateway: FakeGateway, caplog):
+    def test_a_refused_token_is_logged_once_and_retried(self, gateway: FakeGateway, caplog):
         gateway.replies = [Reply(status=401)] * 3
         with beating_at(gateway.url) as beater:
             wait_until(lambda: beater.received)
@@ -266,12 +266,12 @@ class TestTrouble:
         with beating_at(gateway.url) as beater:
             wait_until(lambda: beater.received)
 
-    def test_a_gateway_that_is_not_there_is_asked_again_and_the_thread_ends_when_told(self):
+    def test_a_missing_gateway_is_retried_and_the_thread_can_be_stopped(self):
         with beating_at("http://127.0.0.1:1") as beater:
             wait_until(lambda: beater.sync.failures[Failure.UNREACHABLE] >= 3)
             assert beater.rounds >= 3
 
-    def test_a_certificate_that_nobody_signed_is_never_accepted(self, tmp_path: Path):
+    def test_an_unsigned_certificate_is_never_accepted(self, tmp_path: Path):
         key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
         subprocess.run(
             [

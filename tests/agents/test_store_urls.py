@@ -62,7 +62,7 @@ def test_each_has_its_store(url: str, store: type):
         ("redis+sentinel://one:1/limits/two", "number of a database"),
     ],
 )
-def test_a_wrong_one_is_told_at_start(url: str, wrong: str):
+def test_a_wrong_url_raises_at_start(url: str, wrong: str):
     with pytest.raises(Misconfigured, match=wrong):
         AgentSettings(redis_url=url)
     with pytest.raises(Misconfigured, match=wrong):

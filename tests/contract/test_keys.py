@@ -48,7 +48,7 @@ OFFLINE = {"offline_totals", "offline_told"}
 
 
 @pytest.mark.parametrize(("key", "text"), KEYS.items())
-def test_a_key_is_spelled_as_ever(key, text):
+def test_no_key_has_changed(key, text):
     assert key == text
 
 
