@@ -1,1 +1,1 @@
-"""Who changed what, when and why; rows are only ever added."""
+"""Who changed what, when and why. Rows are only ever added."""

@@ -1,7 +1,7 @@
-"""Says to Postgres, for one transaction, that the application writes and will record it itself.
+"""Marks a transaction in Postgres as the application's own, which records its changes itself.
 
-Rows of configuration and accounts that are written without it are recorded by a trigger: somebody
-was in the database with SQL of their own. See ``audit/migrations``.
+Without the mark, a trigger records every change of a configuration or account row: someone used
+SQL on the database directly. See ``audit/migrations``.
 """
 
 from django.db import connection
@@ -10,8 +10,8 @@ from controlplane.audit.actor import Actor
 
 
 def acting(actor: Actor) -> None:
-    """For the rest of the current transaction, which there must be."""
+    """Mark the rest of the current transaction. There must be one."""
     if not connection.in_atomic_block:
-        raise RuntimeError("acting() says who makes a transaction, and there is none")
+        raise RuntimeError("acting() needs a transaction: call it inside transaction.atomic()")
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('fuseboard.actor', %s, true)", [actor.name or "fuseboard"])

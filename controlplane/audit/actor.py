@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-#: Rows of ``sql`` are written by Postgres itself.
+#: Postgres itself writes rows with the origin ``sql``.
 Origin = Literal["form", "api", "celery", "command"]
 
 
@@ -12,11 +12,11 @@ class Actor:
     name: str
     role: str
     origin: Origin
-    #: Of the client, as the server saw it.
+    #: Address of the client, as the server saw it.
     address: str = ""
-    #: Username of the person who answers for it, where ``name`` is not theirs: of a token's owner.
+    #: Username of the responsible person, if ``name`` is not a username: the owner of a token.
     person: str = ""
 
 
-#: What the control plane does by itself, such as ending an override that expired.
+#: For automatic changes, such as ending an override that expired.
 FUSEBOARD = Actor(name="fuseboard", role="admin", origin="celery")

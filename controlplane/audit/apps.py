@@ -9,6 +9,6 @@ class AuditConfig(AppConfig):
     def ready(self) -> None:
         from controlplane.audit import guards
 
-        # The only places that see every migration, also those of apps that come later.
+        # These signals see every migration, including those of apps that are added later.
         pre_migrate.connect(guards.announce_migration, sender=self, dispatch_uid="audit-migrating")
         post_migrate.connect(guards.attach, sender=self, dispatch_uid="audit-guards")

@@ -1,9 +1,9 @@
-"""Whether the audit is what was written: every entry names the one before it by hash.
+"""Verifies that no audit entry was changed or removed. Every entry contains the hash of the previous one.
 
-The hashes are made by Postgres (``audit_hash`` in the migrations) and checked here, in another
-language and from the rows alone: whoever changed the function there does not change this one.
-Somebody who may do everything in Postgres can write a whole new chain; what they cannot change is
-a head that was kept elsewhere (``Head``), such as in the logs.
+Postgres computes the hashes (``audit_hash`` in the migrations). This module checks them in another
+language and from the rows alone, so changing the function in Postgres does not help an attacker.
+A superuser of Postgres can write a whole new chain, but cannot change a head that was copied
+elsewhere (``Head``), for example to the logs.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from controlplane.audit.models import ChainHead, Entry
 
 FIRST = "0" * 64
 
-#: Environment and number of an entry -> the hashes it was noted with elsewhere, of which there should be one.
+#: Environment and number of an entry -> its hashes as noted elsewhere. There should be one.
 Kept = dict[tuple[str, int], set[str]]
 
 
@@ -45,11 +45,11 @@ class Head:
 
 @dataclass(frozen=True)
 class Broken:
-    """The first entry of a chain that is not as it was written."""
+    """The first entry of a chain that differs from what was written."""
 
     environment: str
     sequence: int
-    #: The entry's own number, or ``None`` for one that is missing.
+    #: The id of the entry, or ``None`` if it is missing.
     entry: int | None
     why: str
 
@@ -60,9 +60,10 @@ class Broken:
 
 
 def verify(anchors: Iterable[Head] = ()) -> tuple[list[Head], list[Broken]]:
-    """The last good entry of every chain, and the first broken one of those that are. Reads all rows.
+    """Return the last entry of every intact chain, and the first broken entry of every other one.
 
-    As of one moment, as entries are written meanwhile: must not run inside a transaction.
+    Reads all rows as of one moment, because entries are added meanwhile. So it must not run inside
+    a transaction.
     """
     kept: dict[tuple[str, int], set[str]] = {}
     for head in anchors:
@@ -95,14 +96,14 @@ def _follow(environment: str, kept: Kept) -> Head:
     for row in rows.iterator(chunk_size=2000):
         number = last.sequence + 1
         if row.sequence is None:
-            raise _BrokenError(environment, number, row.pk, "was written past the chain")
+            raise _BrokenError(environment, number, row.pk, "was written without the chain")
         if row.sequence != number:
             raise _BrokenError(environment, number, None, "is missing")
         hashed = _hash(last.hash, row)
         if hashed != row.hash:
-            raise _BrokenError(environment, number, row.pk, "was changed, or one before it")
+            raise _BrokenError(environment, number, row.pk, "was changed, or an earlier one was")
         if kept.get((environment, number), {hashed}) != {hashed}:
-            raise _BrokenError(environment, number, row.pk, "is not the one that was noted elsewhere")
+            raise _BrokenError(environment, number, row.pk, "differs from the copy noted elsewhere")
         last = Head(environment, number, hashed)
     return last
 
@@ -110,9 +111,9 @@ def _follow(environment: str, kept: Kept) -> Head:
 def _check_end(last: Head, head: ChainHead | None, kept: Kept) -> None:
     noted = max((number for name, number in kept if name == last.environment), default=0)
     if (head.sequence if head else 0) > last.sequence or noted > last.sequence:
-        raise _BrokenError(last.environment, last.sequence + 1, None, "and what came after it are missing")
+        raise _BrokenError(last.environment, last.sequence + 1, None, "and all later ones are missing")
     if head is None or (head.sequence, head.hash) != (last.sequence, last.hash):
-        raise _BrokenError(last.environment, last.sequence, None, "is not what the head of the chain says")
+        raise _BrokenError(last.environment, last.sequence, None, "differs from the head of the chain")
 
 
 class _BrokenError(Exception):

@@ -1,4 +1,4 @@
-"""The audit as a file: CSV for a spreadsheet, JSON lines for programs. Streamed, so of any length."""
+"""Exports the audit as CSV for spreadsheets or JSON lines for programs. Streams, so any length works."""
 
 import csv
 import json
@@ -34,16 +34,16 @@ _FIELDS = (
     "sequence",
     "hash",
 )
-#: Rows read at once: each chunk is a query of its own, so that no connection is held meanwhile.
+#: Rows per query. Each chunk is a separate query, so no connection is in use between two chunks.
 _CHUNK = 1000
-#: What a spreadsheet would take for a formula; some read full-width signs as well.
+#: What a spreadsheet reads as a formula. Some accept full-width signs, too.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-#: Ends of lines to some readers, which would find half an entry.
+#: Some readers treat these as the end of a line and would read half an entry.
 _LINES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
 
 
 def export(rows: QuerySet[Entry], kind: Format) -> Iterator[str]:
-    """The entries, oldest first, in pieces of text."""
+    """Yield the entries as text, oldest first."""
     write = _writer(kind)
     yield from _heading(kind)
     for entries in _chunks(rows):
@@ -51,7 +51,7 @@ def export(rows: QuerySet[Entry], kind: Format) -> Iterator[str]:
 
 
 async def aexport(rows: QuerySet[Entry], kind: Format) -> AsyncIterator[str]:
-    """As ``export``, for a response that is sent while it is read."""
+    """Do the same as ``export``, for a response that is sent while rows are read."""
     pieces = export(rows, kind)
     while piece := await sync_to_async(lambda: next(pieces, ""))():
         yield piece
@@ -73,8 +73,8 @@ def _writer(kind: Format) -> Callable[[list[Entry]], str]:
 
 
 def _as_json_lines(entries: list[Entry]) -> str:
-    said = (json.dumps(_values(entry), ensure_ascii=False).translate(_LINES) for entry in entries)
-    lines = ([line, "\n"] for line in said)
+    texts = (json.dumps(_values(entry), ensure_ascii=False).translate(_LINES) for entry in entries)
+    lines = ([text, "\n"] for text in texts)
     return "".join(chain.from_iterable(lines))
 
 
@@ -92,7 +92,7 @@ def _values(entry: Entry) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    """Text that no spreadsheet runs; an apostrophe is how they mark text themselves."""
+    """Return a value that no spreadsheet executes. An apostrophe is their own mark for text."""
     if isinstance(value, dict):
         value = json.dumps(value, ensure_ascii=False, sort_keys=True)
     if not isinstance(value, str):

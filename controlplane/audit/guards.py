@@ -1,7 +1,7 @@
-"""Which tables Postgres watches for writes that nobody recorded.
+"""The tables whose direct changes Postgres records.
 
-Attached after every ``migrate``, so that a table of configuration that a later migration adds is
-watched without anybody thinking of it.
+The triggers are attached after every ``migrate``, so a configuration table that a later migration
+adds is covered without further work.
 """
 
 from typing import Any
@@ -9,10 +9,10 @@ from typing import Any
 from django.apps import apps
 from django.db import connections
 
-#: Apps whose tables are configuration, and what of them is only history of it, or a file that may become it.
+#: Apps whose tables are configuration, and their tables that are only history or uploaded files.
 _CONFIGURATION = ("policies",)
 _HISTORY = frozenset(("policies_revision", "policies_change", "policies_draft"))
-#: Others: table -> columns whose values are secret, columns that change nothing.
+#: Other tables -> columns with secret values, and columns to ignore.
 _WATCHED = {
     "breakers_override": ("", ""),
     "schedules_schedule": ("", "announced_at,seen"),
@@ -26,11 +26,11 @@ _WATCHED = {
     "accounts_apitoken": ("digest", ""),
 }
 ROW, TRUNCATED = "audit_direct_write", "audit_direct_truncate"
-_NOBODY_SAID_SO = "coalesce(current_setting('fuseboard.actor', true), '') = ''"
+_NOT_MARKED = "coalesce(current_setting('fuseboard.actor', true), '') = ''"
 
 
 def tables() -> dict[str, tuple[str, str]]:
-    """Table -> columns that are secret, columns that do not count; each separated by commas."""
+    """Return table -> columns with secret values and columns to ignore, each separated by commas."""
     found = {
         model._meta.db_table: ("", "")
         for label in _CONFIGURATION
@@ -41,33 +41,33 @@ def tables() -> dict[str, tuple[str, str]]:
 
 
 def attach(*, using: str = "default", **_: Any) -> None:
-    """Watch every table that is there and not watched yet."""
+    """Attach the triggers to every existing table that lacks them."""
     connection = connections[using]
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_proc WHERE proname = %s", [ROW])
         if cursor.fetchone() is None:
-            return  # migrated to before there was an audit of it
+            return  # migrated to a version before these triggers
         present = set(connection.introspection.table_names(cursor))
         cursor.execute("SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = %s", [ROW])
         watched = {name for (name,) in cursor.fetchall()}
         for table, (secret, ignored) in tables().items():
             if table in present - watched:
-                # The names are ours, and no text of anybody's.
+                # All names are constants, so they are safe in SQL.
                 cursor.execute(
                     f"CREATE CONSTRAINT TRIGGER {ROW} AFTER INSERT OR UPDATE OR DELETE ON {table}"
-                    f" DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ({_NOBODY_SAID_SO})"
+                    f" DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ({_NOT_MARKED})"
                     f" EXECUTE FUNCTION audit_direct_write('{secret}', '{ignored}');"
                     f"CREATE TRIGGER {TRUNCATED} AFTER TRUNCATE ON {table} FOR EACH STATEMENT"
-                    f" WHEN ({_NOBODY_SAID_SO}) EXECUTE FUNCTION audit_direct_write('', '')"
+                    f" WHEN ({_NOT_MARKED}) EXECUTE FUNCTION audit_direct_write('', '')"
                 )
-    speak(None, using=using)
+    mark_connection(None, using=using)
 
 
 def announce_migration(*, using: str = "default", **_: Any) -> None:
-    """What migrations write is theirs; watched rows would also keep them from altering the table."""
-    speak("migrate", using=using)
+    """Mark what migrations write as theirs. Pending triggers would also block their ALTER TABLE."""
+    mark_connection("migrate", using=using)
 
 
-def speak(name: str | None, *, using: str) -> None:
+def mark_connection(name: str | None, *, using: str) -> None:
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT set_config('fuseboard.actor', %s, false)", [name or ""])

@@ -6,12 +6,12 @@ from django.db.models.functions import Now
 
 
 class Entry(models.Model):
-    """One change by a person, a token or the control plane itself. Never changed, never deleted."""
+    """One change by a person, a token or the control plane. Never changed, never deleted."""
 
     at = models.DateTimeField(db_default=Now())
     actor = models.CharField(max_length=200)
     role = models.CharField(max_length=32)
-    #: form, api, celery or command; sql for a row written without the application.
+    #: form, api, celery or command; sql for a row that was changed without the application.
     origin = models.CharField(max_length=16)
     address = models.CharField(max_length=64, blank=True)
     #: ``tenant_quota.set``, ``breaker.held``, ``token.created``: subject and past participle.
@@ -23,13 +23,13 @@ class Entry(models.Model):
     after = models.JSONField(null=True)
     reason = models.CharField(max_length=500, blank=True)
     environment = models.CharField(max_length=64, blank=True)
-    #: Null for changes that are not published, such as those of tokens.
+    #: Null for changes that are not published, such as a new token.
     epoch = models.BigIntegerField(null=True)
     revision = models.BigIntegerField(null=True)
-    #: Counts the entries of one environment, without gaps; given by the database, like the next.
+    #: Counts the entries of one environment without gaps. The database sets it and the hash.
     sequence = models.BigIntegerField(null=True, editable=False)
-    #: SHA-256 over the entry and the hash of the one before it; see ``controlplane.audit.chain``.
-    hash = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001 - before the database gave one
+    #: SHA-256 of the entry and of the previous entry's hash, see ``controlplane.audit.chain``.
+    hash = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001 - null until the database sets it
 
     class Meta:
         verbose_name_plural = "entries"
@@ -66,7 +66,7 @@ class Entry(models.Model):
 
 
 class ChainHead(models.Model):
-    """The last entry of each chain. Its row is the lock that keeps writers from forking the chain."""
+    """The last entry of each chain. Its row is the lock that prevents two writers from forking it."""
 
     environment = models.CharField(primary_key=True, max_length=64)
     sequence = models.BigIntegerField()

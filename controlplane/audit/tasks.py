@@ -8,6 +8,6 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name="audit.note_heads")
 def note_heads() -> None:
-    """Write the head of every chain to the log: kept elsewhere, it shows a chain that was written anew."""
+    """Log the head of every chain. A copy of the log elsewhere reveals a chain that was rewritten."""
     for head in ChainHead.objects.order_by("environment"):
         log.info("audit.head", anchor=str(head))

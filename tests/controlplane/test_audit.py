@@ -1,4 +1,4 @@
-"""Nobody writes past the audit without leaving a trace, and nobody changes what it says."""
+"""The audit records every write, and no entry can be changed."""
 
 import csv
 import io
@@ -41,14 +41,14 @@ def note(name: str, *, environment: str = "", reason: str = "for a test") -> Ent
 
 
 def sql(*statements: str) -> None:
-    """As somebody with a client of their own and every right, in one transaction."""
+    """Run statements in one transaction as a superuser with another client."""
     with transaction.atomic(), connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 
 
 def tamper(*statements: str) -> None:
-    """As the owner of the table, who may take the triggers away."""
+    """Run statements as the owner of the table, who can disable its triggers."""
     sql("ALTER TABLE audit_entry DISABLE TRIGGER USER", *statements)
     sql(
         "ALTER TABLE audit_entry ENABLE TRIGGER USER",
@@ -66,7 +66,7 @@ def _trigger(name: str) -> str:
 # The chain
 
 
-def test_every_entry_names_the_one_before_it() -> None:
+def test_every_entry_names_the_previous_one() -> None:
     for number in range(5):
         note(f"thing {number}", environment="production" if number % 2 else "")
     good, broken = verify()
@@ -93,8 +93,8 @@ def test_every_entry_names_the_one_before_it() -> None:
             "(number 5 of no environment): was changed",
         ),
         ("DELETE FROM audit_entry WHERE sequence = 2", "(number 2 of no environment): is missing"),
-        ("DELETE FROM audit_entry WHERE sequence = 5", "(number 5 of no environment): and what came after"),
-        ("DELETE FROM audit_entry", "(number 1 of no environment): and what came after"),
+        ("DELETE FROM audit_entry WHERE sequence = 5", "(number 5 of no environment): and all later"),
+        ("DELETE FROM audit_entry", "(number 1 of no environment): and all later"),
         (
             "UPDATE audit_entry SET id = id + 1000 WHERE sequence = 4",
             "(number 4 of no environment): was changed",
@@ -102,7 +102,7 @@ def test_every_entry_names_the_one_before_it() -> None:
         (
             "INSERT INTO audit_entry (actor, role, origin, address, action, target_kind, target_name, reason,"
             " environment) VALUES ('mallory', '', 'form', '', 'x', 'x', 'x', '', '')",
-            "was written past the chain",
+            "was written without the chain",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_the_first_entry_that_was_tampered_with_is_named(statement: str, says: s
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_chain_written_anew_differs_from_what_was_noted_elsewhere() -> None:
+def test_a_rewritten_chain_differs_from_a_head_noted_elsewhere() -> None:
     for number in range(3):
         note(f"thing {number}")
     [noted], _ = verify()
@@ -125,13 +125,13 @@ def test_a_chain_written_anew_differs_from_what_was_noted_elsewhere() -> None:
         note(f"another {number}")
     assert verify()[1] == []
     _, [broken] = verify([noted])
-    assert (broken.sequence, broken.why) == (3, "is not the one that was noted elsewhere")
+    assert (broken.sequence, broken.why) == (3, "differs from the copy noted elsewhere")
     with pytest.raises(CommandError):
         call_command("verify_audit", "--anchor", str(noted), stdout=StringIO())
     assert Head.parse(str(noted)) == noted
 
 
-def test_writers_at_once_do_not_fork_the_chain() -> None:
+def test_concurrent_writers_do_not_fork_the_chain() -> None:
     def write(worker: int) -> None:
         try:
             for number in range(15):
@@ -171,7 +171,7 @@ def test_a_transaction_that_is_rolled_back_leaves_no_gap() -> None:
     assert verify() == ([Head("", 2, ChainHead.objects.get().hash)], [])
 
 
-def test_a_head_moves_once_however_much_a_transaction_writes() -> None:
+def test_one_transaction_moves_the_head_once() -> None:
     note("before")
     sql(
         "INSERT INTO audit_entry (actor, role, origin, address, action, target_kind, target_name, reason,"
@@ -186,16 +186,16 @@ def test_a_head_moves_once_however_much_a_transaction_writes() -> None:
     assert verify() == ([Head("", 2003, ChainHead.objects.get().hash)], [])
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_relation_size('audit_chainhead')")
-        # One page: each version of the row that moved would still be there.
+        # One page. Each version of a row that moved would still be in the table.
         assert cursor.fetchone()[0] <= 8192
 
 
-def test_a_chain_is_whole_also_for_whoever_wants_constraints_checked_at_once() -> None:
+def test_the_chain_is_complete_when_constraints_are_checked_immediately() -> None:
     sql("SET CONSTRAINTS ALL IMMEDIATE", _ENTRY, _ENTRY, "SET CONSTRAINTS ALL DEFERRED", _ENTRY)
     assert verify() == ([Head("", 3, ChainHead.objects.get().hash)], [])
 
 
-def test_an_end_that_was_removed_is_missed_also_when_the_chain_goes_on() -> None:
+def test_a_removed_last_entry_is_noticed_after_the_next_one_is_written() -> None:
     for number in range(3):
         note(f"thing {number}")
     tamper("DELETE FROM audit_entry WHERE sequence = 3")
@@ -208,7 +208,7 @@ def test_an_end_that_was_removed_is_missed_also_when_the_chain_goes_on() -> None
 
 
 @pytest.mark.parametrize("statement", ["UPDATE audit_entry SET reason = ''", "DELETE FROM audit_entry"])
-def test_entries_stay_as_they_are_also_for_whoever_plays_replica(statement: str) -> None:
+def test_a_client_in_replica_mode_cannot_change_entries(statement: str) -> None:
     note("thing")
     with pytest.raises(Exception, match="append_only"):
         sql("SET LOCAL session_replication_role = replica", statement)
@@ -216,7 +216,7 @@ def test_entries_stay_as_they_are_also_for_whoever_plays_replica(statement: str)
 
 def test_the_table_cannot_be_emptied() -> None:
     note("thing")
-    # Off in tests, which empty every table between them.
+    # Disabled in tests, which empty every table between two tests.
     sql(f"ALTER TABLE audit_entry ENABLE ALWAYS TRIGGER {_trigger('never_emptied')}")
     try:
         for statement in ("TRUNCATE audit_entry", "TRUNCATE audit_entry, accounts_user CASCADE"):
@@ -227,7 +227,7 @@ def test_the_table_cannot_be_emptied() -> None:
     assert Entry.objects.count() == 1
 
 
-def test_a_role_that_owns_no_table_can_add_entries_and_nothing_else() -> None:
+def test_a_role_that_owns_no_table_can_only_add_entries() -> None:
     note("by the owner")
     sql(
         "DROP ROLE IF EXISTS product",
@@ -284,7 +284,7 @@ def test_an_edit_by_the_application_is_recorded_once(acme: Tenant) -> None:
     assert written_with_sql() == []
 
 
-def test_nothing_the_demo_sets_up_is_taken_for_sql(limits: Any) -> None:
+def test_the_setup_of_the_demo_is_not_recorded_as_sql(limits: Any) -> None:
     from controlplane.demo.seed import seed
 
     seed()
@@ -294,7 +294,7 @@ def test_nothing_the_demo_sets_up_is_taken_for_sql(limits: Any) -> None:
     assert verify()[1] == []
 
 
-def test_a_row_changed_with_sql_is_recorded_with_what_it_was(acme: Tenant) -> None:
+def test_a_row_changed_with_sql_is_recorded_with_its_old_values(acme: Tenant) -> None:
     sql("UPDATE policies_tenant SET suspended = true WHERE key = 'acme'")
     [entry] = written_with_sql()
     assert (entry.action, entry.target_kind, entry.target_name) == ("sql.updated", "tenant", "acme")
@@ -305,14 +305,14 @@ def test_a_row_changed_with_sql_is_recorded_with_what_it_was(acme: Tenant) -> No
     assert verify()[1] == []
 
 
-def test_so_are_rows_that_come_and_go(acme: Tenant) -> None:
+def test_rows_inserted_and_deleted_with_sql_are_recorded(acme: Tenant) -> None:
     sql("DELETE FROM policies_tierquota WHERE name = 'requests'")
     sql("INSERT INTO policies_runbook (slug, title, body, source) VALUES ('x', 'X', '', '')")
     actions = {entry.action for entry in written_with_sql()}
     assert actions == {"sql.deleted", "sql.inserted"}
 
 
-def test_rights_given_with_sql_are_recorded_and_secrets_are_not() -> None:
+def test_rights_granted_with_sql_are_recorded_without_secrets() -> None:
     User.objects.create_user("mallory")
     AgentToken.objects.create(
         name="t", selector="s", digest="a" * 64, environment="production", expires_at="2030-01-01T00:00:00Z"
@@ -328,14 +328,14 @@ def test_rights_given_with_sql_are_recorded_and_secrets_are_not() -> None:
     )
 
 
-def test_a_login_changes_nobodys_rights() -> None:
+def test_a_login_is_not_recorded_as_sql() -> None:
     User.objects.create_user("olga")
     count = Entry.objects.count()
     User.objects.update(last_login="2026-01-01T00:00:00Z")
     assert Entry.objects.count() == count
 
 
-def test_every_table_of_the_configuration_is_watched() -> None:
+def test_every_configuration_table_has_the_triggers() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = %s", [guards.ROW])
         watched = {name for (name,) in cursor.fetchall()}
@@ -346,7 +346,7 @@ def test_every_table_of_the_configuration_is_watched() -> None:
 # Export
 
 
-def test_a_spreadsheet_runs_nothing_that_somebody_typed() -> None:
+def test_a_spreadsheet_executes_no_exported_text() -> None:
     nasty = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "plain", 'say "no", please\nor not']
     for text in nasty:
         note(text, reason=text)
@@ -363,7 +363,7 @@ def test_a_spreadsheet_runs_nothing_that_somebody_typed() -> None:
     assert all(row["hash"] for row in rows)
 
 
-def test_json_lines_say_everything_as_it_is() -> None:
+def test_json_lines_contain_every_value_unchanged() -> None:
     entry = note("=1+1")
     [line] = "".join(export(Entry.objects.all(), "jsonl")).split("\n")[:-1]
     found = json.loads(line)
@@ -373,7 +373,7 @@ def test_json_lines_say_everything_as_it_is() -> None:
     assert (found["sequence"], found["hash"]) == (1, entry.hash)
 
 
-async def test_the_page_sends_the_same_as_a_stream(settings: Any, limits: Any) -> None:
+async def test_the_page_streams_the_export(settings: Any, limits: Any) -> None:
     from asgiref.sync import sync_to_async
 
     settings.SECURE_SSL_REDIRECT = False

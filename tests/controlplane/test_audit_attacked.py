@@ -1,4 +1,4 @@
-"""What somebody might do to whoever checks the audit, or reads it as a file."""
+"""Attacks on the check of the audit, and on readers of its export."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ def note(reason: str = "for a test") -> None:
         )
 
 
-def test_entries_that_are_written_during_the_check_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_written_during_the_check_do_not_break_it(monkeypatch: pytest.MonkeyPatch) -> None:
     note()
     hashed, written = chain._hash, []
 
@@ -54,7 +54,7 @@ def test_entries_that_are_written_during_the_check_raise_no_alarm(monkeypatch: p
     assert (good[0].sequence, broken, Entry.objects.count()) == (1, [], 2)
 
 
-def test_a_head_that_was_noted_twice_is_believed_only_when_it_says_the_same() -> None:
+def test_two_noted_heads_that_differ_break_the_chain() -> None:
     note()
     [right], _ = verify()
     assert verify([right, right])[1] == []
@@ -62,7 +62,7 @@ def test_a_head_that_was_noted_twice_is_believed_only_when_it_says_the_same() ->
     assert "noted elsewhere" in str(broken)
 
 
-def test_no_word_of_anybody_ends_a_line_or_begins_a_formula() -> None:
+def test_no_exported_text_ends_a_line_or_starts_a_formula() -> None:
     for reason in ("one \u2028 two \x85 three \u2029 four", "\n=1+1", "\uff1d1+1"):
         note(reason)
     lines = "".join(export(Entry.objects.all(), "jsonl")).splitlines()
