@@ -18,7 +18,7 @@ class Reader:
     @property
     def operates(self) -> bool:
         """Whether to display the buttons of a breaker."""
-        return may(self, "hold_breaker")
+        return may(self, "override_breaker")
 
     @property
     def approves(self) -> bool:

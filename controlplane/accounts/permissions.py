@@ -20,7 +20,7 @@ SHOWN = DEFAULT_ENVIRONMENT
 #: Action -> the lowest role that may do it.
 ACTIONS: dict[str, Role] = {
     "view": Role.VIEWER,
-    "hold_breaker": Role.OPERATOR,
+    "override_breaker": Role.OPERATOR,
     "end_override": Role.OPERATOR,
     "reset_breaker": Role.OPERATOR,
     "edit_quota": Role.ADMIN,

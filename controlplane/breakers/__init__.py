@@ -1,1 +1,1 @@
-"""Holds that people put on breakers, and what breakers did."""
+"""Overrides of breakers, and the history of breakers."""

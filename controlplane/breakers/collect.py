@@ -1,4 +1,4 @@
-"""Streams of transitions in Redis -> rows, each once."""
+"""Streams of transitions in Redis -> rows in Postgres, each once."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -28,10 +28,10 @@ StreamEntry = tuple[str, dict[str, str]]
 
 
 def collect_transitions(environment: str) -> int:
-    """Store what is new in the streams; returns how many rows that were.
+    """Store the new entries of the streams. Return the number of rows.
 
-    The position is only there to read little: a row is stored once per generation whatever is
-    read, and a position beyond the end of its stream, of a Redis that was emptied, starts over.
+    The position only saves reading: a row is stored once per generation, whatever is read. A
+    position beyond the end of its stream, after Redis was emptied, starts from the beginning.
     """
     store = limits(deadline_s=PATIENT_S)
     dependencies = list(Dependency.objects.filter(environment_id=environment).order_by("name"))
@@ -64,7 +64,7 @@ def _read(
     dependencies: list[Dependency],
     positions: dict[int, str],
 ) -> list[list[StreamEntry]]:
-    """The new entries of each stream."""
+    """Return the new entries of each stream."""
     with store.pipeline(transaction=False) as pipeline:
         for dependency in dependencies:
             stream = keys.transitions(environment, dependency.name)
@@ -93,7 +93,7 @@ def _stream_id(text: str) -> tuple[int, int]:
 
 
 def _transition(dependency: Dependency, entry: StreamEntry) -> Transition | None:
-    """The row an entry makes; ``None``, and a line in the log, when it is none of ours."""
+    """Return the row for a stream entry, or log it and return ``None`` when its fields are invalid."""
     _, fields = entry
     generation, at = fields.get("generation", ""), fields.get("at_us", "")
     if not (_NUMBER.fullmatch(generation) and _NUMBER.fullmatch(at) and fields.get("to") in _STATES):

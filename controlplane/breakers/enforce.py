@@ -1,4 +1,4 @@
-"""Overrides and resets, Postgres -> Redis: the admission scripts look at a key of their own first."""
+"""Overrides and resets, Postgres -> Redis: into the key that the admission scripts read first."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -25,30 +25,30 @@ from fuseboard.contract.words import OverrideMode
 
 log = structlog.get_logger(__name__)
 
-failures = Counter("fuseboard_enforce_failures_total", "Holds and resets left to the reconciler.")
+failures = Counter("fuseboard_enforce_failures_total", "Overrides and resets left to the reconciler.")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What Postgres says about one dependency."""
+    """What Redis must have for one dependency, according to Postgres."""
 
     dependency: str
     override: Override | None
-    #: Resets Redis has not seen, oldest first.
+    #: Resets that Redis has not applied, oldest first.
     resets: tuple[OutboxEntry, ...]
 
 
 def enforce(
     environment: str, *, only: Collection[str] | None = None, actor: str = "", deadline_s: float = PROMPT_S
 ) -> list[str]:
-    """Make Redis hold the breakers as Postgres says; returns the dependencies it had to change.
+    """Write overrides and resets from Postgres to Redis. Return the dependencies that changed.
 
-    ``actor`` stands in the history as the one who ended a hold. Raises ``redis.RedisError``.
+    The history names ``actor`` as the one who ended an override. Raises ``redis.RedisError``.
     """
     store = limits(deadline_s=deadline_s)
     if only is None:
         adopt(store, environment)
-    # Revision first: a hold made after this line is newer, and the script then refuses to end it.
+    # Read the revision first. An override made after this line is newer, so the script does not end it.
     revision = environment_of(environment).revision
     wanted = _wanted(environment, only)
     if not wanted:
@@ -68,7 +68,7 @@ def enforce(
 
 
 def enforce_promptly(environment: str, dependency: str, actor: str) -> None:
-    """After a commit: do it at once if Redis answers at once. The reconciler does it otherwise."""
+    """Call ``enforce`` right after a commit if Redis answers promptly. If not, the reconciler does."""
     try:
         enforce(environment, only=[dependency], actor=actor)
     except (redis.RedisError, OperationalError, InterfaceError) as error:
@@ -109,7 +109,7 @@ def _apply(
     actor: str,
     now: datetime,
 ) -> bool:
-    """Whether anything was done in Redis."""
+    """Return whether anything changed in Redis."""
     done = False
     for entry in wanted.resets:
         by = Entry.objects.filter(environment=environment, epoch=entry.epoch, revision=entry.revision).first()

@@ -11,7 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Override(models.Model):
-    """A person's temporary hold on a breaker. Ended ones stay as history."""
+    """A person's temporary setting of a breaker. Ended overrides stay as history."""
 
     dependency = models.ForeignKey(Dependency, on_delete=models.PROTECT, related_name="overrides")
     mode = models.CharField(max_length=16, choices=[(mode.value, mode.value) for mode in OverrideMode])
@@ -20,7 +20,7 @@ class Override(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
-    #: Who ended it; ``fuseboard`` when it expired.
+    #: Username or token name of who ended it; ``fuseboard`` when it expired.
     ended_by = models.CharField(max_length=200, blank=True)
     #: The revision that made it.
     revision = models.BigIntegerField()
@@ -52,7 +52,7 @@ class Override(models.Model):
 
 
 class Transition(models.Model):
-    """One change of a breaker's state, as Redis decided it; stored once per generation."""
+    """One change of a breaker's state, decided in Redis and stored once per generation."""
 
     dependency = models.ForeignKey(Dependency, on_delete=models.CASCADE, related_name="transitions")
     generation = models.BigIntegerField()
@@ -62,9 +62,9 @@ class Transition(models.Model):
     to_state = models.CharField(max_length=16, choices=[(state.value, state.value) for state in BreakerState])
     #: ``consecutive``, ``ratio``, ``slow``, ``probe_failed``, an override's mode, ``reset``, ...
     cause = models.CharField(max_length=64)
-    #: The person who held or reset it; empty when the fleet tripped it.
+    #: The person who overrode or reset it; empty when the fleet tripped it.
     actor = models.CharField(max_length=200, blank=True)
-    #: The server whose report decided it; empty for the control plane.
+    #: The pod whose report decided it; empty for the control plane.
     server = models.CharField(max_length=64, blank=True)
 
     class Meta:
@@ -76,7 +76,7 @@ class Transition(models.Model):
 
 
 class StreamPosition(models.Model):
-    """How far the stream of a dependency's transitions has been stored."""
+    """The last stored entry of a dependency's stream of transitions."""
 
     dependency = models.OneToOneField(Dependency, on_delete=models.CASCADE, related_name="stream_position")
     last_id = models.CharField(max_length=64, default="0-0")

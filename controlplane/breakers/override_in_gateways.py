@@ -1,4 +1,4 @@
-"""A hold handed to the gateways, while neither Postgres nor Redis is there to take it.
+"""An override sent to the gateways while Postgres and Redis are both down.
 
 Gateways keep it in memory and serve it with the configuration.
 """
@@ -24,16 +24,16 @@ log = structlog.get_logger(__name__)
 PATH = "/control/v1/hold"
 MAX_BODY_BYTES = 8_192
 LONGEST = timedelta(minutes=15)
-#: For each gateway; somebody waits for the page.
+#: Per gateway. An operator is waiting for the page.
 TIMEOUT_S = 2.0
 
 _SALT = "controlplane.breakers.handed"
 
 
-class HandedHold(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who holds which breaker open, until when and why."""
+class HandedOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which breaker is forced open, until when, by whom and why."""
 
-    #: Milliseconds since the epoch, and what makes it one of a kind: it is adopted once.
+    #: Milliseconds since the epoch and a random part, so that it is adopted once.
     id: Annotated[str, Meta(pattern=r"^[0-9]{13}-[0-9a-f]{16}\Z")]
     environment: Slug
     dependency: Slug
@@ -46,15 +46,15 @@ class HandedHold(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NotHanded(Exception):
-    """No gateway took it; the message says why."""
+    """No gateway accepted the override. The message says why."""
 
 
 def hand_over(
     *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
 ) -> tuple[int, int]:
-    """Hand a hold open to every gateway; how many took it, and how many there are.
+    """Send a forced-open override to every gateway. Return how many accepted it, of how many.
 
-    Raises ``InvalidEdit``, or ``NotHanded`` when none took it.
+    Raises ``InvalidEdit``, or ``NotHanded`` when no gateway accepted it.
     """
     problems = Problems()
     problems.slug("dependency", dependency)
@@ -67,9 +67,9 @@ def hand_over(
     problems.settle()
     urls: list[str] = settings.GATEWAY_URLS
     if not urls:
-        raise NotHanded("FUSEBOARD_GATEWAY_URL names no gateway that could hold it in memory")
+        raise NotHanded("FUSEBOARD_GATEWAY_URL is not set, so no gateway can keep the override")
     body = msgspec.json.encode(
-        HandedHold(
+        HandedOverride(
             id=f"{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(8)}",
             environment=environment,
             dependency=dependency,
@@ -89,17 +89,17 @@ def hand_over(
 
 
 def signature(body: bytes, *, secret: str | None = None) -> str:
-    """The Authorization header for this body."""
+    """Return the Authorization header for this body."""
     return signing.sign(body, salt=_SALT, secret=secret)
 
 
 def is_signed(body: bytes, authorization: bytes) -> bool:
-    """Whether a web process of ours wrote this body."""
+    """Return whether a web process of this control plane signed the body."""
     return signing.is_signed(body, authorization, salt=_SALT)
 
 
 def _post(url: str, body: bytes) -> str:
-    """Why the gateway at ``url`` did not take it; empty when it did."""
+    """Return why the gateway at ``url`` did not accept it; empty if it did."""
     try:
         signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=1_000)
     except signing.Unanswered as error:

@@ -1,9 +1,9 @@
-"""Holding a breaker open, or resetting it, while Postgres is down.
+"""Forces a breaker open, or resets it, while Postgres is down.
 
-Protection must not wait for the store that only makes it durable. So the hold goes to Redis
-alone, with a note of who and why in a stream there; as soon as Postgres is back, and before
-anything else touches holds, the notes become overrides, revisions and audit entries like any
-others. Only those who read pages by their claims get here: tokens are checked in Postgres.
+Protection must not wait for the store that only makes it durable. So the override goes to Redis
+alone, with a note of who and why in a stream there. When Postgres is back, and before anything else
+changes overrides, the notes become ordinary overrides, revisions and audit entries. Only users with
+a session can do this, because Postgres checks the tokens of API clients.
 """
 
 import json
@@ -22,7 +22,7 @@ from msgspec.structs import asdict
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
-from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.breakers.script import apply
 from controlplane.editing.revise import Revision, revise
 from controlplane.errors import NotFound
@@ -37,14 +37,14 @@ from fuseboard.contract.words import OverrideMode
 log = structlog.get_logger(__name__)
 
 LONGEST = timedelta(minutes=30)
-#: For reading the notes.
+#: Deadline for reading the notes.
 GLANCE_S = 0.3
 
 
-def hold_open_without_postgres(
+def force_open_without_postgres(
     *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
 ) -> None:
-    """Force a breaker open through Redis alone. Raises ``redis.RedisError`` when that is down, too."""
+    """Force a breaker open through Redis alone. Raises ``redis.RedisError`` when Redis is down, too."""
     problems = Problems()
     problems.slug("dependency", dependency)
     problems.reason(reason)
@@ -58,7 +58,7 @@ def hold_open_without_postgres(
 
 
 def reset_without_postgres(*, environment: str, dependency: str, reason: str, actor: Actor) -> None:
-    """Close a breaker through Redis alone; the caller has asked twice, for it takes protection away."""
+    """Close a breaker through Redis alone. It removes protection, so the caller must confirm first."""
     problems = Problems()
     problems.slug("dependency", dependency)
     problems.reason(reason)
@@ -79,7 +79,7 @@ def _act(
     head = read_head(store, environment)
     text: Any = store.get(keys.override(environment, dependency))
     stored = parse_override(text)
-    # Above everything Redis has seen. The revision Postgres gives it later is at least as high.
+    # Above every revision in Redis. The revision that Postgres assigns later is at least as high.
     revision = max(head.revision if head else 0, stored.revision if stored else 0) + 1
     expires_at_us = int(expires_at.timestamp() * 1_000_000) if expires_at else 0
     note = {
@@ -92,24 +92,24 @@ def _act(
         "origin": actor.origin,
         "address": actor.address,
     }
-    # The note first: a hold without one would be ended as one that nobody ordered.
+    # The note comes first. Without one, the override would be ended as unknown.
     store.xadd(keys.emergency(environment), {"note": json.dumps(note)})
     apply(store, environment, dependency, what, revision, expires_at_us, actor.name)
-    _have_servers_ask(store, environment, dependency)
+    _make_pods_ask(store, environment, dependency)
     log.warning("breaker.acted_without_postgres", environment=environment, dependency=dependency, what=what)
 
 
-def _have_servers_ask(store: redis.Redis, environment: str, dependency: str) -> None:
-    """Servers believe what they know of a breaker until its time, and no document tells them better now."""
+def _make_pods_ask(store: redis.Redis, environment: str, dependency: str) -> None:
+    """Make pods ask Redis again. They cache a breaker until its time, and no new document comes now."""
     text: Any = store.get(keys.breaker(environment, dependency))
     breaker = parse_breaker(text)
     if breaker is not None:
-        # Open for no time at all: whoever hears it asks Redis with its next call.
+        # Open for no time at all: a pod that receives this asks Redis with its next call.
         store.publish(keys.breaker_channel(environment), f"{dependency} {breaker.generation} 0")
 
 
 def adopt(store: redis.Redis, environment: str) -> None:
-    """Make the notes durable, oldest first, each once."""
+    """Turn the notes into overrides and audit entries, oldest first, each once."""
     try:
         entries: Any = store.xrange(keys.emergency(environment), count=100)
     except redis.ResponseError as error:
@@ -125,14 +125,14 @@ def adopt(store: redis.Redis, environment: str) -> None:
 
 
 def noted(environment: str) -> dict[str, dict[str, Any]]:
-    """What was done through Redis and is not durable yet: the newest note of each breaker, with its id.
+    """Return dependency -> its newest note that is not adopted yet, with its id.
 
-    Raises ``redis.RedisError``; somebody waits for a page.
+    Raises ``redis.RedisError``. The deadline is short, because an operator is waiting for the page.
     """
     entries: Any = limits(deadline_s=GLANCE_S).xrevrange(keys.emergency(environment), count=100)
     found: dict[str, dict[str, Any]] = {}
     for entry_id, fields in entries:
-        with suppress(KeyError, ValueError, TypeError):  # whoever adopts them complains
+        with suppress(KeyError, ValueError, TypeError):  # ``adopt`` logs them
             note = json.loads(fields["note"])
             kept = {name: note[name] for name in ("what", "dependency", "reason", "actor")}
             found.setdefault(
@@ -141,8 +141,8 @@ def noted(environment: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def adopt_handed(holds: Sequence[HandedHold]) -> list[str]:
-    """Make durable what gateways hold in memory, each once for all of them; the ids of those settled."""
+def adopt_handed(holds: Sequence[HandedOverride]) -> list[str]:
+    """Adopt the overrides that gateways keep in memory, each once. Return the ids that are done."""
     settled = []
     for hold in holds:
         note = {"what": OverrideMode.FORCED_OPEN.value, "without": "postgres and redis", **asdict(hold)}
@@ -151,7 +151,7 @@ def adopt_handed(holds: Sequence[HandedHold]) -> list[str]:
         except (NotFound, Dependency.DoesNotExist) as error:
             log.error("emergency.unreadable", environment=hold.environment, entry=hold.id, error=str(error))
         except DatabaseError as error:
-            # It stays in memory, and is tried again with the next reading.
+            # It stays in memory and is tried again at the next reading.
             log.warning("emergency.adoption_waits", environment=hold.environment, error=str(error))
             break
         settled.append(hold.id)
@@ -159,7 +159,7 @@ def adopt_handed(holds: Sequence[HandedHold]) -> list[str]:
 
 
 class _AdoptedBefore(Exception):
-    """The process died between commit and removal."""
+    """A process committed the note before, and died before it removed the note."""
 
 
 def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
@@ -180,7 +180,7 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
             or _resets_since(environment, dependency.name, made_at).exists()
         )
         if not superseded:
-            # As of then, not of now: what was noted next is newer than this.
+            # As of the time of the note, because the next note is newer than this one.
             overrides.filter(ended_at__isnull=True).update(ended_at=made_at, ended_by=actor.name)
             _store(revision, dependency, note, made_at)
         revision.audit(
@@ -200,7 +200,7 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
 
 
 def _resets_since(environment: str, dependency: str, made_at: datetime) -> QuerySet[Entry]:
-    """Those Postgres knew from the start; the time of an adopted one's entry says nothing."""
+    """Return later resets. An adopted one is left out: its entry has the time of its adoption."""
     resets = Entry.objects.filter(
         environment=environment, action="breaker.reset", target_name=dependency, at__gt=made_at
     )
@@ -209,7 +209,7 @@ def _resets_since(environment: str, dependency: str, made_at: datetime) -> Query
 
 def _store(revision: Revision, dependency: Dependency, note: dict[str, Any], made_at: datetime) -> None:
     if note["what"] == "reset":
-        # Redis has done it already; servers that could not ask Redis learn it from the document.
+        # Redis has done it already. Pods that cannot reach Redis learn it from the document.
         dependency.reset_revision = revision.number
         dependency.save(update_fields=["reset_revision"])
         return

@@ -1,4 +1,4 @@
-"""What people do to a breaker: hold it, end the hold, reset it."""
+"""What people do to a breaker: override it, end the override, reset it."""
 
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -16,11 +16,11 @@ from controlplane.validation import Problems
 from fuseboard.contract.words import OverrideMode
 
 LONGEST = timedelta(hours=24)
-#: Held closed, a breaker protects nobody.
+#: A breaker that is forced closed protects nothing.
 LONGEST_CLOSED = timedelta(minutes=15)
 
 
-def hold_breaker(
+def override_breaker(
     *,
     environment: str,
     dependency: str,
@@ -29,7 +29,7 @@ def hold_breaker(
     expires_at: datetime,
     actor: Actor,
 ) -> int:
-    """Hold the breaker in ``mode`` until ``expires_at``, replacing a hold there may be."""
+    """Override the breaker until ``expires_at``. Replaces the present override, if there is one."""
     problems = Problems()
     problems.reason(reason)
     problems.choice("mode", mode, OverrideMode)
@@ -54,9 +54,9 @@ def hold_breaker(
 def extend_override(
     *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
 ) -> int:
-    """Hold on until another time, in the same mode. Raises ``NotFound`` when nothing holds it."""
+    """Give the present override another end. Raises ``NotFound`` when there is none."""
     with transaction.atomic():
-        # Locked, so that nobody ends it, or holds it in another mode, in between.
+        # Locked, so that no one ends it or changes its mode in between.
         Environment.objects.select_for_update().filter(pk=environment).first()
         current = Override.objects.filter(
             dependency=_dependency(environment, dependency),
@@ -65,7 +65,7 @@ def extend_override(
         ).first()
         if current is None:
             raise NotFound("override of", dependency)
-        return hold_breaker(
+        return override_breaker(
             environment=environment,
             dependency=dependency,
             mode=OverrideMode(current.mode),
@@ -76,7 +76,7 @@ def extend_override(
 
 
 def end_override(*, environment: str, dependency: str, reason: str, actor: Actor) -> int:
-    """Let the breaker decide by itself again. Raises ``NotFound`` when nothing holds it."""
+    """End the override: the breaker is automatic again. Raises ``NotFound`` when there is none."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()
@@ -90,7 +90,7 @@ def end_override(*, environment: str, dependency: str, reason: str, actor: Actor
 
 
 def reset_breaker(*, environment: str, dependency: str, reason: str, actor: Actor) -> int:
-    """Close the breaker and forget what it counted; ends a hold there may be."""
+    """Close the breaker and clear its counts. Ends the present override, if there is one."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()
@@ -107,7 +107,7 @@ def reset_breaker(*, environment: str, dependency: str, reason: str, actor: Acto
 
 
 def expire_overrides() -> list[str]:
-    """Mark the overrides whose time is over, each as a revision of its own; returns the dependencies."""
+    """Mark expired overrides as ended, each in a separate revision. Return the dependencies."""
     over = Override.objects.filter(ended_at__isnull=True, expires_at__lte=timezone.now())
     due = list(over.values_list("pk", "dependency__environment_id", "dependency__name"))
     expired = []
@@ -115,12 +115,12 @@ def expire_overrides() -> list[str]:
         with (
             suppress(_AlreadyEnded),
             revise(
-                environment=environment, actor=FUSEBOARD, reason="Its time is over.", needs_approval=False
+                environment=environment, actor=FUSEBOARD, reason="The override expired.", needs_approval=False
             ) as revision,
         ):
             override = over.filter(pk=pk).select_related("dependency").first()
             if override is None:
-                # Somebody was faster; the revision taken above is given back.
+                # Another process was faster. This rolls back the revision taken above.
                 raise _AlreadyEnded
             before = _end_current(override.dependency, by=FUSEBOARD.name)
             _audit(revision, "override.expired", dependency, before, None)
@@ -154,7 +154,7 @@ def _dependency(environment: str, name: str) -> Dependency:
 
 
 def _end_current(dependency: Dependency, *, by: str) -> Override | None:
-    """End the hold there is, and return it."""
+    """End the present override and return it."""
     current = Override.objects.filter(dependency=dependency, ended_at__isnull=True).first()
     if current is not None:
         current.ended_at = timezone.now()
@@ -186,5 +186,5 @@ def _fields(override: Override | None) -> dict[str, str] | None:
 
 
 def _enforce_after_commit(environment: str, dependency: str, actor: Actor) -> None:
-    # No partial: Django names the function in its log when it fails, and a partial has no name.
+    # Not a partial: Django logs the name of a function that fails, and a partial has none.
     transaction.on_commit(lambda: enforce_promptly(environment, dependency, actor.name), robust=True)

@@ -1,4 +1,4 @@
-"""Breakers as Redis holds them, for pages and the API."""
+"""Reads breakers from Redis, for pages and the API."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 def stored_breakers(
     environment: str, dependencies: Iterable[str], *, deadline_s: float = PROMPT_S
 ) -> dict[str, StoredBreaker | None] | None:
-    """Dependency -> its breaker, ``None`` when Redis has none; ``None`` when Redis does not answer."""
+    """Return dependency -> its breaker in Redis, or ``None`` when Redis does not answer."""
     names = list(dependencies)
     if not names:
         return {}

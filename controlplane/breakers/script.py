@@ -17,7 +17,7 @@ def apply(
     expires_at_us: int,
     actor: str,
 ) -> bool:
-    """Hold a breaker in Redis, end the hold or reset it; see the script. Whether anything was done."""
+    """Override a breaker in Redis, end the override or reset it. Return whether anything changed."""
     done, _ = APPLY_OVERRIDE.run(
         store,
         keys=[

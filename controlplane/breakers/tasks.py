@@ -10,7 +10,7 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="breakers.expire_overrides")
 def expire_overrides() -> None:
-    """End the holds whose time is over. Servers have let go already, by their own clocks."""
+    """End expired overrides. Pods stopped applying them already, by their own clocks."""
     for dependency in overrides.expire_overrides():
         log.info("override.expired", dependency=dependency)
 
@@ -21,5 +21,5 @@ def collect_transitions() -> None:
         try:
             collect.collect_transitions(environment)
         except redis.RedisError as error:
-            # They wait in Redis: a stream holds about a thousand.
+            # They wait in Redis: a stream keeps about a thousand.
             log.warning("transitions.not_collected", environment=environment, error=str(error))

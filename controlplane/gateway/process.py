@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from msgspec import DecodeError
 
-from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.gateway.answers.configuration import Configuration, Loaded, Refused
 from controlplane.gateway.answers.overrides import Holds
 from controlplane.gateway.clock import Clock
@@ -90,7 +90,7 @@ class Gateway:
         if self._flusher is not None:
             self._flusher.hurry()
 
-    def hold(self, hold: HandedHold) -> None:
+    def hold(self, hold: HandedOverride) -> None:
         """Hold a breaker open from now on, and tell Postgres when it can be told. Raises ``Problem``."""
         configuration = self.configurations.get(hold.environment)
         if configuration is None:

@@ -103,7 +103,7 @@ def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
         return f"{name} stays held until {data['expires_at']:%H:%M:%S} UTC."
     if form.holds:
         mode = OverrideMode(data["act"])
-        overrides.hold_breaker(mode=mode, expires_at=data["expires_at"], **common)
+        overrides.override_breaker(mode=mode, expires_at=data["expires_at"], **common)
         word = "open" if mode == OverrideMode.FORCED_OPEN else "closed"
         return f"{name} is held {word} until {data['expires_at']:%H:%M:%S} UTC."
     if data["act"] == "automatic":

@@ -37,7 +37,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
         if data["act"] == "forced_open":
             expires_at = _earlier(data["expires_at"], override_in_redis.LONGEST)
             try:
-                override_in_redis.hold_open_without_postgres(
+                override_in_redis.force_open_without_postgres(
                     environment=SHOWN,
                     dependency=name,
                     reason=data["reason"],

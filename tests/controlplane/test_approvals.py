@@ -17,7 +17,7 @@ from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import Approval, ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
-from controlplane.breakers.overrides import end_override, expire_overrides, hold_breaker, reset_breaker
+from controlplane.breakers.overrides import end_override, expire_overrides, override_breaker, reset_breaker
 from controlplane.change_requests import decide, rebase
 from controlplane.editing import edits, plans
 from controlplane.editing.edits import TenantChange, TenantFilter
@@ -178,7 +178,7 @@ def test_hands_on_breakers_and_ends_of_quotas_never_wait(guarded: str, hour: Any
     TenantQuota.objects.filter(name="own").update(expires_at=timezone.now())
     before = head()
     held: dict[str, Any] = {"dependency": "openai", "actor": BOB, **WHY}
-    hold_breaker(mode=OverrideMode.FORCED_OPEN, expires_at=hour, **held)
+    override_breaker(mode=OverrideMode.FORCED_OPEN, expires_at=hour, **held)
     end_override(**held)
     reset_breaker(**held)
     expire_overrides()

@@ -9,8 +9,8 @@ from django.utils import timezone
 from controlplane.audit.models import Entry
 from controlplane.breakers.enforce import enforce
 from controlplane.breakers.models import Override
-from controlplane.breakers.override_in_redis import hold_open_without_postgres, reset_without_postgres
-from controlplane.breakers.overrides import hold_breaker
+from controlplane.breakers.override_in_redis import force_open_without_postgres, reset_without_postgres
+from controlplane.breakers.overrides import override_breaker
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency
 from controlplane.repair.tasks import reconcile_environment
@@ -25,7 +25,7 @@ BREAKER = keys.breaker("production", "openai")
 
 @pytest.fixture
 def postgres_down(production: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Called to bring Postgres back."""
+    """Return a function that makes Postgres available again."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
@@ -37,7 +37,7 @@ def postgres_down(production: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def trip(alice: Any, minutes: float = 20, reason: str = "vendor is down, Postgres too") -> None:
-    hold_open_without_postgres(
+    force_open_without_postgres(
         environment="production",
         dependency="openai",
         reason=reason,
@@ -46,7 +46,7 @@ def trip(alice: Any, minutes: float = 20, reason: str = "vendor is down, Postgre
     )
 
 
-def test_a_breaker_is_held_open_at_once_and_made_durable_later(
+def test_a_breaker_is_forced_open_at_once_and_the_override_is_stored_later(
     postgres_down: Any, text_limits: Any, alice: Any
 ) -> None:
     trip(alice)
@@ -65,7 +65,7 @@ def test_a_breaker_is_held_open_at_once_and_made_durable_later(
     assert text_limits.xlen(emergency("production")) == 0
 
 
-def test_a_reset_closes_at_once_and_is_told_to_servers_later(
+def test_a_reset_closes_the_breaker_at_once_and_reaches_the_pods_later(
     postgres_down: Any, text_limits: Any, alice: Any
 ) -> None:
     text_limits.set(BREAKER, "open 41 99999999999999 5 3 0 consecutive")
@@ -78,15 +78,13 @@ def test_a_reset_closes_at_once_and_is_told_to_servers_later(
     assert Dependency.objects.get().reset_revision == Entry.objects.latest("id").revision
 
 
-def test_what_was_made_durable_once_is_not_made_so_again(
-    postgres_down: Any, text_limits: Any, alice: Any
-) -> None:
+def test_a_note_is_adopted_once(postgres_down: Any, text_limits: Any, alice: Any) -> None:
     trip(alice)
     [(entry_id, fields)] = text_limits.xrange(emergency("production"))
     postgres_down()
     enforce("production")
     text_limits.delete(emergency("production"))
-    # As if the process had died between commit and removal.
+    # As if the process died between the commit and the removal of the note.
     text_limits.xadd(emergency("production"), fields, id=entry_id)
     before = Entry.objects.count()
     enforce("production")
@@ -94,12 +92,12 @@ def test_what_was_made_durable_once_is_not_made_so_again(
     assert Override.objects.count() == 1
 
 
-def test_a_newer_decision_is_not_undone_by_an_older_note(
+def test_an_older_note_does_not_undo_a_newer_override(
     postgres_down: Any, text_limits: Any, alice: Any
 ) -> None:
     trip(alice)
     postgres_down()
-    newer = hold_breaker(
+    newer = override_breaker(
         environment="production",
         dependency="openai",
         mode=OverrideMode.METRICS_ONLY,
@@ -113,7 +111,7 @@ def test_a_newer_decision_is_not_undone_by_an_older_note(
     assert Entry.objects.latest("id").after["superseded"] is True
 
 
-def test_an_unreadable_note_is_dropped_and_stops_nothing(
+def test_an_unreadable_note_is_dropped_and_the_others_are_adopted(
     production: str, text_limits: Any, alice: Any
 ) -> None:
     text_limits.xadd(emergency("production"), {"note": "{"})
@@ -127,7 +125,7 @@ def test_an_unreadable_note_is_dropped_and_stops_nothing(
 @pytest.mark.parametrize(
     ("field", "changed"), [("reason", {"reason": "short"}), ("expires_at", {"minutes": 31})]
 )
-def test_it_lasts_half_an_hour_and_needs_a_reason(
+def test_an_override_without_postgres_lasts_30_minutes_and_needs_a_reason(
     postgres_down: Any, alice: Any, field: str, changed: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidEdit) as invalid:
@@ -135,7 +133,7 @@ def test_it_lasts_half_an_hour_and_needs_a_reason(
     assert list(invalid.value.errors) == [field]
 
 
-def test_a_reset_after_a_hold_stays_a_reset_when_both_are_made_durable(
+def test_a_reset_after_an_override_stays_a_reset_when_both_are_adopted(
     postgres_down: Any, text_limits: Any, alice: Any
 ) -> None:
     trip(alice)
@@ -150,7 +148,7 @@ def test_a_reset_after_a_hold_stays_a_reset_when_both_are_made_durable(
     assert parse_breaker(text_limits.get(BREAKER)).state == BreakerState.CLOSED
 
 
-def test_servers_are_told_to_ask_again(postgres_down: Any, text_limits: Any, alice: Any) -> None:
+def test_pods_are_notified_to_ask_redis_again(postgres_down: Any, text_limits: Any, alice: Any) -> None:
     with text_limits.pubsub(ignore_subscribe_messages=True) as heard:
         heard.subscribe(keys.breaker_channel("production"))
         assert heard.get_message(timeout=20) is None  # the confirmation, which is ignored

@@ -14,9 +14,9 @@ from django.utils import timezone
 from controlplane.audit.models import Entry
 from controlplane.breakers import override_in_gateways
 from controlplane.breakers.models import Override
-from controlplane.breakers.override_in_gateways import PATH, HandedHold, hand_over, signature
+from controlplane.breakers.override_in_gateways import PATH, HandedOverride, hand_over, signature
 from controlplane.breakers.override_in_redis import adopt_handed
-from controlplane.breakers.overrides import end_override, hold_breaker, reset_breaker
+from controlplane.breakers.overrides import end_override, override_breaker, reset_breaker
 from controlplane.errors import InvalidEdit
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.postgres.loading import Reading
@@ -40,7 +40,7 @@ from tests.controlplane.gateway import (
 REASON = "vendor is down, and so is everything"
 
 
-def hold(now: float, *, seconds: float = 600, **fields: Any) -> HandedHold:
+def hold(now: float, *, seconds: float = 600, **fields: Any) -> HandedOverride:
     usual = {
         "id": f"{int(now * 1000):013d}-0123456789abcdef",
         "environment": "production",
@@ -51,7 +51,7 @@ def hold(now: float, *, seconds: float = 600, **fields: Any) -> HandedHold:
         "role": "operator",
         "origin": "form",
     }
-    return HandedHold(**{**usual, **fields})
+    return HandedOverride(**{**usual, **fields})
 
 
 async def send(gateway: Any, body: bytes, *, authorization: str | None = None) -> Any:
@@ -263,7 +263,7 @@ def test_one_whose_time_is_over_is_in_the_audit_and_holds_nothing(production: st
 
 
 def test_a_newer_hold_in_postgres_stays(production: str, alice: Any) -> None:
-    hold_breaker(
+    override_breaker(
         environment="production",
         dependency="openai",
         mode=OverrideMode.METRICS_ONLY,

@@ -8,7 +8,7 @@ from controlplane.audit.models import Entry
 from controlplane.breakers.collect import collect_transitions
 from controlplane.breakers.enforce import enforce
 from controlplane.breakers.models import Override, StreamPosition, Transition
-from controlplane.breakers.overrides import end_override, expire_overrides, hold_breaker, reset_breaker
+from controlplane.breakers.overrides import end_override, expire_overrides, override_breaker, reset_breaker
 from controlplane.breakers.script import APPLY_OVERRIDE
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of, policy_of
@@ -52,7 +52,7 @@ def apply(store: Any, what: str, revision: int, expires_in_us: int = 0) -> int:
 
 
 def hold(alice: Any, mode: OverrideMode = OverrideMode.FORCED_OPEN, minutes: float = 10, **more: Any) -> int:
-    return hold_breaker(
+    return override_breaker(
         **{
             "environment": "production",
             "dependency": "openai",
@@ -68,7 +68,7 @@ def hold(alice: Any, mode: OverrideMode = OverrideMode.FORCED_OPEN, minutes: flo
 # The script, against a real server
 
 
-def test_forced_open_opens_the_breaker_until_the_hold_expires(text_limits: Any) -> None:
+def test_forced_open_opens_the_breaker_until_the_override_expires(text_limits: Any) -> None:
     assert apply(text_limits, "forced_open", 5, 60_000_000) == 1
     override, found = parse_override(text_limits.get(OVERRIDE)), breaker(text_limits)
     assert override is not None
@@ -78,7 +78,7 @@ def test_forced_open_opens_the_breaker_until_the_hold_expires(text_limits: Any) 
 
 
 @pytest.mark.parametrize("mode", BYPASSES)
-def test_other_holds_close_the_breaker_and_forget_what_it_counted(text_limits: Any, mode: str) -> None:
+def test_other_overrides_close_the_breaker_and_clear_its_counts(text_limits: Any, mode: str) -> None:
     text_limits.set(BREAKER, "open 41 99999999999999 5 3 0 consecutive")
     text_limits.set(OUTCOMES, "x")
     text_limits.hset(EVIDENCE, "pod-1", "1")
@@ -89,7 +89,7 @@ def test_other_holds_close_the_breaker_and_forget_what_it_counted(text_limits: A
     assert text_limits.exists(OUTCOMES, EVIDENCE) == 0
 
 
-def test_doing_it_twice_is_doing_it_once(text_limits: Any) -> None:
+def test_a_repeated_override_changes_nothing(text_limits: Any) -> None:
     expires = now_us(text_limits) + 60_000_000
     for _ in range(3):
         APPLY_OVERRIDE.run(text_limits, keys=KEYS, args=["forced_open", 5, expires, "alice"])
@@ -99,7 +99,7 @@ def test_doing_it_twice_is_doing_it_once(text_limits: Any) -> None:
     assert text_limits.xlen(TRANSITIONS) == 2
 
 
-def test_an_older_revision_undoes_nothing(text_limits: Any) -> None:
+def test_an_older_revision_changes_nothing(text_limits: Any) -> None:
     assert apply(text_limits, "forced_open", 5, 60_000_000) == 1
     assert apply(text_limits, "end", 4) == 0
     assert apply(text_limits, "disabled", 4, 60_000_000) == 0
@@ -107,7 +107,7 @@ def test_an_older_revision_undoes_nothing(text_limits: Any) -> None:
     assert parse_override(text_limits.get(OVERRIDE)).mode == OverrideMode.FORCED_OPEN
 
 
-def test_a_late_message_cannot_bring_an_ended_hold_back(text_limits: Any) -> None:
+def test_a_late_message_cannot_restore_an_ended_override(text_limits: Any) -> None:
     apply(text_limits, "forced_open", 5, 60_000_000)
     assert apply(text_limits, "end", 6) == 1
     assert parse_override(text_limits.get(OVERRIDE)) is None
@@ -115,7 +115,7 @@ def test_a_late_message_cannot_bring_an_ended_hold_back(text_limits: Any) -> Non
     assert parse_override(text_limits.get(OVERRIDE)) is None
 
 
-def test_ending_forced_open_early_lets_it_probe_at_once(text_limits: Any) -> None:
+def test_ending_forced_open_early_starts_probing_at_once(text_limits: Any) -> None:
     apply(text_limits, "forced_open", 5, 60_000_000)
     generation = breaker(text_limits).generation
     apply(text_limits, "end", 6)
@@ -125,7 +125,7 @@ def test_ending_forced_open_early_lets_it_probe_at_once(text_limits: Any) -> Non
 
 
 @pytest.mark.parametrize("mode", BYPASSES)
-def test_ending_another_hold_closes_with_a_new_generation(text_limits: Any, mode: str) -> None:
+def test_ending_any_other_override_closes_with_a_new_generation(text_limits: Any, mode: str) -> None:
     apply(text_limits, mode, 5, 60_000_000)
     generation = breaker(text_limits).generation
     text_limits.set(OUTCOMES, "x")
@@ -135,8 +135,8 @@ def test_ending_another_hold_closes_with_a_new_generation(text_limits: Any, mode
     assert bool(text_limits.exists(OUTCOMES)) == (mode == OverrideMode.METRICS_ONLY)
 
 
-def test_what_happened_after_the_expiry_is_left_alone(text_limits: Any) -> None:
-    """The hold ran out, calls were made, and the breaker tripped; then the control plane notices."""
+def test_transitions_after_the_expiry_are_kept(text_limits: Any) -> None:
+    """The override expired, calls were made and the breaker tripped before the control plane noticed."""
     past = now_us(text_limits) - 1_000_000
     text_limits.set(OVERRIDE, f"forced_closed {past} 5")
     tripped = f"open {past + 10} {past + 90_000_000} {past + 10} 1 0 consecutive"
@@ -145,7 +145,7 @@ def test_what_happened_after_the_expiry_is_left_alone(text_limits: Any) -> None:
     assert text_limits.get(BREAKER) == tripped
 
 
-def test_a_hold_that_is_over_is_not_applied(text_limits: Any) -> None:
+def test_an_expired_override_is_not_applied(text_limits: Any) -> None:
     assert apply(text_limits, "forced_open", 5, -1_000_000) == 0
     assert text_limits.exists(*KEYS) == 0
 
@@ -155,14 +155,16 @@ def test_a_hold_that_is_over_is_not_applied(text_limits: Any) -> None:
     "rubbish",
     ["", "open", "open x", "open 99999999999999999999999 1 1 1 1 x", "\x00\xff", "closed -1 0 0 0 0 x"],
 )
-def test_rubbish_in_the_keys_stops_nothing(text_limits: Any, what: str, rubbish: str) -> None:
+def test_invalid_values_in_the_keys_do_not_prevent_an_override(
+    text_limits: Any, what: str, rubbish: str
+) -> None:
     text_limits.mset(dict.fromkeys(KEYS, rubbish))
     assert apply(text_limits, what, 5, 0 if what == "reset" else 60_000_000) == 1
     assert breaker(text_limits).state == (BreakerState.OPEN if what == "forced_open" else BreakerState.CLOSED)
 
 
 @pytest.mark.parametrize("what", [*OverrideMode, "reset"])
-def test_keys_of_another_type_stop_nothing(text_limits: Any, what: str) -> None:
+def test_keys_of_another_type_do_not_prevent_an_override(text_limits: Any, what: str) -> None:
     for key in KEYS:
         text_limits.sadd(key, "x")
     assert apply(text_limits, what, 5, 0 if what == "reset" else 60_000_000) == 1
@@ -172,7 +174,7 @@ def test_keys_of_another_type_stop_nothing(text_limits: Any, what: str) -> None:
 # The functions people call
 
 
-def test_a_hold_is_in_redis_in_the_document_and_in_the_audit(
+def test_an_override_is_in_redis_in_the_document_and_in_the_audit(
     production: str, text_limits: Any, alice: Any
 ) -> None:
     revision = hold(alice)
@@ -188,7 +190,7 @@ def test_a_hold_is_in_redis_in_the_document_and_in_the_audit(
     )
 
 
-def test_a_second_hold_replaces_the_first(production: str, text_limits: Any, alice: Any) -> None:
+def test_a_second_override_replaces_the_first(production: str, text_limits: Any, alice: Any) -> None:
     hold(alice)
     revision = hold(alice, OverrideMode.FORCED_CLOSED)
     assert Override.objects.filter(ended_at__isnull=True).get().revision == revision
@@ -196,7 +198,9 @@ def test_a_second_hold_replaces_the_first(production: str, text_limits: Any, ali
     assert Entry.objects.latest("id").changes["override.mode"] == ("forced_open", "forced_closed")
 
 
-def test_a_reset_closes_forgets_and_is_told_to_servers(production: str, text_limits: Any, alice: Any) -> None:
+def test_a_reset_closes_the_breaker_clears_it_and_reaches_the_pods(
+    production: str, text_limits: Any, alice: Any
+) -> None:
     hold(alice)
     revision = reset_breaker(
         environment="production", dependency="openai", reason="vendor says all clear", actor=alice
@@ -208,7 +212,9 @@ def test_a_reset_closes_forgets_and_is_told_to_servers(production: str, text_lim
     assert not OutboxEntry.objects.filter(published_at__isnull=True).exists()
 
 
-def test_ending_what_nobody_holds_is_an_error_and_takes_no_revision(production: str, alice: Any) -> None:
+def test_ending_an_override_that_does_not_exist_is_an_error_and_makes_no_revision(
+    production: str, alice: Any
+) -> None:
     before = Environment.objects.get().revision
     with pytest.raises(NotFound):
         end_override(environment="production", dependency="openai", reason="nothing to end", actor=alice)
@@ -227,7 +233,7 @@ def test_ending_what_nobody_holds_is_an_error_and_takes_no_revision(production: 
         ("mode", {"mode": "wide_open"}),
     ],
 )
-def test_a_hold_without_reason_or_with_a_bad_expiry_says_which(
+def test_an_override_without_a_reason_or_with_a_bad_expiry_names_the_field(
     production: str, alice: Any, field: str, changed: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidEdit) as invalid:
@@ -236,9 +242,7 @@ def test_a_hold_without_reason_or_with_a_bad_expiry_says_which(
     assert not Override.objects.exists()
 
 
-def test_an_expired_hold_ends_by_itself_with_a_revision(
-    production: str, text_limits: Any, alice: Any
-) -> None:
+def test_an_expired_override_ends_with_a_revision(production: str, text_limits: Any, alice: Any) -> None:
     hold(alice)
     Override.objects.update(
         created_at=timezone.now() - timedelta(minutes=2), expires_at=timezone.now() - timedelta(minutes=1)
@@ -253,7 +257,7 @@ def test_an_expired_hold_ends_by_itself_with_a_revision(
     assert Entry.objects.latest("id").action == "override.expired"
 
 
-def test_an_emptied_redis_gets_its_holds_back(production: str, text_limits: Any, alice: Any) -> None:
+def test_an_emptied_redis_gets_its_overrides_back(production: str, text_limits: Any, alice: Any) -> None:
     revision = hold(alice)
     text_limits.flushall()
     reconcile_environment("production")
@@ -262,13 +266,13 @@ def test_an_emptied_redis_gets_its_holds_back(production: str, text_limits: Any,
     assert enforce("production") == []
 
 
-def test_a_hold_nobody_ordered_is_removed(production: str, text_limits: Any) -> None:
+def test_an_override_that_postgres_does_not_have_is_removed(production: str, text_limits: Any) -> None:
     text_limits.set(OVERRIDE, f"disabled {now_us(text_limits) + 10**9} 1")
     assert enforce("production") == ["openai"]
     assert parse_override(text_limits.get(OVERRIDE)) is None
 
 
-def test_a_reset_redis_missed_is_done_once_later(
+def test_a_reset_that_redis_missed_is_done_once_later(
     production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text_limits.set(BREAKER, "open 41 99999999999999 5 3 0 consecutive")
@@ -299,7 +303,7 @@ def test_transitions_are_stored_once(production: str, text_limits: Any, alice: A
     assert rows == [("open", "forced_open", "alice"), ("closed", "reset", "alice")]
 
 
-def test_a_stream_that_began_anew_is_read_from_its_start(
+def test_a_stream_that_was_emptied_is_read_from_its_start(
     production: str, text_limits: Any, alice: Any
 ) -> None:
     hold(alice)
@@ -314,7 +318,7 @@ def test_a_stream_that_began_anew_is_read_from_its_start(
     assert Transition.objects.filter(generation=7, to_state="half_open").exists()
 
 
-def test_entries_that_are_none_of_ours_are_passed_over(production: str, text_limits: Any, alice: Any) -> None:
+def test_invalid_stream_entries_are_skipped(production: str, text_limits: Any, alice: Any) -> None:
     text_limits.xadd(TRANSITIONS, {"generation": "x", "to": "open", "at_us": "1"})
     text_limits.xadd(TRANSITIONS, {"rubbish": "\x00"})
     hold(alice)
@@ -324,7 +328,7 @@ def test_entries_that_are_none_of_ours_are_passed_over(production: str, text_lim
     assert collect_transitions("production") == 0
 
 
-def test_a_reset_also_ends_the_quiet_a_vendor_asked_for(text_limits):
+def test_a_reset_also_ends_a_cooldown(text_limits):
     text_limits.set(COOLDOWN, "9999999999999999")
     apply(text_limits, "reset", 5, 0)
     assert not text_limits.exists(COOLDOWN)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from controlplane.breakers.overrides import hold_breaker
+from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.publishing import publish
@@ -177,7 +177,7 @@ def test_a_hold_killed_on_its_way_is_enforced_by_the_next_round(
                 step,
                 before=before,
                 work=partial(
-                    hold_breaker,
+                    override_breaker,
                     environment="production",
                     dependency="openai",
                     mode=mode,

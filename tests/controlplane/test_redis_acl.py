@@ -110,7 +110,7 @@ def test_the_control_plane_does_all_its_work(configured: str, control_url: str) 
     with redis.Redis.from_url(control_url, decode_responses=True) as client:
         assert int(client.hget(keys.config_head(configured), "revision") or 0) >= 4
         expires = timezone.now() + timedelta(minutes=5)
-        overrides.hold_breaker(
+        overrides.override_breaker(
             dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=expires, **COMMON
         )
         assert client.get(keys.override(configured, "openai"))

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.db.utils import ProgrammingError
 
 from controlplane.breakers.models import Override
-from controlplane.breakers.overrides import hold_breaker
+from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.models import Dependency, Environment, Revision, Tenant, Tier
@@ -68,7 +68,7 @@ def test_everything_is_as_it_was_and_both_ways_are_kept(production: str, alice: 
     edits.set_breaker_policy(
         dependency="openai", breaker={"open_ms": 5_000}, expected_version=None, actor=alice, **WHY
     )
-    hold_breaker(dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
+    override_breaker(dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
     changed, newest = read_state("production"), head()
     assert changed != then
 
@@ -120,7 +120,7 @@ def test_an_edit_made_meanwhile_is_not_undone_unseen(production: str, alice: Any
     assert head() == seen + 1
     # A breaker held meanwhile takes a revision too, and changes nothing of the configuration.
     seen = head()
-    hold_breaker(dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
+    override_breaker(dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
     assert back(alice, number, expected=seen) == seen + 2
 
 
@@ -142,7 +142,7 @@ def test_a_dependency_somebody_holds_does_not_vanish_and_nothing_else_changes(
     number = head()
     quota(alice, 250)
     edits.create_dependency(dependency="search", kind="internal", actor=alice, **WHY)
-    hold_breaker(dependency="search", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
+    override_breaker(dependency="search", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
     before, newest = read_state("production"), head()
     with pytest.raises(InvalidEdit, match="breaker of search has an override"):
         back(alice, number)

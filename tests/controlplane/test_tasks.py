@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.breakers.overrides import hold_breaker
+from controlplane.breakers.overrides import override_breaker
 from controlplane.celery import app
 from controlplane.editing import edits
 from controlplane.policies.document import environment_of, policy_of, tenant_records
@@ -35,7 +35,7 @@ def test_an_edit_does_not_wait_long_for_a_hanging_redis(
     os.kill(valkey.process.pid, signal.SIGSTOP)
     try:
         begun = time.monotonic()
-        revision = hold_breaker(
+        revision = override_breaker(
             environment="production",
             dependency="openai",
             mode=OverrideMode.FORCED_OPEN,

@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override, StreamPosition, Transition
-from controlplane.breakers.override_in_redis import hold_open_without_postgres, reset_without_postgres
-from controlplane.breakers.overrides import hold_breaker
+from controlplane.breakers.override_in_redis import force_open_without_postgres, reset_without_postgres
+from controlplane.breakers.overrides import override_breaker
 from controlplane.celery import app
 from controlplane.editing import edits
 from controlplane.editing.plans import drafting
@@ -86,7 +86,7 @@ def test_the_reconciler_after_redis_lost_everything(
 ) -> None:
     set_limit(alice, 100)
     held = {"dependency": "openai", "mode": OverrideMode.FORCED_OPEN, "expires_at": hour, "actor": alice}
-    revision = hold_breaker(**held, **WHY)
+    revision = override_breaker(**held, **WHY)
 
     def check(number: int, _: Any, tried: str) -> None:
         assert head() == revision, tried
@@ -110,7 +110,7 @@ def test_the_import_of_overrides_made_without_postgres(production: str, text_lim
 
     def act(number: int) -> int:
         since = head()
-        hold_open_without_postgres(
+        force_open_without_postgres(
             dependency="openai", expires_at=timezone.now() + timedelta(minutes=20), actor=alice, **WHY
         )
         if number % 2:
@@ -140,7 +140,7 @@ def test_the_import_of_overrides_made_without_postgres(production: str, text_lim
 def test_the_end_of_an_override(production: str, text_limits: Any, alice: Any, hour: datetime) -> None:
     def hold(number: int) -> int:
         held = {"dependency": "openai", "mode": OverrideMode.FORCED_OPEN, "expires_at": hour}
-        revision = hold_breaker(**held, actor=alice, **WHY)
+        revision = override_breaker(**held, actor=alice, **WHY)
         past = timezone.now() - timedelta(seconds=1)
         held_since = past - timedelta(seconds=1)
         Override.objects.filter(ended_at__isnull=True).update(created_at=held_since, expires_at=past)

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from controlplane.breakers.collect import collect_transitions
 from controlplane.breakers.models import Transition
-from controlplane.breakers.overrides import end_override, hold_breaker, reset_breaker
+from controlplane.breakers.overrides import end_override, override_breaker, reset_breaker
 from controlplane.breakers.reading import stored_breakers
 from controlplane.editing import edits
 from controlplane.embedded.reachable import problem
@@ -152,7 +152,7 @@ class TestCluster:
         }
         with Pod(on_cluster.url) as pod:
             for name in DEPENDENCIES:
-                hold_breaker(
+                override_breaker(
                     dependency=name,
                     mode=OverrideMode.FORCED_OPEN,
                     expires_at=timezone.now() + timedelta(minutes=5),

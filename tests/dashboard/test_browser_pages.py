@@ -74,7 +74,7 @@ def something_everywhere(production: Any) -> None:
     from controlplane.approvals.gate import Proposed
     from controlplane.approvals.rules import set_approvals
     from controlplane.audit.actor import Actor
-    from controlplane.breakers.overrides import hold_breaker
+    from controlplane.breakers.overrides import override_breaker
     from controlplane.editing import edits
     from fuseboard.contract.words import OverrideMode
 
@@ -87,7 +87,7 @@ def something_everywhere(production: Any) -> None:
         cursor.execute("SELECT setval('approvals_changerequest_id_seq', 4710)")
     with pytest.raises(Proposed):
         edits.change_tier(tenant="acme-retail", tier="enterprise", expected_version=None, actor=by, **common)
-    hold_breaker(
+    override_breaker(
         environment="production",
         dependency="payments-api",
         mode=OverrideMode.FORCED_OPEN,

@@ -92,11 +92,11 @@ def test_with_both_stores_down_the_page_reports_that_nothing_was_done(
     def unavailable(**_: Any) -> None:
         raise redis.ConnectionError("refused")
 
-    monkeypatch.setattr("controlplane.breakers.override_in_redis.hold_open_without_postgres", unavailable)
+    monkeypatch.setattr("controlplane.breakers.override_in_redis.force_open_without_postgres", unavailable)
     answer = operator.post(PAGE, REASON | {"act": "forced_open", "lasts": "15"})
     assert answer.status_code == 422
     assert "nothing was done" in answer.content.decode()
-    assert "FUSEBOARD_GATEWAY_URL names no gateway" in answer.content.decode()
+    assert "FUSEBOARD_GATEWAY_URL is not set" in answer.content.decode()
 
 
 def test_with_both_stores_down_gateways_force_it_open_from_memory(
@@ -105,7 +105,7 @@ def test_with_both_stores_down_gateways_force_it_open_from_memory(
     def unavailable(**_: Any) -> None:
         raise redis.ConnectionError("refused")
 
-    monkeypatch.setattr("controlplane.breakers.override_in_redis.hold_open_without_postgres", unavailable)
+    monkeypatch.setattr("controlplane.breakers.override_in_redis.force_open_without_postgres", unavailable)
     monkeypatch.setattr("controlplane.breakers.override_in_redis.reset_without_postgres", unavailable)
     settings.GATEWAY_URLS = ["http://one:1", "http://two:2"]
     sent: list[bytes] = []
@@ -122,7 +122,7 @@ def test_with_both_stores_down_gateways_force_it_open_from_memory(
     page = answer.content.decode()
     assert "in memory only" in page
     assert "1 of 2 gateways took it" in page
-    hold = msgspec.json.decode(sent[0], type=override_in_gateways.HandedHold)
+    hold = msgspec.json.decode(sent[0], type=override_in_gateways.HandedOverride)
     assert (hold.dependency, hold.actor, hold.role) == ("payments-api", "olga", "operator")
     assert 14 * 60 < hold.expires_at_us / 1_000_000 - time.time() <= 15 * 60
     for act in ("reset", "forced_closed", "automatic"):

@@ -90,7 +90,7 @@ def do(command: dict[str, Any]) -> object:
 
 
 def _edit(name: str, arguments: dict[str, Any]) -> int:
-    if name == "hold_breaker":
+    if name == "override_breaker":
         arguments["expires_at"] = timezone.now() + timedelta(seconds=arguments.pop("lasts_s"))
     function = getattr(overrides, name, None) or getattr(edits, name)
     revision: int = function(**arguments, **USUAL)

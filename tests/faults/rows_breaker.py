@@ -65,7 +65,7 @@ def trip_races_probe(field: Field) -> str:
             pod.do("fail", dependencies=["fragile"] if failing else [])
         failing = not failing
         time.sleep(0.4 + 0.5 * (number % 4))
-        field.edit("hold_breaker", dependency="fragile", mode="forced_open", lasts_s=60)
+        field.edit("override_breaker", dependency="fragile", mode="forced_open", lasts_s=60)
         slowest_s = max(slowest_s, field.until("every pod refuses", lambda: _all_refuse(field), 5))
         time.sleep(0.2)  # an admission in flight is recorded
         since = time.time_ns() // 1000

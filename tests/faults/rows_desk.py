@@ -145,7 +145,7 @@ def desk_clock(field: Field) -> str:
         revision = wrong.ask({"edit": "set_tenant_quota", "with": quota(11)})
         _await(field, revision)
         hold = {"dependency": "held", "mode": "forced_open", "lasts_s": 900}
-        wrong.ask({"edit": "hold_breaker", "with": hold})
+        wrong.ask({"edit": "override_breaker", "with": hold})
         took_s = field.until("every pod refuses", lambda: _refuse(field), 10)
         field.edit("end_override", dependency="held")
         field.until("every pod calls again", lambda: not _refuse(field, every=False), 10)

@@ -110,7 +110,7 @@ def pod_clock(field: Field) -> str:
     """A pod whose clock is wrong by an hour, then steps: limits and overrides are not affected."""
     pod = field.another_pod("wrong-clock", own_clock=True)
     field.all_in("shared", pod)
-    field.edit("hold_breaker", dependency="held", mode="forced_open", lasts_s=60)
+    field.edit("override_breaker", dependency="held", mode="forced_open", lasts_s=60)
     field.load(["d:strict", "d:held", "t:acme"], 60)
     field.until("it refuses what is held", lambda: pod.ask("d:held")["reason"] == "forced_open", 5)
     since = time.time_ns() // 1000

@@ -76,7 +76,7 @@ def postgres_stopped(field: Field) -> str:
     field.load(EVERYTHING, 40)
     with desk(field) as browser:
         edit = browser.form(QUOTA_PAGE, "limit", "burst", "reason")
-        field.edit("hold_breaker", dependency="shares", mode="forced_open", lasts_s=600)
+        field.edit("override_breaker", dependency="shares", mode="forced_open", lasts_s=600)
         field.until("every pod refuses what is held", lambda: _refuse(field, "shares"), 10)
         field.begin_anew()
         field.postgres_kill()

@@ -13,7 +13,7 @@ from tests.faults.world import LIMIT
 
 
 def _hold(field: Field, lasts_s: int = 60) -> int:
-    return field.edit("hold_breaker", dependency="held", mode="forced_open", lasts_s=lasts_s)
+    return field.edit("override_breaker", dependency="held", mode="forced_open", lasts_s=lasts_s)
 
 
 def _passed(field: Field, target: str, since_us: int) -> int:

@@ -23,7 +23,7 @@ from controlplane.api.schemas.edits_in import (
 from controlplane.api.schemas.limits import LimitOut
 from controlplane.api.schemas.operations_out import TransitionOut, TransitionPage
 from controlplane.breakers.models import Override, Transition
-from controlplane.breakers.overrides import end_override, extend_override, hold_breaker, reset_breaker
+from controlplane.breakers.overrides import end_override, extend_override, override_breaker, reset_breaker
 from controlplane.breakers.reading import stored_breakers
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
@@ -50,12 +50,12 @@ def get_breaker(request: HttpRequest, environment: Environment, dependency: Slug
     return found[0]
 
 
-@router.post("/{dependency}/override", response=RevisionOut, auth=needs("hold_breaker"))
+@router.post("/{dependency}/override", response=RevisionOut, auth=needs("override_breaker"))
 def override(
     request: HttpRequest, environment: Environment, dependency: Slug, values: OverrideIn
 ) -> RevisionOut:
     """Override the breaker's decisions; ``forced_open`` trips it."""
-    revision = hold_breaker(
+    revision = override_breaker(
         environment=environment,
         dependency=dependency,
         mode=OverrideMode(values.mode),
@@ -66,7 +66,7 @@ def override(
     return RevisionOut(revision=revision)
 
 
-@router.post("/{dependency}/extend", response=RevisionOut, auth=needs("hold_breaker"))
+@router.post("/{dependency}/extend", response=RevisionOut, auth=needs("override_breaker"))
 def extend(request: HttpRequest, environment: Environment, dependency: Slug, values: ExtendIn) -> RevisionOut:
     """Change when the override ends. Its mode stays."""
     revision = extend_override(
@@ -97,7 +97,7 @@ def reset(request: HttpRequest, environment: Environment, dependency: Slug, valu
     return RevisionOut(revision=revision)
 
 
-@router.post("/{dependency}/hold", response=RevisionOut, auth=needs("hold_breaker"), deprecated=True)
+@router.post("/{dependency}/hold", response=RevisionOut, auth=needs("override_breaker"), deprecated=True)
 @deprecated("POST /breakers/{dependency}/hold")
 def hold(request: HttpRequest, environment: Environment, dependency: Slug, values: HoldIn) -> RevisionOut:
     """Deprecated: use ``override``."""

@@ -1,27 +1,27 @@
 #!lua
--- Hold a dependency's breaker as a person asked, end that hold, or reset the breaker.
+-- Override a dependency's breaker, end the override, or reset the breaker.
 --
--- Invariant: an older revision never undoes a newer one, and doing it twice is doing it once.
--- Whatever stands in the keys, afterwards they can be read and calls are decided by them.
+-- Invariant: an older revision never undoes a newer one, and a repetition changes nothing. Whatever
+-- the keys contain before, afterwards they can be read and decide calls.
 --
 -- KEYS  1 override  2 breaker  3 outcomes  4 evidence  5 transitions  6 cooldown; see
 --       fuseboard.contract.keys
 -- ARGV  1 what        forced_open, forced_closed, metrics_only, disabled, end or reset
---       2 revision    the one that made the hold or the reset; to end a hold, any that has seen it
---       3 expires     store time in us at which a hold ends by itself; 0 for end and reset
+--       2 revision    of the override or the reset; to end an override, any later revision
+--       3 expires     store time in us at which an override ends; 0 for end and reset
 --       4 actor       for the history
--- Returns 1 and the breaker's generation when something was done; 0 and 0 when Redis was there
---         already, knows a newer revision, or the hold has expired meanwhile
+-- Returns 1 and the breaker's generation when something changed; 0 and 0 when Redis has this
+--         already, has a newer revision, or the override has expired
 --
--- An ended hold leaves `none 0 revision` behind for a day, which reads as no override, so that a
--- late message cannot bring it back.
+-- An ended override leaves `none 0 revision` for a day. It reads as no override, and prevents a late
+-- message from restoring the override.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local what, revision, expires, actor = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local ending = what == 'end' or what == 'reset'
 
--- MGET answers nothing for a key of another type.
+-- MGET returns nothing for a key of another type.
 local texts = redis.call('MGET', KEYS[1], KEYS[2])
 
 local held, held_until, held_revision = string.match(texts[1] or '', '^(%l[%l_]*) (%d+) (%d+)$')
@@ -35,7 +35,7 @@ end
 if what == 'end' and not held then return { 0, 0 } end
 if not ending and expires <= now then return { 0, 0 } end
 
--- A number no script of ours can have written would not survive string.format.
+-- A number that none of our scripts wrote could make string.format fail.
 local function sane(...)
     for _, number in ipairs({ ... }) do
         if not number or number > 9007199254740991 then return false end
@@ -56,14 +56,14 @@ local function write_breaker(to, ends, from_when, attempts, why)
     redis.call('SET', KEYS[2], string.format('%s %d %d %d %d 0 %s', to, generation, ends, from_when, attempts, why))
 end
 
--- A transition of our own: results of calls made before it change nothing any more.
+-- A transition raises the generation: results of earlier calls no longer count.
 local function move(to, ends, why, recorded)
     generation = math.max(generation + 1, now)
     write_breaker(to, ends, now, 0, why)
     local added = redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', '1000', '*',
         'generation', string.format('%d', generation), 'from', state, 'to', to, 'cause', recorded,
         'actor', actor, 'server', '', 'at_us', string.format('%d', now))
-    -- A stream that is none loses the history, never the hold.
+    -- A key that is not a stream costs the history, never the override.
     if type(added) == 'table' and added.err then redis.call('DEL', KEYS[5]) end
 end
 
@@ -82,18 +82,18 @@ if what == 'reset' then
     redis.call('DEL', KEYS[6])
     move('closed', 0, 'reset', 'reset')
 elseif what == 'forced_open' then
-    -- Open until the hold expires, so that the breaker then probes by itself.
+    -- Open until the override expires, so that the breaker probes then.
     move('open', expires, 'forced', what)
 elseif not ending then
     forget()
     move('closed', 0, 'forced', what)
 elseif held == 'forced_open' then
-    -- Probing may begin at once, unless the breaker has gone on by itself after the hold expired.
+    -- Probing may start at once, unless the breaker changed after the override expired.
     if state == 'open' and cause == 'forced' and till > now then
         write_breaker('open', now, since, attempt, cause)
     end
 elseif held_until > now or generation < held_until then
-    -- Unless the first call after the expiry has done it: what was let through must not trip it.
+    -- Unless the first call after the expiry did this: admitted failures must not trip the breaker.
     if held ~= 'metrics_only' then forget() end
     move('closed', 0, 'override_ended', 'override_ended')
 end

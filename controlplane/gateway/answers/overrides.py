@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from controlplane.breakers.override_in_gateways import LONGEST, HandedHold, is_signed
+from controlplane.breakers.override_in_gateways import LONGEST, HandedOverride, is_signed
 from controlplane.gateway.answers.configuration import Configuration
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.wire import problems
@@ -21,10 +21,10 @@ MOST = 500
 #: reset must not end a later hold.
 LATER = 1_000_000
 
-_decode = msgspec.json.Decoder(HandedHold).decode
+_decode = msgspec.json.Decoder(HandedOverride).decode
 
 
-def read_hold(body: bytes, authorization: bytes) -> HandedHold:
+def read_hold(body: bytes, authorization: bytes) -> HandedOverride:
     """What a web process handed over. Raises ``Problem``; looks at nothing before the signature is right."""
     if not is_signed(body, authorization):
         raise problems.unsigned()
@@ -41,16 +41,16 @@ class Holds:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[str, HandedHold] = {}
+        self._waiting: dict[str, HandedOverride] = {}
         #: Adopted, by id, until nobody can send them again.
         self._adopted: dict[str, int] = {}
 
     @property
-    def waiting(self) -> list[HandedHold]:
+    def waiting(self) -> list[HandedOverride]:
         """Those Postgres has not been told of, oldest first; also those whose time is over."""
         return list(self._waiting.values())
 
-    def take(self, hold: HandedHold, configuration: Configuration) -> None:
+    def take(self, hold: HandedOverride, configuration: Configuration) -> None:
         """Raises ``Problem``. The same hold again changes nothing."""
         if hold.id in self._waiting or hold.id in self._adopted:
             return

@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from msgspec import ValidationError
 
 from controlplane.accounts.models import AgentToken
-from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.breakers.override_in_redis import adopt_handed
 from controlplane.errors import NotFound
 from controlplane.fleet.live import GATEWAY_STOPPED_AFTER
@@ -39,7 +39,7 @@ class Reading:
 
 
 def read(
-    known: dict[str, ConfigHead], *, with_servers: bool, gateway: str, holds: Sequence[HandedHold] = ()
+    known: dict[str, ConfigHead], *, with_servers: bool, gateway: str, holds: Sequence[HandedOverride] = ()
 ) -> Reading:
     """Everything that is newer than ``known``, and the servers nobody looks after.
 

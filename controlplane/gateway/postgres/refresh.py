@@ -9,7 +9,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from controlplane import notify_channels
-from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
 from controlplane.gateway.postgres.loading import Reading, read
 from fuseboard.contract.policy import ConfigHead
@@ -28,7 +28,7 @@ class Refresher:
         heads: Callable[[], dict[str, ConfigHead]],
         take: Callable[[Reading], None],
         failed: Callable[[], None],
-        holds: Callable[[], list[HandedHold]],
+        holds: Callable[[], list[HandedOverride]],
         every_s: float,
         gateway: str,
     ) -> None:
@@ -104,7 +104,9 @@ class Refresher:
         self._thread.shutdown(wait=False)
 
 
-def _read(known: dict[str, ConfigHead], with_servers: bool, gateway: str, holds: list[HandedHold]) -> Reading:
+def _read(
+    known: dict[str, ConfigHead], with_servers: bool, gateway: str, holds: list[HandedOverride]
+) -> Reading:
     try:
         return read(known, with_servers=with_servers, gateway=gateway, holds=holds)
     except DatabaseError:

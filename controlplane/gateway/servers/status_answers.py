@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from controlplane.breakers.override_in_gateways import HandedHold
+from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.fleet.models import ServerState
 from controlplane.fleet.status_client import VALID_S, StatusQuestion, is_signed_question
 from controlplane.gateway.clock import Clock
@@ -49,7 +49,7 @@ class Teller:
         self._written: dict[str, tuple[float, bytes]] = {}
         self._turn = asyncio.Lock()
 
-    async def tell(self, fleet: Fleet, holds: Iterable[HandedHold]) -> bytes:
+    async def tell(self, fleet: Fleet, holds: Iterable[HandedOverride]) -> bytes:
         """An ``Answer`` as JSON, about a second old at most; older for thousands of servers."""
         async with self._turn:
             until, body = self._written.get(fleet.environment, (0.0, b""))
