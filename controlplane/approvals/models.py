@@ -1,16 +1,16 @@
-"""Change requests: what somebody wants to change, and who has agreed."""
+"""Change requests, and who approved them."""
 
 import pgtrigger
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-#: As many approvals as an environment may ask for.
+#: The most approvals that an environment can require.
 MOST_NEEDED = 5
 
 
 class Rule(models.Model):
-    """How many approvals an edit needs in one environment; without a row, none."""
+    """The number of approvals that an edit needs in one environment; none without a row."""
 
     environment = models.CharField(primary_key=True, max_length=64)
     needed = models.SmallIntegerField()
@@ -28,7 +28,7 @@ class Rule(models.Model):
 
 class RequestState(models.TextChoices):
     OPEN = "open", "Open"
-    #: By as many as are needed; somebody may apply it.
+    #: By as many people as needed. An admin may apply it.
     APPROVED = "approved", "Approved"
     APPLIED = "applied", "Applied"
     REJECTED = "rejected", "Rejected"
@@ -36,52 +36,52 @@ class RequestState(models.TextChoices):
     EXPIRED = "expired", "Expired"
 
 
-#: States in which anything can still become of it.
+#: States of a request that is not decided yet.
 PENDING = (RequestState.OPEN, RequestState.APPROVED)
 
 
 class ChangeRequest(models.Model):
-    """One edit that waits: it becomes one revision, or nothing."""
+    """One edit that awaits approval. It becomes one revision, or nothing."""
 
     environment = models.CharField(max_length=64)
     state = models.CharField(max_length=16, choices=RequestState, default=RequestState.OPEN)
-    #: Rises with every change of the request. An approval counts for one version only.
+    #: Increases with every change of the request. An approval counts for one version only.
     version = models.IntegerField(default=1)
     #: The revision its difference was made from.
     base = models.BigIntegerField()
-    #: What is done, and to what, as the revision will say it.
+    #: Action and target, as the revision will have them.
     action = models.CharField(max_length=64)
     target = models.CharField(max_length=200, blank=True)
     reason = models.CharField(max_length=500)
-    #: Who asked for it, as the audit names them.
+    #: The author, as the audit names them.
     author = models.CharField(max_length=200)
     role = models.CharField(max_length=32)
     origin = models.CharField(max_length=16)
     address = models.CharField(max_length=64, blank=True)
-    #: Usernames of everybody who made or changed it: none of them may approve it. Empty for a program.
+    #: Usernames of everyone who made or changed it: none of them may approve it. Empty for a program.
     persons = models.JSONField(default=list)
-    #: Whether it was made from the whole configuration: any other change of that is a conflict then.
+    #: Whether it was made from the whole configuration. Then any later change conflicts with it.
     whole = models.BooleanField(default=False)
-    #: Of a rollback: the revision it brings back.
+    #: For a rollback: the revision that it restores.
     restores = models.BigIntegerField(null=True, blank=True)
-    #: Of a change for later: when, and the plan that is applied then.
+    #: For a scheduled change: when it is due, and the plan to apply.
     due_at = models.DateTimeField(null=True, blank=True)
     document = models.JSONField(null=True, blank=True)
     title = models.CharField(max_length=200, blank=True)
-    #: Of the setting itself: how many approvals would be needed afterwards.
+    #: For a change of the rule itself: the number of approvals needed afterwards.
     lowers_to = models.SmallIntegerField(null=True, blank=True)
-    #: Audit entries the edit would have made.
+    #: The audit entries that the edit would have made.
     entries = models.JSONField(default=list)
-    #: How many things it changes, and SHA-256 over all of them.
+    #: The number of changed things, and SHA-256 of all changes.
     changed = models.IntegerField(default=0)
     digest = models.CharField(max_length=64, blank=True)
     created_at = models.DateTimeField(db_default=Now())
-    #: Nobody waits for ever.
+    #: A pending request ends then.
     expires_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
     ended_by = models.CharField(max_length=200, blank=True)
     ended_reason = models.CharField(max_length=500, blank=True)
-    #: What it became: a revision, or a schedule.
+    #: The revision, or the schedule, that was made from it.
     revision = models.BigIntegerField(null=True, blank=True)
     schedule = models.BigIntegerField(null=True, blank=True)
 
@@ -109,14 +109,14 @@ class ChangeRequest(models.Model):
 
     @property
     def approved_by(self) -> list[str]:
-        """Who has approved it as it is, as the audit names them."""
+        """Return who approved its current version, as the audit names them."""
         return list(
             self.approvals.filter(version=self.version).order_by("at").values_list("actor", flat=True)
         )
 
 
 class ProposedChange(models.Model):
-    """One thing before and after, as ``policies.Change`` keeps it of a revision."""
+    """One thing before and after, as ``policies.Change`` stores it for a revision."""
 
     request = models.ForeignKey(ChangeRequest, on_delete=models.CASCADE, related_name="changes")
     kind = models.CharField(max_length=16)
@@ -134,13 +134,13 @@ class ProposedChange(models.Model):
 
 
 class Approval(models.Model):
-    """One person's word for one version of a request."""
+    """One person's approval of one version of a request."""
 
     request = models.ForeignKey(ChangeRequest, on_delete=models.PROTECT, related_name="approvals")
     version = models.IntegerField()
     #: Username.
     person = models.CharField(max_length=150)
-    #: As the audit names them; a token where they used one.
+    #: As the audit names them: the name of the token, if they used one.
     actor = models.CharField(max_length=200)
     at = models.DateTimeField(db_default=Now())
     note = models.CharField(max_length=500, blank=True)

@@ -1,4 +1,4 @@
-"""How many approvals an environment asks for."""
+"""The number of approvals that an environment requires."""
 
 import structlog
 from django.contrib.auth import get_user_model
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -> int:
-    """Ask for so many approvals of every edit there; returns the number that holds now.
+    """Set how many approvals every edit needs there. Return the number that now applies.
 
     More are asked for at once. Fewer have to be approved, as any edit: raises ``gate.Proposed``.
     """
@@ -53,10 +53,10 @@ def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -
 
 
 def put_needed(*, environment: str, needed: int, reason: str, actor: Actor) -> int:
-    """Write the number. For what was approved, and for whoever has a shell on the server."""
+    """Write the number: after its change was approved, or from a shell on the server."""
     with transaction.atomic():
         acting(actor)
-        # Edits that are being made end before it holds.
+        # Waits for the edits in progress. They use the old number.
         Environment.objects.select_for_update().get(pk=environment)
         before = gate.needed_in(environment)
         Rule.objects.update_or_create(environment=environment, defaults={"needed": needed})
@@ -75,7 +75,7 @@ def put_needed(*, environment: str, needed: int, reason: str, actor: Actor) -> i
 
 
 def recount(environment: str) -> None:
-    """After another number is needed: which requests have enough approvals. No lock may be held."""
+    """Update the state of pending requests after the number changed. The caller must hold no lock."""
     rows = ChangeRequest.objects.filter(environment=environment, state__in=PENDING)
     for pk in list(rows.order_by("pk").values_list("pk", flat=True)):
         with transaction.atomic():
@@ -86,13 +86,13 @@ def recount(environment: str) -> None:
 
 
 def approvers(environment: str) -> list[str]:
-    """Usernames of everybody who may approve there."""
+    """Return the usernames of everyone who may approve there."""
     users = get_user_model()._default_manager.filter(is_active=True).order_by("username")
     return [user.get_username() for user in users if may(user, "approve_change", environment)]
 
 
 def _check_enough(environment: str, needed: int) -> None:
-    """With fewer people than that, no edit could ever be made again."""
+    """Raise ``InvalidEdit`` if there are too few approvers, because no edit could be made any more."""
     found = len(approvers(environment))
     if found < needed + 1:
         raise InvalidEdit(

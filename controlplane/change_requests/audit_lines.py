@@ -15,8 +15,8 @@ _ROWS: dict[str, tuple[type[Any], str]] = {
 }
 
 
-def retell(row: ChangeRequest, changes: list[Changed], revision: Revision) -> None:
-    """Write them in the revision being made, before its rows are written."""
+def write_audit_lines(row: ChangeRequest, changes: list[Changed], revision: Revision) -> None:
+    """Write the entries in the revision being made, before its rows are written."""
     things = {(change.kind, change.name): change for change in changes}
     versions = _versions(row.environment, [entry for entry in row.entries if "before" not in entry])
     for entry in row.entries:
@@ -48,5 +48,5 @@ def _at(fields: Fields | None, version: int) -> Fields | None:
 
 
 def _numbered(fields: Fields | None, number: int) -> Fields | None:
-    """Entries of whole edits name the revision, which has another number than when the request was made."""
+    """Replace the revision that an entry names. It has another number than when the request was made."""
     return {**fields, "revision": number} if fields and "revision" in fields else fields

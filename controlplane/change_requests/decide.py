@@ -20,7 +20,7 @@ from controlplane.approvals.models import PENDING, Approval, ChangeRequest, Requ
 from controlplane.approvals.rules import put_needed, recount
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.change_requests.audit_lines import retell
+from controlplane.change_requests.audit_lines import write_audit_lines
 from controlplane.change_requests.conflicts import check_base
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.write_changes import write_changes
@@ -149,7 +149,7 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
             approved_request=row.pk,
         ) as revision:
             check_base(row, making=revision.number)
-            retell(row, changes, revision)
+            write_audit_lines(row, changes, revision)
             write_changes(revision, changes)
             row.revision = revision.number
     acting(actor)

@@ -71,7 +71,7 @@ def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
 def _later(row: ChangeRequest, actor: Actor) -> ChangeRequest:
     found = difference(row.environment, plan_from_document(row.document or {}))
     with transaction.atomic():
-        anew = gate.Proposal(
+        rebased = gate.Proposal(
             environment=row.environment,
             base=found.revision,
             actor=actor,
@@ -79,7 +79,7 @@ def _later(row: ChangeRequest, actor: Actor) -> ChangeRequest:
             audit_lines=[AuditLine(row.action, "schedule", row.title, None, None)],
             changes=found.changes,
         )
-        return gate.propose(anew, replaces_request=row)
+        return gate.propose(rebased, replaces_request=row)
 
 
 def _merged(row: ChangeRequest, now: State) -> list[Changed]:

@@ -1,1 +1,1 @@
-"""What is allowed: tenants, tiers, quotas, dependencies, and the functions that edit them."""
+"""The configuration: tenants, tiers, quotas, limits and dependencies."""

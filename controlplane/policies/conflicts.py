@@ -1,4 +1,4 @@
-"""Two people, one thing: the second is told what the first has changed."""
+"""Detects that another person edited the same thing, and reports what they changed."""
 
 from controlplane.audit.models import Entry
 from controlplane.errors import EditConflict
@@ -10,9 +10,9 @@ from controlplane.policies.history import changed_since, first_recorded
 def check_version(
     *, environment: str, target_kind: str, target_name: str, expected: int | None, now: Fields
 ) -> None:
-    """Raise ``EditConflict`` unless ``now`` is the version the edit was made on.
+    """Raise ``EditConflict`` unless ``now`` has the version that the edit is based on.
 
-    ``None`` is for callers that want the newest, whatever it is: commands and seeds.
+    ``None`` skips the check, for commands and seeds.
     """
     if expected is None or expected == now["version"]:
         return
@@ -38,9 +38,8 @@ def check_version(
 def check_revision(*, environment: str, expected: int | None, making: int | None = None) -> None:
     """Raise ``EditConflict`` when the configuration was changed after revision ``expected``.
 
-    Revisions that change nothing of it, such as a breaker held by hand, are no conflict.
-    ``None`` is for callers that want the newest, whatever it is. ``making`` is the revision being
-    made, which is no conflict with itself.
+    Revisions without changes of the configuration, such as an override, do not conflict. ``None``
+    skips the check. ``making`` is the revision being made, which does not conflict with itself.
     """
     now = environment_of(environment).revision if making is None else making - 1
     if expected is None or expected == now:

@@ -1,4 +1,4 @@
-"""Rows -> the documents pods decide by. A few queries each, however many rows there are."""
+"""Rows -> the documents that pods decide by. A few queries each, however many rows there are."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -51,10 +51,10 @@ def _on_the_wire(field: LimitField, value: Any) -> Any:
 
 
 def policy_of(environment: Environment) -> contract.Policy:
-    """Everything but the tenants.
+    """Return everything but the tenants.
 
-    An override stands in it until it is marked as ended, expired or not: the document depends on
-    the revision alone, not on the moment it is written. Pods heed the expiry themselves.
+    An override stays in it until it is marked as ended, even after it expired, so that the document
+    depends on the revision alone, not on the time. Pods apply the expiry themselves.
     """
     tiers = list(Tier.objects.filter(environment=environment).order_by("name"))
     quotas = _by_owner(TierQuota.objects.filter(tier__environment=environment).order_by("name"), "tier_id")
@@ -95,7 +95,7 @@ def _dependencies(environment: Environment) -> Iterable[contract.Dependency]:
 
 
 def _overrides(environment: Environment) -> Iterable[tuple[int, contract.Override]]:
-    """Read through the dependency, for ``controlplane.breakers`` stands above this package."""
+    """Read overrides through their dependency. ``controlplane.breakers`` is a layer above this package."""
     columns = (
         "pk",
         *(f"overrides__{name}" for name in ("mode", "revision", "expires_at", "reason", "actor")),
@@ -119,9 +119,9 @@ def _overrides(environment: Environment) -> Iterable[tuple[int, contract.Overrid
 def tenant_records(
     environment: str, *, since: int = -1, keys: Iterable[str] | None = None
 ) -> dict[str, contract.TenantRecord | None]:
-    """Tenants changed after the revision ``since``, and only those in ``keys`` when given.
+    """Return the tenants changed after revision ``since``, and only those in ``keys`` if given.
 
-    ``None`` stands for one that was removed.
+    A removed tenant is ``None``.
     """
     chosen = Tenant.objects.filter(environment_id=environment, changed_revision__gt=since)
     found: dict[str, contract.TenantRecord | None] = {}
@@ -149,16 +149,16 @@ def _grandparent() -> Subquery:
 
 
 def _parents(parent: str, grandparent: str | None) -> tuple[str, ...]:
-    """The topmost first."""
+    """Return the parents, topmost first."""
     return tuple(name for name in (grandparent, parent) if name)
 
 
 def _plain_tenants(environment: str) -> dict[str, contract.TenantRecord | None]:
-    """Those that have what their tier has and nothing more: nearly all of them, so they come by tier."""
+    """Return the tenants without own quotas. Nearly all are such, so Postgres groups them by tier."""
     plain = Tenant.objects.filter(
         ~Exists(TenantQuota.objects.filter(tenant=OuterRef("pk"))), environment_id=environment, deleted=False
     )
-    # No subject has a control character, so this one can stand between two.
+    # A subject has no control characters, so this one can separate two.
     alike = plain.values_list("tier__name", "suspended", "parent", _grandparent())
     groups = alike.annotate(names=StringAgg("key", delimiter="\x1f"))
     found: dict[str, contract.TenantRecord | None] = {}
@@ -177,7 +177,7 @@ def environment_of(slug: str) -> Environment:
 
 
 def _of_tenants(rows: QuerySet[TenantQuota]) -> dict[int, list[contract.Limit]]:
-    """Most quotas are alike, so each kind is made once: a row a model each takes ten times as long."""
+    """Convert quotas. Most are alike, so each kind is converted once, which is ten times as fast."""
     found: dict[int, list[contract.Limit]] = defaultdict(list)
     made: dict[tuple[Any, ...], contract.Limit] = {}
     names = ("name", *NUMBERS, *OPTIONAL)

@@ -1,4 +1,4 @@
-"""Files people have uploaded, between the upload and the revision they become."""
+"""Uploaded files, from the upload to the revision made from them."""
 
 import uuid
 
@@ -9,9 +9,9 @@ from django.db.models.functions import Now
 class DraftState(models.TextChoices):
     WAITING = "waiting", "Waiting"
     READING = "reading", "Reading"
-    #: Compared with the configuration; somebody may apply it.
+    #: Compared with the configuration. An admin can apply it.
     READ = "read", "Read"
-    #: Something is wrong with it: ``errors`` says where.
+    #: Invalid. ``errors`` has the places.
     REFUSED = "refused", "Refused"
     ORDERED = "ordered", "Waiting to be applied"
     APPLYING = "applying", "Being applied"
@@ -19,7 +19,7 @@ class DraftState(models.TextChoices):
 
 
 class Draft(models.Model):
-    """One file, what it would change, and what became of it."""
+    """One file, its changes, and its outcome."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     environment = models.CharField(max_length=64)
@@ -28,21 +28,21 @@ class Draft(models.Model):
     content = models.BinaryField()
     prune = models.BooleanField(default=False)
     created_at = models.DateTimeField(db_default=Now())
-    #: Who uploaded it, as the audit will name them.
+    #: The user who uploaded it, as the audit will name them.
     actor = models.JSONField()
     state = models.CharField(max_length=16, choices=DraftState, default=DraftState.WAITING)
-    #: What is being done, and how far it is.
+    #: The present step and its progress.
     step = models.CharField(max_length=64, blank=True)
     done = models.IntegerField(default=0)
     of = models.IntegerField(default=0)
     #: Line, place, message.
     errors = models.JSONField(default=list)
-    #: Of ``controlplane.editing.plans.Difference``; the first things only.
+    #: A ``controlplane.editing.plans.Difference`` with its first things only.
     difference = models.JSONField(null=True)
-    #: The configuration it was compared with.
+    #: The revision of the configuration that it was compared with.
     compared_with = models.BigIntegerField(null=True)
+    #: For the revision that is made from it.
     reason = models.CharField(max_length=500, blank=True)
-    #: Of the revision it became.
     revision = models.BigIntegerField(null=True)
 
     class Meta:

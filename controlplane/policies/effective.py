@@ -1,4 +1,4 @@
-"""What holds for a tenant, and where each value comes from."""
+"""The effective settings of a tenant, and where each value comes from."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from controlplane.policies.fields import limit_fields, limits_in
 from controlplane.policies.limits import OPTIONAL, VALUES
 from controlplane.policies.models import Change, Tenant, TenantQuota, Tier
 
-#: Where a value may come from, from the nearest to the most general.
+#: The sources of a value, from the most specific to the most general.
 EXPIRING, OVERRIDE, TEMPLATE, TENANT, TIER, DEFAULT_TIER, USUAL = (
     "expiring override",
     "tenant override",
@@ -24,32 +24,32 @@ EXPIRING, OVERRIDE, TEMPLATE, TENANT, TIER, DEFAULT_TIER, USUAL = (
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveValue:
-    #: Flat: ``tier``, ``suspended``, ``quotas.requests.limit``.
+    #: A flat name: ``tier``, ``suspended``, ``quotas.requests.limit``.
     name: str
     value: Any
-    #: One of the words above.
+    #: One of the sources above.
     source: str
-    #: Name of the template, the tenant or the tier it stands at.
+    #: Name of the template, the tenant or the tier that has the value.
     at: str
-    #: Of a template's: the tenant or the tier whose quota follows it.
+    #: For a value of a template: the tenant or the tier whose quota follows it.
     followed_by: str = ""
-    #: The tenant above this one whose quota it is.
+    #: The parent that has the quota.
     inherited_from: str = ""
-    #: What the tier says, where the tenant's own stands in its place.
+    #: The tier's value that the tenant overrides.
     instead_of: Any = None
-    #: When it ends by itself.
+    #: When the value ends.
     until: datetime | None = None
-    #: Who last changed it, in which revision; unknown for what is older than the history.
+    #: Who last changed it and in which revision. Unknown if that is older than the history.
     by: str = ""
     revision: int | None = None
     changed_at: datetime | None = None
 
 
 def effective(environment: str, tenant: str) -> list[EffectiveValue]:
-    """Every value that decides about a tenant's requests; of a stranger, the default tier's.
+    """Return every value that decides about a tenant's requests. An unregistered one has the default tier.
 
-    Quotas of those it belongs to come last, as ``quotas.acme/requests.limit``. Raises ``NotFound``
-    for an unknown environment.
+    Quotas of its parents come last, as ``quotas.acme/requests.limit``. Raises ``NotFound`` for an
+    unknown environment.
     """
     row = environment_of(environment)
     found = (
@@ -76,7 +76,7 @@ def effective(environment: str, tenant: str) -> list[EffectiveValue]:
 
 
 def _from_above(values: list[EffectiveValue], parent: str) -> Iterator[EffectiveValue]:
-    """What of a parent's holds for those below it."""
+    """Yield the values of a parent that also apply to the tenants below it."""
     for value in values:
         if value.inherited_from or (value.name == "suspended" and value.value):
             yield replace(value, inherited_from=value.inherited_from or parent)
@@ -92,7 +92,7 @@ class _Values:
         self._last: dict[tuple[str, str], dict[str, Change]] = {}
 
     def add(self, name: str, value: Any, source: str, *, own: bool = False, **more: Any) -> None:
-        """A value of the tenant's ``own``, or its tier's."""
+        """Add a value of the tenant's ``own``, or of its tier."""
         place = ("tenant", self.tenant) if own else ("tier", self.tier.name)
         self._add(place, name, EffectiveValue(name=name, value=value, source=source, at=place[1], **more))
 
@@ -132,12 +132,12 @@ class _Values:
 
 
 def _from_template(columns: dict[str, Any]) -> set[str]:
-    """Names of the values that are a template's."""
+    """Return the names of the values that come from a template."""
     return set(VALUES) - set(columns["own"]) if columns.get("template") else set()
 
 
 def _last_changes(environment: str, kind: str, name: str) -> dict[str, Change]:
-    """Field -> the newest change that made it what it is."""
+    """Return field -> the change that gave it its present value."""
     rows = Change.objects.filter(revision__environment=environment, kind=kind, name=name)
     found: dict[str, Change] = {}
     for change in rows.select_related("revision").order_by("-revision")[:200]:

@@ -1,4 +1,4 @@
-"""What the audit keeps of a thing: its fields, flat, so that two states compare field by field."""
+"""The flat fields of a thing, for the audit and for comparing two states field by field."""
 
 import sys
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ Fields = dict[str, Any]
 
 
 def environment_fields(environment: Environment) -> Fields:
-    """What belongs to no tier, tenant or dependency."""
+    """Return the fields that belong to no tier, tenant or dependency."""
     return {
         "default_tier": environment.default_tier.name,
         **{f"tuning.{field}": value for field, value in environment.tuning.items()},
@@ -59,7 +59,7 @@ def dependency_fields(dependency: Dependency) -> Fields:
 
 def limit_fields(prefix: str, rows: Iterable[LimitColumns]) -> Fields:
     return {
-        # Interned: a hundred thousand tenants have the same few.
+        # Interned, because a hundred thousand tenants have the same few names.
         sys.intern(f"{prefix}.{row.name}.{column}"): value
         for row in sorted(rows, key=lambda row: row.name)
         for column, value in [*columns_of(row).items(), *_ending(row)]
@@ -67,7 +67,7 @@ def limit_fields(prefix: str, rows: Iterable[LimitColumns]) -> Fields:
 
 
 def _ending(row: LimitColumns) -> Iterable[tuple[str, Any]]:
-    """Of a tenant's quota that ends by itself: when, and what it gives way to."""
+    """Yield the end of a temporary quota, and the quota that applies afterwards."""
     expires_at = getattr(row, "expires_at", None)
     if expires_at is not None:
         yield "expires_at", expires_at.isoformat()
@@ -76,7 +76,7 @@ def _ending(row: LimitColumns) -> Iterable[tuple[str, Any]]:
 
 
 def limits_in(prefix: str, fields: Fields) -> dict[str, Fields]:
-    """Name of the limit -> its columns: what ``limit_fields`` has made flat."""
+    """Return name of the limit -> its columns. This reverses ``limit_fields``."""
     found: dict[str, Fields] = {}
     for field, value in fields.items():
         head, _, rest = field.partition(".")
@@ -87,7 +87,7 @@ def limits_in(prefix: str, fields: Fields) -> dict[str, Fields]:
 
 
 def different(before: Fields | None, after: Fields | None) -> dict[str, tuple[Any, Any]]:
-    """Field -> value before and after, of those that differ; versions are no difference."""
+    """Return field -> values before and after, for the fields that differ. Versions do not count."""
     old, new = before or {}, after or {}
     return {
         field: (old.get(field), new.get(field))

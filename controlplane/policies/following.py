@@ -1,4 +1,4 @@
-"""Who follows a template. Counted by Postgres: a hundred thousand tenants may."""
+"""The limits that follow a template. Postgres counts them: there can be a hundred thousand."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from django.db.models import Count, QuerySet
 from controlplane.policies.limits import FollowingColumns
 from controlplane.policies.models import SubjectLimit, TenantQuota, TierQuota, VendorLimit
 
-#: Kind of the owner -> its limits, the lookup of its environment, and that of its name.
+#: Kind of the owner -> model of its limits, lookup of its environment, lookup of its name.
 _PLACES: dict[str, tuple[type[FollowingColumns], str, str]] = {
     "tier": (TierQuota, "tier__environment", "tier__name"),
     "dependency": (VendorLimit, "dependency__environment", "dependency__name"),
@@ -23,17 +23,17 @@ _PLACES: dict[str, tuple[type[FollowingColumns], str, str]] = {
 class Follower:
     """A limit that follows a template."""
 
-    #: environment, tier, dependency or tenant; the environment's are of callers without a tenant.
+    #: environment (limits of callers without a tenant), tier, dependency or tenant.
     kind: str
     name: str
     limit: str
-    #: The values that are not the template's.
+    #: The values that override the template.
     own: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Followers:
-    """How many limits follow, of how many of each."""
+    """The number of limits that follow, and of their owners by kind."""
 
     limits: int = 0
     tiers: int = 0
@@ -56,7 +56,7 @@ class Followers:
 
 
 def count_followers(environment: str) -> dict[str, Followers]:
-    """Template -> who follows it; templates that nobody follows are left out."""
+    """Return template -> its followers, without templates that no limit follows."""
     limits: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
     for kind, (_, _, name) in _PLACES.items():
         rows = _rows(environment, kind).order_by().values_list("template")
@@ -75,7 +75,7 @@ def count_followers(environment: str) -> dict[str, Followers]:
 
 
 def followers(environment: str, template: str, *, most: int) -> list[Follower]:
-    """The first ``most`` of those that follow it: tiers, dependencies, callers without a tenant, tenants."""
+    """Return the first ``most`` followers: tiers, dependencies, callers without a tenant, then tenants."""
     found: list[Follower] = []
     for kind, (_, _, name) in _PLACES.items():
         rows = _rows(environment, kind).filter(template=template).order_by(name, "name")

@@ -1,4 +1,4 @@
-"""The revisions of an environment, and what each of them changed."""
+"""The revisions of an environment, and the changes of each."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from controlplane.policies.models import Change, Revision
 Fields = dict[str, Any]
 Progress = Callable[[str, int, int], None]
 
-#: Rows of one statement: some 50 ms of work on an idle machine, far below ``statement_timeout``.
+#: Rows per statement: about 50 ms on an idle machine, far below ``statement_timeout``.
 ROWS_PER_STATEMENT = 2_500
 
 _KEEP = """
@@ -24,7 +24,7 @@ _KEEP = """
     FROM jsonb_to_recordset(%s::jsonb) AS row(kind text, name text, before jsonb, after jsonb)
 """
 
-# What each thing was when the revision was the newest: before the first change after it.
+# What each thing was at a revision: its state before the first later change.
 _AS_OF = """
     SELECT DISTINCT ON (change.kind, change.name) change.kind, change.name, change.before
     FROM policies_change change
@@ -56,7 +56,7 @@ def store_revision(
     restores: int | None,
     changes: Sequence[Changed],
 ) -> None:
-    """Keep a revision and its changes, in the transaction of the edit itself."""
+    """Store a revision and its changes, in the transaction of the edit."""
     row = Revision.objects.create(
         environment=environment,
         epoch=epoch,
@@ -76,7 +76,7 @@ def store_revision(
 
 
 def encode(rows: list[Fields]) -> str:
-    """The parameter of a statement that takes many rows as one text."""
+    """Return the parameter of a statement that takes many rows as one text."""
     return msgspec.json.encode(rows).decode()
 
 
@@ -86,7 +86,7 @@ def in_parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def states_as_of(environment: str, number: int) -> dict[tuple[str, str], Fields | None]:
-    """What everything changed after revision ``number`` was then; ``None`` what did not exist."""
+    """Return the state at revision ``number`` of everything changed later; ``None`` if it did not exist."""
     with connection.cursor() as cursor:
         cursor.execute(_AS_OF, [environment, number])
         rows = cursor.fetchall()
@@ -94,19 +94,19 @@ def states_as_of(environment: str, number: int) -> dict[tuple[str, str], Fields 
 
 
 def first_recorded(environment: str) -> int | None:
-    """The oldest revision whose changes are known."""
+    """Return the oldest revision whose changes are known."""
     found = Revision.objects.filter(environment=environment).aggregate(first=Min("number"))["first"]
     return None if found is None else int(found)
 
 
 def changed_since(environment: str, number: int) -> list[Change]:
-    """The newest few changes of the configuration after revision ``number``."""
+    """Return the newest few changes of the configuration after revision ``number``."""
     rows = Change.objects.filter(revision__environment=environment, revision__number__gt=number)
     return list(rows.select_related("revision").order_by("-revision__number", "kind", "name")[:5])
 
 
 def as_document(change: Changed) -> Fields:
-    """As it is kept: without versions, which are of rows and not of the configuration."""
+    """Return the stored form, without versions: they belong to rows, not to the configuration."""
     return {
         "kind": change.kind,
         "name": change.name,

@@ -1,4 +1,4 @@
-"""The columns every limit has, of a tier, of a tenant, of a vendor or of callers without a name."""
+"""The columns of every limit: of a tier, a tenant, a vendor, a template or callers without a tenant."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ class LimitColumns(models.Model):
         default=Algorithm.TOKEN_BUCKET,
     )
     limit = models.IntegerField()
-    #: Concurrency: how long a slot is leased. Fixed windows: the nominal length of the period.
+    #: For concurrency, how long a slot is leased. For a fixed window, the nominal length of the period.
     window_s = models.IntegerField()
     #: Calls that may be made at once; 1 for all but token buckets.
     burst = models.IntegerField(default=1)
@@ -46,7 +46,7 @@ class LimitColumns(models.Model):
     )
     #: Decide and count, but never refuse.
     shadow = models.BooleanField(default=False)
-    #: Of fixed windows; empty for all others.
+    #: For fixed windows; empty for all others.
     period = models.CharField(
         max_length=8, choices=[(word.value, word.value) for word in Period], blank=True, default=""
     )
@@ -56,7 +56,7 @@ class LimitColumns(models.Model):
     endpoints = ArrayField(models.CharField(max_length=MAX_ENDPOINT), default=list, blank=True)
     warn_percent = models.IntegerField(default=0)
     lease_above = models.IntegerField(default=0)
-    #: Of ``reserved`` ones: the part that servers spend without Redis; -1 for the fleet's usual.
+    #: For ``reserved`` limits: the part that pods spend without Redis; -1 for the fleet default.
     reserved_percent = models.IntegerField(default=-1, db_default=-1)
 
     class Meta:
@@ -108,14 +108,14 @@ class LimitColumns(models.Model):
 
 
 class FollowingColumns(LimitColumns):
-    """A limit that may follow a template of its environment: its values are the template's, but for its own.
+    """A limit that can follow a template of its environment and override some of its values.
 
-    All of them stand in its row, too, so that whoever reads a limit need not know of templates.
+    Its row has all values, so that code that reads a limit does not depend on templates.
     """
 
     #: Name of the template; empty for none.
     template = models.CharField(max_length=64, blank=True, default="", db_default="")
-    #: Names of the columns that are not the template's.
+    #: Names of the columns that override the template.
     own = ArrayField(models.CharField(max_length=32), default=list, db_default=[], blank=True)
 
     class Meta(LimitColumns.Meta):
@@ -129,7 +129,7 @@ class FollowingColumns(LimitColumns):
 
 
 class QuotaColumns(FollowingColumns):
-    """A limit of what tenants ask for: of everything, or of one dependency."""
+    """A limit on requests of tenants: all of them, or those to one dependency."""
 
     #: Name of the dependency it is counted for; empty for requests to the service itself.
     dependency = models.CharField(max_length=64, blank=True, default="")
@@ -162,7 +162,7 @@ VALUES = tuple(field.name for field in FIELDS if not field.quotas_only)
 
 
 def columns_of(row: LimitColumns) -> dict[str, Any]:
-    """Its columns but the name and the owner; those that few limits have, only when they are set."""
+    """Return the columns of a row without name and owner. Rare columns are left out at their default."""
     columns = {name: getattr(row, name) for name in ("algorithm", "limit", "window_s", "burst")}
     columns |= {"failure_policy": row.failure_policy, "shadow": row.shadow}
     rare = set(OPTIONAL) - columns.keys()
@@ -174,12 +174,12 @@ def columns_of(row: LimitColumns) -> dict[str, Any]:
     return columns
 
 
-#: Of those in ``OPTIONAL``, the ones that are always said.
+#: Those of ``OPTIONAL`` that are never left out.
 _ALWAYS = ("algorithm", "failure_policy", "shadow")
 
 
 def plain_columns(columns: dict[str, Any]) -> dict[str, Any]:
-    """The same columns as ``columns_of`` gives of a row: those that are usual are left out."""
+    """Return columns in the form of ``columns_of``: rare ones are left out at their default."""
     if not columns.get("template"):
         columns = {name: value for name, value in columns.items() if name not in ALONE}
     return {
@@ -190,24 +190,24 @@ def plain_columns(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def full_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Every column of a limit, whatever was left out because it is usual."""
+    """Return all columns of a limit, including those left out at their default."""
     return {**OPTIONAL, **ALONE, "burst": 1, **columns}
 
 
 def followed(columns: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a limit with the values of ``template``, but for those that are its ``own``."""
+    """Return the columns of a limit with the values of ``template``, except those it overrides."""
     full, values = full_columns(columns), full_columns(template)
     return plain_columns(full | {name: values[name] for name in VALUES if name not in full["own"]})
 
 
 def own_columns(given: Iterable[str]) -> list[str]:
-    """Those of the names that a template would say, in one order."""
+    """Return the given names that a template has, in a fixed order."""
     names = set(given)
     return [name for name in VALUES if name in names]
 
 
 def said_columns(columns: dict[str, Any]) -> dict[str, Any]:
-    """What of it must be said so that it becomes this: of one that follows, not the template's values."""
+    """Return the columns that an edit must give to create this limit, without values of its template."""
     if not columns.get("template"):
         return columns
     full = full_columns(columns)

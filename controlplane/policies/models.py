@@ -1,4 +1,4 @@
-"""What an environment's configuration is made of; changed only through ``controlplane.editing.edits``."""
+"""The configuration of an environment. Only ``controlplane.editing.edits`` changes it."""
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -25,16 +25,16 @@ def check_subject(key: str) -> None:
 
 
 class Environment(models.Model):
-    """A revision line of its own, with its own keys in Redis and its own tokens."""
+    """A separate line of revisions, with separate keys in Redis and separate tokens."""
 
     slug = models.CharField(primary_key=True, max_length=64, validators=[check_slug])
-    #: Rises when the database is restored, so that a lower revision can win once.
+    #: Increases when the database is restored, so that a lower revision can win once.
     epoch = models.BigIntegerField(default=1)
-    #: Of the last edit. Taken by an UPDATE whose row lock makes commits follow revisions.
+    #: Of the last edit. The row lock of its UPDATE makes commits follow revisions.
     revision = models.BigIntegerField(default=0)
-    #: The tier of tenants nobody has registered.
+    #: The tier of unregistered tenants.
     default_tier = models.ForeignKey("Tier", on_delete=models.PROTECT, related_name="+")
-    #: ``fuseboard.contract.policy.Tuning``; missing fields have its defaults.
+    #: See ``fuseboard.contract.policy.Tuning``. Missing fields have its defaults.
     tuning = models.JSONField(default=dict, blank=True)
 
     class Meta:
@@ -49,11 +49,11 @@ class Environment(models.Model):
 
 
 class Template(LimitColumns):
-    """Values that limits of the environment follow: a change of it changes all of them, as one revision."""
+    """Values that limits of the environment follow. One revision changes it and all of them."""
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="templates")
     title = models.CharField(max_length=200, blank=True)
-    #: Rises with every edit.
+    #: Increases with every edit.
     version = models.IntegerField(default=1)
 
     class Meta(LimitColumns.Meta):
@@ -67,14 +67,14 @@ class Template(LimitColumns):
 
 
 class Tier(models.Model):
-    """A named class of tenants: what they get unless they have quotas of their own."""
+    """A named class of tenants with default quotas, which a tenant can override."""
 
     environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="tiers")
     name = models.CharField(max_length=64, validators=[check_slug])
     title = models.CharField(max_length=200, blank=True)
-    #: 0 to 100; under overload the lowest is shed first.
+    #: 0 to 100. Under overload, the lowest is shed first.
     priority = models.IntegerField(default=50)
-    #: Rises with every edit of the tier or its quotas.
+    #: Increases with every edit of the tier or its quotas.
     version = models.IntegerField(default=1)
 
     class Meta:
@@ -107,12 +107,12 @@ class Tenant(models.Model):
     key = models.CharField(max_length=200, validators=[check_subject])
     title = models.CharField(max_length=200, blank=True)
     tier = models.ForeignKey(Tier, on_delete=models.PROTECT, related_name="tenants")
-    #: The key of the tenant it belongs to, whose quotas its requests spend too; empty for none.
+    #: The tenant it belongs to, whose quotas its requests spend too; empty for none.
     parent = models.CharField(max_length=200, blank=True, default="", db_default="")
     suspended = models.BooleanField(default=False)
-    #: A tombstone: kept so that the removal, too, is published.
+    #: A tombstone, so that the removal is published, too.
     deleted = models.BooleanField(default=False)
-    #: The revision of the last edit: publishing takes those above what Redis has.
+    #: The revision of the last edit. Publishing takes tenants above the revision in Redis.
     changed_revision = models.BigIntegerField()
     version = models.IntegerField(default=1)
 
@@ -127,7 +127,7 @@ class Tenant(models.Model):
                 fields=["environment", "parent", "key"], condition=~Q(parent=""), name="tenant_of_parent"
             ),
             models.Index(fields=["tier", "key"], condition=Q(deleted=False), name="tenant_of_tier"),
-            # Holds what a search reads, so that it need not visit the rows.
+            # Contains what a search reads, so that it does not visit the rows.
             models.Index(
                 fields=["environment", "key"],
                 include=["title", "tier", "id"],
@@ -141,14 +141,14 @@ class Tenant(models.Model):
 
 
 class TenantQuota(QuotaColumns):
-    """Replaces the tier's quota of the same name."""
+    """Replaces the tier's quota with the same name."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")
-    #: When it ends by itself; null when it stays.
+    #: When a temporary quota ends; null for a permanent one.
     expires_at = models.DateTimeField(null=True, blank=True)
-    #: The tenant's own quota it then gives way to, as columns; null for the tier's.
+    #: Columns of the tenant's quota that applies afterwards; null for the tier's.
     returns_to = models.JSONField(null=True, blank=True)
-    #: When people were told that it ends soon.
+    #: When it was announced that it ends soon.
     announced_at = models.DateTimeField(null=True, blank=True)
 
     class Meta(QuotaColumns.Meta):
@@ -172,12 +172,12 @@ class TenantQuota(QuotaColumns):
 
 
 class Runbook(models.Model):
-    """What to do when a breaker opens, in Markdown; shown beside the override form."""
+    """What to do when a breaker opens, in Markdown. Displayed beside the override form."""
 
     slug = models.CharField(primary_key=True, max_length=64, validators=[check_slug])
     title = models.CharField(max_length=200)
     body = models.TextField()
-    #: The file it came from, relative to docs/; empty when written in the app.
+    #: The source file relative to docs/; empty if it was written in the application.
     source = models.CharField(max_length=200, blank=True)
 
     def __str__(self) -> str:
@@ -185,7 +185,7 @@ class Runbook(models.Model):
 
 
 class Kind(models.TextChoices):
-    """What a dependency is: decides the first policy of its breaker, see ``BREAKER_PRESETS``."""
+    """The kind of a dependency. It selects the initial policy of its breaker, see ``BREAKER_PRESETS``."""
 
     LLM = "llm", "LLM API"
     EXTERNAL = "external", "External API"
@@ -203,7 +203,7 @@ BREAKER_PRESETS: dict[str, dict[str, int]] = {
 
 MAX_MS = 400 * 86_400_000
 
-#: Column of ``Dependency`` -> least and greatest value, as ``fuseboard.contract.policy`` has them.
+#: Column of ``Dependency`` -> least and greatest value, as in ``fuseboard.contract.policy``.
 BREAKER_RANGES: dict[str, tuple[int, int]] = {
     "consecutive_failures": (0, 1_000_000_000),
     "failure_percent": (1, 100),
@@ -229,13 +229,13 @@ class Dependency(models.Model):
     title = models.CharField(max_length=200, blank=True)
     kind = models.CharField(max_length=16, choices=Kind, default=Kind.EXTERNAL)
     owner = models.CharField(max_length=200, blank=True)
-    #: What callers do instead while the breaker is open.
+    #: What callers do while the breaker is open.
     fallback_note = models.CharField(max_length=500, blank=True)
     timeout_ms = models.BigIntegerField(default=30_000)
     runbook = models.ForeignKey(
         Runbook, on_delete=models.SET_NULL, null=True, blank=True, related_name="dependencies"
     )
-    #: The revision of the last reset by a human.
+    #: The revision of the last reset by a person.
     reset_revision = models.BigIntegerField(default=0)
     version = models.IntegerField(default=1)
 
@@ -277,7 +277,7 @@ class Dependency(models.Model):
 
 
 class VendorLimit(FollowingColumns):
-    """What the vendor lets the whole fleet do."""
+    """A limit of the vendor on the whole fleet."""
 
     dependency = models.ForeignKey(Dependency, on_delete=models.CASCADE, related_name="vendor_limits")
 
@@ -292,7 +292,7 @@ class VendorLimit(FollowingColumns):
 
 
 class SubjectLimit(FollowingColumns):
-    """Of requests that have no tenant: counted by address, key, user or endpoint."""
+    """A limit on requests without a tenant, by address, API key, user or endpoint."""
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="subject_limits")
 

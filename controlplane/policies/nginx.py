@@ -1,7 +1,7 @@
-"""The request limits as a file for nginx: what a gateway in front still holds when nothing else decides.
+"""Exports the request limits as a file for nginx, for a gateway in front that enforces them alone.
 
-nginx counts by itself, in leaky buckets with fixed rates. So limits become classes, each tenant is mapped to
-one by a header, and what nginx cannot count is left out and named at the head of the file.
+nginx counts on its own, in leaky buckets with fixed rates. So limits become classes, and a header maps each
+tenant to one. Limits that nginx cannot count are left out and listed at the top of the file.
 """
 
 import re
@@ -15,11 +15,11 @@ from controlplane.policies.state import State, read_state
 from fuseboard.contract.words import Algorithm, Dimension
 
 MAX_GATEWAYS = 1_000
-#: Zones for limits of tenants' own: each costs memory and a look per request.
+#: Zones for the tenants' own limits. Each costs memory and one lookup per request.
 MAX_OWN = 100
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 _SPECIAL = frozenset({"default", "hostnames", "include", "volatile"})
-#: No tier can be called that: their names have no spaces.
+#: No tier can have these names, because names of tiers have no spaces.
 _SUSPENDED, _REFUSED, _NOBODY = "a suspended tenant", "a limit of 0", "no tenant"
 _COUNTED = (Algorithm.TOKEN_BUCKET, Algorithm.SLIDING_WINDOW)
 
@@ -27,7 +27,7 @@ _COUNTED = (Algorithm.TOKEN_BUCKET, Algorithm.SLIDING_WINDOW)
 @dataclass(frozen=True, order=True)
 class Bucket:
     per_minute: int
-    #: Beyond the first call.
+    #: Calls beyond the first one.
     burst: int
 
     @property
@@ -45,13 +45,13 @@ class _Classes:
     gateways: int
     #: Name -> its buckets.
     buckets: dict[str, Buckets] = field(default_factory=dict)
-    #: Tenant -> class, of those whose class is not the default tier's.
+    #: Tenant -> class, for tenants whose class differs from the default tier's.
     tenants: dict[str, str] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
 
 
 def export_nginx(environment: str, *, header: str = "X-Tenant", gateways: int = 1) -> Iterator[str]:
-    """The file, part by part, for each of ``gateways``. Raises ``NotFound`` at once."""
+    """Yield the file for each of ``gateways``, part by part. Raises ``NotFound`` at once."""
     revision = environment_of(environment).revision
     state = read_state(environment)
     return _file(environment, revision, _classes(environment, state, gateways), state, header)
@@ -86,7 +86,7 @@ def _classes(environment: str, state: State, gateways: int) -> _Classes:
 
 
 def _add_own(found: _Classes, wanted: dict[str, tuple[str, Buckets]], default: str) -> None:
-    """Tenants with equal limits share a class; when there are too many classes, most tenants first."""
+    """Add classes of tenants with equal limits. If there are too many, the largest come first."""
     names = {buckets: name for name, buckets in reversed(found.buckets.items()) if name != _NOBODY}
     counts = Counter(buckets for _, buckets in wanted.values() if buckets not in names)
     zones = {bucket for buckets in names for bucket in buckets or ()}
@@ -101,7 +101,7 @@ def _add_own(found: _Classes, wanted: dict[str, tuple[str, Buckets]], default: s
     for key, (tier, buckets) in wanted.items():
         if buckets not in names:
             found.left_out.add(
-                f"what is more than {MAX_OWN} different limits of tenants' own: they have their tier's"
+                f"more than {MAX_OWN} different own limits of tenants: the rest has the limits of the tier"
             )
         name = names.get(buckets, tier)
         if name != default:
@@ -122,17 +122,17 @@ def _buckets(classes: _Classes, whose: str, quotas: dict[str, Fields]) -> Bucket
 
 
 def _uncounted(columns: Fields) -> str:
-    """Why nginx cannot hold it; empty when it can."""
+    """Return why nginx cannot enforce the limit; empty if it can."""
     if columns["shadow"]:
         return "refuses nothing yet"
     if columns["algorithm"] not in _COUNTED:
         return f"nginx has no {columns['algorithm']}"
     if columns.get("dependency"):
-        return f"is for calls of {columns['dependency']}"
+        return f"counts calls to {columns['dependency']}"
     if columns.get("measure", "calls") != "calls":
         return f"counts {columns['measure']}"
     if columns.get("per") or columns.get("endpoints"):
-        return "counts parts of the requests"
+        return "counts only some requests"
     return ""
 
 
@@ -172,7 +172,7 @@ def _file(environment: str, revision: int, classes: _Classes, state: State, head
 
 
 def _tenants(tenants: dict[str, str]) -> Iterator[str]:
-    """Plain ids as they are. nginx ignores their case, so that those it alone tells apart are patterns."""
+    """Yield one line per tenant. nginx ignores case, so ids that differ only in case become patterns."""
     alike = Counter(key.lower() for key in tenants)
     for key in sorted(tenants):
         plain = _PLAIN.fullmatch(key) and key.lower() not in _SPECIAL and alike[key.lower()] == 1
@@ -180,7 +180,7 @@ def _tenants(tenants: dict[str, str]) -> Iterator[str]:
 
 
 def _pattern(key: str) -> str:
-    """Every byte that could mean something, to the pattern or to the file, as a number."""
+    """Return a pattern in which every byte with a meaning in patterns or in the file is a number."""
     safe = (chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\x{byte:02x}" for byte in key.encode())
     return f"~^{''.join(safe)}$"
 

@@ -1,4 +1,4 @@
-"""What each revision changed: kept for ever, so that any of them can be read, and come back."""
+"""The changes of each revision. They are kept forever, so that any revision can be read and restored."""
 
 import pgtrigger
 from django.db import models
@@ -6,7 +6,7 @@ from django.db.models.functions import Now
 
 
 class Revision(models.Model):
-    """One edit of an environment, as people read it later."""
+    """One edit of an environment."""
 
     environment = models.CharField(max_length=64)
     epoch = models.BigIntegerField()
@@ -16,13 +16,13 @@ class Revision(models.Model):
     role = models.CharField(max_length=32)
     #: form, api, celery or command.
     origin = models.CharField(max_length=16)
-    #: What was done, and to what: ``tenant_quota.set`` and ``acme``.
+    #: Action and target: ``tenant_quota.set`` and ``acme``.
     action = models.CharField(max_length=64)
     target = models.CharField(max_length=200, blank=True)
     reason = models.CharField(max_length=500, blank=True)
-    #: How many things of the configuration are different after it.
+    #: The number of changed things.
     changed = models.IntegerField(default=0)
-    #: Of a rollback: the revision it brought back.
+    #: For a rollback: the revision that it restored.
     restores = models.BigIntegerField(null=True, blank=True)
 
     class Meta:

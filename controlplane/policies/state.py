@@ -1,4 +1,4 @@
-"""The configuration as it is now, as flat fields: what plans, rollbacks and bulk edits start from."""
+"""The present configuration as flat fields, from which plans, rollbacks and bulk edits start."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -22,15 +22,15 @@ from fuseboard.contract.limit_fields import NUMBERS
 Thing = tuple[str, str]
 State = dict[Thing, Fields]
 
-#: ``returns_to`` is last: it is a document, and few have one.
+#: ``returns_to`` comes last, because it is a document and few rows have it.
 _COLUMNS = ("name", *NUMBERS, *OPTIONAL, *ALONE, "expires_at", "returns_to")
 
-#: Above so many names, all are read: one large answer is cheaper than a list as long as it.
+#: With more names than this, all tenants are read, which is cheaper than a long list of names.
 _FEW = 5_000
 
 
 def read_state(environment: str, *, tenants: Collection[str] | None = None) -> State:
-    """Everything but the tenants, and of those the ones named; all of them with ``None``.
+    """Return everything but the tenants, and the named tenants; all of them with ``None``.
 
     Raises ``NotFound`` for an unknown environment.
     """
@@ -68,7 +68,7 @@ def read_tenants(environment: str, names: Collection[str] | None) -> State:
 
 
 def _quota_fields(rows: QuerySet[TenantQuota]) -> dict[int, Fields]:
-    """Tenant -> flat fields of its quotas. Most are alike, so each kind is made flat once."""
+    """Return tenant -> flat fields of its quotas. Most are alike, so each kind is converted once."""
     found: dict[int, Fields] = {}
     made: dict[tuple[Any, ...], Fields] = {}
     for tenant, *values in rows.order_by("name").values_list("tenant_id", *_COLUMNS).iterator(10_000):
@@ -85,7 +85,7 @@ def _quota_fields(rows: QuerySet[TenantQuota]) -> dict[int, Fields]:
 
 
 def parents_of(environment: str, names: Collection[str]) -> dict[str, str]:
-    """The parent of each of these tenants that is registered; empty for one that has none."""
+    """Return tenant -> its parent, empty for none, for the registered tenants."""
     if not names:
         return {}
     rows = Tenant.objects.filter(environment_id=environment, key__in=list(names), deleted=False)
@@ -93,10 +93,10 @@ def parents_of(environment: str, names: Collection[str]) -> dict[str, str]:
 
 
 def tenants_following(environment: str, templates: Collection[str]) -> set[str]:
-    """Keys of tenants that have a quota of their own which follows one of them."""
+    """Return the keys of tenants with an own quota that follows one of these templates."""
     if not templates:
         return set()
-    # Not joined: what Postgres knows of tables that were just filled makes that take minutes.
+    # No join: right after a table was filled, the statistics of Postgres make a join take minutes.
     quotas = TenantQuota.objects.filter(template__in=list(templates))
     owners = set(quotas.values_list("tenant_id", flat=True).iterator(chunk_size=10_000))
     rows = Tenant.objects.filter(environment_id=environment, deleted=False)

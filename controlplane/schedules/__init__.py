@@ -1,1 +1,1 @@
-"""Changes for later, and quotas that end by themselves: applied, announced, and never failed silently."""
+"""Scheduled changes and temporary quotas: announced, applied or ended, with an alert when that fails."""

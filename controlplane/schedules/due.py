@@ -1,6 +1,6 @@
-"""What is done when a time comes: changes applied, quotas ended, both announced before.
+"""What happens at a given time: changes are applied and quotas end. Both are announced before.
 
-Everything here may run in several processes at once, and twice.
+Everything here may run in several processes at once, and more than once.
 """
 
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ from controlplane.schedules.models import Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)
 
-#: Announced by one run.
+#: Most announcements of one run.
 _AT_ONCE = 500
 
 failed = Counter("fuseboard_schedules_failed_total", "Scheduled changes that could not be applied.")
@@ -39,7 +39,7 @@ def run_due() -> None:
 
 
 def apply_due() -> int:
-    """Apply the changes whose time has come, oldest first; returns how many were tried."""
+    """Apply the changes that are due, oldest first. Return how many were tried."""
     due = Schedule.objects.filter(state=ScheduleState.WAITING, due_at__lte=timezone.now())
     tried = 0
     for pk in list(due.order_by("due_at", "pk").values_list("pk", flat=True)[:100]):
@@ -48,23 +48,23 @@ def apply_due() -> int:
 
 
 class _MadeAlready(Exception):
-    """Another process was faster, or somebody has cancelled it; the revision taken is given back."""
+    """Another process applied it, or it was cancelled. This rolls back the revision taken."""
 
 
 def _apply(pk: int) -> bool:
-    """Apply one; ``False`` when another process does. What is no fault of its own is tried again."""
+    """Apply one. Return ``False`` when another process does. A failing store leads to another try."""
     row = Schedule.objects.filter(pk=pk, state=ScheduleState.WAITING).first()
     if row is None:
         return False
 
     def made(revision: int) -> None:
-        # Written together with the revision, and only once: whoever is second finds it gone.
+        # Written in the transaction of the revision, and only once: a second process finds no row.
         ended = {"revision": revision, "ended_at": timezone.now(), "ended_by": FUSEBOARD.name}
         mine = Schedule.objects.filter(pk=pk, state=ScheduleState.WAITING)
         if not mine.update(state=ScheduleState.APPLIED, **ended):
             raise _MadeAlready
 
-    # It was approved when it was planned, and is applied only as it was seen then.
+    # It was approved when it was scheduled, and is applied only exactly as approved.
     approved = ChangeRequest.objects.filter(schedule=pk).values_list("pk", flat=True).first()
     try:
         revision = apply_plan(
@@ -88,7 +88,7 @@ def _apply(pk: int) -> bool:
 
 
 def _fail(pk: int, error: str) -> None:
-    """What made sense once makes none any more: somebody has to look."""
+    """Mark the change as failed, because it is no longer valid. An operator has to look."""
     with transaction.atomic():
         acting(FUSEBOARD)
         row = Schedule.objects.select_for_update().get(pk=pk)
@@ -112,7 +112,7 @@ def _fail(pk: int, error: str) -> None:
 
 
 def announce() -> None:
-    """Say once, ahead of it, what ends or begins soon: in the log, in the audit and on the board."""
+    """Announce once what ends or begins soon: in the log, in the audit and on the dashboard."""
     now = timezone.now()
     soon = now + timedelta(seconds=settings.ANNOUNCE_S)
     rows = Schedule.objects.filter(state="waiting", announced_at__isnull=True, due_at__lte=soon)
@@ -121,17 +121,19 @@ def announce() -> None:
             acting(FUSEBOARD)
             if rows.filter(pk=row.pk).update(announced_at=now):
                 name = f"{row.pk} {row.title}"
-                _say("schedule.due_soon", "schedule", name, row.due_at, row.environment)
+                _announce("schedule.due_soon", "schedule", name, row.due_at, row.environment)
     ending = TenantQuota.objects.filter(expires_at__lte=soon, expires_at__gt=now, announced_at__isnull=True)
     for quota in ending.select_related("tenant")[:_AT_ONCE]:
         with transaction.atomic():
             acting(FUSEBOARD)
             if quota.expires_at and ending.filter(pk=quota.pk).update(announced_at=now):
                 environment, key = quota.tenant.environment_id, quota.tenant.key
-                _say("tenant_quota.ends_soon", "tenant", key, quota.expires_at, environment, quota=quota.name)
+                _announce(
+                    "tenant_quota.ends_soon", "tenant", key, quota.expires_at, environment, quota=quota.name
+                )
 
 
-def _say(action: str, kind: str, name: str, at: datetime, environment: str, **more: str) -> None:
+def _announce(action: str, kind: str, name: str, at: datetime, environment: str, **more: str) -> None:
     log.warning(action, environment=environment, name=name, at=at.isoformat(), **more)
     record(
         actor=FUSEBOARD,
@@ -140,6 +142,6 @@ def _say(action: str, kind: str, name: str, at: datetime, environment: str, **mo
         target_name=name[:200],
         before=None,
         after={"at": at.isoformat(timespec="seconds"), **more},
-        reason="Announced ahead of its time.",
+        reason="Announced ahead of time.",
         environment=environment,
     )

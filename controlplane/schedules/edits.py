@@ -1,4 +1,4 @@
-"""What people do with changes for later."""
+"""What people do with scheduled changes."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.schedules.models import Schedule, ScheduleState
 from controlplane.validation import Problems
 
-#: As far ahead as anybody means it.
+#: The furthest time that a change can be scheduled for.
 LONGEST = timedelta(days=400)
 
 
@@ -30,10 +30,10 @@ def schedule_change(
     actor: Actor,
     title: str = "",
 ) -> Schedule:
-    """Have a plan applied at ``due_at``. It must make sense now; it is checked again then.
+    """Schedule a plan for ``due_at``. It must be valid now, and is checked again then.
 
-    Raises ``InvalidEdit``, of which ``PlanErrors`` is one, and ``gate.Proposed`` where somebody else
-    has to approve it first.
+    Raises ``InvalidEdit``, also as ``PlanErrors``, and ``gate.Proposed`` when another person has to
+    approve it first.
     """
     problems = Problems()
     problems.reason(reason)
@@ -71,7 +71,7 @@ def keep_schedule(
     reason: str,
     actor: Actor,
 ) -> Schedule:
-    """Write what was checked, and approved where that is needed."""
+    """Store a change that was checked, and approved if that is required."""
     with transaction.atomic():
         acting(actor)
         row = Schedule.objects.create(
@@ -88,7 +88,7 @@ def keep_schedule(
 
 
 def cancel_schedule(*, environment: str, schedule: int, reason: str, actor: Actor) -> Schedule:
-    """Have it not applied. Raises ``NotFound``, and ``InvalidEdit`` when it is over already."""
+    """Cancel a scheduled change. Raises ``NotFound``, and ``InvalidEdit`` when it is not waiting."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()
@@ -96,7 +96,7 @@ def cancel_schedule(*, environment: str, schedule: int, reason: str, actor: Acto
         acting(actor)
         row = _locked(environment, schedule)
         if row.state != ScheduleState.WAITING:
-            raise InvalidEdit({"schedule": [f"It is {row.get_state_display().lower()} already."]})
+            raise InvalidEdit({"schedule": [f"It is already {row.get_state_display().lower()}."]})
         row.state, row.ended_at, row.ended_by = ScheduleState.CANCELLED, timezone.now(), actor.name[:200]
         row.save(update_fields=["state", "ended_at", "ended_by"])
         _record(row, "schedule.cancelled", actor, reason, before={"state": ScheduleState.WAITING})
@@ -104,7 +104,7 @@ def cancel_schedule(*, environment: str, schedule: int, reason: str, actor: Acto
 
 
 def acknowledge_failure(*, environment: str, schedule: int, reason: str, actor: Actor) -> Schedule:
-    """Say that somebody takes care of it: it is no alert any more."""
+    """Acknowledge a failed change, which ends its alert."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()

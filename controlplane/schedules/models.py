@@ -6,33 +6,33 @@ from django.db.models.functions import Now
 class ScheduleState(models.TextChoices):
     WAITING = "waiting", "Waiting"
     APPLIED = "applied", "Applied"
-    #: It could not be applied when its time came: ``error`` says why.
+    #: It could not be applied when it was due. ``error`` says why.
     FAILED = "failed", "Failed"
     CANCELLED = "cancelled", "Cancelled"
 
 
 class Schedule(models.Model):
-    """A change to be made at a time, as one revision."""
+    """A change that becomes one revision at a given time."""
 
     environment = models.CharField(max_length=64)
     due_at = models.DateTimeField()
-    #: What it changes, in the form of a plan: see ``controlplane.editing.plans``.
+    #: The change as a plan, see ``controlplane.editing.plans``.
     document = models.JSONField()
-    #: The same in one line.
+    #: The change in one line.
     title = models.CharField(max_length=200)
     reason = models.CharField(max_length=500)
     actor = models.CharField(max_length=200)
     role = models.CharField(max_length=32)
     created_at = models.DateTimeField(db_default=Now())
     state = models.CharField(max_length=16, choices=ScheduleState, default=ScheduleState.WAITING)
-    #: When people were told that it comes soon.
+    #: When it was announced that it is due soon.
     announced_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     ended_by = models.CharField(max_length=200, blank=True)
     error = models.CharField(max_length=1000, blank=True)
-    #: Whether somebody has seen that it failed.
+    #: Whether an operator has acknowledged the failure.
     seen = models.BooleanField(default=False)
-    #: The revision it became.
+    #: The revision that was made from it.
     revision = models.BigIntegerField(null=True, blank=True)
 
     class Meta:

@@ -4,5 +4,5 @@ from controlplane.schedules import due
 
 @app.task(name="schedules.run_due")
 def run_due() -> None:
-    """Apply, end and announce what the clock says."""
+    """Announce, apply and end what is due."""
     due.run_due()

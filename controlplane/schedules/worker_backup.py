@@ -1,5 +1,8 @@
-"""The web process does what is due when the worker does not: a quota that should have ended, or a change
-that should have begun, must not wait until somebody notices that the worker is gone."""
+"""Lets the web process do what is due when the worker does not.
+
+A quota that should have ended, or a change that is due, must not wait until an operator notices
+that the worker is down.
+"""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -16,15 +19,17 @@ from controlplane.schedules.models import Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)
 
-#: The worker looks every second; after so long it is away, or has too much to do.
+#: The worker checks every second. After this delay it is down or overloaded.
 LATE_S = 15.0
 LOOK_S = 5.0
 
-stood_in = Counter("fuseboard_schedules_stood_in_total", "Times the web process did what the worker had not.")
+stood_in = Counter(
+    "fuseboard_schedules_stood_in_total", "Times the web process did what the worker had not done."
+)
 
 
 async def stand_in() -> None:
-    """Look for what is overdue until cancelled. While Postgres is away nothing can be made anyhow."""
+    """Do what is overdue, until cancelled. While Postgres is down, nothing can be done."""
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="standing-in")
     while True:
         await asyncio.sleep(LOOK_S)
@@ -33,12 +38,12 @@ async def stand_in() -> None:
         except Error as error:
             log.warning("schedules.not_looked", error=str(error).partition("\n")[0])
         except Exception:
-            # The worker would say the same of it; the next look must come all the same.
+            # The worker would fail in the same way. The next check must happen nevertheless.
             log.exception("schedules.stand_in_failed")
 
 
 def make_overdue() -> bool:
-    """Make what has been due for ``LATE_S``, however many do so at once; whether there was anything."""
+    """Do what has been due for ``LATE_S``. Return whether there was anything. Safe in several processes."""
     close_old_connections()
     try:
         late = timezone.now() - timedelta(seconds=LATE_S)

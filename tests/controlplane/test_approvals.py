@@ -1,4 +1,4 @@
-"""Where edits need approval, none becomes a revision by itself, whoever makes it and however."""
+"""Where edits need approval, no edit bypasses it, whatever its author and its path."""
 
 import threading
 from datetime import timedelta
@@ -38,7 +38,7 @@ BOB, CAROL = (Actor(name=name, role="operator", origin="form") for name in ("bob
 
 @pytest.fixture
 def guarded(production: str) -> str:
-    """Production, where one other person has to agree: bob or carol."""
+    """Production, where one other person must approve: bob or carol."""
     User.objects.create_user("alice", role="admin")
     for name in ("bob", "carol"):
         User.objects.create_user(name, role="operator")
@@ -83,7 +83,7 @@ def apply(row: ChangeRequest, actor: Actor = ALICE) -> ChangeRequest:
 
 
 BY_VERSION: dict[str, Any] = {"expected_version": None}
-#: Every function of ``edits`` that changes the configuration of an environment that is there.
+#: Every function of ``edits`` that changes the configuration of an existing environment.
 EDITS: dict[str, dict[str, Any]] = {
     "bulk_edit": {
         "filter": TenantFilter(tier="pro"),
@@ -122,7 +122,7 @@ EDITS: dict[str, dict[str, Any]] = {
     "set_vendor_limit": {"dependency": "openai", "name": "second", **NUMBERS, "burst": 1, **BY_VERSION},
     "suspend_tenant": {"tenant": "other"},
 }
-#: Without an environment, only for one that is new, or reading.
+#: Functions without an environment, for a new one, or that only read.
 OTHERS = {
     "create_environment",
     "preview_bulk_edit",
@@ -133,11 +133,11 @@ OTHERS = {
 }
 
 
-def test_the_table_misses_no_edit() -> None:
+def test_the_table_has_every_edit() -> None:
     assert set(edits.__all__) - OTHERS == EDITS.keys()
 
 
-def test_no_edit_makes_a_revision_by_itself_and_each_becomes_one_when_approved(guarded: str) -> None:
+def test_every_edit_becomes_a_request_and_after_approval_a_revision(guarded: str) -> None:
     for name, given in EDITS.items():
         before, state = head(), read_state("production")
         with pytest.raises(Proposed) as proposed:
@@ -159,7 +159,7 @@ def test_no_edit_makes_a_revision_by_itself_and_each_becomes_one_when_approved(g
             transaction.set_rollback(True)
 
 
-def test_a_plan_and_a_copy_wait_as_well(guarded: str) -> None:
+def test_a_plan_and_a_copy_need_approval_too(guarded: str) -> None:
     before = head()
     plan = plans.plan_from_document({"tenants": {"acme": {"tier": "enterprise"}}})
     with pytest.raises(Proposed) as proposed:
@@ -174,7 +174,7 @@ def test_a_plan_and_a_copy_wait_as_well(guarded: str) -> None:
     assert read_state("production")["tenant", "acme"]["tier"] == "enterprise"
 
 
-def test_hands_on_breakers_and_ends_of_quotas_never_wait(guarded: str, hour: Any) -> None:
+def test_overrides_and_ends_of_quotas_need_no_approval(guarded: str, hour: Any) -> None:
     TenantQuota.objects.filter(name="own").update(expires_at=timezone.now())
     before = head()
     held: dict[str, Any] = {"dependency": "openai", "actor": BOB, **WHY}
@@ -187,13 +187,13 @@ def test_hands_on_breakers_and_ends_of_quotas_never_wait(guarded: str, hour: Any
     assert not ChangeRequest.objects.exists()
 
 
-def test_nobody_approves_what_they_made_or_changed(guarded: str) -> None:
+def test_a_person_cannot_approve_a_request_they_made_or_changed(guarded: str) -> None:
     row = quota()
     with pytest.raises(decide.NotYours):
         approve(row, ALICE)
     with pytest.raises(decide.NotYours):
         decide.reject(request=row.pk, actor=ALICE, **WHY)
-    # By a token of theirs, whatever its role.
+    # With their token, whatever its role.
     with pytest.raises(decide.NotYours):
         approve(row, Actor(name="token ci", role="admin", origin="api", person="alice"))
     with pytest.raises(decide.NotYours, match="has no owner"):
@@ -203,7 +203,7 @@ def test_nobody_approves_what_they_made_or_changed(guarded: str) -> None:
     User.objects.create_user("alice2", email="alice@example.com", role="operator")
     with pytest.raises(decide.NotYours):
         approve(row, Actor(name="alice2", role="operator", origin="form"))
-    # Whoever lost the role, or was switched off.
+    # A person who lost the role, or was deactivated.
     User.objects.filter(username="carol").update(role="viewer")
     User.objects.filter(username="bob").update(is_active=False)
     for actor in (CAROL, BOB):
@@ -212,7 +212,7 @@ def test_nobody_approves_what_they_made_or_changed(guarded: str) -> None:
     assert not Approval.objects.exists()
 
 
-def test_what_a_program_asks_for_is_seen_by_one_person_more(guarded: str) -> None:
+def test_a_request_of_a_program_needs_one_approval_more(guarded: str) -> None:
     row = quota(actor=Actor(name="token ci", role="admin", origin="api"))
     assert row.persons == []
     assert approve(row, BOB).state == "open"
@@ -222,13 +222,13 @@ def test_what_a_program_asks_for_is_seen_by_one_person_more(guarded: str) -> Non
         with pytest.raises(InvalidEdit, match="already"):
             approve(row, actor)
     assert approve(row, CAROL).state == "approved"
-    # Whoever may not any more does not count any more.
+    # The approval of a person who may no longer approve does not count.
     User.objects.filter(username="carol").update(is_active=False)
     with pytest.raises(InvalidEdit, match="1 more"):
         apply(row)
 
 
-def test_a_change_of_the_request_takes_its_approvals_back(guarded: str) -> None:
+def test_a_rebase_resets_the_approvals(guarded: str) -> None:
     row = quota(250)
     approve(row)
     other = quota(251, burst=9)
@@ -250,7 +250,7 @@ def test_a_change_of_the_request_takes_its_approvals_back(guarded: str) -> None:
     assert fields["quotas.requests.limit"] == 250
 
 
-def test_what_was_written_past_every_edit_is_a_conflict(guarded: str) -> None:
+def test_a_row_changed_without_an_edit_is_a_conflict(guarded: str) -> None:
     row = quota()
     approve(row)
     TenantQuota.objects.filter(name="own").update(limit=1)
@@ -258,7 +258,7 @@ def test_what_was_written_past_every_edit_is_a_conflict(guarded: str) -> None:
         apply(row)
 
 
-def test_two_that_touch_different_things_do_not_disturb_each_other(guarded: str) -> None:
+def test_requests_for_different_things_do_not_conflict(guarded: str) -> None:
     row = quota()
     with pytest.raises(Proposed) as proposed:
         edits.create_tenant(tenant="new", tier="free", actor=ALICE, **WHY)
@@ -275,7 +275,7 @@ def test_two_that_touch_different_things_do_not_disturb_each_other(guarded: str)
         apply(whole)
 
 
-def test_fewer_approvals_have_to_be_approved_and_more_must_be_possible(guarded: str) -> None:
+def test_fewer_approvals_need_approval_and_more_need_enough_people(guarded: str) -> None:
     with pytest.raises(InvalidEdit, match="there are 3"):
         rules.set_approvals(needed=3, actor=ALICE, **WHY)
     assert rules.set_approvals(needed=2, actor=ALICE, **WHY) == 2
@@ -294,7 +294,7 @@ def test_fewer_approvals_have_to_be_approved_and_more_must_be_possible(guarded: 
     assert (said.before, said.after) == ({"needed": 2}, {"needed": 0})
 
 
-def test_a_change_for_later_is_applied_then_as_it_was_approved(guarded: str) -> None:
+def test_a_scheduled_change_is_applied_as_it_was_approved(guarded: str) -> None:
     document = {"tenants": {"acme": {"tier": "free"}}}
     due_at = timezone.now() + timedelta(hours=1)
     rows = []
@@ -311,7 +311,7 @@ def test_a_change_for_later_is_applied_then_as_it_was_approved(guarded: str) -> 
     before = head()
     run_due()
     assert (head(), Schedule.objects.get(pk=first.pk).revision) == (before + 1, before + 1)
-    # The other finds another configuration than was seen: it waits for somebody to look again.
+    # The other one finds a different configuration than was approved, so it needs a new approval.
     other = quota(9)
     approve(other)
     apply(other)
@@ -326,24 +326,24 @@ def test_a_change_for_later_is_applied_then_as_it_was_approved(guarded: str) -> 
     assert ChangeRequest.objects.filter(state="open").count() == 1
 
 
-def test_the_shell_of_the_server_is_the_way_out(guarded: str) -> None:
+def test_a_command_on_the_server_sets_the_number_without_approval(guarded: str) -> None:
     row = quota()
     labels = {"environment": "production", "state": "open"}
     assert REGISTRY.get_sample_value("fuseboard_change_requests", labels) == 1
     call_command("set_approvals", "production", "0", "--reason", "Nobody else is left")
     said = Entry.objects.filter(action="approvals.set").latest("id")
     assert (said.actor, said.origin, said.after) == ("command line", "command", {"needed": 0})
-    # What waited needs nobody any more, and is applied by hand all the same.
+    # A pending request needs no approval any more. An admin still has to apply it.
     assert apply(row).revision == head()
 
 
-def test_what_was_planned_before_approvals_waits_when_it_is_due(production: str) -> None:
+def test_a_change_scheduled_before_approvals_needs_one_when_it_is_due(production: str) -> None:
     for name, role in (("alice", "admin"), ("bob", "operator")):
         User.objects.create_user(name, role=role)
     schedule_change(
         due_at=timezone.now() + timedelta(hours=1),
         document={"tenants": {"acme": {"tier": "free"}}},
-        # Whom nobody should take for the control plane itself.
+        # A name that could be mistaken for the control plane itself.
         actor=Actor(name="fuseboard", role="admin", origin="form"),
         **WHY,
     )
@@ -354,7 +354,7 @@ def test_what_was_planned_before_approvals_waits_when_it_is_due(production: str)
     assert (head(), ChangeRequest.objects.get().state) == (before, "open")
 
 
-def test_a_request_is_rejected_withdrawn_or_expires_and_stays_so(guarded: str) -> None:
+def test_a_rejected_withdrawn_or_expired_request_is_final(guarded: str) -> None:
     rejected, withdrawn, expired = quota(1), quota(2), quota(3)
     decide.reject(request=rejected.pk, actor=BOB, **WHY)
     with pytest.raises(decide.NotYours):
@@ -370,7 +370,7 @@ def test_a_request_is_rejected_withdrawn_or_expires_and_stays_so(guarded: str) -
                 act()
 
 
-def test_two_who_apply_at_once_make_one_revision(guarded: str) -> None:
+def test_two_concurrent_applies_make_one_revision(guarded: str) -> None:
     row = quota()
     before, ready = head(), threading.Barrier(8)
     results: list[str] = []

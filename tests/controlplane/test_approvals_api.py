@@ -1,4 +1,4 @@
-"""Change requests through the API: an edit that waits is answered 202, once, and says where to look."""
+"""Change requests through the API: an edit that needs approval gets 202 and the address of its request."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ QUOTA = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, **WHY}
 
 
 def token(owner: str, role: str = "admin") -> str:
-    """Made by ``owner`` on the page of tokens, so it is theirs."""
+    """A token that ``owner`` created on the page of tokens, so it is theirs."""
     return tokens.create_api_token(
         name=f"of {owner}",
         role=role,
@@ -38,7 +38,7 @@ def guarded(production: str) -> str:
     return production
 
 
-def test_an_edit_that_waits_is_answered_202_and_made_once_it_is_approved(guarded: str) -> None:
+def test_an_edit_that_needs_approval_gets_202_and_is_applied_once(guarded: str) -> None:
     mine, theirs = token("alice"), token("bob", "operator")
     assert send(mine, "GET", f"{API}/approvals").json() == {"needed": 1, "approvers": ["alice", "bob"]}
     key = {"Idempotency-Key": "one"}
@@ -56,7 +56,7 @@ def test_an_edit_that_waits_is_answered_202_and_made_once_it_is_approved(guarded
     assert "Another person" in problem(send(mine, "POST", f"{where}/approve", seen), 403)["detail"]
     problem(send(theirs, "POST", f"{where}/approve", {"expected_version": 2}), 409)
     assert send(theirs, "POST", f"{where}/approve", seen).json()["state"] == "approved"
-    # Whoever approves does not edit; and the second time there is nothing to apply.
+    # An approver does not edit, and a request is applied only once.
     problem(send(theirs, "POST", f"{where}/apply"), 403)
     done = send(mine, "POST", f"{where}/apply").json()
     problem(send(mine, "POST", f"{where}/apply"), 422)
@@ -67,7 +67,7 @@ def test_an_edit_that_waits_is_answered_202_and_made_once_it_is_approved(guarded
     assert send(mine, "GET", f"{API}/tenants/acme").json()["quotas"][0]["limit"] == 50
 
 
-def test_every_write_of_the_configuration_is_answered_202(guarded: str) -> None:
+def test_every_write_of_the_configuration_gets_202(guarded: str) -> None:
     mine, before = token("alice"), Revision.objects.count()
     later = (timezone.now() + timedelta(hours=1)).isoformat(timespec="seconds")
     document = {"tenants": {"acme": {"tier": "free"}}}
@@ -99,13 +99,13 @@ def test_every_write_of_the_configuration_is_answered_202(guarded: str) -> None:
     assert len(send(mine, "GET", f"{API}/requests?before={page['next']}").json()["items"]) == 5
 
 
-def test_whoever_rotates_a_token_owns_what_they_are_given(guarded: str) -> None:
+def test_the_person_who_rotates_a_token_owns_the_new_one(guarded: str) -> None:
     bob = token("bob", "operator")
     answer = send(token("alice"), "PUT", f"{API}/tenants/acme/quotas/requests", QUOTA)
     body = {"expires_in_s": 3600, "overlap_s": 60, **WHY}
     stolen = send(token("alice"), "POST", f"{API}/api-tokens/{bob[3:19]}/rotate", body).json()["token"]
     approve = f"{answer['Location']}/approve"
     problem(send(stolen, "POST", approve, {"expected_version": 1}), 403)
-    # A token is worth no more than whom it belongs to.
+    # A token has no more rights than its owner.
     problem(send(token("carol", "operator"), "POST", approve, {"expected_version": 1}), 403)
     assert send(bob, "POST", approve, {"expected_version": 1}).status_code == 200

@@ -1,4 +1,4 @@
-"""Every class of bad value, at each door: the API, the sync of agents, and files of plans."""
+"""Every class of bad value at each entrance: the API, the sync of agents, and plans."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from controlplane.policies.models import Environment, Tenant, Tier
 from tests.controlplane.calling import API, problem, send, token_of
 from tests.controlplane.gateway import beat, post, ready_gateway
 
-#: As they stand in JSON; none of them is a number of calls.
+#: JSON values that are not a number of calls.
 NUMBERS = [
     "true",
     "null",
@@ -41,7 +41,7 @@ NUMBERS = [
     '{"limit": 50}',
     '"\\u0000"',
 ]
-#: Nothing is called that: not a tier, a dependency, a service or a pod.
+#: Invalid names of tiers, dependencies, services and pods.
 NAMES = [
     "",
     " ",
@@ -68,7 +68,7 @@ NAMES = [
     "-free",
     "free.",
 ]
-#: Two of these could look alike, or cannot be stored at all.
+#: Keys that look like another key, or that cannot be stored.
 KEYS = ["", "x" * 201, "nul\x00byte", "\ud800", "cafe\u0301", "ac\u200bme", "\u202eemca", " acme", "acme\n"]
 KEYS += ["acm\u0435", "\u0391cme", "\uff41cme", "\U0001d4eame"]
 REASONS = [
@@ -115,11 +115,11 @@ NUMBERS_OF_THE_API = [
     ("POST", "/api-tokens", {"name": "ci", "scope": "read", "expires_in_s": 600}, "expires_in_s"),
     ("POST", "/rollback", {"to_revision": 1, "expected_revision": 1}, "to_revision"),
 ]
-#: As if it were left out.
+#: Null counts as left out here.
 OPTIONAL = {(name, "null") for name in ("limit", "window_s", "burst", "expected_version", "warn_percent")}
 
 
-def test_no_number_of_the_api_takes_what_is_none(admin: Any) -> None:
+def test_numbers_of_the_api_accept_only_numbers(admin: Any) -> None:
     before = untouched()
     for method, path, good, field in NUMBERS_OF_THE_API:
         for value in NUMBERS:
@@ -134,12 +134,12 @@ def test_no_number_of_the_api_takes_what_is_none(admin: Any) -> None:
 @pytest.mark.parametrize(
     "value", ["-1", "0", "1_0", "+5", " 5", "\uff15", "5.0", "1e2", "nan", "", "9" * 30, "true"]
 )
-def test_no_number_in_an_address_takes_what_is_none(admin: Any, value: str) -> None:
+def test_numbers_in_an_address_accept_only_numbers(admin: Any, value: str) -> None:
     for query in (f"tenants?limit={value}", f"audit?before={value}", f"audit/export?after=-{value}"):
         refused(admin("GET", f"{API}/{query.replace(' ', '%20').replace('+', '%2B')}"))
 
 
-def test_no_name_of_the_api_takes_what_is_none(admin: Any) -> None:
+def test_names_of_the_api_accept_only_names(admin: Any) -> None:
     before = untouched()
     for name in NAMES:
         refused(admin("POST", f"{API}/tiers", {"name": name, "reason": "for a test"}))
@@ -170,7 +170,7 @@ QUERIES = [
 ]
 
 
-def test_queries_that_mean_nothing_are_refused(admin: Any) -> None:
+def test_invalid_queries_are_refused(admin: Any) -> None:
     for query in QUERIES:
         refused(admin("GET", f"{API}/{query}"))
 
@@ -190,7 +190,7 @@ BODIES = {
 }
 
 
-def test_bodies_that_are_none_are_refused(admin: Any) -> None:
+def test_invalid_bodies_are_refused(admin: Any) -> None:
     for body, status in BODIES.values():
         problem(admin("POST", f"{API}/breakers/openai/reset", body), status)
 
@@ -204,7 +204,7 @@ KINDS = [
 ]
 
 
-def test_bodies_that_are_no_plain_json_are_415(admin: Any) -> None:
+def test_bodies_that_are_not_json_get_415(admin: Any) -> None:
     before = untouched()
     for headers in KINDS:
         problem(admin("POST", f"{API}/breakers/openai/reset", {"reason": "for a test"}, **headers), 415)
@@ -212,7 +212,7 @@ def test_bodies_that_are_no_plain_json_are_415(admin: Any) -> None:
     assert untouched() == before
 
 
-def test_a_refusal_says_what_to_enter(admin: Any) -> None:
+def test_a_refusal_names_the_allowed_values(admin: Any) -> None:
     body = {
         "limit": -5,
         "window_s": 10**12,
@@ -238,7 +238,7 @@ def test_a_refusal_says_what_to_enter(admin: Any) -> None:
 TAGS = ["*", "7", 'W/"1"', '"1", "2"', '"x"', '""', "\uff11", '"' + "9" * 30 + '"']
 
 
-def test_an_if_match_that_is_no_version_is_refused(admin: Any) -> None:
+def test_an_if_match_without_a_version_is_refused(admin: Any) -> None:
     body = {"limit": 5, "window_s": 60, "burst": 5, "reason": "for a test"}
     for tag in TAGS:
         answer = admin("PUT", f"{API}/tenants/acme/quotas/requests", body, **{"If-Match": tag})
@@ -261,7 +261,7 @@ ADDRESSES = [
 ]
 
 
-def test_addresses_that_name_nothing_are_problems(admin: Any) -> None:
+def test_unknown_addresses_get_a_problem_document(admin: Any) -> None:
     for address in ADDRESSES:
         answer = admin("GET", f"{API}/{address}")
         assert answer.status_code in (404, 422)
@@ -274,11 +274,11 @@ GOOD_BEAT = msgspec.to_builtins(beat())
 @pytest.mark.parametrize(
     "field", ["sequence", "up_ms", "mode_for_ms", "counters.requests", "applied.revision"]
 )
-async def test_no_number_of_a_beat_takes_what_is_none(field: str) -> None:
+async def test_numbers_of_a_heartbeat_accept_only_numbers(field: str) -> None:
     gateway = ready_gateway()
     outer, _, inner = field.partition(".")
     for value in NUMBERS:
-        # To and fro: agents count up to 2**63 in totals, and a fraction that is whole is one to msgspec.
+        # Exceptions: totals go up to 2**63, and msgspec accepts a float without a fraction.
         if value in (str(2**53 + 1), "-0.0"):
             continue
         fields = {name: json.dumps(each) for name, each in GOOD_BEAT.items()}
@@ -290,7 +290,7 @@ async def test_no_number_of_a_beat_takes_what_is_none(field: str) -> None:
     assert not gateway.fleets or not gateway.fleets["production"].servers
 
 
-async def test_no_name_of_a_beat_takes_what_is_none() -> None:
+async def test_names_of_a_heartbeat_accept_only_names() -> None:
     gateway = ready_gateway()
     for field in ("server", "service"):
         for name in NAMES:
@@ -303,9 +303,9 @@ async def test_no_name_of_a_beat_takes_what_is_none() -> None:
 
 
 @pytest.mark.parametrize("field", ["limit", "window_s", "burst"])
-def test_no_number_of_a_plan_takes_what_is_none(field: str) -> None:
+def test_numbers_of_a_plan_accept_only_numbers(field: str) -> None:
     good = {"limit": "5", "window_s": "60", "burst": "5"}
-    # What JSON must not say and YAML does not mean.
+    # Values that JSON does not allow and that YAML does not convert.
     for value in [*NUMBERS, "0x10", "1_000", "1,000", "1e3", "12:30", "~", "yes", "0o17"]:
         columns = ", ".join(f"{name}: {text}" for name, text in (good | {field: value}).items())
         text = f"tenants:\n  acme:\n    tier: pro\n    quotas:\n      requests: {{{columns}}}\n"
@@ -314,7 +314,7 @@ def test_no_number_of_a_plan_takes_what_is_none(field: str) -> None:
         assert failure.value.found[0].line, value
 
 
-def test_no_name_of_a_plan_takes_what_is_none(production: str) -> None:
+def test_names_of_a_plan_accept_only_names(production: str) -> None:
     before = untouched()
     for kind, names in (("tiers", NAMES), ("tenants", KEYS)):
         fields = "{tier: free}" if kind == "tenants" else "{priority: 5}"

@@ -1,4 +1,4 @@
-"""Many tenants changed at once, and what holds for one of them with where it comes from."""
+"""Bulk edits of tenants, and the effective settings of one with their sources."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ REASON = "For a test of many"
 
 @pytest.fixture
 def many(production: str, alice: Any) -> str:
-    """Five tenants: two of the pro tier, two with a quota of their own, one suspended."""
+    """Five tenants: two of the pro tier, two with an own quota, one suspended."""
     own = {"requests": {"limit": 40, "window_s": 60, "burst": 4}}
     apply_plan(
         environment="production",
@@ -68,11 +68,13 @@ def bulk(alice: Any, who: TenantFilter, what: TenantChange, expected: int | None
         (TenantFilter(everybody=True), ["acme", "eu-1", "eu-2", "us-1", "us-2"]),
     ],
 )
-def test_a_filter_finds_those_that_fit_all_of_it(many: str, who: TenantFilter, found: list[str]) -> None:
+def test_a_filter_matches_tenants_that_meet_all_conditions(
+    many: str, who: TenantFilter, found: list[str]
+) -> None:
     assert list(who.rows("production").values_list("key", flat=True)) == found
 
 
-def test_all_that_fit_are_changed_by_one_revision_and_told_before(many: str, alice: Any) -> None:
+def test_a_bulk_edit_is_previewed_and_is_one_revision(many: str, alice: Any) -> None:
     who = TenantFilter(tier="free")
     what = TenantChange(quotas={"requests": {"limit": 500, "window_s": 60, "burst": 50}}, suspended=False)
     before = head()
@@ -90,7 +92,7 @@ def test_all_that_fit_are_changed_by_one_revision_and_told_before(many: str, ali
         3,
         "free",
     )
-    # Once more changes nothing, and says so by the revision.
+    # A repetition changes nothing and returns the same revision.
     assert bulk(alice, who, what) == before + 1
     edits.rollback(
         environment="production", to_revision=before, expected_revision=None, reason=REASON, actor=alice
@@ -98,7 +100,7 @@ def test_all_that_fit_are_changed_by_one_revision_and_told_before(many: str, ali
     assert [quota.limit for quota in Tenant.objects.get(key="eu-1").quotas.all()] == [40]
 
 
-def test_scaled_from_their_own_or_the_tiers_figures(many: str, alice: Any) -> None:
+def test_scaling_starts_from_the_own_or_the_tiers_values(many: str, alice: Any) -> None:
     bulk(alice, TenantFilter(prefix="eu-"), TenantChange(scale_percent={"requests": 150}))
     limits = {
         row.key: [(q.limit, q.burst) for q in row.quotas.all()]
@@ -107,7 +109,7 @@ def test_scaled_from_their_own_or_the_tiers_figures(many: str, alice: Any) -> No
     assert limits == {"eu-1": [(60, 6)], "eu-2": [(150, 30)]}
 
 
-def test_a_quota_of_their_own_is_taken_away(many: str, alice: Any) -> None:
+def test_a_bulk_edit_removes_own_quotas(many: str, alice: Any) -> None:
     revision = bulk(alice, TenantFilter(has_quota=True), TenantChange(remove_quotas=("requests",)))
     assert not Tenant.objects.get(key="eu-1").quotas.exists()
     assert Tenant.objects.get(key="us-2").quotas.count() == 1
@@ -125,7 +127,7 @@ def test_a_quota_of_their_own_is_taken_away(many: str, alice: Any) -> None:
         (TenantFilter(tier="free"), TenantChange(quotas={"new": {"limit": 1}}), "change"),
     ],
 )
-def test_what_makes_no_sense_changes_nobody(
+def test_an_invalid_bulk_edit_changes_no_tenant(
     many: str, alice: Any, who: TenantFilter, what: TenantChange, field: str
 ) -> None:
     before = head()
@@ -135,14 +137,14 @@ def test_what_makes_no_sense_changes_nobody(
     assert head() == before
 
 
-def test_a_filter_that_might_find_others_now_is_asked_again(many: str, alice: Any) -> None:
+def test_a_bulk_edit_of_an_older_revision_is_a_conflict(many: str, alice: Any) -> None:
     seen = head()
     edits.create_tenant(environment="production", tenant="eu-3", tier="free", reason=REASON, actor=alice)
     with pytest.raises(EditConflict):
         bulk(alice, TenantFilter(tier="free"), TenantChange(suspended=True), expected=seen)
 
 
-def test_every_value_says_where_it_comes_from(many: str, alice: Any) -> None:
+def test_every_effective_value_has_its_source(many: str, alice: Any) -> None:
     found = {value.name: value for value in effective("production", "eu-1")}
     limit = found["quotas.requests.limit"]
     assert (limit.value, limit.source, limit.at, limit.instead_of) == (40, "tenant override", "eu-1", 100)
@@ -157,7 +159,7 @@ def test_every_value_says_where_it_comes_from(many: str, alice: Any) -> None:
     )
 
 
-def test_a_stranger_gets_the_default_tier(many: str) -> None:
+def test_an_unregistered_tenant_gets_the_default_tier(many: str) -> None:
     found = {value.name: value for value in effective("production", "nobody-knows-me")}
     assert (found["tier"].value, found["tier"].source) == ("anonymous", "default tier")
     limit = found["quotas.requests.limit"]

@@ -1,8 +1,9 @@
-"""The change feed is complete: who has applied revision R holds exactly what R was.
+"""The change feed is complete: an agent that applied revision R has exactly the contents of R.
 
-A model that knows every revision ever made, beside the real parts: the publisher and its script over
-a real Redis, the gateway's configuration, and an agent's, which hears of changes by nudges that may
-be lost and by beats whose answers may be late. Any of them may be restarted, emptied or restored.
+A model that has every revision runs beside the real parts: the publisher and its script with a real
+Redis, the configuration of the gateway, and that of an agent. The agent learns of changes from nudges
+that may be lost and from heartbeats whose answers may be late. Each part may be restarted, emptied or
+restored.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ from tests.controlplane.gateway import beat
 
 TENANTS = [f"t{n}" for n in range(6)]
 TIERS = ("free", "pro", "enterprise")
-#: Enough of them that a list is too long: those are edited together.
+#: So many that a nudge does not list them. One edit changes all of them.
 CROWD = [f"crowd-{n}" for n in range(MOST_LISTED + 1)]
 
 Tenants = dict[str, str]
@@ -108,7 +109,7 @@ class Feed(RuleBasedStateMachine):
 
     @rule(follows=st.sampled_from(("redis", "gateway")))
     def follow(self, follows: str) -> None:
-        """The agent hears what there is to hear."""
+        """Deliver everything that waits to the agent."""
         if follows == "redis":
             self.look_at_redis()
         else:
@@ -217,7 +218,7 @@ class Feed(RuleBasedStateMachine):
 
     @rule(newest=st.booleans())
     def hear_an_answer(self, newest: bool) -> None:
-        """Not always in the order of asking."""
+        """Deliver one answer, not always in the order of the requests."""
         if not self.late:
             return
         request, response = self.late.pop(-1 if newest else 0)
@@ -248,7 +249,7 @@ class Feed(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Left alone for a moment, everybody has the newest."""
+        """Without further changes, every part gets the newest revision."""
         self.publish(heard=False)
         self.load()
         for _ in range(4):
@@ -262,7 +263,7 @@ class Feed(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(180)
-def test_who_has_applied_a_revision_holds_exactly_that_revision(text_limits: Any, redis_url: str) -> None:
+def test_an_agent_that_applied_a_revision_has_exactly_that_revision(text_limits: Any, redis_url: str) -> None:
     class Machine(Feed):
         store, url = text_limits, redis_url
 

@@ -1,4 +1,4 @@
-"""A second environment: a revision line of its own, made like another one."""
+"""A second environment: a separate line of revisions, created as a copy of another one."""
 
 from typing import Any
 
@@ -17,14 +17,16 @@ WHY: dict[str, Any] = {"reason": "for a test of staging"}
 
 
 def plain(environment: str) -> dict[Any, Any]:
-    """Its configuration, whatever its name is."""
+    """The configuration without the name of the environment."""
     return {
         (kind, "" if kind == "environment" else name): f
         for (kind, name), f in read_state(environment).items()
     }
 
 
-def test_it_begins_like_another_and_goes_its_own_way(production: str, alice: Any, text_limits: Any) -> None:
+def test_a_copied_environment_starts_equal_and_changes_independently(
+    production: str, alice: Any, text_limits: Any
+) -> None:
     edits.set_tuning(environment="production", tuning={"ramp_ms": 9_000}, actor=alice, **WHY)
     edits.create_tier(environment="production", tier="gold", title="", priority=70, actor=alice, **WHY)
     edits.set_default_tier(environment="production", tier="gold", actor=alice, **WHY)
@@ -43,7 +45,7 @@ def test_it_begins_like_another_and_goes_its_own_way(production: str, alice: Any
     assert ("tenant", "acme") in read_state("production")
 
 
-def test_its_tenants_stay_unless_they_are_copied(production: str, alice: Any) -> None:
+def test_a_copy_keeps_the_tenants_unless_they_are_copied_too(production: str, alice: Any) -> None:
     edits.create_environment(environment="staging", actor=alice, **WHY)
     edits.create_tenant(environment="staging", tenant="own", tier="free", actor=alice, **WHY)
     copy: dict[str, Any] = {"source": "production", "environment": "staging", "actor": alice, **WHY}
@@ -53,11 +55,11 @@ def test_its_tenants_stay_unless_they_are_copied(production: str, alice: Any) ->
     assert copy_configuration(**copy) == revision, "twice changes nothing"
 
 
-def test_an_unknown_model_is_said(production: str) -> None:
+def test_an_unknown_source_environment_is_an_error(production: str) -> None:
     with pytest.raises(CommandError, match="There is no environment 'nowhere'"):
         call_command("create_environment", "staging", "--like", "nowhere")
 
 
-def test_what_sets_it_up_is_no_sql_of_somebody(production: str, alice: Any) -> None:
+def test_creating_an_environment_is_not_recorded_as_sql(production: str, alice: Any) -> None:
     edits.create_environment(environment="staging", actor=alice, **WHY)
     assert not Entry.objects.filter(origin="sql").exists()

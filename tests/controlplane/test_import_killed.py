@@ -1,4 +1,4 @@
-"""A real process that imports a file, killed in the middle of writing it."""
+"""A real process is killed while it writes an imported file."""
 
 import os
 import subprocess

@@ -38,7 +38,7 @@ WHY = {"environment": "production", "reason": "For a test of templates"}
 
 @pytest.fixture
 def standard(production: str, alice: Any) -> dict[str, Any]:
-    """A template that a tier's quota, a tenant's and a vendor's limit follow."""
+    """A template that the quotas of a tier and a tenant, and a limit of a vendor follow."""
     why = WHY | {"actor": alice}
     edits.set_template(
         template="standard",
@@ -72,7 +72,7 @@ def head() -> int:
     return Environment.objects.get(pk="production").revision
 
 
-def test_one_edit_changes_all_that_follow_and_no_value_of_their_own(
+def test_one_edit_changes_all_followers_except_their_overrides(
     standard: dict[str, Any], text_limits: Any
 ) -> None:
     before = head()
@@ -97,9 +97,9 @@ def test_one_edit_changes_all_that_follow_and_no_value_of_their_own(
     assert (entry.action, entry.before["limit"], entry.after["limit"]) == ("template.set", 100, 250)
 
 
-def test_before_it_is_saved_it_says_whom_it_changes(standard: dict[str, Any]) -> None:
+def test_a_preview_lists_the_changed_followers(standard: dict[str, Any]) -> None:
     found = edits.preview_template(environment="production", template="standard", limit=300)
-    # For acme, whose own value it is, nothing changes.
+    # Nothing changes for acme, which overrides the value.
     assert str(changed_followers(found, "standard")) == "2 limits of 1 tier and 1 dependency"
     everybody = count_followers("production")["standard"]
     assert str(everybody) == "3 limits of 1 tier, 1 tenant and 1 dependency"
@@ -109,7 +109,7 @@ def test_before_it_is_saved_it_says_whom_it_changes(standard: dict[str, Any]) ->
     assert replayed.unmeasured == 1  # acme's requests are its tier's
 
 
-def test_what_is_given_beside_a_template_is_of_ones_own(standard: dict[str, Any]) -> None:
+def test_values_given_with_a_template_override_it(standard: dict[str, Any]) -> None:
     quota = TierQuota.objects.get(tier__name="pro", name="requests")
     assert (quota.template, quota.own, quota.limit) == ("standard", [], 100)
     change = {"tier": "pro", "quota": "requests", "expected_version": None, **standard}
@@ -117,7 +117,7 @@ def test_what_is_given_beside_a_template_is_of_ones_own(standard: dict[str, Any]
     edits.set_tier_quota(burst=4, **change)
     quota.refresh_from_db()
     assert (quota.template, quota.own, quota.limit, quota.burst) == ("standard", ["limit", "burst"], 40, 4)
-    # Named again, it has only what is given with it.
+    # If the template is given again, only values given with it override it.
     edits.set_tier_quota(template="standard", shadow=True, **change)
     quota.refresh_from_db()
     assert (quota.own, quota.limit, quota.burst, quota.shadow) == (["shadow"], 100, 20, True)
@@ -126,7 +126,7 @@ def test_what_is_given_beside_a_template_is_of_ones_own(standard: dict[str, Any]
     assert (quota.template, quota.own, quota.limit, quota.shadow) == ("", [], 100, True)
 
 
-def test_an_edit_that_makes_nonsense_of_a_follower_is_refused_whole(standard: dict[str, Any]) -> None:
+def test_an_edit_that_makes_a_follower_invalid_is_refused_completely(standard: dict[str, Any]) -> None:
     change = {"tier": "pro", "quota": "requests", "expected_version": None, **standard}
     edits.set_tier_quota(burst=5, **change)
     before = head()
@@ -134,14 +134,16 @@ def test_an_edit_that_makes_nonsense_of_a_follower_is_refused_whole(standard: di
         edits.set_template(
             template="standard", algorithm="sliding_window", burst=1, expected_version=None, **standard
         )
-    assert refused.value.errors["burst"][0].startswith("requests of tier pro would be wrong: Only a token")
+    assert refused.value.errors["burst"][0].startswith(
+        "requests of tier pro would become invalid: Only a token"
+    )
     assert head() == before
     with pytest.raises(InvalidEdit, match="A new limit needs this"):
         edits.set_template(template="new", limit=1, expected_version=0, **standard)
     with pytest.raises(InvalidEdit, match="no template 'other'"):
         edits.set_tier_quota(template="other", **change)
 
-    # Two people who edit one are told.
+    # Two people who edit the same template get a conflict.
     seen = version()
     edits.set_template(template="standard", limit=101, expected_version=seen, **standard)
     with pytest.raises(EditConflict) as conflict:
@@ -153,7 +155,7 @@ def test_an_edit_that_makes_nonsense_of_a_follower_is_refused_whole(standard: di
         edits.remove_template(template="none", expected_version=None, **standard)
 
 
-def test_one_that_is_followed_goes_only_with_a_word_on_its_followers_and_a_rollback_brings_it_back(
+def test_removing_a_template_needs_a_choice_for_its_followers_and_a_rollback_restores_it(
     standard: dict[str, Any], text_limits: Any
 ) -> None:
     remove = {"template": "standard", "expected_version": None, **standard}
@@ -173,7 +175,7 @@ def test_one_that_is_followed_goes_only_with_a_word_on_its_followers_and_a_rollb
     assert read_state("production") == then
 
 
-def test_every_value_says_which_template_it_is_of(standard: dict[str, Any]) -> None:
+def test_effective_values_name_their_template(standard: dict[str, Any]) -> None:
     revision = edits.set_template(template="standard", burst=30, expected_version=None, **standard)
     found = {value.name: value for value in effective("production", "acme")}
     burst = found["quotas.exports.burst"]
@@ -186,7 +188,7 @@ def test_every_value_says_which_template_it_is_of(standard: dict[str, Any]) -> N
     assert "quotas.exports.own" not in found
 
 
-def test_a_file_says_templates_and_only_what_is_not_theirs(standard: dict[str, Any], alice: Any) -> None:
+def test_an_export_has_templates_and_only_overridden_values(standard: dict[str, Any], alice: Any) -> None:
     text = "".join(export_plan("production"))
     assert 'standard:\n    title: "As most have it"\n    algorithm: token_bucket\n    limit: 100\n' in text
     assert "exports: {template: standard, limit: 7}" in text
@@ -202,7 +204,7 @@ def test_a_file_says_templates_and_only_what_is_not_theirs(standard: dict[str, A
     assert kept.items() <= read_state("production").items()
 
 
-def test_a_plan_changes_templates_and_whom_it_does_not_name(standard: dict[str, Any], alice: Any) -> None:
+def test_a_plan_that_changes_a_template_changes_its_followers(standard: dict[str, Any], alice: Any) -> None:
     text = (
         "templates:\n  standard: {limit: 500}\n  wide: {limit: 9, window_s: 1}\n"
         "tenants:\n  acme:\n    quotas:\n      exports: {template: wide}\n"
@@ -232,7 +234,9 @@ def test_a_plan_changes_templates_and_whom_it_does_not_name(standard: dict[str, 
     }
 
 
-def test_what_a_quota_gives_way_to_follows_again_as_the_template_is_then(standard: dict[str, Any]) -> None:
+def test_after_a_temporary_quota_the_template_applies_with_its_present_values(
+    standard: dict[str, Any],
+) -> None:
     edits.set_tenant_quota(
         tenant="acme",
         quota="exports",
@@ -248,7 +252,7 @@ def test_what_a_quota_gives_way_to_follows_again_as_the_template_is_then(standar
     assert (quota.template, quota.own, quota.limit, quota.burst) == ("standard", ["limit"], 7, 33)
 
 
-def test_a_program_makes_one_sees_whom_a_change_reaches_and_removes_it(call: Any) -> None:
+def test_a_program_creates_previews_and_removes_a_template(call: Any) -> None:
     def admin(method: str, path: str, body: Any = None, **headers: str) -> Any:
         answer = call("admin", method, f"{API}/{path}", body, **headers)
         assert answer.status_code == 200, answer.content

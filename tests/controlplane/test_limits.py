@@ -1,4 +1,4 @@
-"""Limits of every kind: stored, refused by field, and in the document pods decide by."""
+"""Limits of every kind: stored, refused by field, and in the document that pods decide by."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def common(production: str, alice: Any) -> dict[str, Any]:
 
 
 def published(environment: str) -> Any:
-    """The policy as pods read it: through its own checks."""
+    """The policy as pods read it, after their checks."""
     return decode_policy(encode_policy(policy_of(environment_of(environment))))
 
 
@@ -53,7 +53,7 @@ def test_a_budget_of_tokens_reaches_the_pods_with_every_field(common: Any) -> No
     assert found.reserved_percent == 25
 
 
-def test_a_tenants_own_quota_is_like_its_tiers_where_nothing_is_said(common: Any) -> None:
+def test_a_tenants_new_quota_takes_missing_values_from_its_tiers(common: Any) -> None:
     edits.set_tier_quota(**common, tier="pro", quota="daily-tokens", expected_version=None, **DAILY)
     edits.set_tenant_quota(
         **common,
@@ -70,7 +70,7 @@ def test_a_tenants_own_quota_is_like_its_tiers_where_nothing_is_said(common: Any
     assert (own.limit, own.period, own.measure, own.dependency) == (9, "day", "tokens", "openai")
 
 
-def test_slots_and_leases_of_a_vendor(common: Any) -> None:
+def test_a_vendor_limit_can_have_slots_and_leases(common: Any) -> None:
     edits.set_vendor_limit(
         **common,
         dependency="openai",
@@ -84,11 +84,11 @@ def test_slots_and_leases_of_a_vendor(common: Any) -> None:
     [dependency] = published("production").dependencies
     [limit] = dependency.vendor_limits
     assert (limit.algorithm, limit.limit, limit.lease_above) == ("concurrency", 20, 500)
-    # What is its own belongs to it already: the word of quotas does not move it to another.
+    # A vendor limit belongs to its dependency. The column of quotas does not move it to another one.
     assert VendorLimit.objects.get().dependency == Dependency.objects.get()
 
 
-def test_callers_without_a_name_are_limited_and_let_go_again(common: Any) -> None:
+def test_a_limit_of_callers_without_a_tenant_is_set_and_removed(common: Any) -> None:
     numbers = {"limit": 10, "window_s": 1, "burst": 10}
     edits.set_subject_limit(**common, name="addresses", per=[Dimension.IP], **numbers)
     [limit] = published("production").subject_limits
@@ -101,14 +101,14 @@ def test_callers_without_a_name_are_limited_and_let_go_again(common: Any) -> Non
         edits.remove_subject_limit(**common, name="addresses")
 
 
-def test_traffic_may_grow_back_slowly(common: Any) -> None:
+def test_a_slow_start_is_published(common: Any) -> None:
     edits.set_breaker_policy(
         **common, dependency="openai", breaker={"slow_start_ms": 30_000}, expected_version=None
     )
     assert published("production").dependencies[0].breaker.slow_start_ms == 30_000
 
 
-def test_another_algorithm_leaves_no_period_behind(common: Any) -> None:
+def test_another_algorithm_clears_the_period(common: Any) -> None:
     edits.set_tier_quota(**common, tier="pro", quota="calls", expected_version=None, **DAILY)
     numbers = {"limit": 10, "window_s": 1, "burst": 1}
     edits.set_tier_quota(
@@ -148,7 +148,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "field"), BAD, ids=lambda cell: str(cell)[:50])
-def test_what_is_wrong_is_said_by_field_and_changes_nothing(common: Any, changes: Any, field: str) -> None:
+def test_an_invalid_value_is_refused_by_field_and_changes_nothing(
+    common: Any, changes: Any, field: str
+) -> None:
     revision = environment_of("production").revision
     with pytest.raises(InvalidEdit) as refused:
         edits.set_tier_quota(
@@ -158,7 +160,7 @@ def test_what_is_wrong_is_said_by_field_and_changes_nothing(common: Any, changes
     assert environment_of("production").revision == revision
 
 
-def test_a_limit_of_strangers_must_count_by_something(common: Any) -> None:
+def test_a_limit_of_callers_without_a_tenant_needs_per(common: Any) -> None:
     with pytest.raises(InvalidEdit) as refused:
         edits.set_subject_limit(**common, name="all", limit=1, window_s=1, burst=1)
     assert list(refused.value.errors) == ["per"]
@@ -183,7 +185,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("columns", ROWS, ids=lambda columns: str(columns)[:50])
-def test_postgres_itself_refuses_what_pods_would(production: str, columns: dict[str, Any]) -> None:
+def test_postgres_refuses_what_pods_would_refuse(production: str, columns: dict[str, Any]) -> None:
     good: dict[str, Any] = {"limit": 10, "window_s": 1, "per": ["ip"]}
     with pytest.raises(IntegrityError), transaction.atomic():
         SubjectLimit.objects.create(environment_id=production, name="addresses", **good | columns)

@@ -1,4 +1,4 @@
-"""The request limits as a file for nginx: read again as nginx reads it, and asked who gets which limits."""
+"""The request limits as a file for nginx, parsed as nginx does, to find the limits of each tenant."""
 
 import re
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from controlplane.editing import edits
 from controlplane.policies.nginx import MAX_OWN, export_nginx
 from tests.controlplane.calling import API
 
-#: As nginx splits a file: comments, quoted and bare words, and what ends them.
+#: The tokens of nginx: comments, quoted and bare words, and separators.
 _TOKEN = re.compile(r'\s+|#[^\n]*|"((?:[^"\\]|\\.)*)"|([^\s;{}"#]+)|([;{}])', re.DOTALL)
 _TAKES = {"limit_req_zone": 3, "limit_req_status": 1, "map_hash_max_size": 1, "map_hash_bucket_size": 1}
 
 
 @dataclass
 class Nginx:
-    """What nginx would make of it, as far as these directives go."""
+    """Evaluates the directives that the export uses, as nginx does."""
 
     maps: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
     #: Zone -> variable of its key, rate.
@@ -129,7 +129,7 @@ def nginx_default(nginx: Nginx) -> set[tuple[str, int, str]]:
     return {(f"{quota.limit}r/m", quota.burst - 1, "a stranger")}
 
 
-def test_limits_of_a_tenants_own_stand_in_their_tiers_place(edit: Any) -> None:
+def test_own_limits_of_a_tenant_replace_those_of_its_tier(edit: Any) -> None:
     edit("create_tenant", tenant="other", tier="pro")
     for tenant in ("acme", "other"):
         edit("set_tenant_quota", tenant=tenant, quota="requests", limit=1200, window_s=60, burst=50)
@@ -160,7 +160,7 @@ def test_gateways_share_the_limits(edit: Any) -> None:
     assert made(gateways=1000).limits("acme") == {("1r/m", 0, "acme")}
 
 
-def test_whoever_may_do_nothing_is_refused(edit: Any) -> None:
+def test_suspended_tenants_and_limits_of_0_are_refused(edit: Any) -> None:
     edit("create_tenant", tenant="blocked", tier="pro")
     edit("suspend_tenant", tenant="acme", expected_version=None)
     edit("set_tenant_quota", tenant="blocked", quota="requests", limit=0, window_s=60, burst=1)
@@ -169,7 +169,7 @@ def test_whoever_may_do_nothing_is_refused(edit: Any) -> None:
     assert nginx.limits("acme") == nginx.limits("blocked") == set()
 
 
-def test_what_nginx_cannot_count_is_named_and_left_out(edit: Any) -> None:
+def test_limits_that_nginx_cannot_count_are_listed_and_left_out(edit: Any) -> None:
     before = made().limits("acme")
     for quota, columns in {
         "slots": {"algorithm": "concurrency"},
@@ -185,7 +185,7 @@ def test_what_nginx_cannot_count_is_named_and_left_out(edit: Any) -> None:
     assert read(text).limits("acme") == before
 
 
-def test_tenants_may_be_called_anything(edit: Any) -> None:
+def test_tenants_can_have_any_id(edit: Any) -> None:
     odd = (
         "a/b",
         "default",
@@ -209,9 +209,7 @@ def test_tenants_may_be_called_anything(edit: Any) -> None:
     assert nginx.limits("ACME2") == {(rate, burst, "ACME2") for rate, burst, _ in nginx_default(nginx)}
 
 
-def test_a_great_many_limits_of_their_own_fall_back_to_the_tiers(
-    edit: Any, production: str, alice: Any
-) -> None:
+def test_with_too_many_own_limits_the_tiers_apply(edit: Any, production: str, alice: Any) -> None:
     from controlplane.editing.plans import apply_plan, plan_from_document
 
     quotas = {

@@ -1,4 +1,4 @@
-"""Organisation, team and user: who belongs to whom, from edit to decision."""
+"""Parents of tenants (organisation, team, user), from the edit to the decision."""
 
 import asyncio
 import io
@@ -84,7 +84,7 @@ def test_a_pod_charges_a_user_its_team_and_its_organisation(organisation, redis_
     assert asyncio.run(ask()) == [(True, "")] * 3 + [mine] * 2 + [(True, "")] * 3 + [spent] * 2
 
 
-def test_whoever_is_below_follows_a_team_that_moves(organisation, common, limits):
+def test_the_tenants_below_a_moved_team_move_with_it(organisation, common, limits):
     edits.create_tenant(tenant="globex", tier="business", **common)
     version = Tenant.objects.get(key="ann").version
     edits.move_tenant(tenant="acme-web", parent="globex", expected_version=None, **common)
@@ -103,21 +103,21 @@ def test_whoever_is_below_follows_a_team_that_moves(organisation, common, limits
         ("acme-ads", "nobody", "belongs to nobody, which is not registered"),
     ],
 )
-def test_parents_that_cannot_be_are_refused_and_change_nothing(organisation, common, tenant, parent, says):
+def test_invalid_parents_are_refused_and_change_nothing(organisation, common, tenant, parent, says):
     before = "".join(export_plan("production"))
     with pytest.raises(InvalidEdit, match=says):
         edits.move_tenant(tenant=tenant, parent=parent, expected_version=None, **common)
     assert "".join(export_plan("production")) == before
 
 
-def test_who_has_others_below_is_not_removed(organisation, common):
+def test_a_tenant_with_tenants_below_cannot_be_removed(organisation, common):
     with pytest.raises(InvalidEdit, match="ann belongs to acme-web, which is not registered"):
         edits.remove_tenant(tenant="acme-web", **common)
     edits.remove_tenant(tenant="ann", **common)
     edits.remove_tenant(tenant="acme-web", **common)
 
 
-def test_a_plan_says_who_cannot_belong_to_whom_before_it_is_applied(organisation, common):
+def test_a_plan_with_invalid_parents_is_refused_before_it_is_applied(organisation, common):
     wrong = "tenants:\n  acme: {parent: ann}\n  acme-ads: {parent: nobody}\n  acme-web: {parent: ''}\n"
     with pytest.raises(PlanErrors) as refused:
         difference("production", read_plan(io.BytesIO(wrong.encode())))
@@ -140,14 +140,14 @@ def test_what_was_exported_changes_nothing(organisation, common, written):
     assert Tenant.objects.get(key="ann").parent == "acme-web"
 
 
-def test_a_rollback_brings_them_back(organisation, common):
+def test_a_rollback_restores_parents(organisation, common):
     revision = Tenant.objects.get(key="ann").changed_revision
     edits.move_tenant(tenant="ann", parent="acme-ads", expected_version=None, **common)
     edits.rollback(to_revision=revision, expected_revision=None, **common)
     assert Tenant.objects.get(key="ann").parent == "acme-web"
 
 
-def test_many_are_moved_at_once(organisation, common):
+def test_a_bulk_edit_moves_tenants(organisation, common):
     edits.create_tenant(tenant="globex", tier="business", **common)
     edits.bulk_edit(
         filter=TenantFilter(parent="acme"),
@@ -159,7 +159,7 @@ def test_many_are_moved_at_once(organisation, common):
     assert sorted(moved) == ["acme-ads", "acme-web"]
 
 
-def test_it_is_told_what_holds_and_whose_it_is(organisation):
+def test_effective_values_name_the_parent_they_come_from(organisation):
     values = {value.name: value for value in effective("production", "ann")}
     assert values["parent"].value == "acme-web"
     assert values["quotas.requests.limit"].value == 3

@@ -1,4 +1,4 @@
-"""Files people send us: whatever is in them, the answer is a list of lines, and nothing is run."""
+"""Uploaded files: whatever they contain, the result is a list of errors by line, and nothing is executed."""
 
 import io
 import time
@@ -25,19 +25,19 @@ def errors_of(text: str | bytes) -> list[tuple[int, str]]:
         ("[]", 1, "Begin with a section"),
         ("just words", 1, "Begin with a section"),
         ("tenants: 5", 1, "must be a mapping"),
-        ("tenants:\n  a: {tier: pro}\n---\ntenants: {}\n", 3, "Only one document"),
+        ("tenants:\n  a: {tier: pro}\n---\ntenants: {}\n", 3, "must contain one document"),
         ("tenants:\n  a: &x {tier: pro}\n  b: *x\n", 2, "Anchors and aliases"),
         ("tenants:\n  b: *x\n", 2, "Anchors and aliases"),
-        ("tenants:\n  a: !!python/object/apply:os.system ['true']\n", 2, "Tags are not read"),
-        ("tenants:\n  a: {tier: !!str pro}\n", 2, "Tags are not read"),
+        ("tenants:\n  a: !!python/object/apply:os.system ['true']\n", 2, "Tags are not allowed"),
+        ("tenants:\n  a: {tier: !!str pro}\n", 2, "Tags are not allowed"),
         ("tenants:\n  ? [a, b]\n  : {tier: pro}\n", 2, "A key must be a word"),
-        ("tenants:\n  a: {tier: pro}\n  a: {tier: free}\n", 3, "stands here twice"),
-        ("tenants:\n  a: {tier: pro, tier: free}\n", 2, "stands here twice"),
-        ("tenants: {}\ntenants: {}\n", 2, "stands here twice"),
-        ("tenants:\n  a: {tier: [pro]}\n", 2, "Give one value"),
-        ("tenants:\n  a: {tier: {x: y}}\n", 2, "Give one value"),
-        ("tenants:\n  a: {tier: }\n", 2, "There is no value"),
-        ("tenants:\n  a: {tier: ~}\n", 2, "There is no value"),
+        ("tenants:\n  a: {tier: pro}\n  a: {tier: free}\n", 3, "appears twice"),
+        ("tenants:\n  a: {tier: pro, tier: free}\n", 2, "appears twice"),
+        ("tenants: {}\ntenants: {}\n", 2, "appears twice"),
+        ("tenants:\n  a: {tier: [pro]}\n", 2, "Enter one value"),
+        ("tenants:\n  a: {tier: {x: y}}\n", 2, "Enter one value"),
+        ("tenants:\n  a: {tier: }\n", 2, "The value is missing"),
+        ("tenants:\n  a: {tier: ~}\n", 2, "The value is missing"),
         ("tenants:\n  a: {tire: pro}\n", 2, "no such field"),
         ("tennants:\n  a: {tier: pro}\n", 1, "no such section"),
         ("tenants:\n  a: {tier: pro, suspended: yes}\n", 2, "true or false"),
@@ -47,10 +47,10 @@ def errors_of(text: str | bytes) -> list[tuple[int, str]]:
         ('tenants:\n  "a\\0": {tier: pro}\n', 2, "control characters"),
         (f"tenants:\n  {'k' * 201}: {{tier: pro}}\n", 2, "1 to 200 characters"),
         (f"tenants:\n  a: {{tier: pro, title: {'x' * 5000}}}\n", 2, "longer than 4,096"),
-        ("tenants:\n  a: {tier: pro\n", 3, "This is no YAML"),
-        ("tenants:\n\t a: {tier: pro}\n", 2, "This is no YAML"),
-        ("tenants:\n  a:\n    quotas: 5\n", 3, "each limit by its name"),
-        ("tenants:\n  a:\n    quotas:\n      r: {}\n", 4, "Give its fields"),
+        ("tenants:\n  a: {tier: pro\n", 3, "This is not valid YAML"),
+        ("tenants:\n\t a: {tier: pro}\n", 2, "This is not valid YAML"),
+        ("tenants:\n  a:\n    quotas: 5\n", 3, "each limit with its name"),
+        ("tenants:\n  a:\n    quotas:\n      r: {}\n", 4, "Enter its fields"),
         ("tenants:\n  a:\n    quotas:\n      'r r': {limit: 1}\n", 4, "1 to 64 letters"),
         ("tuning:\n  nope: 5\n", 2, "no such setting, only store_deadline_us, "),
         ("tenants:\n  acme: {tier: pro, nmae: Acme}\n", 2, "no such field, only tier, title, "),
@@ -58,7 +58,7 @@ def errors_of(text: str | bytes) -> list[tuple[int, str]]:
         ("dependencies:\n  x: {kind: llm, breaker: {open_ms: 0}}\n", 2, "from 1 to"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(text: str, line: int, said: str) -> None:
+def test_an_error_has_its_line(text: str, line: int, said: str) -> None:
     found = errors_of(text)
     assert any(said in message for _, message in found), found
     assert line in [at for at, _ in found]
@@ -90,31 +90,31 @@ def test_what_is_wrong_is_said_with_its_line(text: str, line: int, said: str) ->
         "007",
     ],
 )
-def test_a_limit_is_a_whole_number_and_nothing_that_looks_like_one(number: str) -> None:
+def test_only_whole_numbers_are_read_as_numbers(number: str) -> None:
     [(line, _)] = errors_of(QUOTA.format(number))
     assert line == 5
 
 
-def test_one_wrong_among_many_that_are_equal_to_it_is_still_seen() -> None:
+def test_a_wrong_value_that_equals_a_checked_one_is_found() -> None:
     good = "".join(f"  a{n}:\n    quotas: {{r: {{limit: 1, window_s: 60}}}}\n" for n in range(50))
     [(line, said)] = errors_of(f"tenants:\n{good}  b:\n    quotas: {{r: {{limit: true, window_s: 60}}}}\n")
     assert (line, said) == (103, "Enter a whole number from 0 to 1,000,000,000.")
 
 
-def test_words_other_readers_would_guess_at_stay_words() -> None:
+def test_words_that_yaml_would_convert_stay_text() -> None:
     plan = read_plan("tenants:\n  no: {tier: on, title: 2026-01-01}\n  0123: {tier: pro, title: '1e3'}\n")
     assert plan.things["tenant", "no"] == {"tier": "on", "title": "2026-01-01"}
     assert plan.things["tenant", "0123"]["title"] == "1e3"
 
 
-def test_all_errors_are_told_at_once_but_not_without_end() -> None:
+def test_all_errors_are_reported_at_once_up_to_a_maximum() -> None:
     found = errors_of("tenants:\n" + "".join(f"  t{n}: {{tire: x}}\n" for n in range(5_000)))
     assert [line for line, _ in found[:3]] == [2, 3, 4]
     assert len(found) == 101
     assert "There may be more" in found[-1][1]
 
 
-def test_a_nest_is_not_followed_to_its_end() -> None:
+def test_deep_nesting_is_refused() -> None:
     [(_, said)] = errors_of("tenants:\n  a: " + "{a: " * 100_000)
     assert "Nested deeper than 8" in said
     [(_, said)] = errors_of("tenants:\n  a: " + "[" * 100_000)
@@ -122,7 +122,7 @@ def test_a_nest_is_not_followed_to_its_end() -> None:
 
 
 class Endless(io.RawIOBase):
-    """Never ends, and must not be read to its end."""
+    """A stream without end, which must not be read to its end."""
 
     def __init__(self, start: bytes, part: bytes) -> None:
         self.start, self.part, self.given = start, part, 0
@@ -141,7 +141,7 @@ class Endless(io.RawIOBase):
         (b"tenant,tier\n", b"\n" * 65_536),
     ],
 )
-def test_a_file_without_end_is_given_up(start: bytes, part: bytes) -> None:
+def test_an_endless_file_is_refused(start: bytes, part: bytes) -> None:
     stream = Endless(start, part)
     with pytest.raises(PlanErrors):
         read_plan(stream)  # type: ignore[arg-type]
@@ -162,10 +162,10 @@ def test_too_many_rows_are_refused() -> None:
         ("tenant,tier,limit\na,pro,5\n", 2, "Name the quota"),
         ("tenant,quota,limit,window_s\na,r,1.5,60\n", 2, "whole number"),
         ("tenant,quota,limit,window_s\na,r,NaN,60\n", 2, "whole number"),
-        ("tenant,quota,limit,window_s\na,r,5,60\na,r,6,60\n", 3, "stands here twice"),
-        ("tenant,tier\na,pro\na,free\n", 3, "says otherwise"),
+        ("tenant,quota,limit,window_s\na,r,5,60\na,r,6,60\n", 3, "appears twice"),
+        ("tenant,tier\na,pro\na,free\n", 3, "has another value"),
         ("tenant,tier,suspended\na,pro,TRUE\n", 2, "true or false"),
-        ('tenant,tier\n"a,pro\n', 2, "This is no CSV"),
+        ('tenant,tier\n"a,pro\n', 2, "This is not valid CSV"),
         (b"tenant,tier\n\xff\xfe,pro\n", 2, "not UTF-8"),
         (b"tenant,tier\na\x00b,pro\n", 2, ""),
         ("tenant,tier\n,pro\n", 2, "1 to 200 characters"),

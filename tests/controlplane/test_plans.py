@@ -1,4 +1,4 @@
-"""A configuration as a file: what it changes, that it is all or nothing, and that twice is once."""
+"""The configuration as a file: what it changes, all or nothing, and no change the second time."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def test_the_example_is_applied_as_one_revision_and_a_second_time_changes_nothin
     assert revision == before + 1 == head()
     [limit] = record(text_limits, "acme-retail").quotas
     assert (limit.limit, limit.window_ms, limit.burst) == (2500, 60_000, 250)
-    assert limit.failure_policy == "local_share"  # of the tier's quota, as nothing else is said
+    assert limit.failure_policy == "local_share"  # from the tier's quota, because the file has no other value
     [entry] = Entry.objects.filter(revision=revision)
     assert (entry.action, entry.after["tenant.created"], entry.reason) == ("plan.applied", 2, REASON)
     kept = {(change.kind, change.name) for change in Revision.objects.get(number=revision).changes.all()}
@@ -59,7 +59,7 @@ def test_the_example_is_applied_as_one_revision_and_a_second_time_changes_nothin
     assert not difference("production", read_plan(EXAMPLE.read_bytes()))
 
 
-def test_the_difference_says_old_and_new(production: str, alice: Any) -> None:
+def test_the_difference_shows_old_and_new_values(production: str, alice: Any) -> None:
     plan = read_plan("tenants:\n  acme: {tier: free, suspended: true}\n  new: {tier: pro}\n")
     found = difference("production", plan)
     assert found.to_text() == (
@@ -73,7 +73,7 @@ def test_the_difference_says_old_and_new(production: str, alice: Any) -> None:
     assert head() == found.revision
 
 
-def test_what_a_plan_does_not_name_stays_unless_it_is_pruned(production: str, alice: Any) -> None:
+def test_things_that_a_plan_does_not_contain_stay_unless_pruned(production: str, alice: Any) -> None:
     apply(
         alice,
         "tenants:\n  acme:\n    quotas: {a: {limit: 1, window_s: 6}, b: {limit: 2, window_s: 6}}\n",
@@ -84,13 +84,11 @@ def test_what_a_plan_does_not_name_stays_unless_it_is_pruned(production: str, al
     apply(alice, text, prune=True)
     assert list(TenantQuota.objects.values_list("name", "limit", "window_s")) == [("b", 3, 6)]
     assert list(Tenant.objects.filter(deleted=False).values_list("key", flat=True)) == ["acme"]
-    # It has no section of tiers or dependencies: they are none of its business.
+    # The file has no section for tiers or dependencies, so a prune keeps them.
     assert {"tier", "dependency"} <= {kind for kind, _ in read_state("production")}
 
 
-def test_what_is_exported_changes_nothing_and_rebuilds_everything(
-    production: str, alice: Any, hour: Any
-) -> None:
+def test_an_export_changes_nothing_and_restores_everything(production: str, alice: Any, hour: Any) -> None:
     strange = 'Käse "&" \\ \U0001f600 # no: [comment]'
     apply_plan(
         plan=plan_from_document(
@@ -137,7 +135,7 @@ def test_what_is_exported_changes_nothing_and_rebuilds_everything(
     assert read_state("production") == state
 
 
-def test_a_spreadsheet_runs_nothing_of_what_is_exported(production: str, alice: Any) -> None:
+def test_a_spreadsheet_executes_no_exported_cell(production: str, alice: Any) -> None:
     for number, title in enumerate(("=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", "'=1")):
         edits.create_tenant(
             environment="production",
@@ -164,7 +162,7 @@ def test_csv_has_a_row_for_each_quota(production: str, alice: Any) -> None:
     assert (state["tenant", "acme"]["tier"], state["tenant", "new"]["suspended"]) == ("pro", True)
 
 
-def test_a_plan_made_for_an_older_configuration_is_refused_whole(production: str, alice: Any) -> None:
+def test_a_plan_for_an_older_configuration_is_refused_completely(production: str, alice: Any) -> None:
     seen = head()
     apply(alice, "tenants:\n  acme: {tier: free}\n")
     with pytest.raises(EditConflict):
@@ -178,7 +176,7 @@ def test_a_plan_made_for_an_older_configuration_is_refused_whole(production: str
     ("text", "line", "said"),
     [
         ("tenants:\n  acme: {tier: nowhere}\n", 2, "There is no tier 'nowhere'"),
-        ("tenants:\n  new: {title: x}\n", 2, "Say which tier"),
+        ("tenants:\n  new: {title: x}\n", 2, "Enter its tier"),
         ("tenants:\n  acme:\n    quotas:\n      r: {limit: 5}\n", 2, "A new limit needs this"),
         (
             "tiers:\n  pro:\n    quotas: {r: {limit: 5, window_s: 6, algorithm: sliding_window, burst: 9}}\n",
@@ -192,7 +190,7 @@ def test_a_plan_made_for_an_older_configuration_is_refused_whole(production: str
         ),
         ("default_tier: gone\n", 1, "There is no such tier"),
         ("environment: staging\ntenants: {}\n", 0, "The plan is for staging"),
-        ("dependencies:\n  new: {title: x}\n", 2, "Say what it is"),
+        ("dependencies:\n  new: {title: x}\n", 2, "Choose a kind"),
         (
             "tenants:\n  acme:\n    quotas: {r: {limit: 5, window_s: 6, expires_at: '2020-01-01T00:00Z'}}\n",
             2,
@@ -200,7 +198,7 @@ def test_a_plan_made_for_an_older_configuration_is_refused_whole(production: str
         ),
     ],
 )
-def test_what_does_not_fit_the_configuration_is_refused_by_line(
+def test_a_plan_that_does_not_fit_the_configuration_is_refused_by_line(
     production: str, alice: Any, text: str, line: int, said: str
 ) -> None:
     before = read_state("production")
@@ -212,7 +210,7 @@ def test_what_does_not_fit_the_configuration_is_refused_by_line(
     assert (read_state("production"), head()) == (before, 3)
 
 
-def test_a_prune_removes_nothing_that_is_still_used(production: str, alice: Any) -> None:
+def test_a_prune_removes_nothing_that_is_in_use(production: str, alice: Any) -> None:
     for text, said in (
         ("tiers:\n  anonymous: {}\n", "Tenant acme still has this tier"),
         ("tiers:\n  pro: {}\n", "It is the default tier"),

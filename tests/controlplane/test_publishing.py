@@ -111,7 +111,7 @@ def test_a_damaged_copy_is_repaired(production: str, text_limits: Any, damage: s
     assert record(text_limits, "acme") is not None
 
 
-def test_a_large_configuration_travels_in_parts(
+def test_a_large_configuration_is_written_in_parts(
     production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish, "TENANTS_PER_CALL", 10)
@@ -130,7 +130,7 @@ def test_a_large_configuration_travels_in_parts(
 
 
 def test_older_never_overwrites_newer(production: str, text_limits: Any, alice: Any) -> None:
-    """Snapshots of every revision, written in a shuffled order."""
+    """Write the snapshots of all revisions in a shuffled order."""
     snapshots = []
     for limit in range(1, 21):
         revision = quota(alice, limit)
@@ -146,12 +146,14 @@ def test_older_never_overwrites_newer(production: str, text_limits: Any, alice: 
         revision = int(head(text_limits)["revision"])
         assert revision >= newest
         newest = revision
-        # Head and tenants always belong to one another.
+        # Head and tenants always belong to the same revision.
         assert record(text_limits, "acme").quotas[0].limit == revision - snapshots[0].head.revision + 1
     assert newest == snapshots[-1].head.revision
 
 
-def test_publishers_at_once_end_at_the_newest(production: str, text_limits: Any, alice: Any) -> None:
+def test_concurrent_publishers_end_with_the_newest_revision(
+    production: str, text_limits: Any, alice: Any
+) -> None:
     failures: list[Exception] = []
     barrier = threading.Barrier(6)
 
@@ -179,7 +181,7 @@ def test_publishers_at_once_end_at_the_newest(production: str, text_limits: Any,
     assert revisions == list(range(1, row.revision + 1))
 
 
-def test_a_half_published_newer_one_keeps_an_older_one_out(
+def test_a_half_published_newer_revision_excludes_an_older_one(
     production: str, text_limits: Any, alice: Any
 ) -> None:
     quota(alice, 1)
@@ -225,7 +227,7 @@ def test_the_second_of_two_editors_gets_a_409_with_the_changes(production: str, 
     assert TenantQuota.objects.get().limit == 100
 
 
-def test_an_edit_that_is_refused_takes_no_revision(production: str, alice: Any) -> None:
+def test_a_refused_edit_takes_no_revision(production: str, alice: Any) -> None:
     before = Environment.objects.get().revision
     with pytest.raises(NotFound):
         quota(alice, 1, tenant="nobody")

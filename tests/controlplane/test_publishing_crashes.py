@@ -1,7 +1,7 @@
-"""A process killed at every step between a form and Redis, and what the sweep makes of it.
+"""A process is killed at every step between a form and Redis, and the sweep completes or drops its edit.
 
-The steps are named once, in ``STEPS``; a child process makes the edit and kills itself with SIGKILL
-right before, or right after, the step that is tried.
+``STEPS`` names the steps. A child process makes the edit and kills itself with SIGKILL right before,
+or right after, one step.
 """
 
 import os
@@ -26,14 +26,14 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
 from fuseboard.contract.words import OverrideMode
 
-#: In the order in which an edit comes by.
+#: In the order of an edit.
 STEPS = (
     "controlplane.editing.revise.take_revision",
     "controlplane.editing.revise.record",
     "controlplane.editing.revise.store_revision",
     "controlplane.editing.revise.OutboxEntry.objects.create",
     "controlplane.editing.revise.notify",
-    # The transaction is committed from here on.
+    # From here on the transaction is committed.
     "controlplane.editing.revise.publish_promptly",
     "controlplane.publishing.publish.read_head",
     "controlplane.publishing.publish.take_snapshot",
@@ -44,7 +44,7 @@ COMMITTED_FROM = STEPS.index("controlplane.editing.revise.publish_promptly")
 
 
 def find(step: str) -> tuple[Any, str]:
-    """The object and the attribute: the longest prefix that is a module is imported."""
+    """Return object and attribute. The longest prefix that is a module is imported."""
     parts = step.split(".")
     for length in range(len(parts) - 1, 0, -1):
         try:
@@ -58,7 +58,7 @@ def find(step: str) -> tuple[Any, str]:
 
 
 def killed_at(step: str, *, before: bool, work: Callable[[], Any], nth: int = 1) -> None:
-    """Do ``work`` in a child that kills itself when it comes to the ``nth`` call of ``step``."""
+    """Run ``work`` in a child process that kills itself at the ``nth`` call of ``step``."""
     connections.close_all()
     child = os.fork()
     if not child:
@@ -80,7 +80,7 @@ def killed_at(step: str, *, before: bool, work: Callable[[], Any], nth: int = 1)
             setattr(owner, name, deadly)
             work()
         finally:
-            os._exit(7)  # it never came by
+            os._exit(7)  # the step was not reached
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), f"{step} was not reached"
     assert os.WTERMSIG(status) == signal.SIGKILL
@@ -101,7 +101,7 @@ def set_limit(alice: Any, limit: int, tenant: str = "acme") -> int:
 
 
 def in_redis(store: Any, tenant: str = "acme") -> tuple[int, int]:
-    """The revision in Redis, and the limit it gives the tenant."""
+    """Return the revision in Redis, and the limit of the tenant there."""
     text = store.hget(keys.own_bucket("production", keys.tenant_bucket_number(tenant)), tenant)
     [limit] = decode_tenant(text.encode()).quotas
     return int(store.hget(keys.config_head("production"), "revision")), limit.limit
@@ -116,7 +116,7 @@ def redis_is_right(store: Any) -> None:
     assert reconcile_tenants("production") == []
 
 
-def test_an_edit_killed_at_any_step_is_whole_or_not_at_all_and_the_sweep_publishes_it(
+def test_an_edit_killed_at_any_step_is_complete_or_absent_and_the_sweep_publishes_it(
     production: str, text_limits: Any, alice: Any
 ) -> None:
     limit = 100
@@ -131,12 +131,12 @@ def test_an_edit_killed_at_any_step_is_whole_or_not_at_all_and_the_sweep_publish
             row = Environment.objects.get(pk="production")
             assert row.revision == revision + committed, tried
             assert TenantQuota.objects.get().limit == limit + committed, tried
-            # What Redis has is an older revision whole, or the newer one whole.
+            # Redis has the older revision completely, or the newer one completely.
             assert in_redis(text_limits) in ((revision, limit), (revision + 1, limit + 1)), tried
 
             sweep_outbox()
             redis_is_right(text_limits)
-            # And whoever edits next is not held up by what the dead process left.
+            # The next edit does not wait for anything that the dead process left.
             assert set_limit(alice, limit + 2) == row.revision + 1, tried
             assert in_redis(text_limits) == (row.revision + 1, limit + 2), tried
 
@@ -162,7 +162,7 @@ def test_a_publisher_killed_between_two_parts_of_a_large_configuration_leaves_th
         assert "staged" not in text_limits.hgetall(keys.config_head("production"))
 
 
-def test_a_hold_killed_on_its_way_is_enforced_by_the_next_round(
+def test_an_override_killed_before_redis_is_enforced_by_the_next_round(
     production: str, text_limits: Any, alice: Any, hour: Any
 ) -> None:
     modes = cycle((OverrideMode.FORCED_OPEN, OverrideMode.METRICS_ONLY))

@@ -1,4 +1,4 @@
-"""What becomes of a copy in Redis that says it is the newest, and is not all there."""
+"""Repairs a copy in Redis whose head is the newest, but whose tenants differ."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def bucket(tenant: str, *, own: bool = False) -> str:
 
 @pytest.fixture
 def tenants(production: str, alice: Any) -> list[str]:
-    """Two hundred of them, one with a quota of its own."""
+    """Two hundred tenants, one with an own quota."""
     names = [f"tenant-{number}" for number in range(200)]
     edits.create_tenants(
         environment="production",
@@ -41,13 +41,13 @@ def tenants(production: str, alice: Any) -> list[str]:
     return names
 
 
-def test_what_is_whole_is_left_alone(tenants: list[str], text_limits: Any) -> None:
+def test_an_intact_copy_is_not_repaired(tenants: list[str], text_limits: Any) -> None:
     before = Environment.objects.get().revision
     assert reconcile_tenants("production") == []
     assert Environment.objects.get().revision == before
 
 
-def test_a_tenant_with_quotas_of_its_own_is_kept_apart_until_it_has_none(
+def test_a_tenant_with_own_quotas_is_stored_separately_until_it_has_none(
     tenants: list[str], text_limits: Any, alice: Any
 ) -> None:
     assert decode_tenant(text_limits.hget(bucket("tenant-7", own=True), "tenant-7").encode()).quotas
@@ -65,7 +65,7 @@ def test_a_tenant_with_quotas_of_its_own_is_kept_apart_until_it_has_none(
     assert reconcile_tenants("production") == []
 
 
-def test_a_tenant_with_a_parent_and_no_quota_of_its_own_needs_no_repair(
+def test_a_tenant_with_a_parent_and_no_own_quota_needs_no_repair(
     tenants: list[str], text_limits: Any, alice: Any
 ) -> None:
     edits.move_tenant(
@@ -90,7 +90,7 @@ def test_a_tenant_with_a_parent_and_no_quota_of_its_own_needs_no_repair(
 
 
 @pytest.mark.parametrize("damage", ["lost", "lost own", "foreign", "changed", "wrong type", "a whole bucket"])
-def test_a_damaged_bucket_is_found_and_rewritten_and_servers_read_it_again(
+def test_a_damaged_bucket_is_rewritten_and_pods_read_it_again(
     tenants: list[str], text_limits: Any, damage: str
 ) -> None:
     before = Environment.objects.get().revision
@@ -113,7 +113,7 @@ def test_a_damaged_bucket_is_found_and_rewritten_and_servers_read_it_again(
     assert text_limits.hget(bucket("tenant-42"), "tenant-42") == '{"tier":"free"}'
     assert decode_tenant(text_limits.hget(bucket("tenant-7", own=True), "tenant-7").encode()).quotas
     assert text_limits.hget(bucket(name), "stranger") is None
-    # Under a revision of its own, so that a server that has read the wrong record reads it again.
+    # With a separate revision, so that a pod that has read the wrong record reads it again.
     assert Environment.objects.get().revision == before + 1
     assert Tenant.objects.get(key=name).changed_revision == before + 1
     assert reconcile_tenants("production") == []

@@ -1,4 +1,4 @@
-"""Postgres comes back from a backup, and others know what it has forgotten."""
+"""Postgres is restored from a backup, and Redis and pods have later revisions."""
 
 from typing import Any
 
@@ -38,13 +38,13 @@ def in_redis(store: Any) -> tuple[int, int, int]:
 
 @pytest.fixture
 def restored(production: str, text_limits: Any, alice: Any) -> int:
-    """Redis has what three edits made; Postgres remembers the first. Returns its revision."""
+    """Redis has three edits and Postgres only the first. Returns the revision of Postgres."""
     first = set_limit(alice, 100)
     set_limit(alice, 200)
     set_limit(alice, 300)
     from django.db import connection
 
-    # As a backup of then would have it.
+    # The state of a backup from that time.
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")
         cursor.execute("UPDATE policies_environment SET revision = %s", [first])
@@ -58,7 +58,7 @@ def restored(production: str, text_limits: Any, alice: Any) -> int:
     return first
 
 
-def test_nothing_is_published_over_what_postgres_has_forgotten(
+def test_nothing_is_published_over_a_revision_that_postgres_lost(
     restored: int, text_limits: Any, alice: Any
 ) -> None:
     known = in_redis(text_limits)
@@ -67,7 +67,7 @@ def test_nothing_is_published_over_what_postgres_has_forgotten(
     ahead = who_is_ahead("production")
     assert ahead is not None
     assert (ahead.who, ahead.epoch, ahead.revision) == ("Redis", *known[:2])
-    # Also when edits have brought Postgres to the same numbers, and beyond: they mean something else.
+    # Also after edits brought Postgres to the same numbers and beyond, because these are other revisions.
     for limit in range(1, 6):
         assert set_limit(alice, limit) == restored + limit
         assert in_redis(text_limits) == known
@@ -75,7 +75,7 @@ def test_nothing_is_published_over_what_postgres_has_forgotten(
     assert in_redis(text_limits) == known
 
 
-def test_a_new_epoch_goes_on_above_every_revision_that_is_known(
+def test_a_new_epoch_continues_above_every_known_revision(
     restored: int, text_limits: Any, alice: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, newest, _ = in_redis(text_limits)
@@ -91,7 +91,7 @@ def test_a_new_epoch_goes_on_above_every_revision_that_is_known(
     assert in_redis(text_limits) == (2, newest + 7, 160)
 
 
-def test_republish_writes_everything_once_more_and_takes_no_revision(
+def test_republish_writes_everything_again_and_takes_no_revision(
     production: str, text_limits: Any, alice: Any
 ) -> None:
     set_limit(alice, 100)
@@ -106,7 +106,7 @@ def test_republish_in_the_old_epoch_is_refused_after_a_restore(restored: int, te
         call_command("republish")
 
 
-def test_a_server_is_ahead_only_of_what_postgres_really_lacks(production: str) -> None:
+def test_a_pod_is_ahead_only_of_a_revision_that_postgres_lacks(production: str) -> None:
     row = Environment.objects.get()
     note_ahead("production", epoch=row.epoch, revision=row.revision, who="pod-1")
     assert not Ahead.objects.exists()

@@ -1,4 +1,4 @@
-"""Every revision keeps what it changed, and any of them can come back whole."""
+"""Every revision stores its changes, and any revision can be restored."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def head() -> int:
     return Environment.objects.get(pk="production").revision
 
 
-def test_a_revision_keeps_who_why_and_each_thing_before_and_after(production: str, alice: Any) -> None:
+def test_a_revision_stores_actor_reason_and_each_change(production: str, alice: Any) -> None:
     number = quota(alice, 250)
     kept = Revision.objects.get(environment="production", number=number)
     assert (kept.actor, kept.action, kept.target) == ("alice", "tenant_quota.set", "acme")
@@ -49,12 +49,14 @@ def test_a_revision_keeps_who_why_and_each_thing_before_and_after(production: st
     assert change.after["quotas.requests.limit"] == 250
 
 
-def test_everything_is_as_it_was_and_both_ways_are_kept(production: str, alice: Any, hour: Any) -> None:
+def test_a_rollback_restores_everything_and_both_revisions_are_stored(
+    production: str, alice: Any, hour: Any
+) -> None:
     edits.create_tenant(tenant="gone", tier="free", title="Soon away", actor=alice, **WHY)
     quota(alice, 7, "gone", shadow=True, lease_above=5)
     edits.set_subject_limit(name="by-ip", limit=5, window_s=60, burst=5, per=["ip"], actor=alice, **WHY)
     then, number = read_state("production"), head()
-    # Everything a person can do, each as a revision of its own.
+    # Every kind of edit, each as a separate revision.
     quota(alice, 99)
     edits.remove_tenant(tenant="gone", actor=alice, **WHY)
     edits.create_tenant(tenant="new", tier="pro", actor=alice, **WHY)
@@ -76,13 +78,13 @@ def test_everything_is_as_it_was_and_both_ways_are_kept(production: str, alice: 
     assert restored == newest + 1
     assert read_state("production") == then
     assert Revision.objects.get(number=restored).restores == number
-    # What a person holds is no configuration, and is let alone.
+    # An override is not configuration, so it stays.
     assert Override.objects.filter(ended_at__isnull=True).count() == 1
     back(alice, newest)
     assert read_state("production") == changed
 
 
-def test_what_comes_back_has_versions_and_revisions_nobody_has_seen(production: str, alice: Any) -> None:
+def test_restored_things_get_new_versions_and_revisions(production: str, alice: Any) -> None:
     before, number = Tenant.objects.get(key="acme"), head()
     edits.remove_tenant(tenant="acme", actor=alice, **WHY)
     edits.create_tier(tier="gold", title="Gold", priority=70, actor=alice, **WHY)
@@ -108,7 +110,7 @@ def test_a_restored_configuration_is_published(production: str, alice: Any, text
     assert record(text_limits, "acme").quotas == ()
 
 
-def test_an_edit_made_meanwhile_is_not_undone_unseen(production: str, alice: Any, hour: Any) -> None:
+def test_a_rollback_after_another_edit_is_a_conflict(production: str, alice: Any, hour: Any) -> None:
     number = quota(alice, 250)
     seen = quota(alice, 300)
     quota(alice, 350)
@@ -118,25 +120,25 @@ def test_an_edit_made_meanwhile_is_not_undone_unseen(production: str, alice: Any
     assert conflict.value.by == "alice"
     assert list(conflict.value.changed) == ["tenant acme"]
     assert head() == seen + 1
-    # A breaker held meanwhile takes a revision too, and changes nothing of the configuration.
+    # An override in between takes a revision, too, but changes nothing of the configuration.
     seen = head()
     override_breaker(dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=alice, **WHY)
     assert back(alice, number, expected=seen) == seen + 2
 
 
-def test_back_to_what_is_there_already_writes_nothing(production: str, alice: Any) -> None:
+def test_a_rollback_without_a_change_writes_nothing(production: str, alice: Any) -> None:
     number = quota(alice, 250)
     assert back(alice, number) == number
     assert head() == number
 
 
 @pytest.mark.parametrize("to", [0, -1, 10_000])
-def test_a_revision_nobody_made_is_refused(production: str, alice: Any, to: int) -> None:
+def test_a_rollback_to_an_unknown_revision_is_refused(production: str, alice: Any, to: int) -> None:
     with pytest.raises(InvalidEdit):
         back(alice, to)
 
 
-def test_a_dependency_somebody_holds_does_not_vanish_and_nothing_else_changes(
+def test_a_rollback_that_removes_an_overridden_dependency_is_refused(
     production: str, alice: Any, hour: Any
 ) -> None:
     number = head()
@@ -159,6 +161,6 @@ def test_a_dependency_somebody_holds_does_not_vanish_and_nothing_else_changes(
         "UPDATE policies_revision SET actor = 'nobody'",
     ],
 )
-def test_history_cannot_be_rewritten_even_by_sql(production: str, statement: str) -> None:
+def test_sql_cannot_change_the_history(production: str, statement: str) -> None:
     with pytest.raises(ProgrammingError), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement)

@@ -1,4 +1,4 @@
-"""Quotas that end by themselves and changes for later: on time, announced, and never lost in silence."""
+"""Temporary quotas and scheduled changes: on time, announced, and never lost silently."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -47,7 +47,7 @@ def limit_of(store: Any) -> int | None:
 
 
 def pass_time() -> None:
-    """As if their time had come."""
+    """Make them due now."""
     past = timezone.now() - timedelta(seconds=1)
     TenantQuota.objects.filter(expires_at__isnull=False).update(expires_at=past)
     Schedule.objects.filter(state="waiting").update(due_at=past)
@@ -57,7 +57,7 @@ def actions() -> list[str]:
     return list(Entry.objects.order_by("id").values_list("action", flat=True))
 
 
-def test_a_temporary_quota_gives_way_to_the_tiers(
+def test_after_a_temporary_quota_the_quota_of_the_tier_applies(
     production: str, alice: Any, hour: datetime, text_limits: Any
 ) -> None:
     quota(alice, 9_000, expires_at=hour)
@@ -80,12 +80,12 @@ def test_a_temporary_quota_gives_way_to_the_tiers(
     assert (entry.actor, entry.target_name, entry.revision) == ("fuseboard", "acme", before + 1)
 
 
-def test_a_temporary_quota_gives_way_to_the_tenants_own(
+def test_after_a_temporary_quota_the_permanent_one_applies(
     production: str, alice: Any, hour: datetime, text_limits: Any
 ) -> None:
     quota(alice, 300)
     quota(alice, 9_000, expires_at=hour)
-    # Prolonged and changed: what it gives way to is still the permanent one.
+    # Extended and changed: the permanent one still applies afterwards.
     quota(alice, 8_000, expires_at=hour + timedelta(hours=1))
     pass_time()
     run_due()
@@ -93,7 +93,7 @@ def test_a_temporary_quota_gives_way_to_the_tenants_own(
     assert TenantQuota.objects.get().expires_at is None
 
 
-def test_an_edit_without_an_end_makes_it_stay(production: str, alice: Any, hour: datetime) -> None:
+def test_an_edit_without_an_end_makes_a_quota_permanent(production: str, alice: Any, hour: datetime) -> None:
     quota(alice, 9_000, expires_at=hour)
     quota(alice, 8_000)
     pass_time()
@@ -102,7 +102,7 @@ def test_an_edit_without_an_end_makes_it_stay(production: str, alice: Any, hour:
     assert (head(), TenantQuota.objects.get().limit) == (before, 8_000)
 
 
-def test_a_plan_may_say_when_a_quota_ends(production: str, alice: Any, hour: datetime) -> None:
+def test_a_plan_can_contain_the_end_of_a_quota(production: str, alice: Any, hour: datetime) -> None:
     quota(alice, 300)
     text = {"tenants": {"acme": {"quotas": {"requests": {"limit": 7, "expires_at": hour.isoformat()}}}}}
     apply_plan(plan=plan_from_document(text), expected_revision=None, actor=alice, **WHY)
@@ -118,7 +118,7 @@ def test_a_plan_may_say_when_a_quota_ends(production: str, alice: Any, hour: dat
 
 
 @pytest.mark.parametrize("delta", [timedelta(seconds=-1), timedelta(days=401)])
-def test_an_end_that_makes_no_sense_is_refused(production: str, alice: Any, delta: timedelta) -> None:
+def test_an_invalid_end_is_refused(production: str, alice: Any, delta: timedelta) -> None:
     with pytest.raises(InvalidEdit, match="expires_at"):
         quota(alice, 5, expires_at=timezone.now() + delta)
     with pytest.raises(InvalidEdit, match="time zone"):
@@ -128,7 +128,7 @@ def test_an_end_that_makes_no_sense_is_refused(production: str, alice: Any, delt
     assert head() == 3
 
 
-def test_a_change_for_later_is_made_once_when_its_time_comes(
+def test_a_scheduled_change_is_applied_once_when_it_is_due(
     production: str, alice: Any, hour: datetime, text_limits: Any
 ) -> None:
     quota(alice, 300)
@@ -149,7 +149,7 @@ def test_a_change_for_later_is_made_once_when_its_time_comes(
     assert (entry.actor, entry.origin, entry.reason) == ("alice", "celery", WHY["reason"])
 
 
-def test_a_change_that_makes_no_sense_any_more_fails_aloud_and_changes_nothing(
+def test_a_change_that_is_no_longer_valid_fails_with_an_alert_and_changes_nothing(
     production: str, alice: Any, hour: datetime, caplog: Any
 ) -> None:
     edits.create_tier(tier="gold", title="", priority=50, actor=alice, **WHY)
@@ -174,7 +174,7 @@ def test_a_change_that_makes_no_sense_any_more_fails_aloud_and_changes_nothing(
     assert failed._value.get() == counted + 1
 
 
-def test_a_cancelled_change_is_not_made(production: str, alice: Any, hour: datetime) -> None:
+def test_a_cancelled_change_is_not_applied(production: str, alice: Any, hour: datetime) -> None:
     made = schedule_change(
         due_at=hour, document=MORE | {"tenants": {"n": {"tier": "pro"}}}, actor=alice, **WHY
     )
@@ -183,7 +183,7 @@ def test_a_cancelled_change_is_not_made(production: str, alice: Any, hour: datet
     pass_time()
     run_due()
     assert head() == before
-    with pytest.raises(InvalidEdit, match="cancelled already"):
+    with pytest.raises(InvalidEdit, match="already cancelled"):
         cancel_schedule(schedule=made.pk, actor=alice, **WHY)
     with pytest.raises(NotFound):
         cancel_schedule(schedule=made.pk + 1, actor=alice, **WHY)
@@ -194,7 +194,7 @@ def test_a_cancelled_change_is_not_made(production: str, alice: Any, hour: datet
     "document",
     [{"tenants": {"acme": {"tier": "nowhere"}}}, {"tenants": {"acme": {"tier": "pro"}}}, {"nope": 1}, {}],
 )
-def test_a_change_that_makes_no_sense_now_is_not_put_off(
+def test_an_invalid_change_cannot_be_scheduled(
     production: str, alice: Any, hour: datetime, document: Any
 ) -> None:
     with pytest.raises(InvalidEdit):
@@ -202,7 +202,7 @@ def test_a_change_that_makes_no_sense_now_is_not_put_off(
     assert not Schedule.objects.exists()
 
 
-def test_what_ends_or_begins_soon_is_announced_once(
+def test_due_changes_and_ending_quotas_are_announced_once(
     production: str, alice: Any, settings: Any, caplog: Any
 ) -> None:
     quota(alice, 300, expires_at=datetime.now(UTC) + timedelta(hours=3))
@@ -217,7 +217,7 @@ def test_what_ends_or_begins_soon_is_announced_once(
     assert "tenant_quota.ends_soon" in caplog.text
 
 
-def test_what_the_clock_does_is_no_sql_of_somebody(
+def test_scheduled_changes_are_not_recorded_as_sql(
     production: str, alice: Any, settings: Any, hour: datetime
 ) -> None:
     settings.ANNOUNCE_S = 7_200
@@ -235,7 +235,7 @@ def test_what_the_clock_does_is_no_sql_of_somebody(
     assert not Entry.objects.filter(origin="sql").exists()
 
 
-def test_what_the_worker_leaves_undone_is_made_by_the_web_process(
+def test_the_web_process_applies_what_the_worker_does_not(
     production: str, alice: Any, hour: datetime, text_limits: Any
 ) -> None:
     quota(alice, 300, expires_at=hour)
@@ -252,7 +252,7 @@ def test_what_the_worker_leaves_undone_is_made_by_the_web_process(
     assert not make_overdue()
 
 
-def test_every_task_the_clock_calls_is_known_to_the_worker() -> None:
+def test_the_worker_knows_every_periodic_task() -> None:
     from controlplane.celery import app
 
     app.loader.import_default_modules()

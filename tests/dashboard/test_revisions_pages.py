@@ -169,7 +169,7 @@ def test_a_plan_is_compared_again_after_a_concurrent_edit(log_in: Any, moved: in
     suspend_as_bob()
     client.post(where, {"reason": WHY})
     assert tier() == "free"
-    assert "bob changed the configuration meanwhile: look again" in page(client.get(where))
+    assert "bob changed the configuration meanwhile: review it again" in page(client.get(where))
     client.post(where, {"reason": WHY})
     assert tier() == "enterprise"
 

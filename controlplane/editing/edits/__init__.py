@@ -1,7 +1,8 @@
-"""Every change of the configuration: one function each, one transaction, one revision.
+"""Every change of the configuration: one function, one transaction, one revision.
 
-All arguments are named; all return the new revision. They raise ``controlplane.errors``
-and change nothing then. Who may call them is asked before, see ``controlplane.accounts.permissions``.
+All arguments are named, and all functions return the new revision. If they raise one of
+``controlplane.errors``, nothing has changed. The caller checks permissions before, see
+``controlplane.accounts.permissions``.
 """
 
 from controlplane.editing.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit

@@ -1,4 +1,4 @@
-"""One change to every tenant that a filter finds, as one revision."""
+"""One change of every tenant that a filter matches, as one revision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,15 +25,15 @@ from controlplane.validation import Problems
 
 @dataclass(frozen=True, kw_only=True)
 class TenantFilter:
-    """Tenants that fit everything that is given. Nothing given is nobody, unless ``everybody``."""
+    """Matches tenants that meet every given condition. An empty filter matches none, unless ``everybody``."""
 
     tier: str = ""
     prefix: str = ""
-    #: Whether they have a quota of their own, or one of the name in ``quota``.
+    #: Whether they override a quota of their tier: any, or the one named in ``quota``.
     has_quota: bool | None = None
     quota: str = ""
     suspended: bool | None = None
-    #: They belong to this tenant.
+    #: The tenant they belong to.
     parent: str = ""
     everybody: bool = False
 
@@ -62,17 +62,17 @@ class TenantFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class TenantChange:
-    """What becomes of each; what is not given stays."""
+    """The new values of each tenant. A value that is not given stays."""
 
     tier: str | None = None
     suspended: bool | None = None
-    #: The tenant they belong to from then on; empty for none.
+    #: The tenant they belong to afterwards; empty for none.
     parent: str | None = None
-    #: Name of a quota -> columns of a quota of their own, as in a plan.
+    #: Name of a quota -> columns of the tenant's own quota, as in a plan.
     quotas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Names of quotas of their own to be removed: the tier's apply again.
+    #: Own quotas to remove, so that the tier's apply again.
     remove_quotas: tuple[str, ...] = ()
-    #: Name of a quota -> percent of the limit and burst they have now, own or of the tier.
+    #: Name of a quota -> percent of the present limit and burst, their own or the tier's.
     scale_percent: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -85,11 +85,11 @@ def bulk_edit(
     actor: Actor,
     expected_revision: int | None,
 ) -> int:
-    """Change every tenant the filter finds, or none; returns the revision.
+    """Change every tenant that the filter matches, or none. Return the revision.
 
-    When nothing would be different, nothing is written and the present revision returned. Raises
+    If nothing changes, nothing is written and the present revision is returned. Raises
     ``InvalidEdit``, and ``EditConflict`` when the configuration was changed after
-    ``expected_revision``: the filter might find others now.
+    ``expected_revision``, because the filter may match other tenants now.
     """
     problems = Problems()
     problems.reason(reason)
@@ -103,7 +103,7 @@ def bulk_edit(
     ) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if found.revision != revision.number - 1:
-            # Somebody was faster; nothing can change any more while this revision is being made.
+            # Another edit was faster. Nothing else can change while this revision is being made.
             found = preview_bulk_edit(environment=environment, filter=filter, change=change)
         revision.audit(
             "tenants.changed",
@@ -126,14 +126,14 @@ def preview_bulk_edit(
     filter: TenantFilter,  # noqa: A002
     change: TenantChange,
 ) -> Difference:
-    """How many tenants it would change, and how; nothing is written."""
+    """Return how each tenant would change. Nothing is written."""
     given = _given(filter, change)
     head = environment_of(environment).revision
     keys = list(filter.rows(environment).values_list("key", flat=True)[: MAX_ROWS + 1])
     if len(keys) > MAX_ROWS:
-        raise InvalidEdit({"filter": [f"It finds more than {MAX_ROWS:,} tenants: narrow it."]})
+        raise InvalidEdit({"filter": [f"It matches more than {MAX_ROWS:,} tenants: add conditions."]})
     state = read_state(environment, tenants=keys)
-    # ``keys`` may have been read a moment before the rest.
+    # ``keys`` may be slightly older than the rest.
     chosen = names_of(state, "tenant") & set(keys)
     now = dict(state)
     for name in change.remove_quotas:
@@ -154,12 +154,12 @@ def preview_bulk_edit(
 
 
 def _given(filter: TenantFilter, change: TenantChange) -> Fields:  # noqa: A002
-    """The flat fields every tenant gets."""
+    """Return the flat fields that every tenant gets."""
     problems = Problems()
     if not filter.says_something:
-        problems.add("filter", "Say whom to change.")
+        problems.add("filter", "Enter at least one condition.")
     if not any(value not in (None, {}, ()) for value in vars(change).values()):
-        problems.add("change", "Say what to change.")
+        problems.add("change", "Enter at least one change.")
     for name in change.remove_quotas:
         problems.slug("remove_quotas", name)
     for name, percent in change.scale_percent.items():
@@ -175,7 +175,7 @@ def _given(filter: TenantFilter, change: TenantChange) -> Fields:  # noqa: A002
 
 
 def _said(prefix: str, given: TenantFilter | TenantChange) -> Fields:
-    """What was given of it, for the audit."""
+    """Return the given values, for the audit."""
     usual = vars(type(given)())
     return {f"{prefix}.{name}": value for name, value in vars(given).items() if value != usual[name]}
 

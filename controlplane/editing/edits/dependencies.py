@@ -24,7 +24,7 @@ def create_dependency(
     runbook: str | None = None,
     breaker: Mapping[str, int] | None = None,
 ) -> int:
-    """Register a dependency; ``breaker`` replaces columns of its kind's preset."""
+    """Register a dependency. ``breaker`` replaces values of the preset of its kind."""
     problems = Problems()
     problems.slug("dependency", dependency)
     if kind not in Kind.values:
@@ -39,7 +39,7 @@ def create_dependency(
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         if Dependency.objects.filter(environment_id=environment, name=dependency).exists():
-            raise InvalidEdit({"dependency": ["There is a dependency of that name."]})
+            raise InvalidEdit({"dependency": ["A dependency with this name already exists."]})
         row = Dependency(
             environment_id=environment,
             name=dependency,
@@ -71,7 +71,7 @@ def set_breaker_policy(
     actor: Actor,
     timeout_ms: int | None = None,
 ) -> int:
-    """Change the given columns of the breaker's policy; the others stay."""
+    """Change the given values of the breaker's policy. The others stay."""
     problems = Problems()
     _check_breaker(problems, breaker)
     if timeout_ms is not None:
@@ -101,7 +101,7 @@ def describe_dependency(
     reason: str,
     actor: Actor,
 ) -> int:
-    """Change what people read about it."""
+    """Change the texts about a dependency."""
     problems = Problems()
     problems.text("title", title, 200)
     problems.text("owner", owner, 200)
@@ -119,7 +119,7 @@ def describe_dependency(
 def save_runbook(
     *, runbook: str, title: str, body: str, reason: str, actor: Actor, source: str = ""
 ) -> Runbook:
-    """Create or replace a runbook. Servers need none of it, so it makes no revision."""
+    """Create or replace a runbook. Pods do not need it, so it makes no revision."""
     problems = Problems()
     problems.slug("runbook", runbook)
     problems.text("title", title, 200)

@@ -14,7 +14,7 @@ from controlplane.validation import Problems
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import FailurePolicy
 
-#: Name, title, priority, calls per minute, burst. Strangers get the first.
+#: Name, title, priority, calls per minute, burst. Unregistered tenants get the first one.
 TIERS = (
     ("anonymous", "Anonymous", 10, 10, 5),
     ("free", "Free", 30, 100, 20),
@@ -24,7 +24,7 @@ TIERS = (
 
 
 def create_environment(*, environment: str, reason: str, actor: Actor) -> int:
-    """An environment with the four usual tiers; when there is one already, it stays as it is."""
+    """Create an environment with the four default tiers. An existing one stays as it is."""
     problems = Problems()
     problems.slug("environment", environment)
     problems.reason(reason)
@@ -35,7 +35,7 @@ def create_environment(*, environment: str, reason: str, actor: Actor) -> int:
     with transaction.atomic():
         acting(actor)
         tiers = Tier.objects.bulk_create(
-            # The environment follows: foreign keys are checked at commit.
+            # The environment is created below. Postgres checks foreign keys at commit.
             Tier(environment_id=environment, name=name, title=title, priority=priority)
             for name, title, priority, _, _ in TIERS
         )
@@ -93,7 +93,7 @@ def set_tuning(*, environment: str, tuning: Mapping[str, int], reason: str, acto
 
 
 def set_default_tier(*, environment: str, tier: str, reason: str, actor: Actor) -> int:
-    """Choose the tier of tenants nobody has registered."""
+    """Choose the tier of unregistered tenants."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()
@@ -129,7 +129,7 @@ def create_tier(*, environment: str, tier: str, title: str, priority: int, reaso
             environment_id=environment, name=tier, defaults={"title": title, "priority": priority}
         )
         if not created:
-            raise InvalidEdit({"tier": ["There is a tier of that name."]})
+            raise InvalidEdit({"tier": ["A tier with this name already exists."]})
         revision.audit(
             "tier.created",
             target_kind="tier",

@@ -1,4 +1,4 @@
-"""Quotas that end by themselves: the tenant's own permanent one, or the tier's, applies again."""
+"""Ends temporary quotas. The tenant's permanent quota, or the tier's, applies again."""
 
 from contextlib import suppress
 from typing import Any
@@ -16,26 +16,26 @@ from controlplane.policies.models import Dependency, Template, TenantQuota
 from controlplane.policies.state import read_tenants
 from controlplane.validation import Problems
 
-#: Ended by one revision: they share it when they end together.
+#: The most quotas that end with one revision.
 _AT_ONCE = 1_000
 
 
 def expire_quotas() -> list[tuple[str, str, str]]:
-    """End the quotas whose time is over; returns environment, tenant and quota of each."""
+    """End the quotas that have expired. Return environment, tenant and quota of each."""
     expired: list[tuple[str, str, str]] = []
     over = TenantQuota.objects.filter(expires_at__lte=timezone.now(), tenant__deleted=False)
     for environment in sorted(set(over.values_list("tenant__environment_id", flat=True))):
         with (
             suppress(_AlreadyEnded),
             revise(
-                environment=environment, actor=FUSEBOARD, reason="Its time is over.", needs_approval=False
+                environment=environment, actor=FUSEBOARD, reason="The quota expired.", needs_approval=False
             ) as revision,
         ):
-            # Read under the revision's lock: whoever came before has ended them, or made them stay.
+            # Read under the revision's lock: an earlier edit may have ended them or made them permanent.
             due = over.filter(tenant__environment=environment).select_related("tenant").order_by("pk")
             rows = list(due[:_AT_ONCE])
             if not rows:
-                # Somebody was faster; the revision taken above is given back.
+                # Another process was faster. This rolls back the revision taken above.
                 raise _AlreadyEnded
             _end(revision, rows)
             expired += [(environment, row.tenant.key, row.name) for row in rows]
@@ -77,7 +77,7 @@ def _ended(fields: Fields, quota: str, returns_to: Fields | None) -> Fields:
 
 
 def _usable(environment: str, columns: dict[str, Any] | None) -> Fields | None:
-    """What it gives way to, unless that makes no sense any more: then the tier's applies."""
+    """Return the columns that apply again, or ``None`` if they are no longer valid and the tier's apply."""
     if columns is None:
         return None
     columns = _of_today(environment, columns)
@@ -91,7 +91,7 @@ def _usable(environment: str, columns: dict[str, Any] | None) -> Fields | None:
 
 
 def _of_today(environment: str, columns: dict[str, Any]) -> dict[str, Any]:
-    """Of one that follows a template: with its values of today, or with those it had when it is gone."""
+    """Return the columns with the present values of their template. If it was removed, keep their values."""
     if not (name := columns.get("template")):
         return columns
     template = Template.objects.filter(environment_id=environment, name=name).first()

@@ -1,4 +1,4 @@
-"""Templates: values that many limits follow. One edit, one revision, whoever follows."""
+"""Templates: values that many limits follow. An edit is one revision, however many limits follow."""
 
 from typing import Unpack
 
@@ -32,10 +32,10 @@ def set_template(
     title: str | None = None,
     **values: Unpack[LimitValues],
 ) -> int:
-    """Make a template or change the given values of it, and with them every limit that follows it.
+    """Create a template, or change the given values of it and of every limit that follows it.
 
     A new one needs ``limit`` and ``window_s``, and 0 for ``expected_version``. Raises
-    ``InvalidEdit`` also when a limit that follows would contradict itself.
+    ``InvalidEdit`` also when a limit that follows the template would become invalid.
     """
     given = _given(template, title, values, reason)
     plan = _plan(template, given)
@@ -43,7 +43,7 @@ def set_template(
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         now = _check_version(environment, template, expected_version)
         if found.revision != revision.number - 1:
-            # Somebody was faster; nothing can change any more while this revision is being made.
+            # Another edit was faster. Nothing else can change while this revision is being made.
             found = _difference(environment, plan)
         write_changes(revision, found.changes)
         row = Template.objects.get(environment_id=environment, name=template)
@@ -55,13 +55,13 @@ def set_template(
 def preview_template(
     *, environment: str, template: str, title: str | None = None, **values: Unpack[LimitValues]
 ) -> Difference:
-    """What ``set_template`` would change; nothing is written."""
+    """Return what ``set_template`` would change. Nothing is written."""
     return _difference(environment, template_plan(template, title=title, **values))
 
 
 def template_plan(template: str, *, title: str | None = None, **values: Unpack[LimitValues]) -> Plan:
-    """The edit as a plan, to be compared or replayed. Raises ``InvalidEdit``."""
-    return _plan(template, _given(template, title, values, "Only to be looked at"))
+    """Return the edit as a plan, for a preview or a replay. Raises ``InvalidEdit``."""
+    return _plan(template, _given(template, title, values, "Only a preview"))
 
 
 def remove_template(
@@ -74,17 +74,17 @@ def remove_template(
     keep_values: bool = False,
     instead: str | None = None,
 ) -> int:
-    """Forget a template. One that is followed only when it is said what becomes of its followers:
+    """Remove a template. If limits follow it, the caller chooses what happens to them.
 
-    they keep the values they have as their own, or follow another template ``instead``. Raises
-    ``InvalidEdit``, which says who follows.
+    They keep their present values (``keep_values``), or follow another template ``instead``. Without
+    a choice, raises ``InvalidEdit``, which names the followers.
     """
     problems = Problems()
     problems.reason(reason)
     if instead is not None:
         problems.slug("instead", instead)
     if keep_values and instead is not None:
-        problems.add("instead", "They keep their values, or follow another one: not both.")
+        problems.add("instead", "Keep the values, or choose another template: not both.")
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         now = _check_version(environment, template, expected_version)
@@ -93,12 +93,12 @@ def remove_template(
         who = count_followers(environment).get(template)
         if who is not None and not keep_values and instead is None:
             raise InvalidEdit(
-                {"template": [f"It is followed by {who}: let them keep their values, or follow another."]}
+                {"template": [f"It is followed by {who}: keep their values, or choose another template."]}
             )
         state = read_state(environment, tenants=tenants_following(environment, {template}))
         values = None if instead is None else state.get(("template", instead))
         if instead is not None and (values is None or instead == template):
-            raise InvalidEdit({"instead": ["There is no other template of that name."]})
+            raise InvalidEdit({"instead": ["No other template has this name."]})
         changes = [Changed("template", template, state["template", template], None)]
         for thing, fields in state.items():
             after = _without(thing[0], fields, template, instead, values)
@@ -116,7 +116,7 @@ def remove_template(
 
 
 def changed_followers(found: Difference, template: str) -> Followers:
-    """How many limits that follow it are different after an edit."""
+    """Count the limits that follow the template and change with the edit."""
     owners: dict[str, set[str]] = {kind: set() for kind in PREFIX}
     limits = subject_limits = 0
     for change in found.changes:
@@ -158,7 +158,7 @@ def _plan(template: str, given: Fields) -> Plan:
 
 
 def _difference(environment: str, plan: Plan) -> Difference:
-    """Problems by the field of the form, not by their place in a file."""
+    """Compare. Problems are named by the field of a form, not by their place in a file."""
     try:
         return difference(environment, plan)
     except PlanErrors as errors:
@@ -186,7 +186,7 @@ def _check_version(environment: str, template: str, expected: int | None) -> Fie
 
 
 def _without(kind: str, fields: Fields, template: str, instead: str | None, values: Fields | None) -> Fields:
-    """The fields of a thing whose limits follow ``template`` no more."""
+    """Return the fields of a thing after its limits stop following ``template``."""
     prefix = PREFIX.get(kind)
     after = dict(fields)
     for limit, columns in limits_in(prefix, fields).items() if prefix else ():

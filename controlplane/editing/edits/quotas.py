@@ -1,4 +1,4 @@
-"""Quotas of tenants and tiers, limits of vendors."""
+"""Quotas of tenants and tiers, and limits of vendors."""
 
 from datetime import datetime, timedelta
 from typing import Any, Unpack
@@ -15,7 +15,7 @@ from controlplane.policies.limits import VENDOR_DEFAULTS, columns_of
 from controlplane.policies.models import TenantQuota, TierQuota
 from controlplane.validation import Problems
 
-#: As long as a quota may stand in for another.
+#: The longest time that a temporary quota can last.
 LONGEST = timedelta(days=400)
 
 
@@ -30,11 +30,11 @@ def set_tenant_quota(
     expires_at: datetime | None = None,
     **options: Unpack[QuotaOptions],
 ) -> int:
-    """Give a tenant a quota of its own, in place of its tier's quota of that name.
+    """Give a tenant its own quota, which replaces the quota of its tier with the same name.
 
-    What is left out stays as it is, or is taken from the tier's quota, but for its numbers. With
-    ``expires_at`` it ends by itself: what the tenant had before of its own, or else the tier's,
-    applies again.
+    A value that is left out stays as it is. In a new quota it comes from the tier's quota, except for
+    the numbers. A quota with ``expires_at`` is temporary: after it the tenant's previous quota, or
+    the tier's, applies again.
     """
     given = given_columns(options)
     _check_expiry(expires_at)
@@ -52,7 +52,7 @@ def set_tenant_quota(
 def remove_tenant_quota(
     *, environment: str, tenant: str, quota: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    """Let the tier's quota of that name apply again."""
+    """Remove a tenant's own quota. The tier's quota with this name applies again."""
     _check_reason(reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = TenantEdit(revision, tenant, expected_version)
@@ -71,7 +71,7 @@ def set_tier_quota(
     actor: Actor,
     **options: Unpack[QuotaOptions],
 ) -> int:
-    """Set a quota of every tenant of the tier that has none of its own by that name: one write."""
+    """Set a quota for every tenant of the tier that does not override it. This is one write."""
     given = given_columns(options)
     check_new_limit(quota, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
@@ -102,7 +102,7 @@ def set_vendor_limit(
     actor: Actor,
     **options: Unpack[LimitOptions],
 ) -> int:
-    """Set what the vendor lets the whole fleet do; strict unless said otherwise."""
+    """Set a limit of the vendor for the whole fleet. By default it is a strict, reserved one."""
     given = given_columns(options)
     check_new_limit(name, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
@@ -124,7 +124,7 @@ def remove_vendor_limit(
 
 
 def _ending(now: TenantQuota | None, expires_at: datetime | None) -> dict[str, Any]:
-    """The columns that say when a tenant's quota ends, and what it gives way to."""
+    """Return the columns for the end of a tenant's quota, and for the quota that applies afterwards."""
     ending: dict[str, Any] = {"expires_at": expires_at, "returns_to": None, "announced_at": None}
     if expires_at is not None and now is not None:
         ending["returns_to"] = columns_of(now) if now.expires_at is None else now.returns_to

@@ -1,4 +1,4 @@
-"""Bring a whole configuration back, as a new revision: what was done stays to be read."""
+"""Restores an earlier configuration as a new revision, so that the history stays complete."""
 
 from controlplane.audit.actor import Actor
 from controlplane.editing.revise import revise
@@ -15,11 +15,11 @@ from controlplane.validation import Problems
 def rollback(
     *, environment: str, to_revision: int, reason: str, actor: Actor, expected_revision: int | None
 ) -> int:
-    """Make everything as it was at ``to_revision``; returns the new revision.
+    """Restore everything as it was at ``to_revision``. Return the new revision.
 
-    Holds of breakers stay as they are: they are no configuration. When nothing is different,
-    nothing is written and the present revision returned. Raises ``EditConflict`` when the
-    configuration was changed after ``expected_revision``.
+    Overrides of breakers stay, because they are not configuration. If nothing differs, nothing is
+    written and the present revision is returned. Raises ``EditConflict`` when the configuration was
+    changed after ``expected_revision``.
     """
     problems = Problems()
     problems.reason(reason)
@@ -33,7 +33,7 @@ def rollback(
     with revise(environment=environment, actor=actor, reason=reason, restores=to_revision) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if head != revision.number - 1:
-            # Somebody was faster; nothing can change any more while this revision is being made.
+            # Another edit was faster. Nothing else can change while this revision is being made.
             changes = changes_back(environment, to_revision)
         write_changes(revision, changes)
         revision.audit(
@@ -47,7 +47,7 @@ def rollback(
 
 
 def changes_back(environment: str, to_revision: int) -> list[Changed]:
-    """What a rollback to that revision would change now."""
+    """Return what a rollback to that revision would change now."""
     then = states_as_of(environment, to_revision)
     tenants = names_of(then, "tenant")
     now: State = read_state(environment, tenants=tenants)
@@ -62,5 +62,9 @@ def _check_known(environment: str, to_revision: int, head: int) -> None:
     first = first_recorded(environment)
     if first is None or not first <= to_revision <= head:
         raise InvalidEdit(
-            {"to_revision": [f"Choose a revision from {first} to {head}." if first else "None is recorded."]}
+            {
+                "to_revision": [
+                    f"Choose a revision from {first} to {head}." if first else "No revision exists yet."
+                ]
+            }
         )

@@ -1,4 +1,4 @@
-"""Limits of callers that have no tenant: by address, key, user or endpoint."""
+"""Limits of callers without a tenant: by address, API key, user or endpoint."""
 
 from typing import Unpack
 
@@ -21,7 +21,7 @@ def set_subject_limit(
     actor: Actor,
     **options: Unpack[LimitOptions],
 ) -> int:
-    """Limit requests without a tenant; a new one must say what ``per``."""
+    """Limit requests without a tenant. A new limit needs ``per``."""
     given = given_columns(options)
     check_new_limit(name, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:

@@ -32,7 +32,7 @@ def create_tenants(
     actor: Actor,
     parent: str = "",
 ) -> int:
-    """Register tenants (key, tier, title) of one parent, all of them or none, as one revision."""
+    """Register tenants (key, tier, title) of one parent, all or none, as one revision."""
     tenants = list(tenants)
     problems = Problems()
     problems.reason(reason)
@@ -51,8 +51,8 @@ def create_tenants(
         for key, tier, title in tenants:
             row = known.get(key)
             if row is not None and not row.deleted:
-                raise InvalidEdit({"tenant": ["There is a tenant of that name."]})
-            # A removed one comes back under a higher version than it went with.
+                raise InvalidEdit({"tenant": ["A tenant with this id already exists."]})
+            # A tenant that was removed returns with a higher version than before.
             row = row or Tenant(environment_id=environment, key=key, version=0)
             row.tier, row.title, row.suspended, row.deleted = tiers[tier], title, False, False
             row.parent = parent
@@ -109,7 +109,7 @@ def resume_tenant(
 def remove_tenant(
     *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
 ) -> int:
-    """Forget the tenant: it gets the default tier, as anybody nobody has registered."""
+    """Remove the tenant. It falls back to the default tier, like any unregistered tenant."""
     _check_reason(reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = TenantEdit(revision, tenant, expected_version)
@@ -129,9 +129,9 @@ def _check_reason(reason: object) -> None:
 def move_tenant(
     *, environment: str, tenant: str, parent: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    """Let a tenant belong to another, whose quotas its requests then spend too; to nobody when empty.
+    """Give a tenant another parent, whose quotas its requests then spend too; empty for none.
 
-    What it spent so far is forgotten where the topmost parent changes: counters lie in its domain.
+    If its topmost parent changes, its counters start from zero: they belong to the topmost domain.
     """
     problems = Problems()
     problems.reason(reason)

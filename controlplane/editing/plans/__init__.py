@@ -1,6 +1,6 @@
-"""A configuration as a file: read it, see what it would change, apply it as one revision, write it.
+"""The configuration as a file: read it, preview its changes, apply it as one revision, export it.
 
-What a file does not name stays as it is; ``prune`` removes what its sections do not name.
+What a file does not contain stays as it is. ``prune`` removes what its sections do not contain.
 """
 
 from controlplane.editing.plans.apply import apply_plan

@@ -23,12 +23,12 @@ def apply_plan(
     inside: Callable[[int], None] | None = None,
     approved_request: int | None = None,
 ) -> int:
-    """Make everything as the plan says, as one revision, or nothing; returns the revision.
+    """Apply the whole plan as one revision, or nothing of it. Return the revision.
 
-    When there is nothing to change, nothing is written and the present revision returned. Raises
+    If nothing changes, nothing is written and the present revision is returned. Raises
     ``PlanErrors``, and ``EditConflict`` when the configuration was changed after
-    ``expected_revision``. ``inside`` is called with the revision before it is committed, for what
-    must be written together with it. ``approved_request`` is the change request that was approved
+    ``expected_revision``. ``inside`` is called with the revision before the commit, for writes that
+    belong to the same transaction. ``approved_request`` is the change request that was approved
     for this plan, where edits need approval. No transaction should be open: comparing takes seconds.
     """
     problems = Problems()
@@ -49,7 +49,7 @@ def apply_plan(
     ) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if found.revision != revision.number - 1:
-            # Somebody was faster; nothing can change any more while this revision is being made.
+            # Another edit was faster. Nothing else can change while this revision is being made.
             found = difference(environment, plan, prune=prune)
         revision.audit(
             action,

@@ -9,11 +9,11 @@ from controlplane.policies.state import read_state
 def copy_configuration(
     *, source: str, environment: str, reason: str, actor: Actor, with_tenants: bool = False
 ) -> int:
-    """Give an environment what another one has, as one revision; returns it.
+    """Copy the configuration of another environment, as one revision. Return the revision.
 
-    Tiers, dependencies, limits of callers without a tenant and timings become the same; what only
-    ``environment`` has of them goes. Its tenants stay, unless they are copied too. Holds of
-    breakers are not copied: they are no configuration.
+    Tiers, dependencies, limits of callers without a tenant and timings become the same. Those that
+    only ``environment`` has are removed. Its tenants stay, unless tenants are copied too. Overrides of
+    breakers are not copied, because they are not configuration.
     """
     state = read_state(source, tenants=None if with_tenants else set())
     plan = Plan(sections={"default_tier", "tuning", "subject_limits", "template", "tier", "dependency"})
@@ -33,13 +33,13 @@ def copy_configuration(
 
 
 def _said(fields: Fields) -> Fields:
-    """What a plan would say, so that the same comes of it elsewhere."""
+    """Return the plan that makes another environment the same."""
     said = fields
     for prefix in ("quotas", "vendor_limits", "subject_limits"):
         limits = limits_in(prefix, fields)
         said = {field: value for field, value in said.items() if not field.startswith(f"{prefix}.")}
         for name, columns in limits.items():
-            # A quota that ends by itself gives way to what is there, which is not what it was here.
+            # After a temporary quota, the previous quota of the other environment applies, not of this one.
             kept = {
                 column: value for column, value in said_columns(columns).items() if column != "returns_to"
             }

@@ -1,4 +1,4 @@
-"""CSV: tenants and their quotas, one quota per row. Also keeps spreadsheets from running what is in it."""
+"""CSV: tenants and their quotas, one quota per row. Prevents spreadsheets from executing cells."""
 
 import csv
 import re
@@ -16,14 +16,14 @@ COLUMNS = TENANT_COLUMNS + QUOTA_COLUMNS
 _WHOLE = frozenset(field.name for field in FIELDS if isinstance(field, Number))
 _FLAGS = frozenset({"suspended", *(field.name for field in FIELDS if isinstance(field, Flag))})
 
-#: What a spreadsheet would take for a formula, guarded or not.
+#: What a spreadsheet reads as a formula, guarded or not.
 _FORMULA = re.compile("'*[=+\\-@\t\r\x00]")
 _GUARDED = re.compile("'+[=+\\-@\t\r\x00]")
 _NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 def guard(cell: str) -> str:
-    """The cell, so that a spreadsheet shows it and does not run it."""
+    """Return the cell in a form that a spreadsheet displays and does not execute."""
     return f"'{cell}" if _FORMULA.match(cell) else cell
 
 
@@ -49,7 +49,7 @@ def read_csv(stream: Any, errors: Errors) -> Plan:
                 errors.add(rows.line_num, "", f"A plan has at most {MAX_ROWS:,} tenants.")
                 return plan
     except csv.Error as error:
-        errors.add(rows.line_num, "", f"This is no CSV: {error}.")
+        errors.add(rows.line_num, "", f"This is not valid CSV: {error}.")
     except UnicodeDecodeError:
         errors.add(rows.line_num + 1, "", "This is not UTF-8.")
     return plan
@@ -69,16 +69,16 @@ def _row(
     value: dict[str, Any] = {name: _value(name, given.pop(name)) for name in TENANT_COLUMNS if name in given}
     if quota:
         if quota in quotas.setdefault(key, set()):
-            errors.add(line, f"tenants.{key}.quotas.{quota}", "This quota stands here twice.")
+            errors.add(line, f"tenants.{key}.quotas.{quota}", "This quota appears twice.")
         quotas[key].add(quota)
         value["quotas"] = {quota: {name: _value(name, cell) for name, cell in given.items()}}
     elif given:
-        errors.add(line, f"tenants.{key}", "Name the quota these figures are for.")
+        errors.add(line, f"tenants.{key}", "Enter the quota that these values are for.")
     fields = Reading(errors, f"tenants.{key}", {}, line).thing("tenant", key, value)
     known = plan.things.setdefault(("tenant", key), {})
     for name in TENANT_COLUMNS:
         if name in fields and name in known and fields[name] != known[name]:
-            errors.add(line, f"tenants.{key}.{name}", "An earlier row of this tenant says otherwise.")
+            errors.add(line, f"tenants.{key}.{name}", "An earlier row of this tenant has another value.")
     known.update(fields)
     plan.lines.setdefault(("tenant", key), line)
 
@@ -88,7 +88,7 @@ def _bare(cell: str) -> str:
 
 
 def _value(name: str, cell: str) -> Any:
-    """What is no number or flag stays text, and is refused where one is wanted."""
+    """Convert a cell. Anything but a number or a flag stays text, which the checks then refuse."""
     if name in _WHOLE:
         return int(cell) if _NUMBER.fullmatch(cell) else cell
     if name in LISTS:
@@ -98,7 +98,7 @@ def _value(name: str, cell: str) -> Any:
 
 
 def _lines(stream: Any, errors: Errors) -> Iterator[str]:
-    """Lines with their ends, as ``csv`` wants them, of at most ``MAX_BYTES`` altogether."""
+    """Yield lines with their line breaks, as ``csv`` needs them, up to ``MAX_BYTES`` in total."""
     rest, read, first = b"", 0, True
     while part := stream.read():
         read += len(part)

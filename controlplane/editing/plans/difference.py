@@ -1,4 +1,4 @@
-"""What a plan would change, in words and as data."""
+"""What a plan would change, as text and as data."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from controlplane.policies.fields import different
 from controlplane.policies.history import Changed
 from controlplane.policies.state import names_of, read_state, tenants_following
 
-#: Things a text lists; the rest is counted.
+#: The most things that a text lists. The rest is counted.
 MOST_SHOWN = 200
 
 _SIGNS = {"created": "+", "changed": "~", "removed": "-"}
@@ -20,7 +20,7 @@ _SIGNS = {"created": "+", "changed": "~", "removed": "-"}
 @dataclass(frozen=True)
 class Difference:
     environment: str
-    #: Of the configuration it was compared with.
+    #: The revision of the configuration that the plan was compared with.
     revision: int
     changes: Sequence[Changed]
 
@@ -29,7 +29,7 @@ class Difference:
 
     @property
     def counts(self) -> dict[str, int]:
-        """created, changed, removed -> how many things."""
+        """Return the number of created, changed and removed things."""
         counts = dict.fromkeys(_SIGNS, 0)
         for change in self.changes:
             counts[what(change)] += 1
@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """``tenants created`` and so on -> how many; for the audit and for progress."""
+        """Return the numbers by kind, such as ``tenant.created``, for the audit and for progress."""
         counts: dict[str, int] = {}
         for change in self.changes:
             name = f"{change.kind}.{what(change)}"
@@ -84,16 +84,17 @@ class Difference:
 
 
 def difference(environment: str, plan: Plan, *, prune: bool = False) -> Difference:
-    """Compare a plan with the configuration as it is now; nothing is written.
+    """Compare a plan with the present configuration. Nothing is written.
 
-    Raises ``PlanErrors`` for what does not fit together, and ``NotFound`` for the environment.
+    Raises ``PlanErrors`` when the plan does not fit the configuration, and ``NotFound`` for an
+    unknown environment.
     """
     revision = environment_of(environment).revision
-    # A tenant may name what is removed.
-    everybody = prune and not plan.sections.isdisjoint({"tenant", "template", "tier", "dependency"})
+    # A tenant may refer to a removed thing.
+    all_tenants = prune and not plan.sections.isdisjoint({"tenant", "template", "tier", "dependency"})
     named = names_of(plan.things, "tenant")
     named |= tenants_following(environment, names_of(plan.things, "template"))
-    state = read_state(environment, tenants=None if everybody else named)
+    state = read_state(environment, tenants=None if all_tenants else named)
     wanted = resolve(environment, plan, state, prune=prune)
     changes = [
         Changed(kind, name, state.get((kind, name)), fields)
@@ -118,7 +119,7 @@ def summary(counts: dict[str, int]) -> str:
 def _change(before: Any, after: Any) -> str:
     if before is None:
         return _word(after)
-    return f"{_word(before)} -> {'gone' if after is None else _word(after)}"
+    return f"{_word(before)} -> {'removed' if after is None else _word(after)}"
 
 
 def _word(value: Any) -> str:

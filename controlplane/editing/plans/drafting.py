@@ -1,4 +1,4 @@
-"""Uploaded plans: read and compared, then applied, by a worker; small ones at once."""
+"""Uploaded plans: a worker reads, compares and applies them. Small ones are processed at once."""
 
 import zlib
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
 
-#: Below it, reading and writing take less than anybody would wait for.
+#: Files up to this size are processed while the user waits.
 AT_ONCE_BYTES = 128 * 1024
-#: A draft nobody touched for so long is forgotten.
+#: Drafts are deleted after this time.
 KEPT = timedelta(days=7)
 
 
 class _Report:
-    """Progress that others see while the transaction is open: written by a connection of its own."""
+    """Progress that other processes see during the transaction: a separate connection writes it."""
 
     def __init__(self, pk: UUID) -> None:
         self._pk = pk
@@ -42,7 +42,7 @@ class _Report:
         self._thread.submit(self._write, step, done, of)
 
     def settle(self) -> None:
-        """Wait until all of it is written: two connections must not update one row at once."""
+        """Wait until all of it is written. Two connections must not update one row at the same time."""
         self._thread.submit(bool).result()
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class _Report:
 
 
 def upload(*, environment: str, filename: str, stream: IO[bytes], prune: bool, actor: Actor) -> Draft:
-    """Keep a file; read and compare it at once if it is small. Raises ``InvalidEdit``."""
+    """Store a file, and read and compare it at once if it is small. Raises ``InvalidEdit``."""
     content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise InvalidEdit({"file": [f"At most {MAX_BYTES // 1024 // 1024} MiB."]})
@@ -71,7 +71,7 @@ def upload(*, environment: str, filename: str, stream: IO[bytes], prune: bool, a
 
 
 def order(*, draft: UUID, reason: str, actor: Actor) -> Draft:
-    """Have a draft applied that was read; at once if it is small. Raises ``InvalidEdit``."""
+    """Apply a draft that was read, at once if it is small. Raises ``InvalidEdit``."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()
@@ -79,13 +79,13 @@ def order(*, draft: UUID, reason: str, actor: Actor) -> Draft:
         state=DraftState.ORDERED, reason=reason, actor=asdict(actor)
     )
     if not ordered:
-        raise InvalidEdit({"draft": ["It is not waiting to be applied."]})
+        raise InvalidEdit({"draft": ["It is not ready to be applied."]})
     row = Draft.objects.get(pk=draft)
     return _soon(row, len(zlib.decompress(row.content)))
 
 
 def work_drafts() -> int:
-    """Do what is to be done; how many drafts were brought on."""
+    """Read and apply the waiting drafts. Return how many were processed."""
     done = 0
     waiting = Draft.objects.filter(state__in=("waiting", "reading", "ordered", "applying"))
     for pk in list(waiting.order_by("created_at").values_list("pk", flat=True)):
@@ -95,7 +95,7 @@ def work_drafts() -> int:
 
 
 def work(pk: UUID) -> bool:
-    """Bring one draft on; ``False`` when another process does."""
+    """Read or apply one draft. Return ``False`` when another process does."""
     with _alone(pk) as alone:
         draft = Draft.objects.filter(pk=pk).first() if alone else None
         if draft is None or not draft.busy:
@@ -110,7 +110,9 @@ def work(pk: UUID) -> bool:
                 _refuse(draft, report, [list(error) for error in errors.found])
             except EditConflict as conflict:
                 _read(draft, report)
-                said = f"{conflict.by or 'Somebody'} changed the configuration meanwhile: look again."
+                said = (
+                    f"{conflict.by or 'Another user'} changed the configuration meanwhile: review it again."
+                )
                 Draft.objects.filter(pk=pk).update(errors=[[0, "", said]])
             except Proposed as proposed:
                 report.settle()
@@ -142,7 +144,7 @@ def _apply(draft: Draft, report: _Report) -> None:
     report("Comparing again", 0, 0)
 
     def applied(revision: int) -> None:
-        # In the transaction of the revision: a draft is applied exactly when its revision is made.
+        # In the transaction of the revision, so that a draft is applied exactly when its revision is.
         report.settle()
         Draft.objects.filter(pk=draft.pk).update(state=DraftState.APPLIED, step="", revision=revision)
 
@@ -177,7 +179,7 @@ def _set(draft: Draft, **values: object) -> None:
 
 @contextmanager
 def _alone(pk: UUID) -> Iterator[bool]:
-    """Whether nobody else works on it. The lock ends with the connection, so with the process too."""
+    """Yield whether this process got the lock. It ends with the connection, and so with the process."""
     key = pk.int & 0x7FFF_FFFF_FFFF_FFFF
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [key])

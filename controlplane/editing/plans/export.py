@@ -1,4 +1,4 @@
-"""The configuration as a file that changes nothing when it is applied again."""
+"""Exports the configuration as a file. Applying it unmodified changes nothing."""
 
 import csv
 import io
@@ -11,20 +11,20 @@ from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import said_columns
 from controlplane.policies.state import State, read_state
 
-#: What needs no quotes in any YAML.
+#: Text that needs no quotes in YAML.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*", re.ASCII)
 _RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _DERIVED = ("returns_to",)
 
 
 def export_plan(environment: str) -> Iterator[str]:
-    """YAML, part by part. Raises ``NotFound`` at once."""
+    """Yield YAML, part by part. Raises ``NotFound`` at once."""
     state = read_state(environment)
     return _yaml(environment, state)
 
 
 def export_csv(environment: str) -> Iterator[str]:
-    """Tenants and their own quotas; cells a spreadsheet would run are guarded."""
+    """Yield tenants and their own quotas as CSV. Cells that a spreadsheet would execute are guarded."""
     state = read_state(environment)
     return _csv(state)
 
@@ -123,7 +123,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        # A line of its own for each value, and the line break also after a single one.
+        # One line per value. A single value has a line break, too, so that it is not split at its spaces.
         spaced = any(" " in each for each in value)
         return guard("".join(f"{each}\n" for each in value) if spaced else " ".join(value))
     return guard(str(value))

@@ -1,4 +1,4 @@
-"""Whether the tenants a plan moves can belong to whom it says."""
+"""Checks the parents that a plan gives to tenants."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,9 +11,9 @@ from fuseboard.contract.policy import MAX_PARENTS
 def wrong_parents(
     environment: str, state: State, wanted: Mapping[Thing, Fields | None], moved: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Tenant and message, of those in ``moved`` (tenant -> its parent, or nothing).
+    """Yield tenant and message for each wrong parent in ``moved`` (tenant -> parent; empty for none).
 
-    Who is below them, and not in the plan, is looked at when it is applied.
+    Tenants below them that are not in the plan are checked when it is applied.
     """
     if not any(moved.values()):
         return

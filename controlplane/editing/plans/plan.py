@@ -7,14 +7,14 @@ from controlplane.policies.state import Thing
 
 MAX_ROWS = 200_000
 MAX_BYTES = 64 * 1024 * 1024
-#: After so many errors nobody reads on.
+#: Reading stops after this number of errors.
 MAX_ERRORS = 100
 
 
 class LineError(NamedTuple):
-    #: 0 when it belongs to no line.
+    #: 0 for an error without a line.
     line: int
-    #: Where in the document, such as ``tenants.acme.quotas.requests.limit``.
+    #: The place in the document, such as ``tenants.acme.quotas.requests.limit``.
     where: str
     message: str
 
@@ -24,7 +24,7 @@ class LineError(NamedTuple):
 
 
 class PlanErrors(InvalidEdit):
-    """Everything that is wrong with a plan, in the order of its lines; nothing was changed."""
+    """All errors of a plan, ordered by line. Nothing was changed."""
 
     def __init__(self, found: list[LineError]) -> None:
         self.found = sorted(found, key=lambda error: error.line)
@@ -41,13 +41,13 @@ class PlanErrors(InvalidEdit):
 
 @dataclass
 class Plan:
-    """What a file says, checked thing by thing; what it leaves out is not in here."""
+    """The contents of a file, checked thing by thing, without what the file leaves out."""
 
-    #: Flat fields of ``controlplane.policies.fields``; the environment's own have an empty name.
+    #: Flat fields, see ``controlplane.policies.fields``. Those of the environment have an empty name.
     things: dict[Thing, Fields] = field(default_factory=dict)
-    #: Where each thing begins.
+    #: The first line of each thing.
     lines: dict[Thing, int] = field(default_factory=dict)
-    #: What the file has sections of: only in those a prune removes anything.
+    #: The kinds that have a section in the file. A prune removes things of these kinds only.
     sections: set[str] = field(default_factory=set)
     #: The environment it was written for; empty for any.
     environment: str = ""
@@ -57,7 +57,7 @@ class Plan:
 
 
 class Errors:
-    """Collects until there are too many."""
+    """Collects errors, up to a maximum."""
 
     def __init__(self) -> None:
         self.found: list[LineError] = []
@@ -65,7 +65,7 @@ class Errors:
     def add(self, line: int, where: str, message: str) -> None:
         self.found.append(LineError(line, where, message))
         if len(self.found) >= MAX_ERRORS:
-            self.found.append(LineError(line + 1, "", "There may be more: reading stopped here."))
+            self.found.append(LineError(line + 1, "", "Too many errors: reading stopped here."))
             self.settle()
 
     def settle(self) -> None:

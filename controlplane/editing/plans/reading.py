@@ -1,4 +1,4 @@
-"""A file -> a plan: every thing checked by itself, every error with its line."""
+"""A file -> a plan. Each thing is checked by itself, and every error has its line."""
 
 import io
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from controlplane.editing.plans.schema import SECTIONS, Reading
 from controlplane.editing.plans.yaml_reading import Lines, Nodes
 from controlplane.policies.fields import Fields
 
-#: Of the environment itself.
+#: Sections of the environment itself.
 _OWN = ("default_tier", "tuning", "subject_limits")
 
 
 def read_plan(stream: IO[bytes] | IO[str] | bytes | str) -> Plan:
-    """Read YAML or CSV. Raises ``PlanErrors``; nothing of what is read is looked up or written."""
+    """Read YAML or CSV without access to the database. Raises ``PlanErrors``."""
     if isinstance(stream, bytes | str):
         stream = io.BytesIO(stream.encode() if isinstance(stream, str) else stream)
     errors = Errors()
@@ -28,7 +28,7 @@ def read_plan(stream: IO[bytes] | IO[str] | bytes | str) -> Plan:
 
 
 def plan_from_document(document: Mapping[str, Any]) -> Plan:
-    """The same, of what some other reader has made plain data of. Raises ``PlanErrors``."""
+    """Read a plan from plain data. Raises ``PlanErrors``."""
     errors, plan = Errors(), Plan()
     for section, value in document.items():
         if section in SECTIONS and isinstance(value, Mapping):
@@ -36,7 +36,7 @@ def plan_from_document(document: Mapping[str, Any]) -> Plan:
             for name, fields in value.items():
                 _take(plan, errors, section, str(name), fields, {}, 0)
         elif section in SECTIONS:
-            errors.add(0, section, "Must be a mapping.")
+            errors.add(0, section, "This must be a mapping.")
         else:
             _take(plan, errors, str(section), "", value, {}, 0)
     errors.settle()
@@ -63,7 +63,7 @@ def _take(plan: Plan, errors: Errors, section: str, name: str, value: Any, lines
     elif section == "environment":
         plan.environment = value if isinstance(value, str) else ""
         if not plan.environment:
-            errors.add(line, section, "Give the environment's name.")
+            errors.add(line, section, "Enter the name of the environment.")
     elif section in _OWN:
         plan.sections.add(section)
         _put(
@@ -73,13 +73,15 @@ def _take(plan: Plan, errors: Errors, section: str, name: str, value: Any, lines
             line,
         )
     else:
-        errors.add(line, section, f"There is no such section; those are {', '.join((*_OWN, *SECTIONS))}.")
+        errors.add(
+            line, section, f"There is no such section. The sections are {', '.join((*_OWN, *SECTIONS))}."
+        )
 
 
 def _own(reading: Reading, section: str, value: Any) -> Fields:
     if section == "default_tier":
         if not isinstance(value, str):
-            reading.error((), "Give the tier's name.")
+            reading.error((), "Enter the name of the tier.")
         return {"default_tier": value}
     if section == "tuning":
         reading.tuning(value)
@@ -98,7 +100,7 @@ def _below(lines: Lines) -> Lines:
 
 
 class _Joined:
-    """What was read already, and the rest."""
+    """A stream of the part that was read already and the rest."""
 
     def __init__(self, start: bytes, rest: Any) -> None:
         self._start, self._rest = start, rest

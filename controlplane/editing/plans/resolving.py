@@ -1,4 +1,4 @@
-"""What everything a plan names would be after it: what it leaves out stays, or is usual."""
+"""What each thing in a plan becomes: values that the plan leaves out stay, or are the defaults."""
 
 import sys
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from controlplane.policies.state import State, Thing, names_of
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.words import Algorithm
 
-#: Thing -> its fields; ``None`` when it goes.
+#: Thing -> its fields; ``None`` when it is removed.
 Wanted = dict[Thing, Fields | None]
 
 PREFIX = {
@@ -35,13 +35,13 @@ PREFIX = {
     "dependency": "vendor_limits",
     "environment": "subject_limits",
 }
-#: Of a tenant, besides its quotas.
+#: Fields of a tenant besides its quotas.
 _OWN = ("tier", "title", "suspended", "parent")
 _PRUNED = ("template", "tier", "dependency", "tenant")
 
 
 def resolve(environment: str, plan: Plan, state: State, *, prune: bool) -> Wanted:
-    """Raises ``PlanErrors`` for what contradicts itself or names what is not there."""
+    """Return what becomes of each thing. Raises ``PlanErrors`` for contradictions and unknown names."""
     return _Resolving(environment, plan, state, prune).everything()
 
 
@@ -52,7 +52,7 @@ class _Resolving:
         self.wanted: Wanted = {}
         self.now = timezone.now()
         self._alike: dict[Any, Fields] = {}
-        #: Tenant -> the parent the plan gives it.
+        #: Tenant -> its parent in the plan.
         self.moved: dict[str, str] = {}
 
     def everything(self) -> Wanted:
@@ -68,7 +68,7 @@ class _Resolving:
                 self.wanted |= {(kind, name): None for name in gone}
                 if kind in known:
                     known[kind] -= gone
-        # What others take values from comes before them.
+        # Things that others take values from come first.
         for kind in ("template", "tier", "dependency", "environment", "tenant"):
             make: Callable[[str, Fields, Fields | None], Fields] = getattr(self, f"_{kind}")
             for (found, name), given in plan.things.items():
@@ -93,7 +93,7 @@ class _Resolving:
         return {"title": given.get("title", base["title"]), **columns}
 
     def _follow(self, templates: set[str]) -> None:
-        """Give the limits that follow one of them its values, also those the plan says nothing of."""
+        """Apply changed templates to the limits that follow them, including limits outside the plan."""
         for thing, fields in list({**self.state, **self.wanted}.items()):
             prefix = PREFIX.get(thing[0], "")
             if not prefix or not fields or not templates.intersection(_followed(prefix, fields)):
@@ -103,7 +103,7 @@ class _Resolving:
                 if (template := columns.get("template")) in templates:
                     columns = followed(columns, self._values(template) or {})
                     for column, message in _contradictions(_frozen(columns), prefix == "subject_limits"):
-                        said = f"{limit} of {thing[0]} {thing[1]} would be wrong: {message}"
+                        said = f"{limit} of {thing[0]} {thing[1]} would become invalid: {message}"
                         self._error("template", template, column, said)
                 after |= {sys.intern(f"{prefix}.{limit}.{name}"): value for name, value in columns.items()}
             self.wanted[thing] = after
@@ -118,7 +118,7 @@ class _Resolving:
 
     def _dependency(self, name: str, given: Fields, now: Fields | None) -> Fields:
         if now is None and "kind" not in given:
-            self._error("dependency", name, "kind", f"Say what it is: {', '.join(Kind.values)}.")
+            self._error("dependency", name, "kind", f"Choose a kind: {', '.join(Kind.values)}.")
         base = now or _new_dependency(given.get("kind", Kind.EXTERNAL))
         if given.get("runbook") and not Runbook.objects.filter(pk=given["runbook"]).exists():
             self._error("dependency", name, "runbook", f"There is no runbook {given['runbook']!r}.")
@@ -146,10 +146,10 @@ class _Resolving:
             self.moved[name] = given["parent"]
         tier = given.get("tier", base.get("tier"))
         if tier not in self.tiers:
-            message = f"There is no tier {tier!r}." if tier else "Say which tier it belongs to."
+            message = f"There is no tier {tier!r}." if tier else "Enter its tier."
             self._error("tenant", name, "tier", message)
             return base
-        # Most tenants of a file are alike: what their quotas become is found once.
+        # Most tenants of a file are alike, so their quotas are computed once.
         key = (tier, _limit_items(given), _limit_items(base))
         limits = self._alike.get(key) if _is_hashable(key) else None
         if limits is None:
@@ -171,7 +171,7 @@ class _Resolving:
     def _with_limits(
         self, kind: str, name: str, given: Fields, base: Fields, like: Callable[[str], Fields]
     ) -> Fields:
-        """``given`` over ``base``; a new limit is like another, in the columns of ``OPTIONAL``."""
+        """Merge ``given`` into ``base``. A new limit takes the columns of ``OPTIONAL`` from ``like``."""
         prefix = PREFIX[kind]
         present = limits_in(prefix, base)
         wanted = limits_in(prefix, given)
@@ -224,7 +224,7 @@ class _Resolving:
         return columns
 
     def _check_left(self) -> None:
-        """What stays must not name what a prune removes."""
+        """Refuse a prune that removes something that is still in use."""
         removed = [thing for thing, fields in self.wanted.items() if fields is None]
         lost, gone = names_of(removed, "tier"), names_of(removed, "dependency")
         templates = names_of(removed, "template")
@@ -254,7 +254,7 @@ class _Resolving:
 
 
 def _followed(prefix: str, fields: Fields) -> list[str]:
-    """The templates that limits among these fields follow."""
+    """Return the templates that the limits among these fields follow."""
     return [value for field, value in fields.items() if field.endswith(".template") and prefix]
 
 

@@ -1,4 +1,4 @@
-"""What may stand in a plan, and what it is in flat fields. Each thing by itself: nothing is looked up."""
+"""The schema of a plan, and its flat fields. Each thing is checked by itself, without the database."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from fuseboard.contract.limit_fields import LISTS
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import is_slug, is_subject
 
-#: Section -> kind of its things, and what is checked of their names.
+#: Section -> kind of its things.
 SECTIONS = {"templates": "template", "tiers": "tier", "dependencies": "dependency", "tenants": "tenant"}
 
 Check = Callable[[Problems, str, Any], None]
@@ -85,12 +85,12 @@ def _checked(kind: str, field: str, _type: type, value: str | int) -> tuple[str,
 
 
 def _field_errors(kind: str, field: str, of: type, value: Any) -> tuple[str, ...]:
-    """Checked once each: the same few tiers and flags stand in every row."""
-    return _checked(kind, field, of, value) if isinstance(value, str | int) else ("Give one value.",)
+    """Check a value once. The same few tiers and flags are in every row."""
+    return _checked(kind, field, of, value) if isinstance(value, str | int) else ("Enter one value.",)
 
 
 class Reading:
-    """One thing of a plan, becoming flat fields."""
+    """Converts one thing of a plan to flat fields."""
 
     def __init__(self, errors: Errors, where: str, lines: Lines, line: int) -> None:
         self._errors, self._where, self._lines, self._line = errors, where, lines, line
@@ -102,7 +102,7 @@ class Reading:
             (problems.subject if kind == "tenant" else problems.slug)("name", name)
             self._say(problems, ())
         if not isinstance(value, Mapping):
-            self.error((), "Give its fields, such as tier: pro.")
+            self.error((), "Enter its fields, such as tier: pro.")
             return self.fields
         checks = _FIELDS[kind]
         if kind == "template":
@@ -123,19 +123,19 @@ class Reading:
 
     def limits(self, prefix: str, value: Any) -> None:
         if not isinstance(value, Mapping):
-            self.error((prefix,), "Give each limit by its name; none is {}.")
+            self.error((prefix,), "Enter each limit with its name; {} for none.")
             return
         for name, columns in value.items():
             if not is_slug(name):
                 self.error((prefix, name), "Use 1 to 64 letters, digits, dots, dashes or underscores.")
             elif not isinstance(columns, Mapping):
-                self.error((prefix, name), "Give its fields: limit, window_s, burst and so on.")
+                self.error((prefix, name), "Enter its fields: limit, window_s, burst and so on.")
             else:
                 self._limit(prefix, name, columns)
 
     def tuning(self, value: Any) -> None:
         if not isinstance(value, Mapping):
-            self.error((), "Give each setting by its name.")
+            self.error((), "Enter each setting with its name.")
             return
         for field, given in value.items():
             if field not in Tuning.__struct_fields__:
@@ -150,7 +150,7 @@ class Reading:
 
     def _breaker(self, value: Any) -> None:
         if not isinstance(value, Mapping):
-            self.error(("breaker",), "Give each setting by its name.")
+            self.error(("breaker",), "Enter each setting with its name.")
             return
         for column, given in value.items():
             if column not in BREAKER_RANGES:
@@ -162,9 +162,9 @@ class Reading:
             self.fields[f"breaker.{column}"] = given
 
     def _values(self, columns: Mapping[str, Any]) -> None:
-        """What a template says: a limit that belongs to nobody."""
+        """Read the values of a template: the columns of a limit without an owner."""
         if "template" in columns:
-            self.error(("template",), "A template follows no other.")
+            self.error(("template",), "A template cannot follow another template.")
         for column, message in _limit_errors(_frozen(columns), False):
             self.error((column,), message)
         self.fields |= columns
@@ -174,9 +174,9 @@ class Reading:
             self.error((prefix, name, column), message)
         for column, value in columns.items():
             self.fields[sys.intern(f"{prefix}.{name}.{column}")] = value
-        # So that a limit with nothing given is still seen to be wanted.
+        # A limit without fields would get lost among flat fields.
         if not columns:
-            self.error((prefix, name), "Give its fields: limit, window_s, burst and so on.")
+            self.error((prefix, name), "Enter its fields: limit, window_s, burst and so on.")
 
     def _say(self, problems: Problems, path: tuple[str, ...]) -> None:
         for field, found in problems.errors.items():
@@ -191,25 +191,25 @@ class Reading:
 
 
 def _frozen(columns: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...]:
-    # With its type: True and 1 are equal, and only one of them is a number.
+    # With its type, because True and 1 are equal and only one of them is a number.
     return tuple((column, type(value).__name__, _hashable(value)) for column, value in columns.items())
 
 
 def _hashable(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(str, value))
-    # A mapping where a word belongs is wrong whatever is in it.
+    # A mapping in place of a word is wrong, whatever is in it.
     return value if isinstance(value, str | int) else repr(value)
 
 
 @lru_cache(maxsize=4_096)
 def _limit_errors(columns: tuple[tuple[str, str, Any], ...], quota: bool) -> tuple[tuple[str, str], ...]:
-    """Most tenants of a file have the same few limits: each is checked once."""
+    """Check a limit once. Most tenants of a file have the same few limits."""
     problems = Problems()
     given = {}
     for name, _, value in columns:
         if isinstance(value, tuple) != (name in LISTS):
-            problems.add(name, "Give a list of words." if name in LISTS else "Give one value.")
+            problems.add(name, "Enter a list." if name in LISTS else "Enter one value.")
         else:
             given[name] = list(value) if name in LISTS else value
     check_limit_columns(problems, given, quota=quota)

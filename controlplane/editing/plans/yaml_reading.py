@@ -1,7 +1,7 @@
-"""YAML as a stream of events: no tags, anchors, aliases or merging, nothing built that is not data.
+"""Reads YAML as a stream of events. Tags, anchors, aliases and merging are refused.
 
-Whole numbers, true, false and text are all there is. What YAML would guess from a word (``no``,
-``.nan``, ``1e3``, ``0x1f``, dates) stays text, and is refused where a number is wanted.
+Values are whole numbers, true, false and text. Words that YAML would convert (``no``, ``.nan``,
+``1e3``, ``0x1f``, dates) stay text, and are refused in place of a number.
 """
 
 import re
@@ -18,16 +18,16 @@ MAX_SCALAR = 4_096
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
 _NOTHING = ("", "~", "null", "Null", "NULL")
 
-#: Path below the thing -> line.
+#: Path within the thing -> line.
 Lines = dict[tuple[str, ...], int]
 
 
 class _Stop(Exception):
-    """The rest cannot be read."""
+    """Raised when the rest cannot be read."""
 
 
 class Limited:
-    """A stream that ends with an error when it is too long."""
+    """A stream that stops with an error when it is too long."""
 
     def __init__(self, stream: IO[Any], errors: Errors) -> None:
         self._stream, self._errors, self._read = stream, errors, 0
@@ -47,21 +47,21 @@ class Nodes:
 
     def __init__(self, stream: IO[Any], errors: Errors) -> None:
         self.errors = errors
-        # The parser of the safe loader: it knows how to read, not how to build anything.
+        # The parser of the safe loader reads events and constructs no objects.
         self._events: Any = yaml.parse(Limited(stream, errors), Loader=yaml.CSafeLoader)
         self.line = 0
 
     def entries(self, sections: frozenset[str]) -> Iterator[tuple[str, str, Any, Lines, int]]:
-        """Section, name, value, lines of what is in it, line; name is empty where the value is all."""
+        """Yield section, name, value, lines within it, line. The name is empty for a whole section."""
         try:
             yield from self._document(sections)
         except _Stop:
             pass
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else self.line
-            self.errors.add(line, "", f"This is no YAML: {error.problem or error.context}.")
+            self.errors.add(line, "", f"This is not valid YAML: {error.problem or error.context}.")
         except (yaml.YAMLError, UnicodeError) as error:
-            self.errors.add(self.line, "", f"This is no YAML in UTF-8: {str(error).splitlines()[0]}.")
+            self.errors.add(self.line, "", f"This is not valid YAML in UTF-8: {str(error).splitlines()[0]}.")
 
     def _document(self, sections: frozenset[str]) -> Iterator[tuple[str, str, Any, Lines, int]]:
         self._expect(yaml.StreamStartEvent, "")
@@ -69,7 +69,7 @@ class Nodes:
         if isinstance(start, yaml.StreamEndEvent):
             self._stop("The file is empty.")
         if getattr(start, "tags", None):
-            self._stop("Directives are not used here.")
+            self._stop("Remove the directives.")
         if not isinstance(self._next(), yaml.MappingStartEvent):
             self._stop("Begin with a section, such as tenants: or tiers:.")
         seen: set[str] = set()
@@ -89,7 +89,7 @@ class Nodes:
                 yield section, name, value, lines, line
         self._expect(yaml.DocumentEndEvent, "")
         if not isinstance(self._next(), yaml.StreamEndEvent):
-            self._stop("Only one document is read: remove the second ---.")
+            self._stop("The file must contain one document: remove the second ---.")
 
     def _key(self, seen: set[str], where: str) -> str | None:
         event = self._next()
@@ -101,7 +101,7 @@ class Nodes:
         if len(key) > MAX_SCALAR:
             self._stop("The key is too long.")
         if key in seen:
-            self.errors.add(self.line, f"{where}.{key}".strip("."), "This key stands here twice.")
+            self.errors.add(self.line, f"{where}.{key}".strip("."), "This key appears twice.")
         seen.add(key)
         return key
 
@@ -121,7 +121,7 @@ class Nodes:
         items: list[Any] = []
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
-                self._stop("A list may hold words only.")
+                self._stop("A list can contain words only.")
             items.append(self._scalar(event, path))
             if len(items) > 1_000:
                 self._stop("The list is too long.")
@@ -136,24 +136,24 @@ class Nodes:
         if _WHOLE.fullmatch(text):
             return int(text)
         if text in _NOTHING:
-            self.errors.add(self.line, ".".join(path), "There is no value: leave the key out, or write ''.")
+            self.errors.add(self.line, ".".join(path), "The value is missing: remove the key, or write ''.")
         return {"true": True, "false": False}.get(text, text)
 
     def _next(self) -> Any:
         event: Any = next(self._events, None)
         if event is None:
-            self._stop("The file ends in the middle.")
+            self._stop("The file is incomplete.")
         self.line = event.start_mark.line + 1
         if isinstance(event, yaml.NodeEvent):
             if event.anchor is not None:
-                self._stop("Anchors and aliases are not read: write it out.")
+                self._stop("Anchors and aliases are not allowed: write the values.")
             if getattr(event, "tag", None) is not None:
-                self._stop("Tags are not read: write plain values.")
+                self._stop("Tags are not allowed: write plain values.")
         return event
 
     def _expect(self, kind: type[Any], message: str) -> None:
         if not isinstance(self._next(), kind):
-            self._stop(message or "This is not expected here.")
+            self._stop(message or "This is unexpected here.")
 
     def _stop(self, message: str) -> Any:
         self.errors.add(self.line, "", message)

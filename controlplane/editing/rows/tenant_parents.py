@@ -1,4 +1,4 @@
-"""Tenants that belong to others: user, team, organisation."""
+"""Parents of tenants: a user belongs to a team, a team to an organisation."""
 
 from collections.abc import Collection, Mapping
 
@@ -11,7 +11,7 @@ from fuseboard.contract.policy import MAX_PARENTS
 
 TOO_DEEP = f"A tenant has at most {MAX_PARENTS} levels above it: an organisation and a team."
 
-# Joined as often as there may be levels, so a circle is too deep as well.
+# One join per allowed level, so a circle counts as too deep.
 _WRONG = """
     SELECT tenant.key, tenant.parent, above.id IS NULL
     FROM policies_tenant tenant
@@ -26,12 +26,12 @@ _WRONG = """
 
 
 def keep_parents(revision: Revision, moved: Collection[str]) -> None:
-    """After tenants got another parent, or were removed: whoever is below them is published again.
+    """Publish the tenants below again, after tenants were moved or removed.
 
-    Raises ``InvalidEdit`` for a parent that is not there, and for too many levels.
+    Raises ``InvalidEdit`` for a parent that does not exist, and for too many levels.
     """
     below = Tenant.objects.filter(environment_id=revision.environment, parent__in=list(moved), deleted=False)
-    # The second condition is the index's.
+    # The index has the second condition, so Postgres can use it.
     below.exclude(parent="").update(changed_revision=revision.number)
     with connection.cursor() as cursor:
         cursor.execute(_WRONG, [revision.environment])
@@ -43,7 +43,7 @@ def keep_parents(revision: Revision, moved: Collection[str]) -> None:
 
 
 def levels_above(tenant: str, parents: Mapping[str, str]) -> int:
-    """How many levels are above a tenant, by the parent of each; more than allowed in a circle."""
+    """Return the number of levels above a tenant. In a circle it is more than the allowed number."""
     levels = 0
     while levels <= MAX_PARENTS and (tenant := parents.get(tenant, "")):
         levels += 1

@@ -1,7 +1,7 @@
-"""What the edits of one row have in common: find it, check its version, raise it, note it.
+"""The common steps of an edit of one row: find it, check its version, write it, record it.
 
-Rows are read inside ``revise``: its lock on the environment lets one edit at a time in, so that
-what was read is still so when it is written.
+Rows are read inside ``revise``. Its lock on the environment admits one edit at a time, so a row does
+not change between reading and writing.
 """
 
 from abc import ABC, abstractmethod
@@ -34,14 +34,14 @@ class _Edit(ABC, Generic[Row]):
 
     @abstractmethod
     def find(self) -> Row:
-        """The row of this name. Raises ``NotFound``."""
+        """Return the row with this name. Raises ``NotFound``."""
 
     @abstractmethod
     def fields(self) -> Fields:
-        """What of it is compared, kept and told."""
+        """Return the fields that are compared, stored and recorded."""
 
     def finish(self, action: str) -> None:
-        """Write the row under its next version, and the audit entry."""
+        """Write the row with its next version, and the audit entry."""
         self.row.version += 1
         self.row.save()
         after = self.fields()

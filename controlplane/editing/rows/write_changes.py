@@ -1,6 +1,6 @@
-"""Write many changed things at once: a few statements, however many rows.
+"""Writes many changed things with a few statements.
 
-The order keeps every reference good: what others name comes first, what others name goes last.
+The order keeps every reference valid: things that others refer to are created first and removed last.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ from controlplane.policies.models import (
 def write_changes(
     revision: Revision, changes: Sequence[Changed], *, progress: Progress | None = None
 ) -> None:
-    """Bring every changed thing to its fields after the change, and keep the changes.
+    """Write every changed thing as it is after the change, and add the changes to the revision.
 
-    ``before`` must be what is in the database now, and ``after`` checked. Raises ``InvalidEdit``
-    for what is still in use.
+    ``before`` must be the present state in the database, and ``after`` must be checked. Raises
+    ``InvalidEdit`` for a removed thing that is still in use.
     """
     kinds = ("template", "tier", "dependency", "environment", "tenant")
     by_kind: dict[str, list[Changed]] = {kind: [] for kind in kinds}
@@ -55,7 +55,7 @@ def write_changes(
 
 
 def _put_templates(revision: Revision, changes: Sequence[Changed]) -> None:
-    """Limits name templates by their names alone, so these may come and go in any order."""
+    """Write templates. Limits refer to them by name only, so their order does not matter."""
     rows = Template.objects.filter(environment_id=revision.environment)
     rows.filter(name__in=[change.name for change in changes if change.after is None]).delete()
     for name, fields in ((change.name, change.after) for change in changes if change.after is not None):
@@ -70,7 +70,7 @@ def _put_templates(revision: Revision, changes: Sequence[Changed]) -> None:
 
 def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
     row = Tier.objects.filter(environment_id=revision.environment, name=name).first()
-    # One that comes back has a version nobody has seen before.
+    # A tier that returns gets a version that no client has read.
     row = row or Tier(environment_id=revision.environment, name=name, version=revision.number - 1)
     row.title, row.priority = fields["title"], fields["priority"]
     row.version += 1
@@ -118,7 +118,7 @@ def _remove_tiers(revision: Revision, names: list[str]) -> None:
     if not names:
         return
     rows = Tier.objects.filter(environment_id=revision.environment, name__in=names)
-    # Tenants that were removed earlier still name the tier they had.
+    # Tenants that were removed earlier still refer to their tier.
     default = Environment.objects.get(pk=revision.environment).default_tier_id
     users = Tenant.objects.filter(tier__in=rows, deleted=False)
     if used := users.select_related("tier").first():

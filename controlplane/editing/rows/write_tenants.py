@@ -1,4 +1,4 @@
-"""Tenants and their quotas, thousands by one statement: a row of its own costs a round trip each."""
+"""Writes thousands of tenants and quotas per statement: one statement per row costs a round trip each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -69,12 +69,12 @@ _PUT_QUOTAS = f"""
 def write_tenants(
     revision: Revision, changes: Sequence[Changed], *, progress: Progress | None = None
 ) -> None:
-    """Put, bury and bring back tenants; the tiers they name must be there."""
+    """Create, change, remove and restore tenants. Their tiers must exist."""
     done = 0
     with connection.cursor() as cursor:
         if len(changes) > ROWS_PER_STATEMENT:
-            # References are checked with each statement, not all of them by the commit; and a busy
-            # machine may take its time over many rows.
+            # Check references with each statement instead of all at the commit. On a busy machine many
+            # rows take longer than the usual timeout.
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
             cursor.execute("SET LOCAL statement_timeout = '60s'")
         for part in in_parts(changes):
@@ -88,7 +88,7 @@ def write_tenants(
             if put:
                 cursor.execute(_PUT, {**common, "rows": encode([_row(*pair) for pair in put])})
                 if cursor.rowcount != len(put):
-                    raise InvalidEdit({"tenants": ["A tenant names a tier that is not there."]})
+                    raise InvalidEdit({"tenants": ["A tenant has a tier that does not exist."]})
             if quotas:
                 cursor.execute(_PUT_QUOTAS, {**common, "rows": encode(quotas)})
             if buried:
@@ -101,7 +101,7 @@ def write_tenants(
 
 
 def _moves(change: Changed) -> bool:
-    """Whether it gets another parent, or may be missed by those that belong to it."""
+    """Return whether its parent changes, or whether tenants may belong to it that is removed."""
     before, after = change.before or {}, change.after or {}
     return change.after is None or before.get("parent", "") != after.get("parent", "")
 
