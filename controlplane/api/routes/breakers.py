@@ -43,7 +43,7 @@ def list_breakers(request: HttpRequest, environment: Environment) -> list[Breake
 
 @router.get("/{dependency}", response=BreakerOut)
 def get_breaker(request: HttpRequest, environment: Environment, dependency: Slug) -> BreakerOut:
-    """State, hold and policy. Its tag changes with the state too: edits want the dependency's."""
+    """State, override and policy. Its ETag changes with the state, too; edits need that of the dependency."""
     found = _breakers(_dependencies(environment).filter(name=dependency), environment)
     if not found:
         raise NotFound("dependency", dependency)
@@ -81,7 +81,7 @@ def extend(request: HttpRequest, environment: Environment, dependency: Slug, val
 
 @router.post("/{dependency}/end-override", response=RevisionOut, auth=needs("end_override"))
 def end(request: HttpRequest, environment: Environment, dependency: Slug, values: ReasonIn) -> RevisionOut:
-    """End the override: the breaker decides by itself again."""
+    """End the override: the breaker is automatic again."""
     revision = end_override(
         environment=environment, dependency=dependency, reason=values.reason, actor=actor_of(request)
     )
@@ -117,7 +117,7 @@ def release(
 def list_overrides(
     request: HttpRequest, environment: Environment, in_force: Flag = False, limit: PageSize = 100
 ) -> list[OverrideOut]:
-    """Newest first; with ``in_force`` only those that hold a breaker now."""
+    """Newest first; with ``in_force`` only those that apply now."""
     rows = Override.objects.filter(dependency__environment=environment_of(environment))
     if in_force:
         rows = rows.filter(ended_at__isnull=True, expires_at__gt=timezone.now())
@@ -134,7 +134,7 @@ def list_transitions(
     before: RowId | None = None,
     limit: PageSize = 100,
 ) -> TransitionPage:
-    """What breakers did, newest first; ``next`` is the ``before`` of the next page."""
+    """Transitions of breakers, newest first; ``next`` is the ``before`` of the next page."""
     rows = Transition.objects.filter(dependency__environment=environment_of(environment))
     if dependency:
         rows = rows.filter(dependency__name=dependency)
@@ -190,7 +190,7 @@ def _breaker(
     elif last is not None:
         state, since, cause = last.to_state, last.at, last.cause
     elif source == "redis":
-        # Redis answered and has no such key: no call was made yet, and the first will be let through.
+        # Redis answered and has no such key: no call was made yet, and the first one will be admitted.
         state = "closed"
     return BreakerOut(
         dependency=row.name,
@@ -226,7 +226,7 @@ def _override(row: Override) -> OverrideOut:
 
 
 def _time(microseconds: int) -> datetime | None:
-    """Store time, as a date; ``None`` for 0, and for what no clock of ours can have said."""
+    """Return store time as a date; ``None`` for 0, and for a value out of range."""
     if not 0 < microseconds < 2**53:
         return None
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)

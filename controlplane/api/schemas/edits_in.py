@@ -1,4 +1,4 @@
-"""What comes in is strict: no unknown fields, no numbers in quotes, no fractions, no control characters."""
+"""Requests. They are strict: no unknown fields, quoted numbers, fractions or control characters."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def _subject(text: str) -> str:
 
 
 def digits(value: Any) -> Any:
-    """Numbers in an address: without the blanks, signs and underscores that pydantic would take."""
+    """Check a number in an address. pydantic would also accept blanks, signs and underscores."""
     if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,19}", value, re.ASCII):
         raise ValueError("Enter a whole number.")
     return value
@@ -46,7 +46,7 @@ def _word(value: Any) -> Any:
 
 
 def _moment(value: Any) -> Any:
-    """pydantic would take seconds since 1970 as well, and ten other forms; or, strictly, none at all."""
+    """Parse RFC 3339. pydantic would accept ten other forms, too, or in strict mode no text at all."""
     if not isinstance(value, str) or not _RFC3339.fullmatch(value):
         raise ValueError("Use a time with a time zone, like 2026-05-04T10:00:00Z.")
     found = datetime.fromisoformat(value)
@@ -61,14 +61,14 @@ _RFC3339 = re.compile(
 
 
 def _new_key(text: str) -> str:
-    """Two keys that look alike must not be two tenants."""
+    """Refuse a key that looks like another key."""
     if is_subject(text) and not is_plain_key(text):
         raise ValueError(PLAIN_KEY)
     return _subject(text)
 
 
 Slug = Annotated[str, Field(pattern=SLUG_PATTERN, max_length=64)]
-#: Stands in the routers' prefix, where ninja does not look for it by itself.
+#: A part of the routers' prefix, where ninja does not find it.
 Environment = Path[Slug]
 Subject = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_subject)]
 Reason = Annotated[
@@ -92,13 +92,13 @@ Gateways = Annotated[
 ExpectedVersion = Annotated[
     int,
     BeforeValidator(digits),
-    Field(ge=1, le=2**31 - 1, description="The version you have read; or send it as If-Match."),
+    Field(ge=1, le=2**31 - 1, description="The version this edit is based on; or send If-Match."),
 ]
 RowId = Annotated[int, BeforeValidator(digits), Field(ge=1, le=2**62)]
 ExpectedRevision = Annotated[
     int,
     BeforeValidator(digits),
-    Field(ge=0, le=2**53, description="The configuration's revision you have read; or send it as If-Match."),
+    Field(ge=0, le=2**53, description="The revision this edit is based on; or send If-Match."),
 ]
 Flag = Annotated[bool, BeforeValidator(_word)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
@@ -112,7 +112,7 @@ class ReasonIn(Strict):
     reason: Reason
 
 
-_PARENT = "The tenant it belongs to, whose quotas its requests spend too; empty for none."
+_PARENT = "Its parent tenant, whose quotas its requests spend, too; empty for none."
 Parent = Annotated[Subject | Literal[""], Field(description=_PARENT)]
 
 
@@ -124,7 +124,7 @@ class TenantIn(ReasonIn):
 
 
 class TenantChange(ReasonIn):
-    """What is left out stays as it is."""
+    """A value that is left out stays as it is."""
 
     tier: Slug | None = None
     parent: Parent | None = None
@@ -135,7 +135,9 @@ class TenantChange(ReasonIn):
 class TierIn(ReasonIn):
     name: Slug
     title: Text = ""
-    priority: Annotated[int, Field(ge=0, le=100, description="Under overload the lowest is shed first.")] = 50
+    priority: Annotated[int, Field(ge=0, le=100, description="Under overload, the lowest is shed first.")] = (
+        50
+    )
 
 
 class DefaultTierIn(ReasonIn):
@@ -145,13 +147,14 @@ class DefaultTierIn(ReasonIn):
 class TuningIn(ReasonIn):
     tuning: Annotated[
         dict[Slug, Annotated[int, Field(ge=0, le=2**53)]],
-        Field(min_length=1, max_length=50, description="Timings of the whole fleet's agents, by name."),
+        Field(min_length=1, max_length=50, description="Timings of all agents of the fleet, by name."),
     ]
 
 
 class ExtendIn(ReasonIn):
     expires_in_s: Annotated[
-        int, Field(ge=1, le=86_400, description="From now. At most 24 hours; 15 minutes with forced_closed.")
+        int,
+        Field(ge=1, le=86_400, description="Seconds from now: at most 86,400, or 900 with forced_closed."),
     ]
 
 
@@ -164,9 +167,9 @@ class HoldIn(OverrideIn):
 
 
 class BreakerPolicyIn(ReasonIn):
-    """What is left out stays as it is."""
+    """A value that is left out stays as it is."""
 
-    breaker: Annotated[BreakerColumns, Field(description="Columns of the breaker's policy.")] = {}  # noqa: RUF012
+    breaker: Annotated[BreakerColumns, Field(description="Values of the breaker's policy, by name.")] = {}  # noqa: RUF012
     timeout_ms: Annotated[int | None, Field(ge=1, le=MAX_MS)] = None
     expected_version: Version | None = None
 
@@ -183,7 +186,7 @@ class DependencyIn(ReasonIn):
     name: Slug
     kind: Annotated[
         Literal["llm", "external", "database", "internal"],
-        Field(description="Decides what the breaker's policy starts from."),
+        Field(description="Selects the preset of the breaker's policy."),
     ]
     title: Text = ""
     owner: Text = ""
@@ -200,7 +203,9 @@ class RunbookIn(ReasonIn):
 
 class TokenIn(ReasonIn):
     name: Annotated[
-        str, Field(min_length=1, max_length=200, description="What it is for."), AfterValidator(printable)
+        str,
+        Field(min_length=1, max_length=200, description="The purpose of the token."),
+        AfterValidator(printable),
     ]
     expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400)]
 
@@ -208,7 +213,7 @@ class TokenIn(ReasonIn):
 class ApiTokenIn(TokenIn):
     scope: Annotated[
         Literal["read", "operate", "admin"],
-        Field(description="read; operate adds breakers; admin adds everything else."),
+        Field(description="read; operate also controls breakers; admin can do everything."),
     ]
 
 
