@@ -111,7 +111,7 @@ def test_all_errors_are_reported_at_once_up_to_a_maximum() -> None:
     found = errors_of("tenants:\n" + "".join(f"  t{n}: {{tire: x}}\n" for n in range(5_000)))
     assert [line for line, _ in found[:3]] == [2, 3, 4]
     assert len(found) == 101
-    assert "There may be more" in found[-1][1]
+    assert "Too many errors" in found[-1][1]
 
 
 def test_deep_nesting_is_refused() -> None:
@@ -159,7 +159,7 @@ def test_too_many_rows_are_refused() -> None:
         ("tenant,nope\na,b\n", 1, "The columns are"),
         ("tenant,tier,tier\na,b,c\n", 1, "The columns are"),
         ("tenant,tier\na\n", 2, "the header has 2"),
-        ("tenant,tier,limit\na,pro,5\n", 2, "Name the quota"),
+        ("tenant,tier,limit\na,pro,5\n", 2, "Enter the quota"),
         ("tenant,quota,limit,window_s\na,r,1.5,60\n", 2, "whole number"),
         ("tenant,quota,limit,window_s\na,r,NaN,60\n", 2, "whole number"),
         ("tenant,quota,limit,window_s\na,r,5,60\na,r,6,60\n", 3, "appears twice"),

@@ -204,7 +204,7 @@ def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ({"what": "suspend"}, "Say whom to change"),
+        ({"what": "suspend"}, "Enter at least one condition"),
         ({"tier": "pro", "what": "quota", "limit": "x", "quota": "requests"}, "Enter a whole number"),
         (
             {"tier": "pro", "what": "scale", "percent": "-5", "quota": "requests"},
