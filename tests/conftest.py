@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 if "pytest_django" in sys.modules:
-    _DJANGOS_OWN = {"django_content_type", "auth_permission"}
 
     @pytest.fixture(scope="session")
     def django_db_keepdb() -> bool:
@@ -80,51 +79,28 @@ if "pytest_django" in sys.modules:
 
     @pytest.fixture(scope="session")
     def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
-        """Tests empty every table between them, which the audit's triggers would refuse and record."""
-        from django.core.management.commands import flush
-        from django.db import connection
+        from tests import database
 
-        from controlplane.audit.guards import TRUNCATED
+        with django_db_blocker.unblock():
+            database.prepare()
 
-        with django_db_blocker.unblock(), connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT format('ALTER TABLE %%s DISABLE TRIGGER %%I', tgrelid::regclass, tgname)"
-                " FROM pg_trigger WHERE tgname = %s OR tgname LIKE 'pgtrigger_never_emptied%%'",
-                [TRUNCATED],
-            )
-            for (statement,) in cursor.fetchall():
-                cursor.execute(statement)
-        connection.ops.execute_sql_flush = _patient(connection.ops.execute_sql_flush)  # type: ignore[method-assign]
-        flush.sql_flush = _sql_flush  # type: ignore[assignment]
-        flush.emit_post_migrate_signal = lambda *_, **__: None  # type: ignore[assignment]
+    @pytest.fixture(scope="session", autouse=True)
+    def static_files_found_once() -> Iterator[None]:
+        """Every client of a test loads the middleware, which looks for all static files."""
+        from whitenoise.middleware import WhiteNoiseMiddleware
 
-    def _sql_flush(_style: object, connection: Any, **_options: object) -> list[str]:
-        """Only tables with rows; what Django fills itself stays. Emptying all of them took half of a test."""
-        names = {*connection.introspection.django_table_names(only_existing=True, include_views=False)}
-        looks = [
-            f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})"  # noqa: S608 - names of tables
-            for name in sorted(names - _DJANGOS_OWN)
-        ]
-        with connection.cursor() as cursor:
-            cursor.execute(" UNION ALL ".join(looks))
-            filled = [name for (name,) in cursor.fetchall()]
-        return [f"TRUNCATE {', '.join(filled)} CASCADE"] if filled else []
+        found: dict[str, Any] = {}
+        look = WhiteNoiseMiddleware.add_files_from_finders
 
-    def _patient(flush: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
-        """Emptying locks every table, and may wait for a page that is still being read."""
+        def look_once(self: Any) -> None:
+            if not found:
+                look(self)
+                found.update(self.files)
+            self.files.update(found)
 
-        def again(statements: list[str]) -> None:
-            from django.db import OperationalError
-
-            for _ in range(5):
-                try:
-                    return flush(statements)
-                except OperationalError as error:
-                    if "deadlock detected" not in str(error):
-                        raise
-            return flush(statements)
-
-        return again
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(WhiteNoiseMiddleware, "add_files_from_finders", look_once)
+            yield
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import redis
 from django.conf import settings
 
 from controlplane.audit.actor import Actor
+from tests import database
 from tests.contract.compat.processes import serving
 from tests.contract.compat.release import ROOT
 from tests.contract.compat.served import ControlPlane
@@ -32,14 +33,17 @@ def hour() -> datetime:
 @pytest.fixture
 def production(transactional_db: Any, limits: redis.Redis) -> str:
     """An environment with the default tiers, a tenant and a dependency, published."""
+    database.fill("control_plane", _production, limits)
+    return "production"
+
+
+def _production() -> None:
     from controlplane.editing import edits
 
-    edits.create_environment(environment="production", reason="for a test", actor=ALICE)
-    edits.create_tenant(environment="production", tenant="acme", tier="pro", reason="for a test", actor=ALICE)
-    edits.create_dependency(
-        environment="production", dependency="openai", kind="llm", reason="for a test", actor=ALICE
-    )
-    return "production"
+    common: dict[str, Any] = {"environment": "production", "reason": "for a test", "actor": ALICE}
+    edits.create_environment(**common)
+    edits.create_tenant(tenant="acme", tier="pro", **common)
+    edits.create_dependency(dependency="openai", kind="llm", **common)
 
 
 @pytest.fixture

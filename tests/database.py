@@ -1,0 +1,124 @@
+"""The tests' database: emptied between tests, and filled again with rows that are dear to make."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+import redis
+from django.db import connection, transaction
+
+from controlplane import notify_channels
+from controlplane.audit.guards import TRUNCATED
+
+#: Django fills these itself, once.
+_DJANGOS_OWN = {"django_content_type", "auth_permission", "django_migrations"}
+#: Rows are deleted, which costs little for a few of them; a table that has grown is truncated.
+_GROWN_BYTES = 1_000_000
+#: Rows older than this are made again: pages say how long ago something changed.
+_FRESH_S = 30.0
+
+_NO_TRIGGERS = "SET LOCAL session_replication_role = replica"
+_EMPTY = """
+CREATE OR REPLACE FUNCTION empty_tables() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE grown text;
+BEGIN
+    {deletes}
+    SELECT string_agg(name, ', ') INTO grown FROM unnest('{{{tables}}}'::text[]) AS name
+    WHERE pg_relation_size(name::regclass) > {grown_bytes};
+    IF grown IS NOT NULL THEN
+        EXECUTE 'TRUNCATE ' || grown || ' CASCADE';
+    END IF;
+END $$
+"""
+
+
+def prepare() -> None:
+    """Have ``flush`` delete what is there, past the triggers that guard the audit."""
+    from django.core.management.commands import flush
+
+    tables = _tables()
+    deletes = "\n".join(f"DELETE FROM {table};" for table in tables)  # noqa: S608 - names of tables
+    with connection.cursor() as cursor:
+        cursor.execute(_EMPTY.format(deletes=deletes, tables=",".join(tables), grown_bytes=_GROWN_BYTES))
+        cursor.execute(
+            "SELECT format('ALTER TABLE %%s DISABLE TRIGGER %%I', tgrelid::regclass, tgname)"
+            " FROM pg_trigger WHERE tgname = %s OR tgname LIKE 'pgtrigger_never_emptied%%'",
+            [TRUNCATED],
+        )
+        for (statement,) in cursor.fetchall():
+            cursor.execute(statement)
+        cursor.execute(
+            "SELECT string_agg(DISTINCT tgname, ',') FROM pg_trigger WHERE tgname LIKE 'pgtrigger_%%'"
+        )
+        [(guards,)] = cursor.fetchall()
+    unguarded = [
+        "SET LOCAL session_replication_role = replica",
+        f"SET LOCAL pgtrigger.ignore = '{{{guards}}}'",
+    ]
+    emptying = [*unguarded, "SELECT empty_tables()"]
+    flush.sql_flush = lambda *_, **__: emptying  # type: ignore[assignment]
+    flush.emit_post_migrate_signal = lambda *_, **__: None  # type: ignore[assignment]
+
+
+@dataclass
+class _Made:
+    at: float
+    tables: list[str]
+    keys: dict[bytes, tuple[int, bytes]]
+    notices: list[tuple[str, str]]
+
+
+_made: dict[str, _Made] = {}
+
+
+def fill(name: str, make: Callable[[], object], limits: redis.Redis) -> None:
+    """Call ``make``, or put back what it left a moment ago; Postgres and Redis are empty before."""
+    made = _made.get(name)
+    if made is None or time.monotonic() - made.at > _FRESH_S:
+        _made[name] = _keep(name, make, limits)
+    else:
+        _put_back(name, made, limits)
+
+
+def _keep(name: str, make: Callable[[], object], limits: redis.Redis) -> _Made:
+    """What ``make`` leaves: rows in a schema beside, keys, and the notices that were sent."""
+    connection.ensure_connection()
+    test = connection.settings_dict
+    place = {"host": test["HOST"], "port": test["PORT"], "user": test["USER"], "dbname": test["NAME"]}
+    began = time.monotonic()
+    notices: list[tuple[str, str]] = []
+    with psycopg.connect(**place, password=test["PASSWORD"], autocommit=True) as listener:
+        listener.add_notify_handler(lambda notice: notices.append((notice.channel, notice.payload)))
+        for channel in (notify_channels.CONFIG, notify_channels.TOKENS):
+            listener.execute(f"LISTEN {channel}")
+        make()
+        listener.execute("SELECT 1")  # what was sent comes with the answer
+        listener.execute(f"DROP SCHEMA IF EXISTS {_beside(name)} CASCADE")
+        listener.execute(f"CREATE SCHEMA {_beside(name)}")
+        tables = [table for table in _tables() if listener.execute(f"SELECT FROM {table} LIMIT 1").rowcount]
+        for table in tables:
+            listener.execute(f"CREATE UNLOGGED TABLE {_beside(name)}.{table} AS TABLE {table}")
+    keys = {key: (max(limits.pttl(key), 0), limits.dump(key)) for key in limits.scan_iter()}
+    return _Made(began, tables, keys, notices)
+
+
+def _put_back(name: str, made: _Made, limits: redis.Redis) -> None:
+    source = _beside(name)
+    inserts = [f"INSERT INTO {table} SELECT * FROM {source}.{table}" for table in made.tables]  # noqa: S608
+    with limits.pipeline(transaction=False) as pipeline:
+        for key, (left_ms, value) in made.keys.items():
+            pipeline.restore(key, left_ms, value)
+        pipeline.execute()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("; ".join([_NO_TRIGGERS, *inserts]))
+        for channel, payload in made.notices:
+            cursor.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+
+
+def _beside(name: str) -> str:
+    return f"kept_{name}"
+
+
+def _tables() -> list[str]:
+    return sorted(set(connection.introspection.table_names()) - _DJANGOS_OWN)
