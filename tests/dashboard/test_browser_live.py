@@ -34,9 +34,9 @@ def open_everywhere(state="open", **fields):
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_live_fits_and_complains_about_nothing(sign_in, path):
     page = sign_in("ada")
+    page.goto(path)
     for width in (1440, 768, 390, 320):
         page.set_viewport_size({"width": width, "height": 900})
-        page.goto(path)
         is_live(page)
         beyond = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(beyond) <= 0, f"{path} is wider than {width} px"
