@@ -273,7 +273,7 @@ def test_every_key_of_the_contract_is_granted_to_a_user() -> None:
     ("agent", "control", "says"),
     [
         ("", CONTROL, "Set FUSEBOARD_ACL"),
-        (CONTROL, CONTROL, "of their own"),
+        (CONTROL, CONTROL, "different passwords"),
         ("short", CONTROL, "20 characters"),
     ],
 )

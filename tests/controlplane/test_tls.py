@@ -387,7 +387,7 @@ def test_a_certificate_without_its_key_is_reported(papers: Papers, monkeypatch: 
 
     assert uvicorn_options() == {}
     monkeypatch.setenv("FUSEBOARD_TLS_CERT_FILE", papers.cert)
-    with pytest.raises(ImproperlyConfigured, match="belong together"):
+    with pytest.raises(ImproperlyConfigured, match="set together"):
         uvicorn_options()
     monkeypatch.setenv("FUSEBOARD_TLS_KEY_FILE", "/nowhere/key.pem")
     with pytest.raises(ImproperlyConfigured, match="FUSEBOARD_TLS_KEY_FILE names"):
