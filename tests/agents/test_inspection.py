@@ -4,7 +4,8 @@ import redis
 
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.subject import NOBODY, ONE_CALL
-from tests.agents.servers import Server, running, until
+from tests.agents.servers import Server, running
+from tests.waiting import eventually
 
 
 async def test_the_expected_decision_is_the_next_one(limits: redis.Redis, redis_url: str):
@@ -24,7 +25,8 @@ async def test_an_open_breaker_is_expected_to_refuse(limits: redis.Redis, redis_
     async with running(redis_url) as server:
         for _ in range(4):
             server.admission.report(await server.admission.admit_call("payments"), Outcome.FAILURE)
-        await until(lambda: (limits.get("fb1:production:{d:payments}:breaker") or b"").startswith(b"open"))
+        key = "fb1:production:{d:payments}:breaker"
+        await eventually(lambda: (limits.get(key) or b"").startswith(b"open"))
         expected = await server.admission.inspect().call("payments", ONE_CALL)
     assert expected.decision.reason is Reason.BREAKER_OPEN
     assert expected.decision.retry_after_ms > 0
