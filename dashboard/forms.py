@@ -8,7 +8,7 @@ from django import forms
 from controlplane.errors import InvalidEdit
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
 
-#: Longest time a breaker may be held closed.
+#: How long a breaker can be forced closed.
 CLOSED_MINUTES = 15
 LONGEST = timedelta(hours=24)
 
@@ -44,22 +44,22 @@ class ReasonField(forms.CharField):
 
 
 class OverrideForm(forms.Form):
-    """Hold a breaker open or closed, prolong or end the hold, or reset it."""
+    """Force a breaker open or closed, extend or end the override, or reset the breaker."""
 
     ACTS = (
-        ("forced_open", "Open"),
-        ("forced_closed", "Closed"),
+        ("forced_open", "Force open"),
+        ("forced_closed", "Force closed"),
         ("extend", "Extend"),
-        ("automatic", "Automatic"),
+        ("automatic", "End override"),
         ("reset", "Reset"),
     )
     LASTS = (("5", "5 min"), ("15", "15 min"), ("60", "1 h"), ("240", "4 h"), ("until", "Until\u2026"))
 
-    act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose what to do."})
+    act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose an action."})
     reason = ReasonField()
     lasts = forms.ChoiceField(choices=LASTS, required=False)
     until = forms.CharField(required=False, max_length=40)
-    #: Asked for when the breaker is held closed, and looked at only then.
+    #: The name of the dependency, typed to force its breaker closed. Checked only then.
     confirm = forms.CharField(required=False)
     #: The override the page showed: its revision, or 0 for none.
     seen = forms.IntegerField(required=False, min_value=0)
@@ -70,27 +70,27 @@ class OverrideForm(forms.Form):
         self.now = now
 
     @property
-    def holds(self) -> bool:
+    def sets_override(self) -> bool:
         return self.cleaned_data.get("act") in ("forced_open", "forced_closed", "extend")
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
-        if not self.holds:
+        if not self.sets_override:
             return data
         data["expires_at"] = self._expiry(data)
         if data["act"] == "forced_closed":
             if data.get("confirm", "").strip() != self.dependency:
-                self.add_error("confirm", f"Type {self.dependency} exactly: holding it closed adds load.")
+                self.add_error("confirm", f"Type {self.dependency} exactly: forcing it closed adds load.")
             expiry = data["expires_at"]
             if expiry is not None and expiry > self.now + timedelta(minutes=CLOSED_MINUTES, seconds=1):
-                self.add_error("lasts", f"Held closed, at most {CLOSED_MINUTES} minutes.")
+                self.add_error("lasts", f"Forced closed: at most {CLOSED_MINUTES} minutes.")
         return data
 
     def _expiry(self, data: dict[str, Any]) -> datetime | None:
         lasts = data.get("lasts", "")
         if not lasts:
             if "lasts" not in self.errors:
-                self.add_error("lasts", "Choose for how long.")
+                self.add_error("lasts", "Choose a duration.")
             return None
         if lasts != "until":
             return self.now + timedelta(minutes=int(lasts))

@@ -1,55 +1,87 @@
-"""What changed, in the words of the pages."""
+"""The words of the pages for what is stored as keys: actions, causes, states and kinds."""
 
 import re
 from typing import Any
 
-#: How a plan says what it did: ``tenant.changed`` to the number of them.
+#: What a plan did, as a key of its counts: ``tenant.changed``.
 _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
-#: Action -> as a heading, and as what somebody did to the target.
+#: Action -> as a heading, and as the verb between actor and target.
 _ACTIONS = {
-    "breaker.held": ("Held", "held"),
-    "breaker.released": ("Released", "released"),
-    "breaker.reset": ("Reset", "reset"),
-    "override.expired": ("Override ended", "ended the hold on"),
-    "tenant_quota.set": ("Quota changed", "changed a quota of"),
-    "tenant_quota.removed": ("Quota removed", "removed a quota of"),
-    "tier_quota.set": ("Tier quota changed", "changed a quota of tier"),
-    "tier_quota.removed": ("Tier quota removed", "removed a quota of tier"),
-    "vendor_limit.set": ("Vendor limit changed", "changed a vendor limit of"),
-    "template.set": ("Template changed", "changed template"),
-    "template.removed": ("Template removed", "removed template"),
-    "tenant.created": ("Tenant added", "added tenant"),
-    "tenant.moved": ("Tenant moved to another parent", "moved"),
-    "tenant.suspended": ("Tenant suspended", "suspended"),
-    "tenant.resumed": ("Tenant resumed", "resumed"),
-    "tenant.removed": ("Tenant removed", "removed tenant"),
-    "dependency.created": ("Dependency added", "added dependency"),
-    "runbook.saved": ("Runbook saved", "saved runbook"),
-    "breaker_policy.set": ("Breaker policy changed", "changed the breaker of"),
-    "configuration.rolled_back": ("Rolled back", "rolled back"),
-    "plan.applied": ("Plan applied", "applied a plan to"),
-    "tenants.changed": ("Tenants changed", "changed tenants of"),
-    "tenant_quota.expired": ("Quota ended", "ended a temporary quota of"),
-    "change_request.opened": ("Change proposed", "proposed"),
-    "change_request.rebased": ("Request made anew", "made anew"),
+    "agent_token.created": ("Agent token created", "created agent token"),
+    "api_token.created": ("API token created", "created API token"),
+    "approvals.set": ("Approval rule changed", "changed the approval rule of"),
+    "breaker.held": ("Override set", "set an override on"),
+    "breaker.released": ("Override ended", "ended the override on"),
+    "breaker.reset": ("Breaker reset", "reset"),
+    "breaker_policy.set": ("Breaker policy changed", "changed the breaker policy of"),
+    "change.scheduled": ("Change scheduled", "scheduled"),
+    "change_request.applied": ("Change applied", "applied"),
     "change_request.approved": ("Change approved", "approved"),
+    "change_request.expired": ("Request expired", "closed the expired"),
+    "change_request.opened": ("Change proposed", "proposed"),
+    "change_request.rebased": ("Request rebased", "rebased"),
     "change_request.rejected": ("Change rejected", "rejected"),
     "change_request.withdrawn": ("Change withdrawn", "withdrew"),
-    "change_request.applied": ("Change applied", "applied"),
-    "change_request.expired": ("Request expired", "let expire"),
-    "approvals.set": ("Approvals needed", "set the approvals needed in"),
-    "drill.begun": ("Drill begun", "began a drill of"),
-    "drill.ended": ("Drill ended", "ended the drill of"),
+    "configuration.copied": ("Configuration copied", "copied the configuration to"),
+    "configuration.rolled_back": ("Rolled back", "rolled back"),
+    "default_tier.set": ("Default tier changed", "changed the default tier of"),
+    "dependency.created": ("Dependency added", "added dependency"),
+    "dependency.described": ("Dependency changed", "changed dependency"),
+    "drill.begun": ("Drill started", "started a drill on"),
+    "drill.ended": ("Drill ended", "ended the drill on"),
     "environment.created": ("Environment created", "created environment"),
-    "sql.inserted": ("Added with SQL", "added with SQL"),
-    "sql.updated": ("Changed with SQL", "changed with SQL"),
+    "epoch.raised": ("New epoch started", "started a new epoch of"),
+    "override.expired": ("Override expired", "ended the expired override on"),
+    "plan.applied": ("Plan applied", "applied a plan to"),
+    "runbook.created": ("Runbook added", "added runbook"),
+    "runbook.replaced": ("Runbook replaced", "replaced runbook"),
+    "runbook.saved": ("Runbook saved", "saved runbook"),
+    "schedule.acknowledged": ("Failed change acknowledged", "acknowledged the failure of"),
+    "schedule.applied": ("Scheduled change applied", "applied the scheduled"),
+    "schedule.cancelled": ("Scheduled change cancelled", "cancelled the scheduled"),
+    "schedule.failed": ("Scheduled change failed", "could not apply the scheduled"),
     "sql.deleted": ("Removed with SQL", "removed with SQL"),
+    "sql.inserted": ("Added with SQL", "added with SQL"),
     "sql.truncated": ("Emptied with SQL", "emptied with SQL"),
+    "sql.updated": ("Changed with SQL", "changed with SQL"),
+    "subject_limit.removed": ("Subject limit removed", "removed a subject limit of"),
+    "subject_limit.set": ("Subject limit changed", "changed a subject limit of"),
+    "template.removed": ("Template deleted", "deleted template"),
+    "template.set": ("Template changed", "changed template"),
+    "tenant.created": ("Tenant added", "added tenant"),
+    "tenant.moved": ("Tenant moved to another parent", "moved"),
+    "tenant.removed": ("Tenant removed", "removed tenant"),
+    "tenant.resumed": ("Tenant resumed", "resumed"),
+    "tenant.suspended": ("Tenant suspended", "suspended"),
+    "tenant.tier_changed": ("Tenant moved to another tier", "changed the tier of"),
+    "tenant_quota.expired": ("Quota ended", "ended a temporary quota of"),
+    "tenant_quota.removed": ("Quota removed", "removed a quota of"),
+    "tenant_quota.set": ("Quota changed", "changed a quota of"),
+    "tenants.changed": ("Tenants changed", "changed tenants in"),
+    "tier.created": ("Tier added", "added tier"),
+    "tier_quota.removed": ("Tier quota removed", "removed a quota of tier"),
+    "tier_quota.set": ("Tier quota changed", "changed a quota of tier"),
+    "token.revoked": ("Token revoked", "revoked token"),
+    "token.rotated": ("Token rotated", "rotated token"),
+    "tuning.set": ("Tuning changed", "changed the tuning of"),
+    "user.created": ("Person added", "added"),
+    "user.invited": ("Person invited", "invited"),
+    "user.link_made": ("Password link created", "created a password link for"),
+    "user.logged_out": ("Logged out everywhere", "logged out"),
+    "user.password_changed": ("Password changed", "changed the password of"),
+    "user.password_set": ("Password set", "set the password of"),
+    "user.role_changed": ("Roles changed", "changed the roles of"),
+    "user.second_factor_added": ("Second factor added", "added a second factor for"),
+    "user.second_factor_removed": ("Second factor removed", "removed the second factor of"),
+    "user.switched_off": ("Person deactivated", "deactivated"),
+    "user.switched_on": ("Person reactivated", "reactivated"),
+    "vendor_limit.removed": ("Vendor limit removed", "removed a vendor limit of"),
+    "vendor_limit.set": ("Vendor limit changed", "changed a vendor limit of"),
 }
-#: First parts of a field's name that go without saying.
+#: First parts of a field name that add nothing for a reader.
 _GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
-#: Fields that say nothing without the others.
+#: Fields that mean nothing without the others.
 _QUIET_FIELDS = {
     "version",
     "title",
@@ -66,7 +98,7 @@ _QUIET_FIELDS = {
 
 
 def action_words(action: str) -> str:
-    """``tenant_quota.set`` to "Quota changed"; an action nobody listed is still readable."""
+    """``tenant_quota.set`` to "Quota changed"; an action without an entry is still readable."""
     if action in _ACTIONS:
         return _ACTIONS[action][0]
     subject, _, verb = action.partition(".")
@@ -74,7 +106,7 @@ def action_words(action: str) -> str:
 
 
 def action_verb(action: str) -> str:
-    """``tenant_quota.set`` to "changed a quota of", to stand between actor and target."""
+    """``tenant_quota.set`` to "changed a quota of", between actor and target."""
     if action in _ACTIONS:
         return _ACTIONS[action][1]
     subject, _, verb = action.partition(".")
@@ -82,7 +114,7 @@ def action_verb(action: str) -> str:
 
 
 def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[str, str]:
-    """What a change replaced and what by, as short texts; empty where there was nothing."""
+    """The old and the new values of a change, as short texts; empty when there are none."""
     old, new = _flat(before), _flat(after)
     fields = [
         field
@@ -93,7 +125,7 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     ]
     shown = sorted(fields, key=_weight)
     limits = [field for field in shown if field.endswith(" limit")]
-    # A new limit says it all, but for its window and whether it refuses; the rest is in the quota.
+    # Of a limit: its size, its window and whether it refuses. The rest is on the page of the quota.
     besides = [field for field in shown if field.endswith((" window_s", " shadow"))]
     counts = [field for field in shown if _COUNT.fullmatch(field)]
     shown = counts or ([*limits[:2], *besides[:2]] if limits else shown[:2])
@@ -104,7 +136,7 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
 
 
 def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
-    """``quotas.orders.limit`` to ``orders limit``: the target says whose it is."""
+    """``quotas.orders.limit`` to ``orders limit``: the target names the owner."""
     flat = {}
     for field, value in (fields or {}).items():
         group, _, rest = field.partition(".")
@@ -126,10 +158,8 @@ def _said(field: str, value: Any) -> str:
         return f"{field.removesuffix('_at').replace('_', ' ')} {str(value)[:16].replace('T', ' ')} UTC"
     if isinstance(value, bool):
         return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
-    if counted := _COUNT.fullmatch(field):
-        what, done = counted[1].replace("_", " "), counted[2]
-        plural = "" if value == 1 else "ies" if what.endswith("y") else "s"
-        return f"{value:,} {what.removesuffix('y') if plural == 'ies' else what}{plural} {done}"
+    if _COUNT.fullmatch(field):
+        return count_words(field, value)
     if field.endswith("window_s"):
         return f"{field.removesuffix('_s')} {value:,} s"
     if isinstance(value, int):
@@ -137,23 +167,30 @@ def _said(field: str, value: Any) -> str:
     return f"{field.replace('_', ' ')} {value}"
 
 
+def count_words(key: str, count: int) -> str:
+    """``tenant.changed`` and 2 to "2 tenants changed"."""
+    what, _, done = key.replace("_", " ").partition(".")
+    plural = what if count == 1 else f"{what.removesuffix('y')}ies" if what.endswith("y") else f"{what}s"
+    return f"{count:,} {plural} {done}"
+
+
 def cause_words(cause: str) -> str:
-    """A transition's cause, for a person."""
+    """The cause of a transition, for people."""
     return {
-        "consecutive": "failures in a row",
-        "ratio": "too many of the window failed",
-        "slow": "too many calls were slow",
+        "consecutive": "consecutive failures",
+        "ratio": "failure ratio over the threshold",
+        "slow": "too many slow calls",
         "probe_failed": "a probe failed",
         "elapsed": "open time is over, probing",
         "probing": "open time is over, probing",
         "recovered": "probes succeeded",
-        "forced": "held by hand",
-        "forced_open": "held open by hand",
-        "forced_closed": "held closed by hand",
-        "metrics_only": "only watched, by hand",
-        "disabled": "switched off by hand",
-        "reset": "reset by hand",
-        "expired": "the override ended by itself",
+        "forced": "override",
+        "forced_open": "override: forced open",
+        "forced_closed": "override: forced closed",
+        "metrics_only": "override: metrics only",
+        "disabled": "override: disabled",
+        "reset": "reset by a person",
+        "expired": "the override expired",
         "override_ended": "the override was ended",
     }.get(cause, cause.replace("_", " "))
 
@@ -163,6 +200,31 @@ def policy_words(policy: str) -> str:
     return {
         "fail_open": "allows",
         "fail_closed": "refuses",
-        "local_share": "limits by share",
-        "reserved": "spends its reserve",
+        "local_share": "local share",
+        "reserved": "reserved share",
     }.get(policy, policy)
+
+
+def event_words(kind: str) -> str:
+    """What happened to a pod."""
+    return {
+        "joined": "Joined",
+        "left": "Left",
+        "silent": "No heartbeat",
+        "offline": "Offline",
+        "back": "Heartbeat is back",
+        "mode": "Mode changed",
+        "config_rejected": "Configuration rejected",
+        "config_accepted": "Configuration applied",
+        "duplicate": "Duplicate name",
+    }.get(kind, kind.replace("_", " "))
+
+
+def request_words(state: str) -> str:
+    """The state of a change request."""
+    return "Waiting for approval" if state == "open" else state.capitalize()
+
+
+def drill_words(kind: str) -> str:
+    """What a drill simulates."""
+    return {"gone": "Redis unreachable", "slow": "Redis slow"}.get(kind, kind)

@@ -142,11 +142,13 @@ def _verdict(every: tuple[Breaker, ...], fleet: Fleet, alerts: tuple[Alert, ...]
     ]
     if fleet.local:
         everyone = len(fleet.local) == fleet.live
-        who = "Every pod" if everyone else _count(len(fleet.local), "server")
-        limits = "limits" if everyone or len(fleet.local) == 1 else "limit"
-        sentences.append(Sentence(subject=who, join=limits, verb="locally", css="st-warn", link="/servers"))
+        who = "Every pod" if everyone else _count(len(fleet.local), "pod")
+        uses = "uses" if everyone or len(fleet.local) == 1 else "use"
+        sentences.append(
+            Sentence(subject=who, join=uses, verb="local limits", css="st-warn", link="/servers")
+        )
     if fleet.lagging:
-        who = fleet.lagging[0] if len(fleet.lagging) == 1 else _count(len(fleet.lagging), "server")
+        who = fleet.lagging[0] if len(fleet.lagging) == 1 else _count(len(fleet.lagging), "pod")
         has = "has" if len(fleet.lagging) == 1 else "have"
         sentences.append(
             Sentence(subject=who, join=has, verb="old configuration", css="st-warn", link="/servers")

@@ -17,7 +17,7 @@ from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
 from dashboard.live.servers import Zone
 from dashboard.live.tiles import number
-from dashboard.words import cause_words, policy_words
+from dashboard.words import cause_words, drill_words, event_words, policy_words, request_words
 
 register = template.Library()
 
@@ -218,7 +218,10 @@ def lower_first(text: str) -> str:
 
 
 register.filter("cause", cause_words)
+register.filter("drill", drill_words)
+register.filter("event", event_words)
 register.filter("policy", policy_words)
+register.filter("request_state", request_words)
 
 
 @register.filter

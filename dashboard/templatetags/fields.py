@@ -20,7 +20,7 @@ register = template.Library()
 @register.inclusion_tag("dashboard/field.html")
 def reason_field(
     control_id: str = "f-reason",
-    label: str = "Reason, kept in the audit log",
+    label: str = "Reason (recorded in the audit log)",
     *,
     value: object = "",
     errors: Iterable[str] = (),

@@ -27,12 +27,12 @@ _STATES = (
     ("", "All"),
     ("open", "Open"),
     ("half", "Half-open"),
-    ("forced", "Forced"),
-    ("near", "Near"),
+    ("forced", "Overridden"),
+    ("near", "Near threshold"),
     ("closed", "Closed"),
 )
 #: Actions that need an override in force.
-_OF_A_HOLD = ("extend", "automatic")
+_NEEDS_OVERRIDE = ("extend", "automatic")
 
 
 @require_GET
@@ -100,21 +100,21 @@ def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
     }
     if data["act"] == "extend":
         overrides.extend_override(expires_at=data["expires_at"], **common)
-        return f"{name} stays held until {data['expires_at']:%H:%M:%S} UTC."
-    if form.holds:
+        return f"The override on {name} now ends at {data['expires_at']:%H:%M:%S} UTC."
+    if form.sets_override:
         mode = OverrideMode(data["act"])
         overrides.override_breaker(mode=mode, expires_at=data["expires_at"], **common)
         word = "open" if mode == OverrideMode.FORCED_OPEN else "closed"
-        return f"{name} is held {word} until {data['expires_at']:%H:%M:%S} UTC."
+        return f"{name} is forced {word} until {data['expires_at']:%H:%M:%S} UTC."
     if data["act"] == "automatic":
         overrides.end_override(**common)
-        return f"{name} is automatic again."
+        return f"The override on {name} has ended. The breaker decides automatically again."
     overrides.reset_breaker(**common)
-    return f"{name} is reset: closed, and everything counted is forgotten."
+    return f"{name} was reset: it is closed and its counters are cleared."
 
 
 def _form(name: str, data: Any = None, *, wanted: str = "") -> OverrideForm:
-    initial = {"lasts": "60", "act": wanted if wanted in _OF_A_HOLD else None}
+    initial = {"lasts": "60", "act": wanted if wanted in _NEEDS_OVERRIDE else None}
     return OverrideForm(data, dependency=name, now=datetime.now(UTC), initial=initial)
 
 
@@ -127,17 +127,17 @@ def _changed_meanwhile(found: Breaker, form: OverrideForm) -> bool:
 def _conflict_text(found: Breaker) -> str:
     held = found.override
     if held is None:
-        return f"The hold on {found.name} ended while you were typing. Send again if you still want this."
+        return f"The override on {found.name} ended while you were typing. Submit again to continue."
     state, until = found.face.word.lower(), datetime.fromtimestamp(held.expires_at, UTC)
     return (
-        f"While you were typing, {held.actor} made {found.name} {state} until {until:%H:%M} UTC: "
-        f"\u201c{held.reason}\u201d. Send again to replace it."
+        f"While you were typing, {held.actor} set {found.name} to {state} until {until:%H:%M} UTC: "
+        f"\u201c{held.reason}\u201d. Submit again to replace that override."
     )
 
 
 def _add_errors(form: OverrideForm, error: InvalidEdit | NotFound) -> None:
     if isinstance(error, NotFound):
-        form.add_error(None, "Nothing holds this breaker any more.")
+        form.add_error(None, "This breaker has no override any more.")
         return
     for field, found in error.errors.items():
         shown = {"expires_at": "lasts", "mode": "act"}.get(field, field)
@@ -156,7 +156,9 @@ def _page(
     context |= {
         "form": form,
         "done": done,
-        "acts": [act for act in OverrideForm.ACTS if found.override is not None or act[0] not in _OF_A_HOLD],
+        "acts": [
+            act for act in OverrideForm.ACTS if found.override is not None or act[0] not in _NEEDS_OVERRIDE
+        ],
         "lasts": OverrideForm.LASTS,
         "preview": preview(found, form.data if form.is_bound else form.initial),
         "ranges": [(key, range_name(key)) for key in RANGES],
@@ -188,37 +190,41 @@ class Preview:
 def preview(found: Breaker, data: Any) -> Preview | None:
     """What the change would affect, before it is made; ``None`` until the form says enough."""
     act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
-    if act in _OF_A_HOLD and found.override is None:
+    if act in _NEEDS_OVERRIDE and found.override is None:
         return None
     span = (
         f" until {data.get('until', '').replace('T', ' ')}" if lasts.startswith("Until") else f" for {lasts}"
     )
-    servers = f"{found.live} server{'' if found.live == 1 else 's'}"
+    pods = f"{found.live} pod{'' if found.live == 1 else 's'}"
     load, fallback = f"{found.load:,.0f} calls/s", found.dependency.fallback
     if act == "forced_open":
         instead = (
             f"get the fallback: {fallback[:1].lower()}{fallback[1:]}." if fallback else "are refused at once."
         )
         lines: tuple[str, ...] = (
-            f"{servers} stop calling {found.name} within about 2 s.",
-            f"{load} {instead} No probes.",
-            "When the time is over it probes, and closes if the probes succeed.",
+            f"{pods} stop calling {found.name} within about 2 s.",
+            f"{load} {instead} There are no probes.",
+            "When the override ends, the breaker probes, and closes if the probes succeed.",
         )
-        return Preview(lines, f"Hold open{span if lasts else ''}")
+        return Preview(lines, f"Force open{span if lasts else ''}")
     if act == "forced_closed":
-        lines = (f"{servers} send every call to {found.name}, {load}.", "It cannot trip, whatever fails.")
-        return Preview(lines, f"Hold closed{span if lasts else ''}", "risk")
-    if act == "extend":
-        held = "Nothing else changes: it is held as before, for the new reason."
-        return Preview(
-            (f"The hold on {found.name} ends later, on {servers}.", held), f"Extend{span if lasts else ''}"
+        lines = (
+            f"{pods} send every call to {found.name}, {load}.",
+            "The breaker cannot open, even if calls fail.",
         )
+        return Preview(lines, f"Force closed{span if lasts else ''}", "risk")
+    if act == "extend":
+        lines = (
+            f"{pods} keep the override on {found.name} for longer.",
+            "Its mode stays the same, and the new reason replaces the old one.",
+        )
+        return Preview(lines, f"Extend{span if lasts else ''}")
     if act == "automatic":
-        after = "It probes first." if found.face.kind == "forced" else "It may trip again."
-        return Preview((f"The hold on {found.name} ends now, on {servers}.", after), "Make it automatic")
+        after = "The breaker probes first." if found.face.kind == "forced" else "The breaker can open again."
+        return Preview((f"The override on {found.name} ends now, on {pods}.", after), "End override")
     if act == "reset":
         return Preview(
-            (f"{servers} close {found.name} and send every call, {load}.", "What they counted is forgotten."),
+            (f"{pods} close {found.name} and send every call, {load}.", "Their counters are cleared."),
             "Reset",
         )
     return None

@@ -120,7 +120,7 @@ def _change(typed: Any) -> TenantChange:
     if what == "quota":
         names = [name for name in ("limit", "window_s", "burst") if typed.get(name, "").strip()]
         return TenantChange(quotas={quota: {name: whole(typed[name], name) for name in names}})
-    raise InvalidEdit({"what": ["Choose what to do."]})
+    raise InvalidEdit({"what": ["Choose an action."]})
 
 
 def _key(typed: Any, name: str) -> str:

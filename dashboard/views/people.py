@@ -107,7 +107,7 @@ def _act(request: HttpRequest, name: str, act: str) -> tuple[str, str]:
             return f"{name} logs in without a second factor, until there is a new one.", ""
         case "link":
             return "", edits.send_new_link(**common)
-    raise InvalidEdit({"act": ["Choose what to do."]})
+    raise InvalidEdit({"act": ["Choose an action."]})
 
 
 def _environments() -> list[str]:

@@ -47,7 +47,7 @@ def tokens(request: HttpRequest) -> HttpResponseBase:
         return _page(request, typed=typed, errors=error.errors, status=422)
     except NotFound:
         return _page(request, errors={"act": ["This token was revoked or replaced meanwhile."]}, status=409)
-    return _page(request, errors={"act": ["Choose what to do."]}, status=422)
+    return _page(request, errors={"act": ["Choose an action."]}, status=422)
 
 
 def _make(request: HttpRequest, typed: QueryDict) -> str:

@@ -47,23 +47,32 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             except redis.RedisError as error:
                 return _hand_over(request, name, data, error)
             return (
-                f"{name} is held open until {expires_at:%H:%M:%S} UTC, through Redis alone: "
-                "Postgres is away and will be told when it is back. Servers heed it with their next call. "
+                f"{name} is forced open until {expires_at:%H:%M:%S} UTC, through Redis only. Postgres is "
+                "unavailable; the override is recorded when it is back. Pods apply it with their next call. "
                 f"{_confirmed(name, wait_s=CONFIRM_S)}"
             )
         if data["act"] != "reset":
-            raise InvalidEdit({"act": ["Postgres is away: until it is back, only Open and Reset work."]})
+            raise InvalidEdit(
+                {"act": ["Postgres is unavailable: until it is back, only Force open and Reset work."]}
+            )
         if data.get("confirm", "").strip() != name:
-            raise InvalidEdit({"confirm": [f"Postgres is away. Type {name} to reset it all the same."]})
+            raise InvalidEdit(
+                {"confirm": [f"Postgres is unavailable. Type {name} to reset the breaker anyway."]}
+            )
         _refuse_what_gateways_hold(name)
         override_in_redis.reset_without_postgres(
             environment=SHOWN, dependency=name, reason=data["reason"], actor=actor_of(request)
         )
     except redis.RedisError as error:
         raise InvalidEdit(
-            {"act": [f"Neither Postgres nor Redis answers, so nothing was done ({error}). Open still works."]}
+            {
+                "act": [
+                    f"Postgres and Redis are unavailable, so nothing was changed ({error}). "
+                    "Force open still works."
+                ]
+            }
         ) from error
-    return f"{name} is reset, through Redis alone: Postgres is away and will be told when it is back."
+    return f"{name} was reset through Redis only. Postgres is unavailable; it records the reset later."
 
 
 def _refuse_what_gateways_hold(name: str) -> None:
@@ -72,11 +81,7 @@ def _refuse_what_gateways_hold(name: str) -> None:
     if override is not None:
         until = datetime.fromtimestamp(override["expires_at_us"] / 1_000_000, UTC)
         raise InvalidEdit(
-            {
-                "act": [
-                    f"Gateways hold it open in memory until {until:%H:%M:%S} UTC, or until Postgres is back."
-                ]
-            }
+            {"act": [f"Gateways force it open until {until:%H:%M:%S} UTC, or until Postgres is back."]}
         )
 
 
@@ -93,29 +98,31 @@ def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: red
         )
     except override_in_gateways.NotHanded as refusal:
         raise InvalidEdit(
-            {"act": [f"Neither Postgres nor Redis answers, so nothing was done ({error}; {refusal})."]}
+            {"act": [f"Postgres and Redis are unavailable, so nothing was changed ({error}; {refusal})."]}
         ) from refusal
     return (
-        f"{name} is held open until {expires_at:%H:%M:%S} UTC in memory only: Postgres and Redis are away. "
-        f"{took} of {there} gateways took it; a gateway that restarts forgets it. Servers hear of it with "
-        "their next beat, and keep it until its time. Postgres is told when it is back, by a gateway that "
-        f"still has it. {_confirmed(name, wait_s=0.0)}"
+        f"{name} is forced open until {expires_at:%H:%M:%S} UTC, in memory only: Postgres and Redis are "
+        f"unavailable. {took} of {there} gateways have the override; a gateway loses it when it restarts. "
+        "Pods receive it with their next heartbeat and apply it until it expires. A gateway that still has "
+        f"it records it when Postgres is back. {_confirmed(name, wait_s=0.0)}"
     )
 
 
 def _confirmed(name: str, *, wait_s: float) -> str:
     """How many pods refuse calls to it by now, as the gateways know."""
     if hub.facts is None:
-        return "Nobody counts here how many have confirmed it."
+        return "The number of pods that have confirmed it is not known here."
     until = time.monotonic() + wait_s
     while True:
         facts = hub.without_postgres.facts(hub.facts, fresh=True)
         if not facts.gateways_reporting:
-            return "No gateway says how many have confirmed it: that is counted again when Postgres is back."
+            return (
+                "No gateway reports how many pods have confirmed it; the count returns when Postgres is back."
+            )
         done, live = confirming(facts, name)
         if done == live or time.monotonic() > until:
-            said = f"{done} of {live} servers ha{'s' if live == 1 else 've'} confirmed it"
-            return f"{said}." if done == live else f"{said} so far; this page goes on counting."
+            said = f"{done} of {live} pods ha{'s' if live == 1 else 've'} confirmed it"
+            return f"{said}." if done == live else f"{said} so far; this page keeps counting."
         time.sleep(_LOOK_S)
 
 

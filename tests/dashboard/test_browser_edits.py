@@ -12,10 +12,10 @@ def test_an_operator_forces_a_breaker_open_and_resets_it(sign_in):
     choose(page, "act", "forced_open")
     page.fill("#f-reason", "CHG-4821 vendor maintenance")
     choose(page, "lasts", "15")
-    page.wait_for_selector("text=Hold open for 15 min")
-    assert "3 servers stop calling payments-api" in page.text_content("#preview")
+    page.wait_for_selector("text=Force open for 15 min")
+    assert "3 pods stop calling payments-api" in page.text_content("#preview")
     page.click("#override button[type=submit]")
-    page.wait_for_selector("#override .notice >> text=payments-api is held open until")
+    page.wait_for_selector("#override .notice >> text=payments-api is forced open until")
     page.wait_for_selector("#hero.st-forced")
     hero = page.text_content("#hero")
     for word in ("Forced open", "olga", "CHG-4821 vendor maintenance"):
@@ -27,11 +27,11 @@ def test_an_operator_forces_a_breaker_open_and_resets_it(sign_in):
     choose(page, "act", "reset")
     page.fill("#f-reason", "Vendor is back")
     page.click("#override button[type=submit]")
-    page.wait_for_selector("#override .notice >> text=payments-api is reset")
+    page.wait_for_selector("#override .notice >> text=payments-api was reset")
     page.wait_for_selector("#hero.st-closed")
     page.goto("/audit")
     audit = page.text_content("table")
-    assert "Reset" in audit
+    assert "Breaker reset" in audit
     assert "Vendor is back" in audit
 
 
@@ -52,7 +52,7 @@ def test_a_refused_form_keeps_what_was_typed_and_says_where_it_is_wrong(sign_in)
     assert page.evaluate("document.activeElement.id") == "f-confirm"
     page.fill("#f-confirm", "payments-api")
     page.click("#override button[type=submit]")
-    page.wait_for_selector("#override .notice >> text=payments-api is held closed until")
+    page.wait_for_selector("#override .notice >> text=payments-api is forced closed until")
     page.wait_for_selector("#hero.st-forced")
     assert "Forced closed" in page.text_content("#hero")
 
@@ -63,7 +63,7 @@ def test_the_form_shows_only_what_the_choice_needs(sign_in):
     assert not page.is_visible("#f-confirm")
     assert not page.is_visible("input[name=lasts] >> nth=0")
     choose(page, "act", "forced_closed")
-    assert page.is_visible("text=Holding it closed sends it everything")
+    assert page.is_visible("text=Forcing the breaker closed sends every call")
     assert not page.is_visible("label:has(input[name=lasts][value='240'])")
     choose(page, "act", "forced_open")
     choose(page, "lasts", "until")
@@ -162,9 +162,9 @@ def test_an_override_works_without_any_script(chromium, web, production):
     choose(page, "act", "forced_open")
     page.fill("#f-reason", "No script at 3 am")
     choose(page, "lasts", "60")
-    page.click("text=Apply")
+    page.click("#override-form [type=submit]")
     assert "Forced open" in page.text_content("#hero")
-    assert "search is held open until" in page.text_content("#messages")
+    assert "search is forced open until" in page.text_content("#messages")
     context.close()
 
 
@@ -192,10 +192,10 @@ def test_a_form_that_cannot_be_sent_keeps_what_was_typed(sign_in):
     choose(page, "act", "forced_open")
     page.fill("#f-reason", "Typed on a train")
     choose(page, "lasts", "15")
-    page.wait_for_selector("text=Hold open for 15 min")
+    page.wait_for_selector("text=Force open for 15 min")
     for fails, said in (
         (lambda route: route.abort(), "the server cannot be reached"),
-        (lambda route: route.fulfill(status=503, body="<h1>Postgres is away</h1>"), "database failed"),
+        (lambda route: route.fulfill(status=503, body="<h1>Postgres is unavailable</h1>"), "database failed"),
     ):
         page.route("**/breakers/payments-api", fails)
         page.click("#override button[type=submit]")
@@ -203,5 +203,5 @@ def test_a_form_that_cannot_be_sent_keeps_what_was_typed(sign_in):
         assert page.input_value("#f-reason") == "Typed on a train"
         page.unroute("**/breakers/payments-api")
     page.click("#override button[type=submit]")
-    page.wait_for_selector("#override .notice >> text=payments-api is held open until")
+    page.wait_for_selector("#override .notice >> text=payments-api is forced open until")
     page.complaints.clear()  # Chromium and htmx report the two failures that this test causes

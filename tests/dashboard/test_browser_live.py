@@ -152,7 +152,7 @@ def test_pods_on_local_fallback_come_first_without_reload(sign_in):
     row = page.text_content("#srv-web-3")
     for word in ("Local fallback", "connection refused", "1/3 each", "no answer"):
         assert word in row
-    assert "limits locally" in page.text_content("#verdict")
+    assert "uses local limits" in page.text_content("#verdict")
 
 
 def test_a_rows_order_does_not_change_under_the_pointer(sign_in):

@@ -259,7 +259,7 @@ async def test_without_postgres_the_last_known_state_is_labelled(hub, monkeypatc
             raise OperationalError("connection refused")
 
         monkeypatch.setattr("dashboard.hub.read_facts", unavailable)
-        message = await until(socket, "Postgres is away")
+        message = await until(socket, "Postgres is unavailable")
         assert 'id="tick"' in message, "it goes on ticking"
         monkeypatch.undo()
         await until(socket, '<div id="store"></div>')

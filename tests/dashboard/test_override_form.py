@@ -20,7 +20,7 @@ def test_an_override_is_extended_in_its_mode(log_in):
     client.post(PATH, TRIP)
     [before] = holds()
     answer = client.post(PATH, LONGER | {"seen": str(before.revision)}, follow=True)
-    assert "payments-api stays held until" in answer.content.decode()
+    assert "The override on payments-api now ends at" in answer.content.decode()
     [after] = holds()
     assert (after.mode, after.reason) == ("forced_open", "The vendor needs longer")
     assert (after.expires_at - before.expires_at).total_seconds() > 3 * 3600
@@ -29,7 +29,7 @@ def test_an_override_is_extended_in_its_mode(log_in):
 def test_a_breaker_without_override_cannot_be_extended(log_in):
     answer = log_in("olga").post(PATH, LONGER)
     assert answer.status_code == 422
-    assert "Nothing holds this breaker any more." in answer.content.decode()
+    assert "This breaker has no override any more." in answer.content.decode()
     assert holds() == []
 
 
@@ -45,7 +45,7 @@ def test_the_list_of_overrides_links_to_the_filled_form(log_in):
     client = log_in("olga")
     client.post(PATH, TRIP)
     overview = client.get("/").content.decode()
-    for act, button in (("extend", "Extend for 1 h"), ("automatic", "Make it automatic")):
+    for act, button in (("extend", "Extend for 1 h"), ("automatic", "End override")):
         assert f'href="{PATH}?act={act}#override"' in overview
         page = client.get(f"{PATH}?act={act}").content.decode()
         assert f'value="{act}" checked' in page

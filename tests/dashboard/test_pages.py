@@ -65,12 +65,15 @@ def test_an_override_without_a_script_returns_to_the_breaker_page(log_in):
     assert (held.mode, held.actor, held.reason) == ("forced_open", "olga", "CHG-4821 vendor maintenance")
     shown = client.get("/breakers/payments-api").content.decode()
     assert "Forced open" in shown
-    assert "payments-api is held open until" in shown
+    assert "payments-api is forced open until" in shown
 
 
 def test_viewers_see_no_form_and_are_refused(log_in):
     client = log_in("vera")
-    assert "Operators may hold this breaker" in client.get("/breakers/payments-api").content.decode()
+    assert (
+        "Operators can override or reset this breaker"
+        in client.get("/breakers/payments-api").content.decode()
+    )
     assert client.post("/breakers/payments-api", TRIP).status_code == 403
     assert client.post("/breakers/payments-api/preview", TRIP).status_code == 403
     assert client.post("/tenant?key=acme-retail", {"limit": "1"}).status_code == 403
@@ -88,15 +91,15 @@ def test_operators_may_not_change_quotas(log_in):
     [
         ({"reason": "short"}, "Say why, in 8 characters or more"),
         ({"reason": " " * 20}, "Say why, in 8 characters or more"),
-        ({"lasts": ""}, "Choose for how long"),
-        ({"act": ""}, "Choose what to do"),
+        ({"lasts": ""}, "Choose a duration"),
+        ({"act": ""}, "Choose an action"),
         ({"act": "explode"}, "Select a valid choice"),
         ({"lasts": "until", "until": ""}, "Enter a date and a time"),
         ({"lasts": "until", "until": "2020-01-01T00:00"}, "Choose a time in the future"),
         ({"lasts": "until", "until": "2999-01-01T00:00"}, "At most 24 hours"),
         ({"act": "forced_closed", "lasts": "15"}, "Type payments-api exactly"),
         ({"act": "forced_closed", "lasts": "60", "confirm": "payments-api"}, "at most 15 minutes"),
-        ({"act": "automatic"}, "Nothing holds this breaker any more"),
+        ({"act": "automatic"}, "This breaker has no override any more"),
     ],
 )
 def test_a_refused_override_names_the_field_and_keeps_what_was_typed(log_in, changed, said):
@@ -107,7 +110,7 @@ def test_a_refused_override_names_the_field_and_keeps_what_was_typed(log_in, cha
     assert said in page
     assert f">{typed['reason']}</textarea>" in page
     if changed.get("act", "forced_open") in ("forced_open", "forced_closed", "automatic"):
-        assert "Choose what to do" not in page
+        assert "Choose an action" not in page
     assert overrides() == []
 
 
@@ -124,7 +127,7 @@ def test_a_concurrent_override_is_displayed_before_it_is_replaced(log_in):
     answer = log_in("olga").post("/breakers/payments-api", mine)
     page = answer.content.decode()
     assert answer.status_code == 409
-    assert "While you were typing, ada made payments-api forced open until" in page
+    assert "While you were typing, ada set payments-api to forced open until" in page
     assert "My own reason, typed slowly" in page
     [held] = overrides()
     assert held.actor == "ada"
@@ -152,15 +155,15 @@ def test_automatic_ends_an_override_and_reset_is_audited(log_in):
         "breaker.held",
     ]
     page = client.get("/audit").content.decode()
-    assert page.index("Reset") < page.index("Released") < page.index("Held")
+    assert page.index("Breaker reset") < page.index("Override ended") < page.index("Override set")
 
 
 def test_the_preview_displays_the_effect_and_does_nothing(log_in):
     client = log_in("olga")
     page = client.post("/breakers/payments-api/preview", TRIP).content.decode()
-    assert "3 servers stop calling payments-api" in page
+    assert "3 pods stop calling payments-api" in page
     assert "20 calls/s get the fallback: order queue." in page
-    assert "Hold open for 1 h" in page
+    assert "Force open for 1 h" in page
     assert overrides() == []
 
 
@@ -325,7 +328,7 @@ def test_an_htmx_edit_is_answered_with_the_fragment_alone(log_in):
     page = answer.content.decode()
     assert answer.status_code == 200
     assert page.lstrip().startswith('<section class="panel" id="override"')
-    assert "payments-api is held open until" in page
+    assert "payments-api is forced open until" in page
     assert "<html" not in page
 
 
@@ -359,7 +362,10 @@ def test_changes_read_as_sentences():
     held = {"override.mode": "forced_open", "override.expires_at": "2026-11-20T14:39:08+00:00"}
     assert difference(None, held) == ("", "forced open, until 14:39")
     assert difference(held, None) == ("forced open, until 14:39", "")
-    assert (action_words("tenant_quota.set"), action_verb("breaker.held")) == ("Quota changed", "held")
+    assert (action_words("tenant_quota.set"), action_verb("breaker.held")) == (
+        "Quota changed",
+        "set an override on",
+    )
     assert (action_words("moon.painted_blue"), action_verb("moon.painted")) == (
         "Moon painted blue",
         "painted moon",
@@ -383,4 +389,4 @@ def test_without_postgres_pages_display_what_was_last_known(log_in, monkeypatch,
     monkeypatch.setattr("controlplane.status.without_postgres.time.time", lambda: hub.facts.as_of + 60)
     page = client.get(path)
     assert page.status_code == 200
-    assert "Postgres is away" in page.content.decode()
+    assert "Postgres is unavailable" in page.content.decode()

@@ -210,7 +210,7 @@ def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:
             {"tier": "pro", "what": "scale", "percent": "-5", "quota": "requests"},
             "Percent: Enter a whole number from 1 to 10,000.",
         ),
-        ({"tier": "pro", "what": "explode"}, "Choose what to do"),
+        ({"tier": "pro", "what": "explode"}, "Choose an action"),
         ({"tier": "pro", "what": "tier", "to_tier": "nowhere"}, "There is no tier"),
         ({"tier": "pro", "what": "remove", "quota": "no such"}, "Use 1 to 64"),
     ],

@@ -50,7 +50,7 @@ def test_an_override_to_open_goes_through_redis(operator: Any, limits: redis.Red
         PAGE, REASON | {"act": "forced_open", "lasts": "240"}, headers={"HX-Request": "true"}
     )
     assert answer.status_code == 200
-    assert "through Redis alone" in answer.content.decode()
+    assert "through Redis only" in answer.content.decode()
     held = parse_override(stored(limits, OVERRIDE))
     assert held is not None
     assert held.mode is OverrideMode.FORCED_OPEN
@@ -66,7 +66,7 @@ def test_a_reset_needs_confirmation(operator: Any, limits: redis.Redis) -> None:
     first = operator.post(PAGE, REASON | {"act": "reset"})
     assert first.status_code == 422
     page = first.content.decode()
-    assert "Type payments-api to reset it all the same" in page
+    assert "Type payments-api to reset the breaker anyway" in page
     assert REASON["reason"] in page
     assert stored(limits, BREAKER) is None
     second = operator.post(PAGE, REASON | {"act": "reset", "confirm": "payments-api"})
@@ -81,7 +81,7 @@ def test_other_actions_wait_and_nothing_typed_is_lost(operator: Any, limits: red
     answer = operator.post(PAGE, closed)
     assert answer.status_code == 422
     page = answer.content.decode()
-    assert "only Open and Reset work" in page
+    assert "only Force open and Reset work" in page
     assert REASON["reason"] in page
     assert stored(limits, OVERRIDE) is None
 
@@ -95,7 +95,7 @@ def test_with_both_stores_down_the_page_reports_that_nothing_was_done(
     monkeypatch.setattr("controlplane.breakers.override_in_redis.force_open_without_postgres", unavailable)
     answer = operator.post(PAGE, REASON | {"act": "forced_open", "lasts": "15"})
     assert answer.status_code == 422
-    assert "nothing was done" in answer.content.decode()
+    assert "nothing was changed" in answer.content.decode()
     assert "FUSEBOARD_GATEWAY_URL is not set" in answer.content.decode()
 
 
@@ -121,7 +121,7 @@ def test_with_both_stores_down_gateways_force_it_open_from_memory(
     assert answer.status_code == 200
     page = answer.content.decode()
     assert "in memory only" in page
-    assert "1 of 2 gateways took it" in page
+    assert "1 of 2 gateways have the override" in page
     hold = msgspec.json.decode(sent[0], type=override_in_gateways.HandedOverride)
     assert (hold.dependency, hold.actor, hold.role) == ("payments-api", "olga", "operator")
     assert 14 * 60 < hold.expires_at_us / 1_000_000 - time.time() <= 15 * 60
@@ -167,16 +167,16 @@ def test_gateways_count_which_pods_confirm_an_override(
     monkeypatch.setattr("dashboard.views.without_postgres.CONFIRM_S", 0.0)
     held = REASON | {"act": "forced_open", "lasts": "15"}
     answer = operator.post(PAGE, held, headers={"HX-Request": "true"})
-    assert "2 of 3 servers have confirmed it so far" in answer.content.decode()
+    assert "2 of 3 pods have confirmed it so far" in answer.content.decode()
     page = operator.get(PAGE).content.decode()
-    assert "servers and rates are what 1 gateway hears now" in text_of(page)
+    assert "pods and rates come live from 1 gateway" in text_of(page)
     # Pods only see that Redis says open; who and why is in the note there.
     assert "Forced open" in page
     assert "by olga" in page
     assert "Confirmed by 2 of 3" in text_of(page)
     gateways_report(monkeypatch, opened, opened, opened)
     answer = operator.post(PAGE, held, headers={"HX-Request": "true"})
-    assert "3 of 3 servers have confirmed it." in answer.content.decode()
+    assert "3 of 3 pods have confirmed it." in answer.content.decode()
     assert "heard-2" in operator.get("/servers").content.decode()
 
 
@@ -198,7 +198,7 @@ def test_an_override_in_memory_is_displayed_with_actor_and_reason(
     assert "by oskar" in page
     assert "Confirmed by 1 of 2" in text_of(page)
     reset = REASON | {"act": "reset", "confirm": "payments-api"}
-    assert "Gateways hold it open in memory until" in operator.post(PAGE, reset).content.decode()
+    assert "Gateways force it open until" in operator.post(PAGE, reset).content.decode()
     # Another gateway restarted and lost the note: the page still displays what pods apply.
     gateways_report(monkeypatch, forced, forced)
     page = operator.get(PAGE).content.decode()

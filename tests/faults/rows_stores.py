@@ -81,7 +81,7 @@ def postgres_stopped(field: Field) -> str:
         field.begin_anew()
         field.postgres_kill()
         label_s = field.until(
-            "the board says so", lambda: "Postgres is away" in browser.client.get("/breakers").text, 20
+            "the board says so", lambda: "Postgres is unavailable" in browser.client.get("/breakers").text, 20
         )
         said = _act(browser, "forced_open")
         trip_s = field.until("every pod refuses", lambda: _refuse(field), 10)
@@ -98,7 +98,7 @@ def postgres_stopped(field: Field) -> str:
         field.until("the other one, too", lambda: _audited(browser, "shares") >= 1, 30)
         again = browser.send(edit, limit="8", burst="8", reason=REASON).status_code
     seen.none_over_50_ms()
-    if "servers have confirmed it" not in said:
+    if "pods have confirmed it" not in said:
         raise Broken("the page does not say how many servers have confirmed the trip")
     if reset_s > 10:
         raise Broken("a reset without Postgres did not reach the pods within 10 s")
@@ -168,7 +168,7 @@ def both_stopped(field: Field) -> str:
         field.kill()
         field.all_in("local", within_s=5)
         field.until(
-            "the board says so", lambda: "Postgres is away" in browser.client.get("/breakers").text, 20
+            "the board says so", lambda: "Postgres is unavailable" in browser.client.get("/breakers").text, 20
         )
         answers = []
 

@@ -104,8 +104,8 @@ def postgres_down(chapter: Chapter) -> str:
     killed = time.monotonic()
     try:
         labelled_ms = until(
-            "the board says that Postgres is away",
-            lambda: "Postgres is away" in operator.client.get("/breakers").text,
+            "the dashboard says that Postgres is unavailable",
+            lambda: "Postgres is unavailable" in operator.client.get("/breakers").text,
             within_s=15,
         )
         tripped = act(

@@ -54,7 +54,7 @@
     if (paused) indicator("is-paused", "Paused", `at ${utc(pausedAt)}, ${waiting}`);
     else if (!met && silent < 10) return; // the server's own words stand until the first message
     else if (silent < 3) indicator("", "Live", `updated ${Math.max(0, silent).toFixed(1)}\u202fs ago`);
-    else if (silent < 10) indicator("is-late", "Late", `showing ${utc(shownAt)}`);
+    else if (silent < 10) indicator("is-late", "Delayed", `showing ${utc(shownAt)}`);
     else indicator("is-down", "Reconnecting", `showing ${utc(shownAt)}`);
     const stale = !paused && silent >= 10;
     $(".app").classList.toggle("is-stale", stale);
@@ -216,10 +216,10 @@
     write($("span", note), text);
   };
   document.addEventListener("htmx:before:request", e => unsent(e.target, ""));
-  const UNREACHABLE = "Not sent: the server cannot be reached. What you typed is kept.";
-  const FAILED = "Not done: the server or its database failed. Nothing was changed, what you typed is kept.";
-  const FORBIDDEN = "Not done: your role does not allow it, or this page is too old. Reload it and try again.";
-  const LOGGED_OUT = "Not done: you are logged out. Log in in another tab, then send this again.";
+  const UNREACHABLE = "Not sent: the server cannot be reached. Your input is kept.";
+  const FAILED = "Not saved: the server or its database failed. Nothing was changed. Your input is kept.";
+  const FORBIDDEN = "Not allowed: your role does not permit this, or this page is outdated. Reload it and try again.";
+  const LOGGED_OUT = "Not sent: you are logged out. Log in on another tab, then submit again.";
   const refusal = answer => {
     if (answer.status >= 500) return FAILED;
     if (answer.status === 403) return FORBIDDEN;
@@ -296,7 +296,7 @@
     for (const box of $$(".scroll:not(#timeline)")) {
       const scrolls = box.scrollWidth > box.clientWidth && !$("a[href], button, input, select, textarea, summary", box);
       if (scrolls === box.hasAttribute("tabindex")) continue;
-      for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", "Table, scrolls sideways"]]) {
+      for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", "Wide table"]]) {
         if (scrolls) box.setAttribute(name, value); else box.removeAttribute(name);
       }
     }
