@@ -1,7 +1,5 @@
-"""What Prometheus sees of the gateway. Counting costs an addition; names are given at the scrape."""
+"""What Prometheus reads from the gateway."""
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -13,33 +11,6 @@ from controlplane.fleet.models import ServerState
 
 if TYPE_CHECKING:
     from controlplane.gateway.process import Gateway
-
-#: Upper edges in seconds of the time from a request's first byte to its answer.
-_EDGES_S = (0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
-
-
-class Counts:
-    """Plain numbers, touched by every request."""
-
-    def __init__(self) -> None:
-        self.answers: Counter[int] = Counter()
-        self.flushes = 0
-        self.flush_failures = 0
-        self.rows_flushed = 0
-        self.reload_failures = 0
-        self.seconds = 0.0
-        self._buckets = [0] * (len(_EDGES_S) + 1)
-
-    def observe(self, seconds: float) -> None:
-        self.seconds += seconds
-        self._buckets[bisect_left(_EDGES_S, seconds)] += 1
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        total, found = 0, []
-        for edge, count in zip((*map(str, _EDGES_S), "+Inf"), self._buckets, strict=True):
-            total += count
-            found.append((edge, float(total)))
-        return found
 
 
 class GatewayCollector(Collector):

@@ -11,7 +11,7 @@ from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.gateway.answers.configuration import Configuration, Loaded, Refused
 from controlplane.gateway.answers.overrides import Holds
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.metrics import Counts
+from controlplane.gateway.counts import Counts
 from controlplane.gateway.postgres.adoption import known_server_of
 from controlplane.gateway.postgres.coordination import Agreed
 from controlplane.gateway.postgres.flush import Flusher

@@ -28,7 +28,7 @@ async def gateways(token):  # noqa: F811
 
     yield start
     for gateway in started:
-        await gateway.agreed._disconnect()
+        await gateway.agreed.disconnect()
         await gateway.stop()
     await sync_to_async(connections.close_all)()
 
@@ -136,12 +136,12 @@ async def test_with_postgres_away_beats_are_answered_and_the_piece_runs_out(gate
     gateway = await gateways()
     await answered(gateway)
     await gateway.agreed.look()
-    await gateway.agreed._disconnect()
+    await gateway.agreed.disconnect()
 
     async def refused(_):
         raise OSError("connection refused")
 
-    monkeypatch.setattr("controlplane.gateway.postgres.coordination.connect", refused)
+    monkeypatch.setattr("controlplane.gateway.postgres.keep_trying.connect", refused)
     with pytest.raises(OSError, match="refused"):
         await gateway.agreed.look()
     left = (await answered(gateway)).share.remaining_ms

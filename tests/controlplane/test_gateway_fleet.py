@@ -3,9 +3,9 @@
 import pytest
 
 from controlplane.fleet.models import ServerState
-from controlplane.gateway.postgres.rows import row_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.liveness import RecentMaximum, due_after, lease_of, state_after
+from controlplane.gateway.servers.rows import row_of
 from fuseboard.contract.sync import Applied, BreakerView
 from fuseboard.contract.words import BreakerState, ConfigStatus, Mode, OverrideMode
 from tests.controlplane.gateway import NOON, TurnedClock, beat

@@ -3,8 +3,8 @@
 import pytest
 
 from controlplane.fleet.models import ServerState
-from controlplane.gateway.postgres.rows import row_of
 from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.rows import row_of
 from fuseboard.contract.sync import Counters
 from tests.controlplane.gateway import TurnedClock, beat
 

@@ -14,6 +14,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 ROOTS = {
     "fuseboard": PROJECT / "agents/fuseboard",
+    "controlplane": PROJECT / "controlplane",
     "dashboard": PROJECT / "dashboard",
 }
 

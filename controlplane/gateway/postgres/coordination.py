@@ -3,13 +3,10 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-import structlog
-from psycopg import AsyncConnection
-
 from controlplane.gateway.answers.drills import Drills
 from controlplane.gateway.answers.shares import Shares
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
+from controlplane.gateway.postgres.keep_trying import KeepTrying
 from controlplane.gateway.postgres.peers import Peers
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import SyncRequest
@@ -17,8 +14,6 @@ from fuseboard.contract.sync import SyncRequest
 LOOK_S = 1.0
 #: A look that Postgres has not answered by then is tried again on a new connection.
 TIMEOUT_S = 3.0
-
-log = structlog.get_logger(__name__)
 
 
 class Agreed:
@@ -28,8 +23,9 @@ class Agreed:
         self.peers = peers
         self.shares = Shares(clock, tunings)
         self.drills = Drills(clock)
-        self._connection: AsyncConnection | None = None
-        self._failing = False
+        self._postgres = KeepTrying(
+            "agree", failed="gateway.agree_failed", recovered="gateway.agree_recovered"
+        )
 
     def part(self, beat: SyncRequest, now: float) -> bytes:
         """What an answer says of its server's share, and of the drill it takes part in."""
@@ -37,35 +33,20 @@ class Agreed:
 
     async def run(self) -> None:
         """Look every second; for ever."""
-        backoff = Backoff()
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
-                try:
-                    await self.look()
-                except Unreachable as error:
-                    if not self._failing:
-                        log.warning("gateway.agree_failed", error=str(error), kind=type(error).__name__)
-                    self._failing = True
-                    await self._disconnect()
-                    await backoff.pause()
-                else:
-                    if self._failing:
-                        log.info("gateway.agree_recovered")
-                    self._failing = False
-                    backoff.reset()
+                await self._postgres.attempt(self.look())
         finally:
-            await self._disconnect()
+            await self.disconnect()
+
+    async def disconnect(self) -> None:
+        await self._postgres.disconnect()
 
     async def look(self) -> None:
-        """Raises one of ``Unreachable``."""
+        """Raises one of `Unreachable`."""
         async with asyncio.timeout(TIMEOUT_S):
-            if self._connection is None:
-                self._connection = await connect("agree")
-            await self.peers.look(self._connection)
-            await self.drills.look(self._connection)
-            await self.shares.look(self._connection)
-
-    async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        await close(connection)
+            connection = await self._postgres.connection()
+            await self.peers.look(connection)
+            await self.drills.look(connection)
+            await self.shares.look(connection)

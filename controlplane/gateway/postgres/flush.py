@@ -14,11 +14,12 @@ from psycopg.types.json import Jsonb
 
 from controlplane import notify_channels
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.metrics import Counts
-from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
-from controlplane.gateway.postgres.rows import UPSERT, Row, encode_rows, row_of
+from controlplane.gateway.counts import Counts
+from controlplane.gateway.postgres.keep_trying import KeepTrying
+from controlplane.gateway.postgres.upsert import UPSERT, encode_rows
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.rows import Row, row_of
 from controlplane.gateway.settings import GatewaySettings
 
 #: Servers named in one notification; a reader looks at all when it needs more.
@@ -64,9 +65,12 @@ class Flusher:
         self._settings = settings
         self._counts = counts
         self._urgent = asyncio.Event()
-        self._connection: AsyncConnection | None = None
-        self._backoff = Backoff()
-        self._failing = False
+        self._postgres = KeepTrying(
+            "flush",
+            failed="gateway.flush_failed",
+            recovered="gateway.flush_recovered",
+            count_failure=self._count_failure,
+        )
         self._forget_at = 0.0
 
     def hurry(self) -> None:
@@ -86,8 +90,7 @@ class Flusher:
     async def finish(self) -> None:
         """One last batch, and goodbye."""
         await self._try_to_write(with_figures=False, every=True)
-        await close(self._connection)
-        self._connection = None
+        await self._postgres.disconnect()
 
     async def write(self, *, with_figures: bool, every: bool = False) -> None:
         """One batch; with ``every`` also of servers that were written a moment ago.
@@ -99,14 +102,13 @@ class Flusher:
             rows = await self._rows(batch)
             if not rows and not with_figures:
                 return
-            if self._connection is None:
-                self._connection = await connect("flush")
+            connection = await self._postgres.connection()
             for start in range(0, len(rows), _BATCH):
                 async with asyncio.timeout(self._settings.flush_timeout_s):
-                    await self._upsert(self._connection, rows[start : start + _BATCH])
+                    await self._upsert(connection, rows[start : start + _BATCH])
                 self._written(batch, rows[start : start + _BATCH])
             async with asyncio.timeout(self._settings.flush_timeout_s):
-                await self._tell(self._connection, batch, with_figures=with_figures)
+                await self._tell(connection, batch, with_figures=with_figures)
         except BaseException:
             for dirty in batch:
                 dirty.put_back()
@@ -162,24 +164,10 @@ class Flusher:
             await self._upsert(connection, rows[half:])
 
     async def _try_to_write(self, *, with_figures: bool, every: bool = False) -> None:
-        try:
-            await self.write(with_figures=with_figures, every=every)
-        except Unreachable as error:
-            await self._lose_connection(error)
-        else:
-            if self._failing:
-                log.info("gateway.flush_recovered")
-            self._failing = False
-            self._backoff.reset()
+        await self._postgres.attempt(self.write(with_figures=with_figures, every=every))
 
-    async def _lose_connection(self, error: Exception) -> None:
+    def _count_failure(self) -> None:
         self._counts.flush_failures += 1
-        if not self._failing:
-            log.warning("gateway.flush_failed", error=str(error), kind=type(error).__name__)
-        self._failing = True
-        await close(self._connection)
-        self._connection = None
-        await self._backoff.pause()
 
     async def _wait(self, seconds: float) -> None:
         try:

@@ -11,6 +11,7 @@ from django.db import connections
 from controlplane import notify_channels
 from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
+from controlplane.gateway.postgres.keep_trying import KeepTrying
 from controlplane.gateway.postgres.loading import Reading, read
 from fuseboard.contract.policy import ConfigHead
 
@@ -32,23 +33,28 @@ class Refresher:
         every_s: float,
         gateway: str,
     ) -> None:
-        self._heads, self._take, self._failed, self._holds = heads, take, failed, holds
+        self._heads, self._take, self._holds = heads, take, holds
         self._every_s = every_s
+        # Django keeps the connection: it belongs to the thread.
+        self._postgres = KeepTrying(
+            "refresh",
+            failed="gateway.reload_failed",
+            recovered="gateway.reload_recovered",
+            count_failure=failed,
+            passing=(DatabaseError,),
+            most_s=every_s,
+        )
         self._gateway = gateway
         self._wanted = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "gateway-reads")
         self._with_servers = True
-        self._broken = False
 
     async def run(self) -> None:
         """Read whenever something changed; for ever."""
-        backoff = Backoff(most_s=self._every_s)
         while True:
             self._wanted.clear()
-            if not await self.refresh():
-                await backoff.pause()
+            if not await self._postgres.attempt(self.refresh()):
                 continue
-            backoff.reset()
             try:
                 async with asyncio.timeout(self._every_s):
                     await self._wanted.wait()
@@ -59,24 +65,13 @@ class Refresher:
         """Read soon."""
         self._wanted.set()
 
-    async def refresh(self) -> bool:
-        """Read once; whether it worked. What could not be read leaves in force what there was."""
-        loop = asyncio.get_running_loop()
-        try:
-            reading = await loop.run_in_executor(
-                self._thread, _read, self._heads(), self._with_servers, self._gateway, self._holds()
-            )
-        except DatabaseError as error:
-            self._failed()
-            if not self._broken:
-                log.warning("gateway.reload_failed", error=str(error), kind=type(error).__name__)
-            self._broken = True
-            return False
-        if self._broken:
-            log.info("gateway.reload_recovered")
-        self._broken = self._with_servers = False
+    async def refresh(self) -> None:
+        """Read once. Raises `DatabaseError`, and then everything read before stays in force."""
+        reading = await asyncio.get_running_loop().run_in_executor(
+            self._thread, _read, self._heads(), self._with_servers, self._gateway, self._holds()
+        )
+        self._with_servers = False
         self._take(reading)
-        return True
 
     async def listen(self) -> None:
         """Ask for a reading at every notification, and after every new connection; for ever."""

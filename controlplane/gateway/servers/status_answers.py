@@ -9,9 +9,9 @@ from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.fleet.models import ServerState
 from controlplane.fleet.status_client import VALID_S, StatusQuestion, is_signed_question
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.postgres.rows import Row, row_of
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.rows import Row, row_of
 from controlplane.gateway.servers.server import KnownServer
 from controlplane.gateway.wire import problems
 

@@ -1,0 +1,62 @@
+"""Work with Postgres that goes on through its outages: one connection, one log line per outage, pauses."""
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+from psycopg import AsyncConnection
+
+from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
+
+log = structlog.get_logger(__name__)
+
+
+class KeepTrying:
+    """Runs attempts. After a failed one it drops the connection and pauses, longer each time."""
+
+    def __init__(
+        self,
+        purpose: str,
+        *,
+        failed: str,
+        recovered: str,
+        count_failure: Callable[[], None] | None = None,
+        passing: tuple[type[Exception], ...] = Unreachable,
+        most_s: float = 5.0,
+    ) -> None:
+        """`failed` and `recovered` are events for the log; `passing` are the errors of an outage."""
+        self._purpose = purpose
+        self._failed, self._recovered = failed, recovered
+        self._count_failure = count_failure
+        self._passing = passing
+        self._backoff = Backoff(most_s=most_s)
+        self._failing = False
+        self._connection: AsyncConnection | None = None
+
+    async def connection(self) -> AsyncConnection:
+        """The open connection, or a new one. Raises one of `Unreachable`."""
+        if self._connection is None:
+            self._connection = await connect(self._purpose)
+        return self._connection
+
+    async def attempt(self, work: Awaitable[object]) -> bool:
+        """Await `work`. Returns whether it succeeded; if not, returns after a pause."""
+        try:
+            await work
+        except self._passing as error:
+            if self._count_failure is not None:
+                self._count_failure()
+            if not self._failing:
+                log.warning(self._failed, error=str(error), kind=type(error).__name__)
+            self._failing = True
+            await self.disconnect()
+            await self._backoff.pause()
+            return False
+        if self._failing:
+            log.info(self._recovered)
+        self._failing = False
+        self._backoff.reset()
+        return True
+
+    async def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        await close(connection)
