@@ -4,10 +4,9 @@ No Django and no store in the path of a request: a beat is decoded, checked and 
 memory, and answered with bytes that are already there.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from hmac import compare_digest
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -21,7 +20,6 @@ from controlplane.gateway.process import Gateway
 from controlplane.gateway.servers.fleet import FleetFull
 from controlplane.gateway.servers.status_answers import read_question
 from controlplane.gateway.wire import problems
-from controlplane.gateway.wire.known_heads import Head, Heads
 from controlplane.gateway.wire.problems import Problem
 from controlplane.gateway.wire.tokens import Token
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH, decode_request
@@ -39,9 +37,6 @@ _PROBLEM = (b"content-type", b"application/problem+json")
 _TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
-Who = TypeVar("Who")
-
-
 class ClientLeft(Exception):
     """The connection broke before the body was there."""
 
@@ -52,9 +47,6 @@ class GatewayApp:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._metrics = exporter(gateway)
-        self._heads = Heads(gateway.tokens)
-        #: A head that began a beat before: what is known of it, see ``Heads``.
-        self.recall = self._heads.find
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -79,63 +71,12 @@ class GatewayApp:
 
     async def _sync(self, scope: Message, receive: Receive, send: Send) -> None:
         gateway = self.gateway
-        if scope["method"] != "POST":
-            raise problems.wrong_method(b"POST")
-        if not gateway.ready:
-            raise problems.not_ready("The configuration has not been read yet.")
+        self._require_post_when_ready(scope)
         started = gateway.clock.monotonic()
         token = self._admit(dict(scope["headers"]), started)
-        readers = gateway.readers
-        task = readers.begin(started)
-        try:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientLeft
-            body = message.get("body", b"")
-            if message.get("more_body", False):
-                body = await self._read_on(body, receive)
-        except asyncio.CancelledError:
-            readers.cancelled(task)
-            raise
-        finally:
-            readers.end(task)
-        if len(body) > MAX_BODY_BYTES:
-            raise problems.too_large()
-        answer = self._answer(token, body)
-        await self._respond(send, 200, answer, _JSON_HEADERS)
+        body = await _read(receive, most=MAX_BODY_BYTES)
+        await self._respond(send, 200, self._answer(token, body), _JSON_HEADERS)
         gateway.counts.observe(gateway.clock.monotonic() - started)
-
-    def take(self, fields: dict[bytes, bytes], body: bytes, head: bytes) -> Answer:
-        """What answers a beat that is there as a whole, see ``ShortWay``.
-
-        ``head`` is what ``fields`` were read from, byte for byte, or empty where that is not known.
-        """
-        answer = self._taken(self._admit, fields, body)
-        if head and answer[0] == 200:
-            token = self.gateway.tokens.check(fields[b"authorization"], self.gateway.clock.wall())
-            # It may have expired since it was admitted.
-            if token is not None:
-                self._heads.keep(head, token, len(body))
-        return answer
-
-    def take_again(self, head: Head, body: bytes) -> Answer:
-        """The same, of a beat whose head was recalled."""
-        return self._taken(self._admit_again, head, body)
-
-    def _taken(self, admit: Callable[[Who, float], Token], who: Who, body: bytes) -> Answer:
-        gateway = self.gateway
-        monotonic, counts = gateway.clock.monotonic, gateway.counts
-        started = monotonic()
-        try:
-            if not gateway.ready:
-                raise problems.not_ready("The configuration has not been read yet.")
-            answer = self._answer(admit(who, started), body)
-        except Problem as problem:
-            counts.answers[problem.status] += 1
-            return problem.status, problem.document(), (_PROBLEM, *problem.headers)
-        counts.answers[200] += 1
-        counts.observe(monotonic() - started)
-        return 200, answer, _JSON_HEADERS
 
     def _admit(self, fields: dict[bytes, bytes], now: float) -> Token:
         """Who asks. Looks at the headers alone, before any of the body is read."""
@@ -143,24 +84,14 @@ class GatewayApp:
         if len(length) > 9 or int(length) > MAX_BODY_BYTES:
             raise problems.too_large()
         token = self._token(fields.get(b"authorization", b""))
-        self._pace(token, now)
+        wait_s = self.gateway.tokens.wait_s(token, now)
+        if wait_s:
+            raise problems.too_many(wait_s)
         content_type = fields.get(b"content-type", b"")
         plain = content_type == b"application/json" or _is_json(content_type)
         if not plain or fields.get(b"content-encoding", b"identity") not in (b"identity", b""):
             raise problems.wrong_media_type()
         return token
-
-    def _admit_again(self, head: Head, now: float) -> Token:
-        """Who asks, where all that time cannot change was looked at before."""
-        if head.token.is_over(self.gateway.clock.wall()):
-            raise problems.unauthorized()
-        self._pace(head.token, now)
-        return head.token
-
-    def _pace(self, token: Token, now: float) -> None:
-        wait_s = self.gateway.tokens.wait_s(token, now)
-        if wait_s:
-            raise problems.too_many(wait_s)
 
     async def _hold(self, scope: Message, receive: Receive, send: Send) -> None:
         """A web process hands over what neither store could take."""
@@ -180,38 +111,17 @@ class GatewayApp:
 
     async def _signed(self, scope: Message, receive: Receive, *, most: int) -> tuple[bytes, bytes]:
         """What a web process sends, and the header that is to sign it."""
-        gateway = self.gateway
-        if scope["method"] != "POST":
-            raise problems.wrong_method(b"POST")
-        if not gateway.ready:
-            raise problems.not_ready("The configuration has not been read yet.")
+        self._require_post_when_ready(scope)
         fields = dict(scope["headers"])
         if not _is_json(fields.get(b"content-type", b"")):
             raise problems.wrong_media_type()
-        task = gateway.readers.begin(gateway.clock.monotonic())
-        try:
-            body = await self._read_on(b"", receive, most=most)
-        except asyncio.CancelledError:
-            gateway.readers.cancelled(task)
-            raise
-        finally:
-            gateway.readers.end(task)
-        return body, fields.get(b"authorization", b"")
+        return await _read(receive, most=most), fields.get(b"authorization", b"")
 
-    async def _read_on(self, first: bytes, receive: Receive, *, most: int = MAX_BODY_BYTES) -> bytes:
-        """The rest of a body that did not come in one piece."""
-        parts, size = [first], len(first)
-        while size <= most:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientLeft
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if not message.get("more_body", False):
-                if size > most:
-                    break
-                return b"".join(parts)
-        raise problems.too_large(most)
+    def _require_post_when_ready(self, scope: Message) -> None:
+        if scope["method"] != "POST":
+            raise problems.wrong_method(b"POST")
+        if not self.gateway.ready:
+            raise problems.not_ready("The configuration has not been read yet.")
 
     def _answer(self, token: Token, body: bytes) -> bytes:
         gateway = self.gateway
@@ -274,10 +184,14 @@ class GatewayApp:
             raise problems.unauthorized()
         return token
 
+    def count_refusal(self, status: int) -> None:
+        """A request that was refused before it got here."""
+        self.gateway.counts.answers[status] += 1
+
     async def _respond(self, send: Send, status: int, body: bytes, headers: Headers) -> None:
         self.gateway.counts.answers[status] += 1
         length = (b"content-length", b"%d" % len(body))
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+        await send({"type": "http.response.start", "status": status, "headers": (*headers, length)})
         await send({"type": "http.response.body", "body": body})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -290,6 +204,22 @@ class GatewayApp:
                 await self.gateway.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+async def _read(receive: Receive, *, most: int) -> bytes:
+    """A whole body. Raises `Problem` (413), and `ClientLeft` also if `http_limits` gave up on it."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientLeft
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+        size += len(parts[-1])
+        if size > most:
+            raise problems.too_large(most)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _is_json(content_type: bytes) -> bool:

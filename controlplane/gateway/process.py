@@ -23,7 +23,6 @@ from controlplane.gateway.servers.status_answers import Teller
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.gateway.wire import problems
 from controlplane.gateway.wire.beat_names import Names
-from controlplane.gateway.wire.body_deadlines import Readers
 from controlplane.gateway.wire.tokens import TokenBook
 from fuseboard.contract.policy import PolicyError
 
@@ -60,7 +59,6 @@ class Gateway:
         self.names = Names()
         self.holds = Holds(self.clock)
         self.teller = Teller(self.clock, gateway=settings.gateway)
-        self.readers = Readers(self.clock, timeout_s=settings.body_timeout_s)
         #: Whether a configuration was ever read; once true, it stays so.
         self.ready = False
         self.agreed = Agreed(
@@ -185,7 +183,6 @@ class Gateway:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self.readers.sweep()
             self.holds.serve(self.configurations.values())
             for fleet in self.fleets.values():
                 if fleet.sweep():

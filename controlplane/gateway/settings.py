@@ -19,8 +19,6 @@ class GatewaySettings:
     token_burst: int = 20_000
     #: A bearer token for /metrics alone; any agent's token opens it too.
     metrics_token: str = ""
-    #: A body that is not there by then is not waited for.
-    body_timeout_s: float = 10.0
     #: How often the head in Postgres is compared, however quiet the notifications are.
     reload_s: float = 5.0
     flush_s: float = 1.0

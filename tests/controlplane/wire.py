@@ -4,12 +4,13 @@ import asyncio
 import re
 import socket
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import msgspec
 from uvicorn.server import ServerState
 
 from controlplane.gateway.app import GatewayApp
-from controlplane.gateway.wire.serving import uvicorn_config
+from controlplane.gateway.wire.serving import LIMITS, gateway_config
 from fuseboard.contract.sync import SYNC_PATH
 from tests.controlplane.gateway import TOKEN, beat, ready_gateway
 
@@ -45,6 +46,12 @@ class Connection:
             length = int(re.search(rb"content-length: (\d+)", head.lower())[1])
             return int(head.split()[1]), head.lower(), await self.reader.readexactly(length)
 
+    async def head(self):
+        """The next response, to a HEAD: its status and head."""
+        async with asyncio.timeout(WITHIN_S):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            return int(head.split()[1]), head.lower()
+
     async def is_closed(self):
         """Reads to the end; fails if the gateway keeps the connection."""
         async with asyncio.timeout(WITHIN_S):
@@ -52,13 +59,17 @@ class Connection:
 
 
 @asynccontextmanager
-async def wire(gateway=None, *, keep_alive_s=75):
-    """Opens connections to a gateway that runs as in production."""
-    app = GatewayApp(gateway or ready_gateway())
-    config = uvicorn_config(app)
-    config.timeout_keep_alive = keep_alive_s
+async def served(config):
+    """Opens connections to what these options of uvicorn serve.
+
+    ``connect.made`` are its protocols, and ``connect.open`` those that uvicorn knows as open.
+    """
     config.load()
-    state, loop, opened = ServerState(), asyncio.get_running_loop(), []
+    state, loop, opened, made = ServerState(), asyncio.get_running_loop(), [], []
+
+    def protocol():
+        made.append(config.http_protocol_class(config=config, server_state=state, app_state={}))
+        return made[-1]
 
     async def connect():
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -66,13 +77,21 @@ async def wire(gateway=None, *, keep_alive_s=75):
         opened.append(writer)
         return Connection(reader, writer)
 
-    server = await loop.create_server(
-        lambda: config.http(config=config, server_state=state, app_state={}), "127.0.0.1", 0
-    )
-    connect.served, connect.app = state.connections, app
+    server = await loop.create_server(protocol, "127.0.0.1", 0)
+    connect.made, connect.open = made, state.connections
     try:
         yield connect
     finally:
         for writer in opened:
             writer.close()
         server.close()
+
+
+@asynccontextmanager
+async def wire(gateway=None, *, keep_alive_s=75, **limits):
+    """Opens connections to a gateway that runs as in production, apart from these limits."""
+    app = GatewayApp(gateway or ready_gateway())
+    config = gateway_config(app, app.count_refusal, limits=replace(LIMITS, **limits))
+    config.timeout_keep_alive = keep_alive_s
+    async with served(config) as connect:
+        yield connect

@@ -1,30 +1,40 @@
 """How uvicorn serves the gateway."""
 
-from functools import partial
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 
-from controlplane.gateway.wire.beat_protocol import ShortWay
-from controlplane.gateway.wire.write_together import Outbox
+from controlplane.http_limits.limits import Limits
+from controlplane.http_limits.serving import Application, limited
+from fuseboard.contract.sync import MAX_BODY_BYTES
 
-#: Longer than any usual pace, so that a server keeps its connection from beat to beat; uvicorn's
-#: 5 s would have every server connect anew for every beat.
+#: Longer than the usual interval of heartbeats, so that a pod keeps its connection from one to the
+#: next. With uvicorn's default of 5 s, every pod reconnects for every heartbeat.
 KEEP_ALIVE_S = 75
 
-#: A fleet that lost its gateway comes back all at once.
+#: A fleet that lost its gateway reconnects all at once.
 BACKLOG = 4096
 
 #: For requests in flight after a SIGTERM.
 GRACE_S = 2
 
+LIMITS = Limits(body_bytes=MAX_BODY_BYTES, body_s=10.0)
 
-def uvicorn_config(app: Any, *, http: Any = None, **tls: Any) -> uvicorn.Config:
-    """How the gateway is served; the benchmark serves its rivals alike, but with uvicorn's own protocol."""
+
+def gateway_config(
+    app: Application, refused: Callable[[int], None], *, limits: Limits = LIMITS, **tls: Any
+) -> uvicorn.Config:
+    """How the gateway is served. `refused` gets the status of each request that never reaches `app`."""
+    return uvicorn_config(**limited(app, limits, refused=refused), **tls)
+
+
+def uvicorn_config(app: Any, *, http: Any = "httptools", **tls: Any) -> uvicorn.Config:
+    """The same without limits. The benchmark serves what it compares the gateway with like this."""
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http=cast(Any, http or partial(ShortWay, outbox=Outbox())),
+        http=http,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 
+#: Headers remembered, and the length of each. One token has several spellings, with more spaces for example.
+MOST_PROVEN = 10_000
+LONGEST_PROVEN = 256
+
 #: Compared against when the selector is unknown, so that both refusals take equally long.
 _NOBODY = sha256(b"").digest()
 
@@ -52,30 +56,42 @@ class TokenBook:
         self._burst = burst
         self._tokens: dict[str, Token] = {}
         self._allowances: dict[str, Allowance] = {}
-        #: Rises with every change: what was proven by an earlier one is proven no more.
-        self.edition = 0
+        #: The tokens that pods have proven, by `Authorization` header. uvicorn keeps the headers of every
+        #: open connection in memory, so these secrets are there already.
+        self._proven: dict[bytes, Token] = {}
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def replace(self, tokens: dict[str, Token]) -> None:
-        """Take up a new set whole; an allowance outlives a reload."""
+        """Replace all tokens; an allowance outlives a reload."""
         if tokens == self._tokens:
             return
         self._tokens = tokens
-        self.edition += 1
+        self._proven = {}
         self._allowances = {name: seen for name, seen in self._allowances.items() if name in tokens}
 
     def check(self, authorization: bytes, now: float) -> Token | None:
-        """The token that an ``Authorization`` header proves at the unix time ``now``, or ``None``."""
+        """The token that an `Authorization` header proves at the unix time `now`, or `None`."""
+        token = self._proven.get(authorization)
+        if token is None:
+            token = self._prove(authorization)
+        return token if token is not None and not token.is_over(now) else None
+
+    def _prove(self, authorization: bytes) -> Token | None:
         scheme, _, credentials = authorization.partition(b" ")
         parts = credentials.strip().split(b"_", 2)
         if scheme.lower() != b"bearer" or len(parts) != 3 or parts[0] != b"fb":
             return None
         token = self._tokens.get(parts[1].decode("ascii", "replace"))
         expected = _NOBODY if token is None else token.digest
-        proven = compare_digest(sha256(parts[2]).digest(), expected)
-        return token if proven and token is not None and not token.is_over(now) else None
+        if not compare_digest(sha256(parts[2]).digest(), expected) or token is None:
+            return None
+        if len(authorization) <= LONGEST_PROVEN:
+            if len(self._proven) >= MOST_PROVEN:
+                self._proven.clear()
+            self._proven[authorization] = token
+        return token
 
     def wait_s(self, token: Token, now: float) -> float:
         """How long the sender must wait for its next request; 0.0 when it may go on."""

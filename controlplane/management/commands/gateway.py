@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from controlplane.gateway.app import GatewayApp
 from controlplane.gateway.process import Gateway
 from controlplane.gateway.settings import from_environment
-from controlplane.gateway.wire.serving import BACKLOG, uvicorn_config
+from controlplane.gateway.wire.serving import BACKLOG, gateway_config
 from controlplane.listening import listen
 from controlplane.tls import uvicorn_options
 
@@ -30,4 +30,4 @@ class Command(BaseCommand):
             app = GatewayApp(Gateway(from_environment(port=port, alone=True)))
             self.stdout.write(f"Serving {'https' if tls else 'http'}://{host}:{port}/")
             self.stdout.flush()
-            uvicorn.Server(uvicorn_config(app, **tls)).run(sockets=[listener])
+            uvicorn.Server(gateway_config(app, app.count_refusal, **tls)).run(sockets=[listener])

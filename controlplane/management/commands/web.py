@@ -7,9 +7,16 @@ from typing import Any
 import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand
+from django.utils.module_loading import import_string
 
+from controlplane.api.http.body_limit import DRAINED
+from controlplane.http_limits.limits import Limits
+from controlplane.http_limits.serving import Application, limited
 from controlplane.listening import listen
 from controlplane.tls import uvicorn_options
+
+#: Sizes are up to `BodyLimit`, which also reads what it refuses, up to this much.
+LIMITS = Limits(body_bytes=DRAINED, body_s=60.0, websockets=True)
 
 
 class Command(BaseCommand):
@@ -29,15 +36,21 @@ class Command(BaseCommand):
             here = f"{scheme}://127.0.0.1:{port},{scheme}://localhost:{port}"
             os.environ.setdefault("FUSEBOARD_ORIGINS", here)
             self.stdout.write(f"Serving {scheme}://{host}:{port}/")
-            config = uvicorn.Config(
-                "controlplane.asgi:application",
-                log_config=None,
-                access_log=False,
-                # Otherwise any program on this machine could claim another client address.
-                proxy_headers=settings.BEHIND_PROXY,
-                forwarded_allow_ips=settings.PROXIES,
-                # Open pages hold a WebSocket each; they reconnect.
-                timeout_graceful_shutdown=2,
-                **tls,
-            )
-            uvicorn.Server(config).run(sockets=[listener])
+            # Imported now, because it reads the origins.
+            application = import_string(settings.ASGI_APPLICATION)
+            uvicorn.Server(server_config(application, **tls)).run(sockets=[listener])
+
+
+def server_config(app: Application, *, limits: Limits = LIMITS, **tls: Any) -> uvicorn.Config:
+    """How the web process is served."""
+    return uvicorn.Config(
+        **limited(app, limits),
+        log_config=None,
+        access_log=False,
+        # Else anybody on this machine could say which address they come from.
+        proxy_headers=settings.BEHIND_PROXY,
+        forwarded_allow_ips=settings.PROXIES,
+        # Open pages hold a WebSocket each; they reconnect by themselves.
+        timeout_graceful_shutdown=2,
+        **tls,
+    )
