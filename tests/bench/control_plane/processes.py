@@ -32,11 +32,11 @@ def make_token():
     )
 
 
-def start(stack, command, environment):
+def start(stack, command, environment, *, folder=PROJECT):
     """A Python process that prints ``Serving http://...:port/``, killed with the stack; it and its port."""
     process = stack.enter_context(
         subprocess.Popen(
-            [sys.executable, *command], cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, *command], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
         )
     )
     stack.callback(process.kill)

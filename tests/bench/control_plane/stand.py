@@ -17,6 +17,10 @@ def say(line):
     sys.stdout.flush()
 
 
+class Skip(Exception):
+    """This contender cannot be measured here; the message says why."""
+
+
 class Bars:
     """Prints each figure beside its bar, and remembers misses."""
 
@@ -27,6 +31,14 @@ class Bars:
         say(f"RATIO {name} {value:.2f} (bar >= {bar})")
         if value < bar:
             self.missed.append(name)
+
+    def ratio_at_most(self, name, value, bar):
+        say(f"RATIO {name} {value:.2f} (bar <= {bar})")
+        if value > bar:
+            self.missed.append(name)
+
+    def figure(self, name, value, unit):
+        say(f"FIGURE {name} {value:,.2f} {unit}")
 
     def at_most(self, name, value, bar, unit):
         say(f"FIGURE {name} {value:,.1f} {unit} (bar <= {bar:,} {unit})")

@@ -10,7 +10,7 @@ import tempfile
 
 import psycopg
 
-from control_plane.stand import PROJECT
+from control_plane.stand import PROJECT, Skip
 
 VERSION = "7.5.1"
 FOLDER = PROJECT / ".venv-bench" / "unleash"
@@ -41,10 +41,6 @@ def install():
             lines = error.stderr.decode(errors="replace").strip().splitlines()
             raise Skip(f"npm could not install it: {lines[-1] if lines else 'no reason given'}") from None
     return package
-
-
-class Skip(Exception):
-    """It cannot be measured here; the message says why."""
 
 
 def start_unleash(stack):
