@@ -1,5 +1,6 @@
 """A headless browser: logs in, reads pages, and fills in the forms of a page."""
 
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -54,6 +55,11 @@ class Browser:
             data=form.fields | answers,
             headers={"Referer": form.page, "Origin": str(self.client.base_url).rstrip("/")},
         )
+
+
+def text_of(page: str) -> str:
+    """What a page displays, without its markup: one space between any two words."""
+    return " ".join(re.sub(r"<[^>]+>", " ", page[max(0, page.find("<main")) :]).split())
 
 
 def find_form(page: str, names: set[str], *, action: str = "") -> Form:

@@ -8,6 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from controlplane.audit.actor import Actor
+from controlplane.demo.story.imports import PROGRESS
 from controlplane.editing import edits
 from controlplane.editing.plans import drafting
 from controlplane.policies.drafts import Draft
@@ -138,7 +139,10 @@ def test_a_worker_imports_a_large_file_and_reports_progress(log_in: Any, monkeyp
     monkeypatch.setattr(drafting, "AT_ONCE_BYTES", 0)
     client, before = log_in("ada"), head()
     where = send(client, PLAN)["Location"]
-    assert "waiting for a worker" in page(client.get(where))
+    # The demo reads the steps from the page.
+    progress = PROGRESS.search(page(client.get(where)))
+    assert progress is not None
+    assert progress[2] == "waiting for a worker"
     assert 'hx-trigger="load delay' in page(client.get(where, HTTP_HX_REQUEST="true"))
     assert drafting.work_drafts() == 1
     assert "Apply as one revision" in page(client.get(where, HTTP_HX_REQUEST="true"))

@@ -1,6 +1,6 @@
 import pytest
 
-from controlplane.demo.browser import NoSuchForm, find_form
+from controlplane.demo.browser import NoSuchForm, find_form, text_of
 
 PAGE = """
 <form action="/search"><input name="q" value="old"></form>
@@ -37,3 +37,8 @@ def test_a_button_is_offered_and_not_sent_by_default():
 def test_a_missing_form_is_an_error_that_lists_the_forms_of_the_page():
     with pytest.raises(NoSuchForm, match="/search: q; /hold"):
         find_form(PAGE, {"reason"}, action="/search")
+
+
+def test_the_text_of_a_page_does_not_depend_on_its_markup():
+    page = "<nav>Pods</nav><main>\n<dl><dt>Confirmed by</dt><dd>\n  2 of 3</dd></dl> <b>1</b>\nnow</main>"
+    assert text_of(page) == "Confirmed by 2 of 3 1 now"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
 
-from controlplane.demo.browser import Browser
+from controlplane.demo.browser import Browser, text_of
 from tests.faults.field import Broken, Field
 from tests.faults.matrix import row
 from tests.faults.seen import Callers
@@ -62,7 +62,7 @@ def _refuse_any(field: Field, dependency: str) -> bool:
 
 def _all_counted(browser: Browser) -> bool:
     """Whether the page counts as many servers as there are."""
-    found = re.search(r"(?:Confirmed|Seen) by</dt><dd>(\d+) of (\d+)", browser.client.get(PAGE).text)
+    found = re.search(r"(?:Confirmed|Seen) by (\d+) of (\d+)", text_of(browser.client.get(PAGE).text))
     return found is not None and found[1] == found[2] != "0"
 
 

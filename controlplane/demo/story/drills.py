@@ -3,6 +3,7 @@
 import re
 import time
 
+from controlplane.demo.browser import text_of
 from controlplane.demo.scenario import PODS, STORYTELLER
 from controlplane.demo.story.chapter import Chapter, CheckFailed, until
 from fuseboard.contract.words import Mode
@@ -29,12 +30,12 @@ def drill(chapter: Chapter) -> str:
         reason="To see what a pod does without Redis",
     )
     if begun.status_code != 200 or f"{_CHOSEN} takes part" not in begun.text:
-        raise CheckFailed(f"the form answered {begun.status_code}: {_said(begun.text)}")
+        raise CheckFailed(f"the form answered {begun.status_code}: {text_of(begun.text)[:300]}")
     pretends_ms = until(f"{_CHOSEN} in a drill", lambda: _mode(chapter, _CHOSEN) == Mode.DRILL, within_s=10)
     until("the drill on the servers page", lambda: _listed(chapter, Mode.DRILL) == [_CHOSEN], within_s=5)
     until(
         "the drill's page to count it",
-        lambda: "1 of 1</b> server pretends" in admin.read("/drills"),
+        lambda: "1 of 1 server pretends" in text_of(admin.read("/drills")),
         within_s=5,
     )
     time.sleep(_LASTS_S)
@@ -42,14 +43,14 @@ def drill(chapter: Chapter) -> str:
         raise CheckFailed(f"{', '.join(strays)} did not take part, and does not share")
     ended = admin.send(admin.form("/drills", "drill", "act"), act="end")
     if "No drill is under way" not in ended.text:
-        raise CheckFailed(f"ending it answered {ended.status_code}: {_said(ended.text)}")
+        raise CheckFailed(f"ending it answered {ended.status_code}: {text_of(ended.text)[:300]}")
     shares_ms = until(
         f"{_CHOSEN} to share again", lambda: _mode(chapter, _CHOSEN) == Mode.SHARED, within_s=15
     )
     if trouble := chapter.demo.figures().trouble():
         raise CheckFailed(trouble)
     audit = admin.read("/audit")
-    if "Drill begun" not in audit or "Drill ended" not in audit:
+    if "Drill started" not in audit or "Drill ended" not in audit:
         raise CheckFailed("the audit does not record it")
     return (
         f"{_CHOSEN} was in the drill after {pretends_ms:.0f} ms and shared again {shares_ms:.0f} ms after"
@@ -65,7 +66,3 @@ def _mode(chapter: Chapter, pod: str) -> str:
 def _listed(chapter: Chapter, mode: Mode) -> list[str]:
     page = chapter.browser("viewer").read("/servers")
     return sorted(re.findall(rf'id="srv-([^"]+)"[^>]*data-kind="{mode}"', page))
-
-
-def _said(page: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", page[page.find("<main") :]).split())[:300]

@@ -5,7 +5,7 @@ import time
 
 import httpx
 
-from controlplane.demo.browser import Browser
+from controlplane.demo.browser import Browser, text_of
 from controlplane.demo.scenario import PODS, QUOTA
 from controlplane.demo.story.chapter import Chapter, CheckFailed
 
@@ -14,7 +14,7 @@ TENANTS = 100_000
 PROBE, PROBE_LIMIT = "customer-50000", 777
 PATIENCE_S = 240.0
 _REVISION = re.compile(r'href="/revisions/(\d+)">revision')
-_META = re.compile(r'<h2 id="h-j">([^<]+)</h2><span class="meta">([^<]+)</span>')
+PROGRESS = re.compile(r'<h2 id="h-j">([^<]+)</h2>\s*<span class="meta">\s*([^<]*[^<\s])\s*</span>')
 
 
 def import_100k(chapter: Chapter) -> str:
@@ -28,18 +28,18 @@ def import_100k(chapter: Chapter) -> str:
     page, where, steps = _compared(admin, file)
     compared_s = time.monotonic() - began
     if f"{TENANTS:,} to create" not in page:
-        raise CheckFailed(f"the difference does not say {TENANTS:,} to create: {_text(page)}")
+        raise CheckFailed(f"the difference does not say {TENANTS:,} to create: {text_of(page)[:400]}")
     began = time.monotonic()
     answer = admin.send(admin.form(where, "reason"), reason="Customers of the old system")
     page, _, more = _finished(admin, answer)
     applied_s = time.monotonic() - began
     found = _REVISION.search(page)
     if found is None or "Applied." not in page:
-        raise CheckFailed(f"it was not applied: {_text(page)}")
+        raise CheckFailed(f"it was not applied: {text_of(page)[:400]}")
     enforced_s = _enforced(chapter, f";q={PROBE_LIMIT};")
     again, _, _ = _compared(admin, file)
     if "Everything is as the file says already." not in again:
-        raise CheckFailed(f"importing again would change something: {_text(again)}")
+        raise CheckFailed(f"importing again would change something: {text_of(again)[:400]}")
     shown = list(dict.fromkeys([*steps, *more]))
     writing = [step for step in shown if step.startswith("Writing")]
     return (
@@ -65,7 +65,7 @@ def rollback(chapter: Chapter) -> str:
     answer = admin.send(form, reason="The file was the wrong one")
     took_s = time.monotonic() - began
     if f"brings back what revision {before} was" not in answer.text:
-        raise CheckFailed(f"the form answered {answer.status_code}: {_text(answer.text)}")
+        raise CheckFailed(f"the form answered {answer.status_code}: {text_of(answer.text)[:400]}")
     gone_s = _enforced(chapter, f";q={PROBE_LIMIT};", absent=True)
     if "No such tenant" not in admin.client.get(f"/tenant?key={PROBE}").text:
         raise CheckFailed(f"{PROBE} is still there")
@@ -108,7 +108,7 @@ def _finished(admin: Browser, answer: httpx.Response) -> tuple[str, str, list[st
     deadline = time.monotonic() + PATIENCE_S
     steps: list[str] = []
     page, where = answer.raise_for_status().text, str(answer.url)
-    while (found := _META.search(page)) is not None:
+    while (found := PROGRESS.search(page)) is not None:
         steps.append(found[2].replace("&hellip;", ""))
         if time.monotonic() > deadline:
             raise CheckFailed(f"still {found[1]} ({found[2]}) after {PATIENCE_S:.0f} s")
@@ -131,7 +131,3 @@ def _enforced(chapter: Chapter, policy: str, *, absent: bool = False) -> float:
 def _row(page: str, number: int) -> str:
     _, _, rest = page.partition(f'href="/revisions/{number}">')
     return rest.partition("</tr>")[0]
-
-
-def _text(page: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.partition("<main")[2]))[:400]
