@@ -1,7 +1,7 @@
 """``POST /agent/v1/sync`` as a plain ASGI application.
 
-No Django and no store in the path of a request: a beat is decoded, checked and absorbed in
-memory, and answered with bytes that are already there.
+No Django and no store is in the path of a request: a heartbeat is decoded, checked, and absorbed in
+memory, and answered with prepared bytes.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -38,11 +38,11 @@ _TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
 class ClientLeft(Exception):
-    """The connection broke before the body was there."""
+    """The connection ended before the body was complete."""
 
 
 class GatewayApp:
-    """The gateway, served. Starts it with the server's lifespan, or with the first request."""
+    """Serves the gateway. Starts it with the server's lifespan, or with the first request."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -79,7 +79,7 @@ class GatewayApp:
         gateway.counts.observe(gateway.clock.monotonic() - started)
 
     def _admit(self, fields: dict[bytes, bytes], now: float) -> Token:
-        """Who asks. Looks at the headers alone, before any of the body is read."""
+        """The sender's token. Checks the headers only, before any of the body is read."""
         length = fields.get(b"content-length", b"0")
         if len(length) > 9 or int(length) > MAX_BODY_BYTES:
             raise problems.too_large()
@@ -94,13 +94,13 @@ class GatewayApp:
         return token
 
     async def _hold(self, scope: Message, receive: Receive, send: Send) -> None:
-        """A web process hands over what neither store could take."""
+        """A web process sends an override that neither store could take."""
         body, authorization = await self._signed(scope, receive, most=HOLD_BYTES)
         self.gateway.hold(read_hold(body, authorization))
         await self._respond(send, 200, b'{"held":"in memory"}', _JSON_HEADERS)
 
     async def _tell(self, scope: Message, receive: Receive, send: Send) -> None:
-        """A web process asks for what Postgres cannot tell it now."""
+        """A web process asks for the fleet while Postgres is down."""
         gateway = self.gateway
         body, authorization = await self._signed(scope, receive, most=QUESTION_BYTES)
         environment = read_question(body, authorization, gateway.clock)
@@ -110,7 +110,7 @@ class GatewayApp:
         await self._respond(send, 200, told, _JSON_HEADERS)
 
     async def _signed(self, scope: Message, receive: Receive, *, most: int) -> tuple[bytes, bytes]:
-        """What a web process sends, and the header that is to sign it."""
+        """The body that a web process sends, and the header that must sign it."""
         self._require_post_when_ready(scope)
         fields = dict(scope["headers"])
         if not _is_json(fields.get(b"content-type", b"")):
@@ -185,7 +185,7 @@ class GatewayApp:
         return token
 
     def count_refusal(self, status: int) -> None:
-        """A request that was refused before it got here."""
+        """Count a request that was refused before the application got it."""
         self.gateway.counts.answers[status] += 1
 
     async def _respond(self, send: Send, status: int, body: bytes, headers: Headers) -> None:

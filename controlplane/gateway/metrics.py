@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GatewayCollector(Collector):
-    """Reads the gateway at every scrape; holds nothing of its own."""
+    """Reads the gateway at every scrape, and stores nothing."""
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway

@@ -1,4 +1,4 @@
-"""The gateway's parts, put together and kept running."""
+"""Puts the parts of the gateway together and keeps them running."""
 
 import asyncio
 import gc
@@ -28,16 +28,16 @@ from fuseboard.contract.policy import PolicyError
 
 SWEEP_S = 1.0
 
-#: A collection of the oldest generation stops every beat: 10,000 connections had a p99 of 225 ms
+#: A collection of the oldest generation stops every heartbeat: 10,000 connections had a p99 of 225 ms
 #: with Python's thresholds, and of 15 ms with these and a frozen start.
 GC_THRESHOLDS = (50_000, 20, 50)
 
-#: Between two collections of the youngest generation. Each beat replaces the last one, so what is
-#: made and what goes away are as many, and Python would look at them all only when the fleet grows:
-#: at 100,000 objects at once, for 40 ms.
+#: Between two collections of the youngest generation. Each heartbeat replaces the last one, so as many
+#: objects are freed as created, and Python would collect only when the fleet grows:
+#: 100,000 objects at once, for 40 ms.
 COLLECT_S = 0.1
 
-#: Before a loop that failed by mistake begins again.
+#: Before a loop that failed with a bug starts again.
 RESTART_S = 1.0
 
 #: Between a SIGTERM and the last batch.
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 class Gateway:
-    """State of one gateway process. Everything runs on one event loop."""
+    """The state of one gateway process. Everything runs on one event loop."""
 
     def __init__(self, settings: GatewaySettings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -59,7 +59,7 @@ class Gateway:
         self.names = Names()
         self.holds = Holds(self.clock)
         self.teller = Teller(self.clock, gateway=settings.gateway)
-        #: Whether a configuration was ever read; once true, it stays so.
+        #: Whether a configuration was ever read. Once true, it stays true.
         self.ready = False
         self.agreed = Agreed(
             self.clock,
@@ -84,12 +84,12 @@ class Gateway:
         return fleet
 
     def hurry(self) -> None:
-        """Something should be seen at once."""
+        """Write urgent changes at once."""
         if self._flusher is not None:
             self._flusher.hurry()
 
     def hold(self, hold: HandedOverride) -> None:
-        """Hold a breaker open from now on, and tell Postgres when it can be told. Raises ``Problem``."""
+        """Hold a breaker open from now on, and tell Postgres when it is back. Raises ``Problem``."""
         configuration = self.configurations.get(hold.environment)
         if configuration is None:
             raise problems.not_ready(f"Nothing is published for environment {hold.environment!r} yet.")
@@ -100,7 +100,7 @@ class Gateway:
             self._refresher.hurry()
 
     def start(self) -> None:
-        """Start the work in the background; does nothing the second time."""
+        """Start the background work. Does nothing the second time."""
         if self._tasks:
             return
         self._flusher = Flusher(self.fleets, self.settings, self.counts, self.clock)
@@ -124,7 +124,7 @@ class Gateway:
         log.info("gateway.started", gateway=self.settings.gateway, beat_ms=self.settings.beat_ms)
 
     async def stop(self) -> None:
-        """Write what is not written yet, for at most ``STOP_S``; does nothing the second time."""
+        """Write what is not written yet, for at most ``STOP_S``. Does nothing the second time."""
         if self._flusher is None or self._refresher is None:
             return
         for task in self._tasks:
@@ -140,7 +140,7 @@ class Gateway:
         log.info("gateway.stopped", gateway=self.settings.gateway)
 
     def take(self, reading: Reading) -> None:
-        """Take up what was read from Postgres; what is wrong with it leaves in force what there was."""
+        """Apply what was read from Postgres. A part with errors changes nothing."""
         self.tokens.replace(reading.tokens)
         for environment, why in reading.unreadable.items():
             self._reload_failed()
@@ -148,7 +148,7 @@ class Gateway:
         for environment, loaded in reading.loaded.items():
             self._take_configuration(environment, loaded)
         if not reading.unreadable:
-            # Only now: until the revision that has them is served, nothing else holds them.
+            # Only now: until the revision that contains them is served, memory alone holds them.
             self.holds.settle(reading.adopted)
         self.holds.serve(self.configurations.values())
         for server in reading.servers:
@@ -196,7 +196,7 @@ class Gateway:
 
 
 async def _for_ever(work: Callable[[], Awaitable[None]], name: str) -> None:
-    """A mistake in one loop must not leave a gateway that answers and does nothing else."""
+    """A bug in one loop must not leave a gateway that only answers."""
     while True:
         try:
             await work()
@@ -212,7 +212,7 @@ async def _collect_young() -> None:
 
 
 def tune_collector() -> None:
-    """Leave what the start built out of every later collection."""
+    """Exclude what the start created from every later collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

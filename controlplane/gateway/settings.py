@@ -1,4 +1,4 @@
-"""How a gateway process behaves: read once, from Django's settings and the environment."""
+"""Settings of a gateway process, read once from the environment."""
 
 import socket
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from controlplane import env
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySettings:
-    #: Names this process in ``fleet.Figures``; the same after a restart.
+    #: The name of this process in ``fleet.Figures``. It stays the same after a restart.
     gateway: str = "gateway"
-    #: How often servers come back, before the fleet's size is taken into account.
+    #: Time between two heartbeats of a pod in a small fleet.
     beat_ms: int = 5_000
-    #: Beats per second that one process is meant to take; a larger fleet is told to come less often.
+    #: Heartbeats per second that one process takes. Pods of a larger fleet send them less often.
     beats_per_s: int = 2_000
-    #: Requests per second of one token, which many servers may share.
+    #: Requests per second of one token, which many pods can share.
     token_rate_per_s: int = 4_000
     token_burst: int = 20_000
-    #: A bearer token for /metrics alone; any agent's token opens it too.
+    #: A bearer token for /metrics only. The token of any agent opens it too.
     metrics_token: str = ""
-    #: How often the head in Postgres is compared, however quiet the notifications are.
+    #: How often the head in Postgres is compared, with or without notifications.
     reload_s: float = 5.0
     flush_s: float = 1.0
-    #: A batch that Postgres has not taken by then is tried again on a new connection.
+    #: If Postgres takes longer for a batch, the next attempt uses a new connection.
     flush_timeout_s: float = 3.0
-    #: Whether the process does nothing else, so that its garbage collector may be tuned.
+    #: Whether the process does nothing else. Its garbage collector is tuned then.
     alone: bool = False
 
 

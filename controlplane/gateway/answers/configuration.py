@@ -21,7 +21,7 @@ from fuseboard.contract.sync import Applied, SyncRequest
 #: More changed tenants than this are not listed: the server asks again for those it holds.
 MOST_LISTED = 500
 
-#: Changes remembered for servers that were away.
+#: Changes remembered for pods that missed some.
 CHANGES_KEPT = 20_000
 
 _NOTHING = b""
@@ -113,10 +113,10 @@ class Configuration:
         return any(known.name == dependency for known in decode_policy(self.policy).dependencies)
 
     def hold(self, held: Mapping[str, Override]) -> None:
-        """Serve these breakers as held, whatever was read of them.
+        """Serve these overrides, whatever the document says about the breakers.
 
-        Beside the document, not in it: Postgres alone makes revisions, and a server may have heard of
-        a newer one through Redis than this process could read before Postgres went away.
+        Beside the document, not in it: only Postgres makes revisions, and a pod may have received
+        a newer one through Redis than this process read before Postgres went down.
         """
         if held != self._held:
             self._held = dict(held)
@@ -125,7 +125,7 @@ class Configuration:
     def answer(
         self, beat: SyncRequest, *, server_time_us: int, next_ms: int, live_servers: int, also: bytes = b""
     ) -> bytes:
-        """The ``SyncResponse`` for this beat, as JSON; ``also`` are further fields of it."""
+        """The ``SyncResponse`` to this heartbeat, as JSON. ``also`` are more fields of it."""
         head, applied = self.head, beat.applied
         start = b'{"server_time_us":%d,"next_ms":%d,"live_servers":%d,%b%b' % (
             server_time_us,

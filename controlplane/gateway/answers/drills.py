@@ -1,4 +1,4 @@
-"""Which servers pretend that Redis is slow or gone, and for how much longer; read once per second."""
+"""Which pods pretend that Redis is slow or down, and for how long. Read once per second."""
 
 from psycopg import AsyncConnection
 
@@ -12,7 +12,7 @@ _READ = """
 
 
 class Drills:
-    """What was read last; a drill ends on this process's clock also while Postgres is away."""
+    """The drills that were read last. A drill ends on this process's clock, also while Postgres is down."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -20,7 +20,7 @@ class Drills:
         self._parts: dict[tuple[str, str], tuple[int, str, float]] = {}
 
     def part(self, beat: SyncRequest, now: float) -> bytes:
-        """The part of an answer that is about a drill."""
+        """The part of an answer about a drill."""
         found = self._parts.get((beat.environment, beat.server))
         if found is None:
             return b""

@@ -1,4 +1,4 @@
-"""Breakers held open while Postgres and Redis are away: in this process's memory, and nowhere else.
+"""Overrides that hold breakers open while Postgres and Redis are down, in this process's memory only.
 
 They are served with the configuration until their time, or until Postgres is back and has them.
 """
@@ -17,8 +17,8 @@ from fuseboard.contract.words import OverrideMode
 #: Not yet adopted; people make them by hand.
 MOST = 500
 
-#: Above every revision that somebody who acted through Redis alone may have used before: an earlier
-#: reset must not end a later hold.
+#: Above every revision that an earlier override through Redis alone can have used: an earlier
+#: reset must not end a later override.
 LATER = 1_000_000
 
 _decode = msgspec.json.Decoder(HandedOverride).decode
@@ -42,12 +42,12 @@ class Holds:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: dict[str, HandedOverride] = {}
-        #: Adopted, by id, until nobody can send them again.
+        #: Adopted, by id, until they are too old to be sent again.
         self._adopted: dict[str, int] = {}
 
     @property
     def waiting(self) -> list[HandedOverride]:
-        """Those Postgres has not been told of, oldest first; also those whose time is over."""
+        """Those that Postgres does not have yet, oldest first, with those that have expired."""
         return list(self._waiting.values())
 
     def take(self, hold: HandedOverride, configuration: Configuration) -> None:

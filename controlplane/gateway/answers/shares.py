@@ -32,7 +32,7 @@ class Shares:
         self._looked: dict[str, float] = {}
 
     def part(self, beat: SyncRequest, now: float) -> bytes:
-        """Take note of a beat; the part of its answer that is about its share."""
+        """Record a heartbeat. Returns the part of its answer about the reserved share."""
         grantor = self._grantors.get(beat.environment)
         if grantor is None:
             grantor = self._grantors[beat.environment] = Grantor()
@@ -95,6 +95,6 @@ class Shares:
 
 
 async def _gently(work: Iterator[None]) -> None:
-    """All of it, with whatever else is due in between."""
+    """Do all of it, and let other tasks run in between."""
     for _ in work:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Servers read back from Postgres, so that a restart of the gateway forgets nobody."""
+"""Pods read back from Postgres, so that a gateway that restarts still knows them."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
 
 def known_server_of(row: Server, *, now: float, wall: float) -> KnownServer:
-    """The server as its row tells of it. Its state stays; the time to the next state begins anew."""
+    """The pod that a row describes. It keeps its state, and the time to the next state starts again."""
     seen_wall = row.last_seen_at.timestamp()
     next_s = max(0.05, ((row.due_at - row.last_seen_at).total_seconds() - TRAVEL_S) / JITTER)
     state = ServerState(row.state)
@@ -27,7 +27,7 @@ def known_server_of(row: Server, *, now: float, wall: float) -> KnownServer:
 
 
 def _silence(state: ServerState, next_s: float, silent_s: float) -> float:
-    """The shortest silence that makes this state: whoever was there may have spoken to nobody."""
+    """The shortest silence for this state: no gateway may have received the pod's heartbeats."""
     if state is ServerState.ONLINE:
         return 0.0
     if state is ServerState.LATE:

@@ -1,4 +1,4 @@
-"""Connections of the gateway's own: never Django's, and never waited for without end."""
+"""The gateway's connections: separate from Django's, and with a timeout for everything."""
 
 import asyncio
 import random
@@ -9,18 +9,18 @@ from django.conf import settings
 from psycopg import AsyncConnection, Error
 from psycopg.conninfo import make_conninfo
 
-#: What libpq understands of a Django database's OPTIONS; the others speak to Django.
+#: Options of a Django database that are for Django, not for libpq.
 _DJANGO_OPTIONS = {"pool", "server_side_binding", "isolation_level", "assume_role", "options"}
 
 CONNECT_TIMEOUT_S = 2
 STATEMENT_TIMEOUT_MS = 3_000
 
-#: Trouble with Postgres that passes: the connection is dropped, and another one tried.
+#: Errors of an outage of Postgres. The connection is dropped, and a new one is tried.
 Unreachable = (Error, OSError, TimeoutError)
 
 
 class Backoff:
-    """Ever longer pauses with jitter, up to 5 s."""
+    """Pauses with jitter that double up to a maximum."""
 
     def __init__(self, *, first_s: float = 0.1, most_s: float = 5.0) -> None:
         self._first_s, self._most_s = first_s, most_s
@@ -44,7 +44,7 @@ def conninfo(purpose: str) -> str:
         "application_name": f"fuseboard-gateway-{purpose}",
         "connect_timeout": CONNECT_TIMEOUT_S,
         "tcp_user_timeout": 5_000,
-        # A connection cut in silence is noticed within about 10 s, idle or not.
+        # A connection that is cut silently is noticed within about 10 s, idle or not.
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
@@ -60,7 +60,7 @@ async def connect(purpose: str) -> AsyncConnection:
 
 
 async def close(connection: AsyncConnection | None) -> None:
-    """Let go of a connection, whatever state it is in."""
+    """Close a connection, whatever its state."""
     if connection is not None:
         with suppress(*Unreachable):
             await connection.close()

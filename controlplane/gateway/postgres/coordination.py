@@ -1,4 +1,4 @@
-"""What gateways agree on through Postgres, once per second: who hears whom, shares and drills."""
+"""What gateways agree on through Postgres, once per second: which one hears which pod, shares, and drills."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import SyncRequest
 
 LOOK_S = 1.0
-#: A look that Postgres has not answered by then is tried again on a new connection.
+#: If Postgres takes longer for a look, the next attempt uses a new connection.
 TIMEOUT_S = 3.0
 
 
@@ -28,11 +28,11 @@ class Agreed:
         )
 
     def part(self, beat: SyncRequest, now: float) -> bytes:
-        """What an answer says of its server's share, and of the drill it takes part in."""
+        """The parts of an answer about the pod's reserved share and about its drill."""
         return self.shares.part(beat, now) + self.drills.part(beat, now)
 
     async def run(self) -> None:
-        """Look every second; for ever."""
+        """Look every second, forever."""
         try:
             while True:
                 await asyncio.sleep(LOOK_S)

@@ -1,7 +1,7 @@
-"""From memory to Postgres: one statement per batch, then one notification.
+"""Writes changes from memory to Postgres: one statement per batch, then one notification.
 
-While Postgres is away nothing piles up: what is not written yet is a set of servers, and each
-is written as it is then, not as it was.
+While Postgres is down, nothing piles up: what is not written yet is a set of pods, and each
+row is written as the pod is then, not as it was.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.rows import Row, row_of
 from controlplane.gateway.settings import GatewaySettings
 
-#: Servers named in one notification; a reader looks at all when it needs more.
+#: Pods named in one notification. A reader looks at all pods if it needs more.
 MOST_NAMED = 50
 
-#: How long an urgent change waits for others to travel with.
+#: How long an urgent change waits for others in the same batch.
 GATHER_S = 0.03
 
-#: Of a server that says nothing new, one row per beat is enough: this share of its pace lies between two.
+#: For a pod without news, one row per heartbeat is enough: this part of its interval lies between two.
 CALM_SHARE = 0.6
 
-#: Rows prepared without letting a beat in between.
+#: Rows prepared before other tasks run.
 _CHUNK = 50
 
-#: Rows in one statement, so that a fleet met all at once stays far below the statement timeout, and
-#: writing them as one document holds no beat up.
+#: Rows in one statement, so that a whole fleet of new pods stays far below the statement timeout, and
+#: encoding them delays no heartbeat.
 _BATCH = 250
 
 _FIGURES = """
@@ -43,7 +43,7 @@ _FIGURES = """
     ON CONFLICT (gateway, environment) DO UPDATE SET at = EXCLUDED.at, document = EXCLUDED.document
 """
 
-#: What nobody asks for any more: servers long gone, and gateways that came back under another name.
+#: Rows that nothing reads any more: pods that left long ago, and gateways that restarted under another name.
 _FORGET = (
     "DELETE FROM fleet_server WHERE state = 'gone' AND last_seen_at < now() - interval '1 day'",
     "DELETE FROM fleet_event WHERE at < now() - interval '30 days'",
@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 
 class Flusher:
-    """Writes what is dirty: once per second, and at once when something urgent is."""
+    """Writes what is dirty once per second, and urgent changes at once."""
 
     def __init__(
         self, fleets: dict[str, Fleet], settings: GatewaySettings, counts: Counts, clock: Clock
@@ -77,7 +77,7 @@ class Flusher:
         self._urgent.set()
 
     async def run(self) -> None:
-        """Write, then wait for what comes first: the next second, or something urgent; for ever."""
+        """Write, then wait for the next second or for an urgent change, forever."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -88,12 +88,12 @@ class Flusher:
             await self._wait(due - loop.time())
 
     async def finish(self) -> None:
-        """One last batch, and goodbye."""
+        """Write a last batch and disconnect."""
         await self._try_to_write(with_figures=False, every=True)
         await self._postgres.disconnect()
 
     async def write(self, *, with_figures: bool, every: bool = False) -> None:
-        """One batch; with ``every`` also of servers that were written a moment ago.
+        """Write one batch; with ``every``, also pods that were written a moment ago.
 
         Raises one of ``Unreachable``; what was not written stays dirty.
         """
@@ -133,7 +133,7 @@ class Flusher:
         return sorted(rows, key=attrgetter("environment", "name"))
 
     def _written(self, batch: list["_Dirty"], rows: list[Row]) -> None:
-        """Keep what was achieved: a fleet met all at once is written in steps, however slow Postgres is."""
+        """Record what is written: a whole fleet of new pods is written in steps, even if Postgres is slow."""
         now, by_fleet = self._clock.monotonic(), {dirty.fleet.environment: dirty for dirty in batch}
         for row in rows:
             by_fleet[row.environment].written(row.name, now)
@@ -155,7 +155,7 @@ class Flusher:
         try:
             await connection.execute(UPSERT, [encode_rows(rows)])
         except (DataError, IntegrityError) as error:
-            # One row that Postgres cannot keep must not stop the others.
+            # One row that Postgres refuses must not stop the others.
             if len(rows) == 1:
                 log.error("gateway.row_refused", server=rows[0].name, error=str(error))
                 return
@@ -179,7 +179,7 @@ class Flusher:
 
 
 class _Dirty:
-    """What one fleet has to write at the monotonic time ``now``, taken from it."""
+    """What one fleet has to write at the monotonic time ``now``."""
 
     def __init__(self, fleet: Fleet, now: float) -> None:
         self.fleet = fleet
@@ -202,6 +202,6 @@ class _Dirty:
         self._dirty.pop(name).written = now
 
     def put_back(self) -> None:
-        """Make it dirty again; what has become dirty meanwhile is newer."""
+        """Make it dirty again. What became dirty in the meantime is newer."""
         self.fleet.urgent = self._urgent | self.fleet.urgent
         self.fleet.dirty = self._dirty | self.fleet.dirty

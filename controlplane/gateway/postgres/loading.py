@@ -1,4 +1,4 @@
-"""Reading Postgres for the gateway: Django's ORM, in a thread of its own, never in a request."""
+"""Reads Postgres for the gateway: with Django's ORM in a separate thread, never in a request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Reading:
 def read(
     known: dict[str, ConfigHead], *, with_servers: bool, gateway: str, holds: Sequence[HandedOverride] = ()
 ) -> Reading:
-    """Everything that is newer than ``known``, and the servers nobody looks after.
+    """Everything that is newer than ``known``, and the pods of gateways that stopped.
 
     ``with_servers`` also those that ``gateway`` itself looked after. ``holds`` become durable first.
     Raises ``django.db.Error``.

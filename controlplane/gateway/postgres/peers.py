@@ -3,9 +3,9 @@
 Servers keep their connection, so each is heard by one gateway at a time, but moves when a gateway
 stops or a balancer decides so. A server that this process no longer hears may be heard elsewhere:
 then it is handed over, and its silence here means nothing. A server of a gateway that stopped is
-taken over, so that somebody notices when it falls silent.
+taken over, so that one gateway notices when it falls silent.
 
-While Postgres is away the last count stands, and nobody is handed over.
+While Postgres is down, the last count stays, and no pod is handed over.
 """
 
 from psycopg import AsyncConnection

@@ -1,4 +1,4 @@
-"""Keeps the copy in memory up to date: on notification, and every few seconds in any case."""
+"""Keeps the copy in memory up to date: at each notification, and every few seconds in any case."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class Refresher:
-    """Reads Postgres in a thread and hands every ``Reading`` to ``take``, on the event loop."""
+    """Reads Postgres in a thread, and passes every ``Reading`` to ``take`` on the event loop."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Refresher:
         self._with_servers = True
 
     async def run(self) -> None:
-        """Read whenever something changed; for ever."""
+        """Read whenever something changed, forever."""
         while True:
             self._wanted.clear()
             if not await self._postgres.attempt(self.refresh()):
@@ -74,7 +74,7 @@ class Refresher:
         self._take(reading)
 
     async def listen(self) -> None:
-        """Ask for a reading at every notification, and after every new connection; for ever."""
+        """Request a reading at every notification and after every new connection, forever."""
         backoff = Backoff()
         while True:
             connection = None
@@ -83,7 +83,7 @@ class Refresher:
                 for channel in CHANNELS:
                     await connection.execute(f"LISTEN {channel}")
                 backoff.reset()
-                # What was notified while nobody listened is not repeated.
+                # Postgres does not repeat notifications that nothing received.
                 self._wanted.set()
                 async for _ in connection.notifies():
                     self._wanted.set()
@@ -94,7 +94,7 @@ class Refresher:
             await backoff.pause()
 
     async def close(self) -> None:
-        """End the thread, and its connection, once it has read what it is reading."""
+        """End the thread and its connection after its current reading."""
         await asyncio.get_running_loop().run_in_executor(self._thread, connections.close_all)
         self._thread.shutdown(wait=False)
 
@@ -105,6 +105,6 @@ def _read(
     try:
         return read(known, with_servers=with_servers, gateway=gateway, holds=holds)
     except DatabaseError:
-        # A connection that failed once is not tried again.
+        # A connection that failed once is not used again.
         connections["default"].close()
         raise

@@ -1,12 +1,12 @@
 """Other processes under one server's name: a mistake of configuration, or a copy of a machine.
 
 The younger process has the name, and the row. What the other one counts is not added to it, and it
-is told the configuration like everybody; but it spends, so it is counted among the live servers.
+gets the configuration like every pod. It spends, so it counts among the live pods.
 """
 
 from dataclasses import dataclass
 
-#: A process that was just replaced may still send what it had under way; one that goes on is a rival.
+#: A process that was just replaced may still send a heartbeat. One that sends more is a duplicate.
 BEATS = 3
 
 
@@ -27,7 +27,7 @@ class Rivals:
         self._by_boot: dict[str, _Rival] = {}
 
     def hear(self, boot: str, sequence: int, now: float) -> None:
-        """A beat of a boot that does not have the name."""
+        """A heartbeat of a boot that does not own the name."""
         known = self._by_boot.get(boot)
         if known is None:
             if len(self._by_boot) < 16:
@@ -36,12 +36,12 @@ class Rivals:
             known.sequence, known.last, known.beats = sequence, now, known.beats + 1
 
     def count(self, now: float, *, pace_s: float, lease_s: float) -> int:
-        """How many there are: those that beat several times over more than one pace, and lately."""
+        """How many sent several heartbeats over more than one interval, the last one lately."""
         if not self._by_boot:
             return 0
         self._by_boot = {boot: r for boot, r in self._by_boot.items() if now - r.last <= lease_s}
         return sum(1 for r in self._by_boot.values() if r.beats >= BEATS and r.last - r.first >= pace_s)
 
     def forget(self, boot: str) -> None:
-        """This one has the name now."""
+        """This boot owns the name now."""
         self._by_boot.pop(boot, None)

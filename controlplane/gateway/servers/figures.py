@@ -10,7 +10,7 @@ from controlplane.gateway.servers.rates import Key, pair, percentile_us
 
 #: Tenants whose demand is kept, see ``controlplane.usage``: as many as a server lists.
 USAGE_TENANTS = 100
-#: Pairs of a rule and a tenant, or everybody, whose demand is kept.
+#: Pairs of a rule and a tenant, or all tenants, whose demand is kept.
 USAGE_RULES = 150
 
 #: Kind of total -> field of a dependency.

@@ -1,4 +1,4 @@
-"""The servers of one environment: who is there, since when, and what they count."""
+"""The pods of one environment: which are present, since when, and what they count."""
 
 from collections.abc import Iterable
 
@@ -12,10 +12,10 @@ from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
 
-#: More servers than this in one environment is a mistake, or an attack.
+#: More pods than this in one environment are a mistake or an attack.
 MOST_SERVERS = 50_000
 
-#: A server that said goodbye is remembered this long, so that an overtaken beat does not revive it.
+#: A pod that left is remembered this long, so that an overtaken heartbeat does not revive it.
 TOMBSTONE_S = 60.0
 
 _SPENDING_S = SPENDING_FOR.total_seconds()
@@ -26,26 +26,26 @@ log = structlog.get_logger(__name__)
 
 
 class FleetFull(Exception):
-    """There is no room for another server."""
+    """There is no room for another pod."""
 
 
 class Fleet:
-    """Absorbs beats and, once a second, silence. ``dirty`` holds what Postgres does not know yet."""
+    """Absorbs heartbeats and, once a second, silence. ``dirty`` holds what Postgres does not have yet."""
 
     def __init__(self, environment: str, clock: Clock, *, beat_ms: int, beats_per_s: int) -> None:
         self.environment = environment
         self.servers: dict[str, KnownServer] = {}
         self.dirty: dict[str, KnownServer] = {}
-        #: The part of ``dirty`` that should be seen at once.
+        #: The part of ``dirty`` that is written at once.
         self.urgent: dict[str, KnownServer] = {}
         self.totals = Totals()
         self.preservation = SelfPreservation()
         self.stale_beats = 0
-        #: The newest configuration that any server has applied: epoch, revision, and which server.
+        #: The newest configuration that any pod has applied: epoch, revision, and the pod.
         self.newest: tuple[int, int, str] = (0, 0, "")
-        #: When a server should come back: later as the fleet grows, so that beats per second stay bounded.
+        #: Time between two heartbeats of a pod: longer in a larger fleet, so that their rate stays bounded.
         self.next_ms = beat_ms
-        #: Servers that may be spending, over all gateways: the most of the last ten minutes, at least 1.
+        #: Pods that may be spending, over all gateways: the most of the last ten minutes, at least 1.
         self.live_servers = 1
         self._clock = clock
         self._beat_ms = beat_ms
@@ -56,7 +56,7 @@ class Fleet:
         self._swept = clock.monotonic()
 
     def absorb(self, beat: SyncRequest, *, now: float | None = None, wall: float | None = None) -> bool:
-        """Take in one beat; whether it should be seen at once. Stale beats change nothing.
+        """Take in one heartbeat. Returns whether it is urgent. Stale heartbeats change nothing.
 
         Raises ``FleetFull``.
         """
@@ -81,20 +81,20 @@ class Fleet:
         return news
 
     def wait_s(self, name: str, now: float) -> float:
-        """Seconds until this server may beat again; 0.0 when it may now."""
+        """Seconds until this pod may send a heartbeat again; 0.0 if it may now."""
         server = self.servers.get(name)
         return 0.0 if server is None else server.allowance.take(now)
 
     def adopt(self, server: KnownServer) -> None:
-        """Take over a server from Postgres: its lease begins now, its counters with its next beat."""
+        """Take over a pod from Postgres. Its time begins now, its counters with its next heartbeat."""
         name = server.beat.server
         if name not in self.servers and len(self.servers) < MOST_SERVERS:
-            # Dirty, so that its row says who looks after it.
+            # Dirty, so that its row gets the name of this gateway.
             self.servers[name] = self.dirty[name] = server
             self._note_size(self._here + 1)
 
     def overdue(self, now: float) -> list[KnownServer]:
-        """Those whose next beat should have been here."""
+        """Those whose next heartbeat is overdue."""
         return [
             server
             for server in self.servers.values()
@@ -102,19 +102,19 @@ class Fleet:
         ]
 
     def hand_over(self, name: str) -> None:
-        """Another gateway hears this server now: its silence here means nothing."""
+        """Another gateway hears this pod now, so its silence here means nothing."""
         server = self.servers.pop(name)
         self.totals.replace(server.rates, NOTHING)
         self.dirty.pop(name, None)
         self.urgent.pop(name, None)
 
     def note_everywhere(self, count: int) -> None:
-        """How many servers all gateways together know of."""
+        """Record how many pods all gateways together know."""
         self._everywhere = count
         self._note_size(self._here)
 
     def sweep(self) -> list[KnownServer]:
-        """Let silence do its work; the servers whose state changed."""
+        """Update states after silence. Returns the pods whose state changed."""
         now = self._clock.monotonic()
         if now - self._swept > ASLEEP_S:
             self._start_leases_anew(now)
@@ -130,7 +130,7 @@ class Fleet:
         return changed
 
     def refresh_rates(self, servers: Iterable[KnownServer]) -> None:
-        """Bring the totals up to date with these servers' newest counters."""
+        """Update the totals with the newest counters of these pods."""
         for server in servers:
             heard = server.state in (ServerState.ONLINE, ServerState.LATE)
             rates = server.track.contribution() if heard else NOTHING
@@ -138,7 +138,7 @@ class Fleet:
             server.rates = rates
 
     def uncounted(self) -> int:
-        """Servers that are there and in no rate yet: heard less than twice since this process started."""
+        """Pods that are present but in no rate yet: heard less than twice since this process started."""
         there = (ServerState.ONLINE, ServerState.LATE)
         return sum(1 for server in self.servers.values() if server.state in there and not server.track.counts)
 
@@ -152,15 +152,15 @@ class Fleet:
             beat=beat, seen=now, seen_wall=wall, next_s=next_s, started_wall=wall - beat.up_ms / 1000
         )
         self.servers[beat.server] = server
-        # Whoever only takes its leave spends nothing: `fuseboard doctor`, or a pod whose row is gone already.
+        # A process that only leaves spends nothing: `fuseboard doctor`, or a pod without a row.
         if not beat.leaving:
             self._note_size(self._here + 1)
         return server
 
     def _part(self, now: float) -> tuple[int, list[KnownServer]]:
-        """How many there is nothing to say of, heard in time and alone under their names; and the others.
+        """How many were heard in time and own their names alone; and the others.
 
-        Most are among the first: one look at each keeps a sweep of 10,000 short.
+        Most are among the first. One look at each keeps a sweep of 10,000 pods short.
         """
         others = [
             server
@@ -211,14 +211,14 @@ class Fleet:
                 del self.servers[name]
 
     def _start_leases_anew(self, now: float) -> None:
-        """Whoever was silent while this process did not run may have been speaking to nobody."""
+        """While this process did not run, nothing received the heartbeats of its pods."""
         log.warning("gateway_was_asleep", environment=self.environment, for_s=round(now - self._swept, 1))
         asleep = now - self._swept
         for server in self.servers.values():
             server.seen = min(now, server.seen + asleep)
 
     def _doubt(self, server: KnownServer, beat: SyncRequest, now: float) -> bool:
-        """A beat that does not count; whether it shows that there are two processes under one name."""
+        """Handle a stale heartbeat. Returns whether it shows that two processes have one name."""
         if beat.boot == server.beat.boot:
             return False
         before = server.rivals
@@ -232,7 +232,7 @@ class Fleet:
         return True
 
     def _spending(self, others: list[KnownServer], now: float) -> int:
-        """How many processes of these may be spending."""
+        """How many of these processes may be spending."""
         here = 0
         for server in others:
             if server.rivals_heard is not None:
@@ -245,14 +245,14 @@ class Fleet:
         return here
 
     def _note_size(self, here: int) -> None:
-        """``here`` servers may be spending, of those this process knows."""
+        """``here`` pods that this process knows may be spending."""
         self._here = here
         self.live_servers = self._most.add(self._clock.monotonic(), max(here, self._everywhere))
         self.next_ms = min(600_000, max(self._beat_ms, here * 1000 // self._beats_per_s))
 
 
 def _silent(servers: list[KnownServer], now: float) -> tuple[int, list[tuple[KnownServer, ServerState]]]:
-    """How many of them are heard in time, and the rest with the state their silence makes."""
+    """How many of them are heard in time, and the others with the state that their silence leads to."""
     in_time, silent = 0, []
     # `next_s` is sooner than any state changes.
     for server in servers:

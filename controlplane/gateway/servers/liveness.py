@@ -2,11 +2,11 @@
 
 ``online -> late -> unknown -> offline -> gone``. A server is late when one beat is overdue,
 unknown when its lease is over, offline when two more leases have passed, and gone when it
-said goodbye or a day has passed. Only a beat leads back.
+left on purpose or a day has passed. Only a heartbeat leads back.
 
 Losing sight of many servers at once says more about us than about them. So nobody is called
 offline while more than 15 percent of ten or more servers fell silent within a minute, and
-every lease starts anew when the gateway does, or when it was itself asleep.
+every pod's time starts again when the gateway restarts, or when it was suspended itself.
 """
 
 from collections import deque
@@ -14,38 +14,38 @@ from dataclasses import dataclass
 
 from controlplane.fleet.models import ServerState
 
-#: The agent adds up to 20 percent to the time it is told to stay away, and the network some more.
+#: The agent adds up to 20 percent to the interval that it gets, and the network adds some more.
 JITTER = 1.2
 TRAVEL_S = 0.5
 
 LEASE_BEATS = 3
 LEASE_GRACE_S = 2.0
-#: Leases without a word, after the first, that make a server offline.
+#: Silent intervals, after the first, that make a pod offline.
 OFFLINE_LEASES = 2
 GONE_AFTER_S = 86_400.0
 
-#: A pause between two sweeps that means the gateway itself did not run.
+#: After a longer pause between two sweeps, the gateway itself did not run.
 ASLEEP_S = 3.0
 
 SILENT_WINDOW_S = 60.0
 SILENT_SHARE = 0.15
 SMALLEST_FLEET = 10
-#: However long the loss lasts, this is how long it is doubted.
+#: How long a loss is doubted, if it lasts.
 FROZEN_AT_MOST_S = 900.0
 
 
 def due_after(next_s: float) -> float:
-    """Seconds after a beat by which the next one should have arrived."""
+    """Seconds after a heartbeat by which the next one is due."""
     return next_s * JITTER + TRAVEL_S
 
 
 def lease_of(next_s: float) -> float:
-    """Seconds after a beat for which a server is taken to be there."""
+    """Seconds after a heartbeat during which a pod counts as present."""
     return LEASE_BEATS * next_s + LEASE_GRACE_S
 
 
 def state_after(silent_s: float, next_s: float) -> ServerState:
-    """The state of a server that was told to come back in ``next_s`` and has been silent for ``silent_s``."""
+    """The state of a pod that sends heartbeats every ``next_s`` and was silent for ``silent_s``."""
     lease = lease_of(next_s)
     if silent_s <= due_after(next_s):
         return ServerState.ONLINE

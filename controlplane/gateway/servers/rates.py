@@ -90,12 +90,12 @@ class Track:
 
     @property
     def counts(self) -> bool:
-        """Whether there are two beats to count between, or a beat and the start of the process."""
+        """Whether there are two heartbeats to count between, or one and the start of the process."""
         return len(self._points) > 1
 
     @property
     def newest(self) -> Counters:
-        """What the last beat counted. Raises ``IndexError`` when there was none."""
+        """The counters of the last heartbeat. Raises ``IndexError`` if there is none."""
         return _unpack(self._points[-1].packed)
 
     def begin(self, at: float) -> None:
@@ -194,7 +194,7 @@ def _counts(was: Counters, now: Counters, *, elapsed_s: float) -> dict[Key, int]
     if elapsed_s < _SHORTEST_S:
         return found
     milli = 1000 / elapsed_s
-    # A counter that fell is a process that broke its promise: it starts anew from here.
+    # A counter must not fall. If one does, counting starts again from here.
     for key, base, newest in (
         (_REQUESTS, was.requests, now.requests),
         (_UNKNOWN, was.unknown_tenants, now.unknown_tenants),
@@ -212,7 +212,7 @@ def _counts(was: Counters, now: Counters, *, elapsed_s: float) -> dict[Key, int]
     if now.tenants != was.tenants:
         _add_tenants(found, was, now, milli)
     if now.rules and now.rules != was.rules:
-        # Of all tenants together, and told whole.
+        # Of all tenants together, and complete.
         before, after = (TenantCounters(tenant="", rules=counters.rules) for counters in (was, now))
         _add_rules(found, "", before, after, milli)
     return found

@@ -1,4 +1,4 @@
-"""One server, as its beats tell of it."""
+"""One pod, as its heartbeats describe it."""
 
 from dataclasses import dataclass, field
 
@@ -55,7 +55,7 @@ class KnownServer:
     beat: SyncRequest
     seen: float
     seen_wall: float
-    #: When it was told to come back, in seconds after ``seen``.
+    #: When its next heartbeat is due, in seconds after ``seen``.
     next_s: float
     started_wall: float
     state: ServerState = ServerState.ONLINE
@@ -79,9 +79,9 @@ class KnownServer:
         return state_after(now - self.seen, self.next_s)
 
     def is_stale(self, beat: SyncRequest, *, wall: float) -> bool:
-        """Whether a beat tells of the past: repeated, overtaken, or of a process that was replaced.
+        """Whether a heartbeat is about the past: repeated, overtaken, or of a process that was replaced.
 
-        A server that has fallen silent may come back with any sequence, and as any of its boots.
+        A pod that fell silent may return with any sequence, and as any of its boots.
         """
         if self.state is ServerState.GONE:
             return beat.boot in self.retired or self._repeats(beat)
@@ -92,7 +92,7 @@ class KnownServer:
         return beat.boot in self.retired or wall - beat.up_ms / 1000 < self.started_wall - SAME_MOMENT_S
 
     def take(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> bool:
-        """Take up a beat that is not stale; whether it tells something that should be seen at once."""
+        """Apply a heartbeat that is not stale. Returns whether it contains an urgent change."""
         last = self.beat
         restarted = beat.boot != last.boot
         news = (
@@ -122,7 +122,7 @@ class KnownServer:
         return news
 
     def hear_rival(self, beat: SyncRequest, now: float) -> None:
-        """A beat of another process under this name."""
+        """A heartbeat of another process under this name."""
         if self.rivals_heard is None:
             self.rivals_heard = Rivals()
         self.rivals_heard.hear(beat.boot, beat.sequence, now)

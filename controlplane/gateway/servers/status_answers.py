@@ -1,4 +1,4 @@
-"""What this gateway hears of servers, for web processes while Postgres cannot tell them."""
+"""What this gateway knows of pods, for web processes while Postgres is down."""
 
 import asyncio
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ from controlplane.gateway.servers.rows import Row, row_of
 from controlplane.gateway.servers.server import KnownServer
 from controlplane.gateway.wire import problems
 
-#: A fleet is written down once for all who ask, and so many servers per second at most.
+#: One document answers all web processes that ask, and at most this many pods per second are encoded.
 KEEP_S = 1.0
 ROWS_PER_S = 2_000
-#: Rows prepared without letting a beat in between.
+#: Rows prepared before other tasks run.
 _CHUNK = 50
 
 _decode = msgspec.json.Decoder(StatusQuestion).decode

@@ -1,15 +1,15 @@
-"""What the types of a beat cannot say."""
+"""Checks what the types of a heartbeat cannot express."""
 
 from controlplane.gateway.wire.problems import invalid_field
 from fuseboard.contract.sync import SyncRequest
 from fuseboard.contract.words import is_slug, is_subject
 
-#: Names remembered: far more than fleets have, and an end to what a token run wild may fill.
+#: Names remembered: far more than fleets have, and a bound for a client that invents names.
 MOST_NAMES = 200_000
 
 
 class Names:
-    """Slugs that were looked at before: nearly all of a beat's, so that its patterns are matched once."""
+    """Slugs that were checked before. Nearly all of a heartbeat's are, so each pattern is matched once."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()

@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 documents."""
+"""Error answers as RFC 9457 documents."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _PATH = re.compile(r"(?: - at | in )`\$\.?([^`]*)`$")
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """A request that gets no answer but this."""
+    """An error that answers a request."""
 
     status: int
     title: str
@@ -27,7 +27,7 @@ class Problem(Exception):
 
 
 def unauthorized() -> Problem:
-    """One answer for every wrong token: which part was wrong is nobody's business."""
+    """One answer for every wrong token. It does not reveal which part is wrong."""
     return Problem(
         401,
         "Unauthorized",
@@ -61,7 +61,7 @@ def too_slow() -> Problem:
 
 
 def too_large(most: int = MAX_BODY_BYTES) -> Problem:
-    # The rest of the body is never read, so the connection cannot be used again.
+    # The rest of the body is not read, so the connection cannot be used again.
     detail = f"A body has at most {most} bytes."
     return Problem(413, "Content Too Large", detail, headers=((b"connection", b"close"),))
 
@@ -88,7 +88,7 @@ def invalid_field(where: str, detail: str) -> Problem:
 
 
 def too_many(wait_s: float) -> Problem:
-    detail = "Too many requests; come back after the time in Retry-After."
+    detail = "Too many requests. Try again after the time in Retry-After."
     return Problem(429, "Too Many Requests", detail, headers=(_retry_after(wait_s),))
 
 

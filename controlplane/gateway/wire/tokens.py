@@ -1,4 +1,4 @@
-"""Who may sync: ``Authorization: Bearer fb_<selector>_<secret>``, checked in memory."""
+"""Checks ``Authorization: Bearer fb_<selector>_<secret>`` in memory."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -8,7 +8,7 @@ from hmac import compare_digest
 MOST_PROVEN = 10_000
 LONGEST_PROVEN = 256
 
-#: Compared against when the selector is unknown, so that both refusals take equally long.
+#: Compared with the secret of an unknown selector, so that both refusals take equally long.
 _NOBODY = sha256(b"").digest()
 
 
