@@ -4,7 +4,7 @@
 import os
 import sys
 
-# Written for whoever has an older one: nothing here that Python 3.5 could not read.
+# For users of an older Python: nothing here that Python 3.5 cannot parse.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit("Fuseboard needs Python 3.11 or newer; this is {}.{}.".format(*sys.version_info[:2]))
 
@@ -19,7 +19,7 @@ def main():  # type: () -> None
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     from django.core.management import execute_from_command_line
 
-    # Whoever reads a pipe gets each line when it is said, as on a terminal.
+    # A reader of a pipe gets each line at once, as on a terminal.
     sys.stdout.reconfigure(line_buffering=True)
     command = sys.argv[1] if len(sys.argv) > 1 else "help"
     if command in OFFLINE or {"-h", "--help"} & set(sys.argv):

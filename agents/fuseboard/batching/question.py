@@ -81,7 +81,7 @@ class Answer:
 
     def decide(self) -> Decision:
         if self.decision is None:
-            assert self.signer is not None  # noqa: S101 - whoever hands it on has set it
+            assert self.signer is not None  # noqa: S101 - the caller has set it
             self.decision = self.signer.sign(self, self.mode)
         return self.decision
 
