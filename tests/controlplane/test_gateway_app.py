@@ -37,7 +37,7 @@ def applied(held, **fields):
         "Bearer fb_sel\x80_x",
     ],
 )
-async def test_a_wrong_token_is_401_and_never_says_what_was_wrong(header):
+async def test_a_wrong_token_is_401_without_a_reason(header):
     gateway = ready_gateway()
     answer = await post(gateway, GOOD, headers={"authorization": header.encode("latin-1")})
     assert answer.status_code == 401
@@ -101,7 +101,7 @@ async def test_a_body_without_a_length_is_cut_off_at_the_cap():
         msgspec.json.encode(GOOD)[:-1] + b',"more":' + b"[" * 100_000,
     ],
 )
-async def test_what_is_not_json_is_400(body):
+async def test_a_body_that_is_not_json_is_400(body):
     answer = await post(ready_gateway(), body)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/problem+json"
@@ -160,11 +160,11 @@ async def test_unknown_fields_are_ignored():
         ({"content-encoding": "gzip"}, 415),
     ],
 )
-async def test_only_plain_json_is_read(headers, status):
+async def test_other_content_types_and_encodings_are_415(headers, status):
     assert (await post(ready_gateway(), GOOD, headers=headers)).status_code == status
 
 
-async def test_other_paths_and_methods_are_named():
+async def test_other_paths_are_404_and_other_methods_405():
     async with client(ready_gateway()) as http:
         assert (await http.get("/admin")).status_code == 404
         answer = await http.get(SYNC_PATH)
@@ -173,7 +173,7 @@ async def test_other_paths_and_methods_are_named():
         assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_a_token_that_asks_too_often_is_429_until_time_has_passed():
+async def test_a_token_over_its_rate_is_429_until_time_has_passed():
     clock = TurnedClock()
     gateway = ready_gateway(clock, token_rate_per_s=1, token_burst=2)
     statuses = [(await post(gateway, beat(f"pod-{n}"))).status_code for n in range(3)]
@@ -184,7 +184,7 @@ async def test_a_token_that_asks_too_often_is_429_until_time_has_passed():
     assert (await post(gateway, beat("pod-9"))).status_code == 200
 
 
-async def test_one_server_run_wild_is_429_while_the_others_are_served():
+async def test_one_pod_over_its_rate_is_429_while_others_are_served():
     gateway = ready_gateway()
     statuses = [(await post(gateway, beat("wild"))).status_code for _ in range(60)]
     assert statuses.count(429) >= 15
@@ -203,7 +203,7 @@ async def test_the_policy_is_sent_only_when_its_hash_differs():
     assert second.live_servers == 1
 
 
-async def test_wanted_tenants_come_with_null_for_the_unknown():
+async def test_wanted_tenants_are_sent_with_null_for_unknown_ones():
     gateway = ready_gateway()
     body = {**applied(gateway), "want": ["acme", "nobody", 'quote"d']}
     answer = decode_response((await post(gateway, body)).content)
@@ -228,7 +228,7 @@ async def test_changed_tenants_are_listed_since_the_applied_revision():
 
 
 @pytest.mark.parametrize("way", ["too many", "too long ago", "another epoch"])
-async def test_a_server_that_missed_too_much_is_told_to_ask_again(way):
+async def test_a_pod_that_missed_too_much_must_fetch_its_tenants_again(way):
     gateway = ready_gateway()
     body = applied(gateway)
     held = gateway.configurations["production"]
@@ -243,7 +243,7 @@ async def test_a_server_that_missed_too_much_is_told_to_ask_again(way):
     assert answer.tenants == {}
 
 
-async def test_a_server_that_is_ahead_is_left_alone():
+async def test_a_pod_with_a_newer_revision_gets_no_policy():
     gateway = ready_gateway()
     body = applied(gateway, revision=99, hash="another")
     answer = decode_response((await post(gateway, body)).content)
@@ -262,7 +262,7 @@ def test_a_configuration_is_never_replaced_by_an_older_empty_or_broken_one():
     assert set(held.tenants) == {"acme", "umbrella"}
 
 
-async def test_metrics_want_a_token():
+async def test_metrics_need_a_token():
     gateway = ready_gateway(metrics_token="scrape-me")
     await post(gateway, beat())
     async with client(gateway) as http:

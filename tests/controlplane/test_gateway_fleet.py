@@ -53,13 +53,13 @@ def test_silence_makes_late_then_unknown_then_offline_then_gone(silent_s, state)
     assert state_after(silent_s, 5.0) is state
 
 
-def test_a_lease_is_three_beats_and_grace_and_never_twice_that():
+def test_a_pod_counts_as_present_for_three_heartbeats_and_grace_and_never_twice_that():
     assert lease_of(5.0) == 17.0
     assert due_after(5.0) == 6.5
     assert state_after(lease_of(5.0) + 0.001, 5.0) is UNKNOWN
 
 
-def test_a_silent_server_walks_through_the_states_and_a_beat_brings_it_back(fleet, clock):
+def test_a_silent_pod_passes_through_the_states_and_a_heartbeat_brings_it_back(fleet, clock):
     fleet.absorb(beat())
     seen = [states(fleet)["pod-1"]]
     for _ in range(60):
@@ -71,7 +71,7 @@ def test_a_silent_server_walks_through_the_states_and_a_beat_brings_it_back(flee
     assert states(fleet) == {"pod-1": ONLINE}
 
 
-def test_a_goodbye_is_gone_at_once_and_an_overtaken_beat_does_not_revive_it(fleet, clock):
+def test_a_pod_that_leaves_is_gone_at_once_and_an_overtaken_heartbeat_does_not_revive_it(fleet, clock):
     fleet.absorb(beat(sequence=10))
     assert fleet.absorb(beat(sequence=12, leaving=True))
     fleet.absorb(beat(sequence=11))
@@ -83,7 +83,7 @@ def test_a_goodbye_is_gone_at_once_and_an_overtaken_beat_does_not_revive_it(flee
 
 
 @pytest.mark.parametrize("sequence", [5, 3])
-def test_replayed_and_overtaken_beats_change_nothing(fleet, clock, sequence):
+def test_replayed_and_overtaken_heartbeats_change_nothing(fleet, clock, sequence):
     fleet.absorb(beat(sequence=5, mode=Mode.LOCAL))
     clock.turn(1.0)
     assert not fleet.absorb(beat(sequence=sequence, mode=Mode.SHARED))
@@ -92,7 +92,7 @@ def test_replayed_and_overtaken_beats_change_nothing(fleet, clock, sequence):
     assert fleet.stale_beats == 1
 
 
-def test_a_late_beat_of_the_process_before_is_ignored(fleet, clock):
+def test_a_late_heartbeat_of_the_previous_process_is_ignored(fleet, clock):
     fleet.absorb(beat(boot="boot-old1", sequence=100))
     assert fleet.absorb(beat(boot="boot-new1", sequence=1, up_ms=200))
     assert not fleet.absorb(beat(boot="boot-old1", sequence=101))
@@ -118,7 +118,7 @@ def test_of_two_processes_with_one_name_the_younger_counts_until_it_falls_silent
         {"breakers": (BreakerView(dependency="llm", override=OverrideMode.FORCED_OPEN),)},
     ],
 )
-def test_what_an_operator_waits_for_is_urgent(fleet, news):
+def test_changes_of_state_are_urgent(fleet, news):
     calm = {"breakers": (BreakerView(dependency="llm", for_ms=5, window_calls=1),)}
     assert fleet.absorb(beat(**calm))
     fleet.urgent.clear()
@@ -129,7 +129,7 @@ def test_what_an_operator_waits_for_is_urgent(fleet, news):
     assert set(fleet.urgent) == {"pod-1"}
 
 
-def test_a_fleet_that_falls_silent_at_once_is_called_unknown_but_not_offline(fleet, clock):
+def test_a_fleet_that_falls_silent_at_once_becomes_unknown_but_not_offline(fleet, clock):
     for n in range(20):
         fleet.absorb(beat(f"pod-{n}"))
     sweep_for(fleet, clock, 120)
@@ -138,7 +138,7 @@ def test_a_fleet_that_falls_silent_at_once_is_called_unknown_but_not_offline(fle
     assert fleet.live_servers == 20
 
 
-def test_a_frozen_fleet_thaws_when_it_is_heard_again(fleet, clock):
+def test_expiry_resumes_when_the_fleet_is_heard_again(fleet, clock):
     for n in range(20):
         fleet.absorb(beat(f"pod-{n}"))
     sweep_for(fleet, clock, 60)
@@ -186,7 +186,7 @@ def test_servers_lost_one_by_one_over_minutes_do_not_freeze_anything(fleet, cloc
         assert not fleet.preservation.frozen
 
 
-def test_a_gateway_that_was_asleep_gives_everyone_the_time_it_slept(fleet, clock):
+def test_after_a_suspended_gateway_resumes_every_pod_gets_that_time(fleet, clock):
     fleet.absorb(beat())
     sweep_for(fleet, clock, 3)
     clock.turn(3_600.0)
@@ -196,7 +196,7 @@ def test_a_gateway_that_was_asleep_gives_everyone_the_time_it_slept(fleet, clock
     assert states(fleet) == {"pod-1": UNKNOWN}
 
 
-def test_servers_come_back_later_as_the_fleet_grows(clock):
+def test_heartbeats_are_less_frequent_in_a_larger_fleet(clock):
     fleet = Fleet("production", clock, beat_ms=1_000, beats_per_s=20)
     assert fleet.next_ms == 1_000
     for n in range(100):
@@ -221,7 +221,7 @@ def test_live_servers_are_the_most_of_the_last_ten_minutes_and_at_least_one(flee
     assert fleet.live_servers == 1
 
 
-def test_who_only_takes_leave_is_no_server_to_share_with(fleet, clock):
+def test_a_process_that_only_leaves_does_not_count_as_live(fleet, clock):
     """``fuseboard doctor`` asks the gateway as a server that leaves at once."""
     for n in range(3):
         fleet.absorb(beat(f"pod-{n}"))

@@ -27,7 +27,7 @@ def configuration():
 
 
 @pytest.mark.parametrize("name", ["sync_request.1.json", "sync_request.1.smallest.json"])
-async def test_every_golden_beat_is_absorbed(name):
+async def test_every_golden_heartbeat_is_absorbed(name):
     gateway = ready_gateway()
     answer = await post(gateway, golden(name))
     assert answer.status_code == 200

@@ -92,7 +92,7 @@ def rows(postgres, query):
         return connection.execute(query).fetchall()
 
 
-def test_two_gateways_are_one_and_a_killed_one_loses_nothing(pair, postgres):
+def test_two_gateways_form_one_fleet_and_a_killed_one_loses_nothing(pair, postgres):
     first, second = pair
     place = dict.fromkeys(("pod-1", "pod-2", "pod-3"), first)
     place |= dict.fromkeys(("pod-4", "pod-5", "pod-6"), second)
@@ -148,7 +148,7 @@ def test_two_gateways_are_one_and_a_killed_one_loses_nothing(pair, postgres):
     assert not [pair for pair in happened if pair[1] in ("left", "duplicate")]
 
 
-def test_two_processes_of_one_name_on_two_gateways_are_told(pair, postgres):
+def test_two_processes_with_one_name_on_two_gateways_are_reported(pair, postgres):
     first, second = pair
 
     def told():

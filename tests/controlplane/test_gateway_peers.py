@@ -61,7 +61,7 @@ def test_a_server_heard_elsewhere_is_handed_over_with_its_rates(fleet, clock):
     assert (fleet.servers, fleet.dirty, fleet.urgent, fleet.totals.milli) == ({}, {}, {}, {})
 
 
-def test_a_balancer_that_moves_everybody_freezes_nothing(fleet, clock):
+def test_a_balancer_that_moves_all_pods_freezes_nothing(fleet, clock):
     for n in range(20):
         fleet.absorb(beat(f"pod-{n}"))
     for _ in range(60):
@@ -81,7 +81,7 @@ def take_turns(fleet, clock, beats):
         fleet.sweep()
 
 
-def test_two_processes_of_one_name_are_told_and_counted_and_neither_disturbs_the_other(fleet, clock):
+def test_two_processes_with_one_name_are_reported_and_counted_and_neither_disturbs_the_other(fleet, clock):
     take_turns(fleet, clock, 2)
     assert fleet.servers["pod-1"].rivals == 0  # a process that was replaced may have had beats under way
     take_turns(fleet, clock, 3)
@@ -91,7 +91,7 @@ def test_two_processes_of_one_name_are_told_and_counted_and_neither_disturbs_the
     assert "pod-1" in fleet.urgent
 
 
-def test_a_rival_that_stops_is_forgotten(fleet, clock):
+def test_a_duplicate_that_stops_is_forgotten(fleet, clock):
     take_turns(fleet, clock, 5)
     for _ in range(6):
         fleet.absorb(beat("pod-1", boot="younger-1", up_ms=1_000))
@@ -100,7 +100,7 @@ def test_a_rival_that_stops_is_forgotten(fleet, clock):
     assert fleet.servers["pod-1"].rivals == 0
 
 
-def test_a_restart_leaves_no_rival_behind(fleet, clock):
+def test_a_restart_leaves_no_duplicate_behind(fleet, clock):
     fleet.absorb(beat("pod-1", boot="boot-old1", sequence=10))
     fleet.absorb(beat("pod-1", boot="boot-new1", sequence=1, up_ms=100))
     fleet.absorb(beat("pod-1", boot="boot-old1", sequence=11, leaving=True))

@@ -76,7 +76,7 @@ async def row_becomes(database, expected, *, server="pod-1", within_s=20.0):
         await asyncio.sleep(0.005)
 
 
-async def test_a_beat_becomes_a_row_that_pages_can_read(gateway, database):
+async def test_a_heartbeat_becomes_a_row_that_pages_can_read(gateway, database):
     view = BreakerView(dependency="openai", state=BreakerState.OPEN, for_ms=2_000, remaining_ms=58_000)
     assert (await post(gateway, beat(breakers=(view,), zone="a\x00b"))).status_code == 200
     await row_becomes(database, "online")
@@ -88,7 +88,7 @@ async def test_a_beat_becomes_a_row_that_pages_can_read(gateway, database):
     assert breaker["until"] == pytest.approx(time.time() + 58, abs=20)
 
 
-async def test_a_change_of_mode_is_in_postgres_and_announced_by_itself(gateway, database, listener):
+async def test_a_change_of_mode_is_written_and_notified_at_once(gateway, database, listener):
     await post(gateway, beat())
     await row_becomes(database, "online")
     for mode in (Mode.LOCAL, Mode.RAMPING, Mode.SHARED) * 3:
@@ -114,7 +114,7 @@ async def test_figures_are_written_every_second(gateway, listener):
     assert (figures.gateways, figures.live_servers, figures.frozen) == (1, 1, False)
 
 
-async def test_an_edit_is_answered_as_soon_as_it_is_committed(gateway, database, alice):
+async def test_an_edit_is_served_as_soon_as_it_is_committed(gateway, database, alice):
     from controlplane.editing import edits
 
     head = gateway.configurations["production"].head
@@ -129,7 +129,7 @@ async def test_an_edit_is_answered_as_soon_as_it_is_committed(gateway, database,
     assert answer.tenants["acme"].tier == "pro"
 
 
-async def test_confirmed_counts_servers_that_took_up_a_revision(gateway, database):
+async def test_confirmed_counts_pods_that_applied_a_revision(gateway, database):
     for n, revision in enumerate([7, 8, 9, 8]):
         await post(gateway, beat(f"pod-{n}", applied=Applied(epoch=1, revision=revision)))
     await post(gateway, beat("pod-4", applied=Applied(epoch=1, revision=9), leaving=True))
@@ -159,7 +159,7 @@ async def test_a_revoked_token_is_refused_within_the_reload_interval(gateway, to
     await eventually(lambda: post(gateway, beat()), accept=lambda answer: answer.status_code == 401)
 
 
-async def test_a_restarted_gateway_remembers_who_was_there(gateway, database):
+async def test_a_restarted_gateway_remembers_its_pods(gateway, database):
     for n in range(3):
         await post(gateway, beat(f"pod-{n}", mode=Mode.LOCAL, mode_cause="connection refused"))
     await gateway.stop()
@@ -191,7 +191,7 @@ async def test_a_row_that_postgres_refuses_does_not_stop_the_others(gateway, dat
     assert gateway.counts.flush_failures == 0
 
 
-async def test_servers_long_gone_are_forgotten(gateway, database):
+async def test_pods_that_left_long_ago_are_forgotten(gateway, database):
     for n in range(2):
         await post(gateway, beat(f"pod-{n}", leaving=True))
         await row_becomes(database, "gone", server=f"pod-{n}")
@@ -203,7 +203,7 @@ async def test_servers_long_gone_are_forgotten(gateway, database):
     assert await row(database, server="pod-1") == "gone"
 
 
-async def test_a_server_that_knows_more_than_postgres_says_that_it_was_restored(gateway, database):
+async def test_a_pod_with_an_unknown_revision_shows_that_postgres_was_restored(gateway, database):
     head = gateway.configurations["production"].head
     await post(gateway, beat(applied=Applied(epoch=head.epoch, revision=head.revision, hash=head.hash)))
     await post(gateway, beat("pod-2", applied=Applied(epoch=head.epoch, revision=head.revision + 50)))

@@ -132,7 +132,7 @@ def test_it_serves_from_memory_while_postgres_is_dead_and_catches_up_after(gatew
     assert changed["later"].tier == "pro"
 
 
-def test_a_frozen_postgres_holds_nobody_up(gateway, postgres):
+def test_a_frozen_postgres_delays_no_heartbeat(gateway, postgres):
     _, client = gateway
     sync(client)
     wait_until(lambda: rows(postgres) == {"pod-1": "shared"})
@@ -164,14 +164,14 @@ def told(processes, signal_of):
             signal_of(process)
 
 
-def test_it_says_nothing_of_itself(gateway):
+def test_answers_do_not_name_the_server_software(gateway):
     _, client = gateway
     answer = client.get("/healthz")
     assert answer.json() == {"status": "ok"}
     assert "server" not in answer.headers
 
 
-def test_a_body_cut_off_half_way_disturbs_nobody(gateway):
+def test_a_truncated_body_disturbs_no_other_client(gateway):
     _, client = gateway
     with socket.create_connection(("127.0.0.1", client.base_url.port)) as half:
         half.sendall(
@@ -181,7 +181,7 @@ def test_a_body_cut_off_half_way_disturbs_nobody(gateway):
     sync(client)
 
 
-def test_it_writes_its_last_batch_before_it_goes(gateway, postgres):
+def test_it_writes_its_last_batch_before_it_exits(gateway, postgres):
     process, client = gateway
     sync(client)
     wait_until(lambda: rows(postgres))

@@ -37,7 +37,7 @@ def counted(requests, refused=0):
     return Counters(requests=requests, refused={Reason.QUOTA: refused})
 
 
-def test_a_rate_is_what_was_counted_between_two_beats(fleet, clock):
+def test_a_rate_is_the_count_between_two_heartbeats(fleet, clock):
     fleet.absorb(beat(counters=counted(1_000_000)))
     assert figures(fleet)["requests_per_s"] == 0.0
     clock.turn(5.0)
@@ -48,7 +48,7 @@ def test_a_rate_is_what_was_counted_between_two_beats(fleet, clock):
     assert found["refused_by_reason"] == {"quota": 10.0}
 
 
-def test_a_replayed_beat_counts_nothing_twice(fleet, clock):
+def test_a_replayed_heartbeat_counts_nothing_twice(fleet, clock):
     fleet.absorb(beat(sequence=1, counters=counted(0)))
     clock.turn(5.0)
     again = beat(sequence=2, counters=counted(500))
@@ -59,7 +59,7 @@ def test_a_replayed_beat_counts_nothing_twice(fleet, clock):
     assert figures(fleet) == once
 
 
-def test_a_lost_beat_loses_nothing(fleet, clock):
+def test_a_lost_heartbeat_loses_no_count(fleet, clock):
     fleet.absorb(beat(counters=counted(0)))
     clock.turn(10.0)
     fleet.absorb(beat(counters=counted(1_000)))
@@ -83,7 +83,7 @@ def test_a_counter_that_falls_makes_no_negative_rate(fleet, clock):
     assert figures(fleet)["requests_per_s"] == 100.0
 
 
-def test_hasty_beats_are_smoothed_over_seconds(fleet, clock):
+def test_frequent_heartbeats_are_smoothed_over_seconds(fleet, clock):
     for n in range(100):
         fleet.absorb(beat(counters=counted(n * 10 + (50 if n % 2 else 0))))
         clock.turn(0.1)
@@ -148,7 +148,7 @@ def test_the_twenty_tenants_refused_most_are_listed_then_the_busiest(fleet, cloc
     assert [row["tenant"] for row in tenants[1:3]] == ["t29", "t28"]
 
 
-def test_what_rules_bound_is_a_rate_of_the_busiest_and_of_all_together(fleet, clock):
+def test_rules_have_rates_for_the_busiest_tenants_and_for_all_together(fleet, clock):
     def counted(n):
         acme = (RuleCounters(rule="requests", refused=n * 5), RuleCounters(rule="trial", asked=n, shadow=n))
         tenants = (
@@ -209,7 +209,7 @@ def test_percentiles_lie_within_their_bucket(counts, share, expected):
     assert percentile_us(counts, share) == expected
 
 
-def test_figures_say_who_is_in_no_rate_yet(fleet, clock):
+def test_figures_count_pods_that_are_in_no_rate_yet(fleet, clock):
     """As after a restart of the gateway, which knows its servers from Postgres."""
     fleet.absorb(beat(up_ms=60_000))
     fleet.absorb(beat("young", up_ms=100))

@@ -13,7 +13,7 @@ from controlplane.fleet.status_client import PATH, StatusAnswer, StatusClient, S
 from fuseboard.contract.sync import BreakerView, Counters
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode
 from tests.controlplane.gateway import TurnedClock, beat, client, post, ready_gateway
-from tests.controlplane.test_gateway_holds import hold
+from tests.controlplane.test_gateway_overrides import hold
 
 HELD = BreakerView(dependency="llm", override=OverrideMode.FORCED_OPEN)
 OPEN = BreakerView(dependency="llm", state=BreakerState.OPEN, remaining_ms=60_000)
@@ -36,7 +36,7 @@ async def told(gateway: Any, clock: TurnedClock) -> StatusAnswer:
     return msgspec.json.decode(answer.content, type=StatusAnswer)
 
 
-async def test_it_tells_servers_figures_and_holds_as_it_hears_them() -> None:
+async def test_the_answer_contains_pods_figures_and_overrides() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     await post(gateway, beat("pod-1", breakers=(HELD,), mode=Mode.LOCAL, mode_cause="refused"))
@@ -54,7 +54,7 @@ async def test_it_tells_servers_figures_and_holds_as_it_hears_them() -> None:
     assert (held["dependency"], held["actor"]) == ("llm", "olga")
 
 
-async def test_it_is_written_down_once_per_second() -> None:
+async def test_the_answer_is_encoded_once_per_second() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     await post(gateway, beat("pod-1"))
@@ -65,7 +65,7 @@ async def test_it_is_written_down_once_per_second() -> None:
     assert {row["name"] for row in (await told(gateway, clock)).servers} == {"pod-1", "pod-2"}
 
 
-async def test_nobody_else_is_told() -> None:
+async def test_unsigned_and_old_questions_are_refused() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     body = question(clock)
@@ -134,6 +134,6 @@ def test_of_two_gateways_the_one_that_heard_a_server_last_is_right(settings: Any
 
 
 @pytest.mark.parametrize("urls", [[], ["http://127.0.0.1:1"]])
-def test_without_a_gateway_nothing_is_told(settings: Any, urls: list[str]) -> None:
+def test_without_a_gateway_nothing_is_known(settings: Any, urls: list[str]) -> None:
     settings.GATEWAY_URLS = urls
     assert StatusClient().ask("production", fresh=True).answered == 0

@@ -43,7 +43,7 @@ async def test_a_refusal_is_the_same_whole_and_in_pieces_and_the_connection_stay
             assert (await connection.answer())[0] == 200
 
 
-async def test_a_beat_cut_anywhere_is_answered_like_a_whole_one():
+async def test_a_heartbeat_cut_anywhere_is_answered_like_a_whole_one():
     gateway = ready_gateway(token_burst=10_000)
     async with wire(gateway) as connect:
         connection = await connect()
@@ -58,7 +58,7 @@ async def test_a_beat_cut_anywhere_is_answered_like_a_whole_one():
     assert gateway.fleet("production").stale_beats == 0
 
 
-async def test_who_says_no_more_after_a_beat_is_answered():
+async def test_a_client_that_closes_its_side_is_answered():
     async with wire() as connect:
         connection = await connect()
         connection.writer.write(request() + request())
@@ -92,7 +92,7 @@ async def test_a_client_that_leaves_amid_a_request_disturbs_no_other():
     assert gateway.counts.answers == {200: 1}
 
 
-async def test_pipelined_beats_are_answered_in_order_whatever_is_between_them():
+async def test_pipelined_requests_are_answered_in_order():
     gateway = ready_gateway()
     get = f"GET /readyz HTTP/1.1\r\nHost: gateway\r\n{BEARER}\r\n\r\n".encode()
     async with wire(gateway) as connect:
@@ -148,7 +148,7 @@ async def test_a_connection_is_closed_after_a_request(name):
     assert bool(gateway.fleets) == (expected == 200)
 
 
-async def test_a_body_in_chunks_counts_but_never_what_follows_it():
+async def test_a_chunked_body_is_read_and_fields_after_it_are_refused():
     """What comes after the body must not pass for a header, or a proxy in front could be deceived."""
     body = msgspec.json.encode(beat())
     chunks = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
@@ -165,7 +165,7 @@ async def test_a_body_in_chunks_counts_but_never_what_follows_it():
         assert (await connection.answer())[0] == 400
 
 
-async def test_who_asks_first_is_told_to_go_on():
+async def test_expect_100_continue_is_answered():
     async with wire() as connect:
         connection = await connect()
         head, body = request(None, "Expect: 100-continue").split(b"\r\n\r\n", 1)
@@ -176,7 +176,7 @@ async def test_who_asks_first_is_told_to_go_on():
         assert (await connection.answer())[0] == 200
 
 
-async def test_a_connection_that_beats_is_kept_and_one_at_rest_is_closed():
+async def test_a_connection_with_heartbeats_stays_open_and_an_idle_one_is_closed():
     async with wire(ready_gateway(token_burst=10_000), keep_alive_s=0.5) as connect:
         connection = await connect()
         for _ in range(4):
@@ -186,7 +186,7 @@ async def test_a_connection_that_beats_is_kept_and_one_at_rest_is_closed():
         assert await connection.is_closed()
 
 
-async def test_a_mistake_of_ours_is_a_500_and_costs_one_connection(monkeypatch):
+async def test_a_bug_is_a_500_and_closes_one_connection(monkeypatch):
     gateway = ready_gateway()
     async with wire(gateway) as connect:
         connection = await connect()

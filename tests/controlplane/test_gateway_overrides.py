@@ -64,7 +64,7 @@ async def synced(gateway: Any, applied: Applied | None = None) -> Any:
     return decode_response((await post(gateway, beat(applied=applied or Applied()))).content)
 
 
-async def test_a_handed_hold_is_served_beside_the_document_until_its_time() -> None:
+async def test_an_override_is_served_beside_the_document_until_it_expires() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     before = await synced(gateway)
@@ -94,7 +94,7 @@ async def beats(gateway: Any, pod: Configuration) -> None:
     pod.apply_overrides(answer.held)
 
 
-async def test_a_pod_takes_it_over_and_gives_it_back() -> None:
+async def test_a_pod_applies_it_and_drops_it() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     pod = Configuration(environment="production")
@@ -114,7 +114,7 @@ async def test_a_pod_takes_it_over_and_gives_it_back() -> None:
     assert told == [False, True, False]
 
 
-async def test_a_pod_that_is_ahead_of_its_gateway_takes_it_over_too() -> None:
+async def test_a_pod_with_a_newer_revision_than_its_gateway_applies_it_too() -> None:
     """Redis told it of a revision that the gateway could not read any more."""
     clock = TurnedClock()
     gateway = ready_gateway(clock)
@@ -142,7 +142,7 @@ async def test_a_pod_that_is_ahead_of_its_gateway_takes_it_over_too() -> None:
     assert (found.override.actor, found.timeout_ms, pod.snapshot.head) == ("olga", timeout_ms, head)
 
 
-async def test_what_is_held_outlives_a_newer_document() -> None:
+async def test_an_override_outlives_a_newer_document() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     pod = Configuration(environment="production")
@@ -184,7 +184,7 @@ async def test_an_unsigned_body_is_401_and_changes_nothing(authorization: str) -
         ({"expires_at_us": True}, "expires_at_us"),
     ],
 )
-async def test_a_body_that_says_anything_else_is_422(fields: dict[str, Any], where: str) -> None:
+async def test_a_body_with_other_values_is_422(fields: dict[str, Any], where: str) -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     body = msgspec.json.encode({**msgspec.to_builtins(hold(clock.wall())), **fields})
@@ -203,14 +203,14 @@ async def test_large_bodies_other_methods_and_broken_json_are_refused() -> None:
         assert (await http.post(PATH, headers={"content-type": "text/plain"})).status_code == 415
 
 
-async def test_a_hold_for_longer_ends_after_fifteen_minutes() -> None:
+async def test_a_longer_override_ends_after_fifteen_minutes() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     await send(gateway, msgspec.json.encode(hold(clock.wall(), seconds=3600)))
     assert (await synced(gateway)).held["llm"].expires_at_us == int((clock.wall() + 900) * 1_000_000)
 
 
-async def test_what_was_adopted_is_not_taken_again() -> None:
+async def test_an_adopted_override_is_not_accepted_again() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     body = msgspec.json.encode(hold(clock.wall()))
@@ -240,7 +240,7 @@ async def test_a_newer_configuration_without_it_does_not_end_it() -> None:
 # Told to Postgres
 
 
-def test_it_is_adopted_once_as_of_then(production: str, alice: Any) -> None:
+def test_it_is_adopted_once_with_its_original_time(production: str, alice: Any) -> None:
     held = hold(time.time() - 60, dependency="openai")
     assert adopt_handed([held]) == [held.id]
     assert adopt_handed([held]) == [held.id]
@@ -255,14 +255,14 @@ def test_it_is_adopted_once_as_of_then(production: str, alice: Any) -> None:
     assert Override.objects.get().ended_at is not None
 
 
-def test_one_whose_time_is_over_is_in_the_audit_and_holds_nothing(production: str) -> None:
+def test_an_expired_override_is_audited_and_not_applied(production: str) -> None:
     held = hold(time.time() - 600, seconds=60, dependency="openai")
     assert adopt_handed([held]) == [held.id]
     assert not Override.objects.exists()
     assert Entry.objects.filter(action="breaker.held").count() == 1
 
 
-def test_a_newer_hold_in_postgres_stays(production: str, alice: Any) -> None:
+def test_a_newer_override_in_postgres_stays(production: str, alice: Any) -> None:
     override_breaker(
         environment="production",
         dependency="openai",
@@ -276,14 +276,14 @@ def test_a_newer_hold_in_postgres_stays(production: str, alice: Any) -> None:
     assert Entry.objects.latest("id").after["superseded"] is True
 
 
-def test_a_reset_made_before_anybody_told_postgres_stays(production: str, alice: Any) -> None:
+def test_a_reset_made_before_postgres_knew_the_override_stays(production: str, alice: Any) -> None:
     reset_breaker(environment=production, dependency="openai", reason="all is well again", actor=alice)
     adopt_handed([hold(time.time() - 60, dependency="openai")])
     assert not Override.objects.exists()
     assert Entry.objects.latest("id").after["superseded"] is True
 
 
-def test_one_of_a_dependency_that_is_gone_blocks_nothing(production: str) -> None:
+def test_an_override_of_a_deleted_dependency_blocks_nothing(production: str) -> None:
     known = hold(time.time() - 60, dependency="openai")
     gone = hold(time.time() - 61, dependency="gone")
     assert adopt_handed([gone, known]) == [gone.id, known.id]
@@ -329,7 +329,7 @@ def give(alice: Any, *, minutes: float = 10) -> tuple[int, int]:
     )
 
 
-def test_it_is_handed_to_every_gateway_that_answers(gateway_url: Any, alice: Any, settings: Any) -> None:
+def test_it_is_sent_to_every_gateway_that_answers(gateway_url: Any, alice: Any, settings: Any) -> None:
     url, gateway = gateway_url
     settings.GATEWAY_URLS = [url, "http://127.0.0.1:1"]
     assert give(alice) == (1, 2)
@@ -337,7 +337,7 @@ def test_it_is_handed_to_every_gateway_that_answers(gateway_url: Any, alice: Any
     assert (waiting.dependency, waiting.actor, waiting.reason) == ("llm", "alice", REASON)
 
 
-def test_it_says_why_nobody_took_it(gateway_url: Any, alice: Any, settings: Any) -> None:
+def test_it_reports_why_no_gateway_accepted_it(gateway_url: Any, alice: Any, settings: Any) -> None:
     url, gateway = gateway_url
     gateway.ready = False
     settings.GATEWAY_URLS = [url, "http://127.0.0.1:1"]

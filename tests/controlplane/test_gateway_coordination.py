@@ -62,7 +62,7 @@ def pieces():
     }
 
 
-async def test_a_server_is_told_its_piece_once_postgres_knows_it(gateways):
+async def test_a_pod_gets_its_reserved_share_once_postgres_has_it(gateways):
     gateway = await gateways()
     assert (await answered(gateway)).share is None
     await gateway.agreed.look()
@@ -72,7 +72,7 @@ async def test_a_server_is_told_its_piece_once_postgres_knows_it(gateways):
     assert await pieces() == {("pod-1", 1, 0)}
 
 
-async def test_two_gateways_never_give_out_the_same_piece(gateways):
+async def test_two_gateways_never_grant_the_same_share(gateways):
     one, two = await gateways("one"), await gateways("two")
     for number, gateway in enumerate([one, two] * 10):
         await answered(gateway, f"pod-{number}")
@@ -82,7 +82,7 @@ async def test_two_gateways_never_give_out_the_same_piece(gateways):
     assert len({share.terms for share in held}) == 20
 
 
-async def test_a_gateway_that_starts_again_renews_what_is_held_and_gives_nothing_of_it_away(gateways):
+async def test_a_restarted_gateway_renews_granted_shares_and_grants_them_to_no_other_pod(gateways):
     before = await gateways()
     await answered(before, "stays")
     await answered(before, "dies")
@@ -99,7 +99,7 @@ async def test_a_gateway_that_starts_again_renews_what_is_held_and_gives_nothing
     assert sum(2.0**-level for _, level, _ in await pieces()) <= 1.0
 
 
-async def test_the_piece_of_a_server_that_left_rests_and_another_boot_gets_another(gateways):
+async def test_the_share_of_a_pod_that_left_rests_and_a_new_boot_gets_another(gateways):
     gateway = await gateways()
     await answered(gateway)
     await gateway.agreed.look()
@@ -112,7 +112,7 @@ async def test_the_piece_of_a_server_that_left_rests_and_another_boot_gets_anoth
     assert ("resting", first.level, first.place) in await pieces()
 
 
-async def test_after_a_restore_everything_counts_as_given_out(gateways):
+async def test_after_a_restore_every_share_counts_as_granted(gateways):
     gateway = await gateways()
     await answered(gateway)
     await gateway.agreed.look()
@@ -132,7 +132,7 @@ async def test_after_a_restore_everything_counts_as_given_out(gateways):
     assert terms < 2 << 32
 
 
-async def test_with_postgres_away_beats_are_answered_and_the_piece_runs_out(gateways, monkeypatch):
+async def test_while_postgres_is_down_heartbeats_are_answered_and_the_share_expires(gateways, monkeypatch):
     gateway = await gateways()
     await answered(gateway)
     await gateway.agreed.look()
