@@ -51,6 +51,8 @@ def measure(contender):
     asyncio.run(drive(port, request, WARM_S, **answer))
     before = cpu_s(process)
     answers = asyncio.run(drive(port, request, ROUND_S, **answer))
+    if not answers:
+        raise SystemExit("no request was answered in a round, the machine is too busy")
     return answers / (cpu_s(process) - before)
 
 
