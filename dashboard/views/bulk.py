@@ -20,11 +20,11 @@ from dashboard.views.page import bounded_text, context_of
 from dashboard.views.revisions import thing_of
 
 ACTS = (
-    ("quota", "Set a quota of their own"),
+    ("quota", "Set a quota"),
     ("scale", "Scale a quota by percent"),
-    ("remove", "Back to the tier\u2019s quota"),
+    ("remove", "Use the tier quota"),
     ("tier", "Move to a tier"),
-    ("move", "Move to a parent"),
+    ("move", "Change the parent"),
     ("suspend", "Suspend"),
     ("resume", "Resume"),
 )

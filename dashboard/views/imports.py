@@ -18,6 +18,7 @@ from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import HtmxHttpRequest, context_of, not_found
 from dashboard.views.revisions import Thing
+from dashboard.words import count_words
 
 _LIST = 20
 #: How many things a difference lists: the button that applies it is below them.
@@ -79,7 +80,7 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
     context = {
         "draft": row,
         "summary": summary(counts) if any(counts.values()) else "",
-        "kinds": [(name.replace(".", "s "), count) for name, count in document.get("by_kind", {}).items()],
+        "kinds": [count_words(name, count) for name, count in document.get("by_kind", {}).items()],
         "things": [_thing(change) for change in document.get("changes", ())[:_SHOWN]],
         "left_off": max(0, sum(counts.values()) - _SHOWN),
         "rows": document.get("rows", 0),

@@ -49,7 +49,7 @@ def make_template(request: HttpRequest) -> HttpResponse:
     except InvalidEdit as error:
         return _list(request, form=_told(form, error), status=422)
     except EditConflict:
-        form.add_error("name", "There is a template of that name.")
+        form.add_error("name", "A template with this name exists.")
         return _list(request, form=form, status=409)
     messages.success(request, f"Template {name} is saved as revision {revision}.")
     return redirect("template", name=name)
@@ -91,16 +91,18 @@ def tenant_follows(request: HttpRequest) -> HttpResponse:
     except (InvalidEdit, NotFound) as error:
         messages.error(request, f"Nothing was changed. {error}")
     except EditConflict as conflict:
-        messages.error(request, f"{conflict.by or 'Somebody'} saved {key} meanwhile: look again.")
+        messages.error(
+            request, f"{conflict.by or 'Another person'} saved {key} first. Check it, and try again."
+        )
     else:
         hub.nudge()
-        follows = f"follows {chosen}" if chosen else "follows no template"
-        messages.success(request, f"{quota} {follows}, as revision {revision}.")
+        uses = f"uses template {chosen}" if chosen else "uses no template"
+        messages.success(request, f"{quota} {uses} as of revision {revision}.")
     return redirect(f"{reverse('tenant')}?{urlencode({'key': key, 'quota': quota})}")
 
 
 def _missing(request: HttpRequest) -> HttpResponse:
-    return not_found(request, "No such template", "Nothing follows a template of that name.")
+    return not_found(request, "No such template", "There is no template with this name.")
 
 
 def _edit(request: HttpRequest, name: str) -> HttpResponse:
@@ -155,7 +157,7 @@ def _remove(request: HttpRequest, row: Template) -> HttpResponse:
         instead=then.removeprefix("instead:") if then.startswith("instead:") else None,
     )
     hub.nudge()
-    messages.success(request, f"Template {row.name} is removed, as revision {revision}.")
+    messages.success(request, f"Template {row.name} was deleted in revision {revision}.")
     return redirect("templates")
 
 
@@ -174,9 +176,9 @@ def _follow(request: HttpRequest, row: Template) -> HttpResponse:
     elif kind == "dependency":
         revision = edits.set_vendor_limit(dependency=owner, name=limit, **common)
     else:
-        raise InvalidEdit({"owner": ["Choose whose limit it is."]})
+        raise InvalidEdit({"owner": ["Choose an owner."]})
     hub.nudge()
-    messages.success(request, f"{limit} of {owner} follows {row.name} since revision {revision}.")
+    messages.success(request, f"{limit} of {owner} uses template {row.name} as of revision {revision}.")
     return redirect("template", name=row.name)
 
 

@@ -110,7 +110,7 @@ def _save(request: HtmxHttpRequest, form: QuotaForm) -> HttpResponse:
 def _remove(request: HtmxHttpRequest, form: QuotaForm) -> HttpResponse:
     common = _common(request, form)
     revision = edits.remove_tenant_quota(**common)
-    done = f"{common['quota']} is the tier\u2019s again as revision {revision}."
+    done = f"{common['quota']} uses the tier quota again as of revision {revision}."
     return _saved(request, done, _address(common))
 
 

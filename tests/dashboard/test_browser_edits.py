@@ -101,12 +101,12 @@ def test_an_admin_edits_a_quota_and_sees_it_arrive(sign_in):
     page.goto("/tenant?key=acme-retail&quota=requests")
     page.fill("#f-limit", "1.5")
     page.fill("#f-reason", "Ticket CAP-771")
-    page.click("text=Save requests")
+    page.click("text=Save quota requests")
     page.wait_for_selector("#f-limit_error")
     assert page.input_value("#f-limit") == "1.5"
     assert page.input_value("#f-reason") == "Ticket CAP-771"
     page.fill("#f-limit", "50")
-    page.click("text=Save requests")
+    page.click("text=Save quota requests")
     page.wait_for_selector("#editor .notice >> text=requests is saved as revision")
     revision = Tenant.objects.get(key="acme-retail").changed_revision
     page.wait_for_selector(f"#rollout >> text=Revision {revision}:")
@@ -140,12 +140,12 @@ def test_two_admins_at_the_same_time_lose_nothing_typed(sign_in):
         reason="bob was faster",
         actor=Actor(name="bob", role="admin", origin="form"),
     )
-    page.click("text=Save requests")
+    page.click("text=Save quota requests")
     page.wait_for_selector(".conflict")
     assert "bob saved acme-retail while you were typing" in page.text_content(".conflict")
     assert page.input_value("#f-limit") == "90"
     assert page.input_value("#f-reason") == "Typed by ada, slowly"
-    page.click("text=Save requests")
+    page.click("text=Save quota requests")
     page.wait_for_selector("#editor .notice >> text=requests is saved as revision")
 
 

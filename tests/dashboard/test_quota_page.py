@@ -102,7 +102,7 @@ def test_the_form_previews_its_effect_before_it_is_saved(log_in: Any) -> None:
     shown = page(client.post("/tenant/preview?key=acme-retail", form(), HTTP_HX_REQUEST="true"))
     # Tier pro lets 1,000 per minute through, with a burst of 100; the form 600 with a burst of one.
     assert "429s: 4,900 before, 8,999 after, of 15,000 requests" in text_of(shown)
-    assert "others took 25/s" in text_of(shown)
+    assert "other tenants: 25/s" in text_of(shown)
     assert not TenantQuota.objects.exists()
     assert "<b>" not in page(client.post("/tenant/preview?key=acme-retail", form(limit="")))
     assert log_in("olga").post("/tenant/preview?key=acme-retail", form()).status_code == 403
@@ -119,7 +119,7 @@ def test_a_shadow_is_compared_and_promoted(log_in: Any) -> None:
     assert TenantQuota.objects.get().shadow
     assert client.post(PATH, form(shadow="no", version="3")).status_code == 302
     assert not TenantQuota.objects.get().shadow
-    assert "is a shadow" not in page(client.get(PATH))
+    assert "is a shadow quota" not in page(client.get(PATH))
 
 
 def test_every_role_sees_effective_settings_even_of_an_unknown_tenant(log_in: Any) -> None:

@@ -28,7 +28,7 @@ def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
     assert "Enter a whole number from 0 to 1,000,000,000." in said
     assert "Use 1 to 64 letters" in said
     assert client.post("/templates/new", form(name="standard")).status_code == 302
-    assert "There is a template of that name." in page(
+    assert "A template with this name exists." in page(
         client.post("/templates/new", form(name="standard")), 409
     )
     client.post("/templates/new", form(name="wide", limit="5000"))
@@ -43,8 +43,8 @@ def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
     change = {"quota": "requests", "limit": "950", "window_s": "60", "burst": "90", "version": "2"}
     assert client.post(TENANT, change | {"shadow": "no", "reason": WHY}).status_code == 302
     assert TenantQuota.objects.get().own == ["limit"]
-    assert 'as <a href="/templates/of/standard">standard</a>, but limit' in page(client.get(TENANT))
-    assert "followed by acme-retail" in page(client.get("/tenant/effective?key=acme-retail"))
+    assert 'template <a href="/templates/of/standard">standard</a>, except limit' in page(client.get(TENANT))
+    assert "used by acme-retail" in page(client.get("/tenant/effective?key=acme-retail"))
     assert "2 limits of 1 tier and 1 tenant" in page(client.get("/templates"))
 
     reach = page(client.post(f"{where}/preview", form(limit="1000", reason="")))
@@ -54,7 +54,9 @@ def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
     saved = form(act="save", limit="1000", version=version)
     assert client.post(where, saved).status_code == 302
     assert TierQuota.objects.get(tier__name="pro").limit == 1000
-    assert "ada saved standard meanwhile" in page(client.post(where, saved | {"limit": "1"}), 409)
+    assert "ada saved standard while you were editing" in page(
+        client.post(where, saved | {"limit": "1"}), 409
+    )
     nonsense = form(act="save", algorithm="sliding_window", version=str(int(version) + 1))
     assert "Only a token bucket has a burst" in page(client.post(where, nonsense), 422)
 

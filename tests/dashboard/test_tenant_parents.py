@@ -21,10 +21,10 @@ COMMON: dict[str, Any] = {
 def test_parent_and_members_are_displayed_and_linked(log_in: Any) -> None:
     edits.create_tenant(tenant="acme-web", tier="free", parent="acme-retail", **COMMON)
     below = log_in("vera").get("/tenant?key=acme-web").content.decode()
-    assert 'belongs to <a href="/tenant?key=acme-retail">acme-retail</a>' in below
-    assert "Its requests also spend" in below
+    assert 'parent <a href="/tenant?key=acme-retail">acme-retail</a>' in below
+    assert "Its requests also count against" in below
     above = log_in("vera").get("/tenant?key=acme-retail").content.decode()
-    assert "1 belongs to it" in above
+    assert "1 child tenant" in above
     listed = log_in("vera").get("/tenants?parent=acme-retail").content.decode()
     assert "acme-web" in listed
     assert "1 found" in listed
