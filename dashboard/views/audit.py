@@ -22,8 +22,8 @@ _PER_PAGE = 60
 _PERIODS = (("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days"), ("", "All time"))
 _HOURS = {"1h": 1, "24h": 24, "7d": 168}
 _KINDS = ("dependency", "tenant", "tier", "environment", "token", "user")
-_MAKERS = (("", "Everything"), ("people", "People"), ("programs", "Programs"), ("sql", "SQL"))
-_ORIGINS = (("", "From anywhere"), ("form", "Pages"), ("api", "API"), ("command", "Command line"))
+_MAKERS = (("", "All"), ("people", "People"), ("programs", "API and system"), ("sql", "Direct SQL"))
+_ORIGINS = (("", "Any source"), ("form", "Dashboard"), ("api", "API"), ("command", "Command line"))
 _FILES: dict[str, Format] = {"csv": "csv", "jsonl": "jsonl"}
 
 

@@ -37,10 +37,10 @@ _ACTS = {
     "apply": "edit_quota",
 }
 _DONE = {
-    "approve": "You have approved it.",
-    "reject": "It is rejected.",
-    "withdraw": "It is withdrawn.",
-    "rebase": "It is made anew, from the configuration as it is now. Its approvals begin again.",
+    "approve": "You approved the request.",
+    "reject": "The request is rejected.",
+    "withdraw": "The request is withdrawn.",
+    "rebase": "The request is rebased on the current configuration. Its approvals are reset.",
 }
 
 
@@ -112,9 +112,9 @@ def _act(request: HttpRequest, number: int, act: str) -> HttpResponse:
 def _applied(request: HttpRequest, row: ChangeRequest) -> HttpResponse:
     hub.nudge()
     if row.revision is not None:
-        messages.success(request, f"Request {row.pk} is revision {row.revision}.")
+        messages.success(request, f"Request {row.pk} was applied as revision {row.revision}.")
         return redirect("revision", number=row.revision)
-    became = "is planned: see Schedules" if row.schedule is not None else "holds from now on"
+    became = "is scheduled; see Schedules" if row.schedule is not None else "is in effect"
     messages.success(request, f"Request {row.pk} {became}.")
     return redirect("request", number=row.pk)
 
@@ -150,7 +150,7 @@ def _line(row: ChangeRequest) -> dict[str, Any]:
 def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any) -> HttpResponse:
     row = ChangeRequest.objects.filter(environment=SHOWN, pk=number).first()
     if row is None:
-        return not_found(request, "No such request", "Nobody has asked for a change by that number.")
+        return not_found(request, "No such request", "There is no change request with this number.")
     asked = request.GET.get("page", "1")
     page = max(1, int(asked)) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 1
     start = (page - 1) * _THINGS_PER_PAGE

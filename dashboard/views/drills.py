@@ -37,7 +37,7 @@ def _act(request: HttpRequest) -> HttpResponse:
     try:
         if typed.get("act") == "end":
             drill = end_drill(drill=whole(typed.get("drill", ""), "drill"), **common)
-            said = f"The drill of {drill.chosen} is over; servers hear of it with their next beat."
+            said = f"The drill on {drill.chosen} has ended; its pods stop with their next heartbeat."
         else:
             drill = begin_drill(
                 kind=typed.get("kind", ""),
@@ -46,7 +46,7 @@ def _act(request: HttpRequest) -> HttpResponse:
                 **common,
             )
             count = len(drill.servers)
-            said = f"{count} servers take part." if count != 1 else f"{drill.servers[0]} takes part."
+            said = f"Drill started on {drill.servers[0] if count == 1 else f'{count} pods'}."
     except InvalidEdit as error:
         return _page(request, errors=error.errors, status=422)
     except NotFound as missing:

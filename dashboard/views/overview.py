@@ -52,7 +52,7 @@ def palette(request: HttpRequest) -> JsonResponse:
     entries += [
         _entry(
             row.name,
-            f"Server, {row.word.lower()}",
+            f"Pod, {row.word.lower()}",
             reverse("server", args=[row.name]),
             "warn" if row.troubled else "ok",
             row.css,
@@ -78,17 +78,17 @@ def _pages(request: HttpRequest) -> tuple[tuple[str, str], ...]:
 _PAGES = (
     ("overview", "Overview"),
     ("breakers", "Breakers"),
-    ("servers", "Servers"),
+    ("servers", "Pods"),
     ("tenants", "Tenants"),
     ("templates", "Templates"),
     ("revisions", "Revisions"),
-    ("requests", "Requests"),
+    ("requests", "Change requests"),
     ("schedules", "Schedules"),
     ("audit", "Audit"),
     ("runbooks", "Runbooks"),
 )
 _PAGES_ON_REQUEST = (
-    (("bulk", "Change many tenants"), "edit_quota"),
+    (("bulk", "Bulk edit tenants"), "edit_quota"),
     (("import", "Import a file"), "edit_quota"),
     (("drills", "Drills"), "run_drills"),
     (("people", "People"), "manage_people"),

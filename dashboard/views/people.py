@@ -64,7 +64,7 @@ def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRes
 def person(request: HttpRequest, name: str) -> HttpResponseBase:
     """One person: roles, sessions, and what to do when a password or second factor is lost."""
     if not User.objects.filter(username=name).exists():
-        return not_found(request, "No such person", "Nobody has this name.")
+        return not_found(request, "No such person", "There is no account with this name.")
     if request.method != "POST":
         return _person(request, name)
     try:
@@ -92,19 +92,19 @@ def _act(request: HttpRequest, name: str, act: str) -> tuple[str, str]:
                 if request.POST.get(f"in-{slug}", "same") != "same"
             }
             edits.change_roles(role=request.POST.get("role", ""), environment_roles=there, **common)
-            return f"The roles of {name} are changed; open pages follow within seconds.", ""
+            return f"The roles of {name} were changed. Open pages update within seconds.", ""
         case "off":
             edits.switch_person(active=False, **common)
-            return f"{name} is switched off and logged out everywhere.", ""
+            return f"{name} is deactivated and logged out everywhere.", ""
         case "on":
             edits.switch_person(active=True, **common)
-            return f"{name} may log in again.", ""
+            return f"{name} can log in again.", ""
         case "logout":
             count = edits.log_out_everywhere(**common)
             return f"{name} is logged out of {count} session{'' if count == 1 else 's'}.", ""
         case "factor":
             edits.remove_second_factor(**common)
-            return f"{name} logs in without a second factor, until there is a new one.", ""
+            return f"{name} now logs in without a second factor.", ""
         case "link":
             return "", edits.send_new_link(**common)
     raise InvalidEdit({"act": ["Choose an action."]})
@@ -146,7 +146,7 @@ def welcome(request: HttpRequest, link: str) -> HttpResponseBase:
         password = request.POST.get("password", "")
         try:
             if password != request.POST.get("again", ""):
-                raise InvalidEdit({"again": ["This is not what you entered above."]})
+                raise InvalidEdit({"again": ["The passwords do not match."]})
             address = request.META.get("REMOTE_ADDR", "")
             tickets.use_link(text=link, password=password, address=address)
         except InvalidEdit as error:

@@ -65,7 +65,7 @@ def revision(request: HttpRequest, number: int) -> HttpResponseBase:
     """The difference that one revision made; with ``back``, what a rollback to it would change."""
     row = Revision.objects.filter(environment=SHOWN, number=number).first()
     if row is None:
-        return not_found(request, "No such revision", "Nothing is known about a revision of that number.")
+        return not_found(request, "No such revision", "There is no revision with this number.")
     if request.method == "POST":
         return require("edit_quota")(_roll_back)(request, row)
     return _page(request, row)
@@ -86,7 +86,7 @@ def _roll_back(request: HttpRequest, row: Revision) -> HttpResponse:
     except EditConflict as conflict:
         return _page(request, row, conflict=conflict, status=409)
     hub.nudge()
-    messages.success(request, f"Revision {made} brings back what revision {row.number} was.")
+    messages.success(request, f"Revision {row.number} was restored as revision {made}.")
     return redirect("revision", number=made)
 
 

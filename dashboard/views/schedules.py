@@ -43,13 +43,13 @@ def _act(request: HttpRequest) -> HttpResponse:
             made = schedule_change(
                 due_at=moment(typed.get("due_at", "")), document=_document(typed), **common
             )
-            said = f"{made.title} is planned for {made.due_at:%-d %B %H:%M} UTC."
+            said = f"{made.title} is scheduled for {made.due_at:%-d %B %H:%M} UTC."
         elif not (number.isascii() and number.isdigit() and len(number) < 19):
-            raise InvalidEdit({"schedule": ["Choose one of the list."]})
+            raise InvalidEdit({"schedule": ["Choose a change from the list."]})
         elif typed.get("act") == "cancel":
             said = f"{cancel_schedule(schedule=int(number), **common).title} is cancelled."
         else:
-            said = f"{acknowledge_failure(schedule=int(number), **common).title} is no alert any more."
+            said = f"Acknowledged: {acknowledge_failure(schedule=int(number), **common).title}."
     except PlanErrors as errors:
         return _page(request, errors={"plan": [str(error) for error in errors.found]}, status=422)
     except InvalidEdit as error:

@@ -16,7 +16,7 @@ from dashboard.views.page import context_of, not_found
 def server(request: HttpRequest, name: str) -> HttpResponse:
     row = Server.objects.filter(environment=SHOWN, name=name[:64].replace("\x00", "")).first()
     if row is None:
-        return not_found(request, "No such server", "It never reported, or is gone for more than a day.")
+        return not_found(request, "No such pod", "It never reported, or not for more than a day.")
     context = context_of(request, "server", key=row.name)
     facts = context["live"].facts
     context |= {

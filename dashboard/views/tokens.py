@@ -20,7 +20,7 @@ from dashboard.views.page import context_of
 
 _DAYS = (7, 30, 90, 365)
 #: How long the old token stays valid -> hours.
-_OVERLAPS = (("an hour", 1), ("a day", 24), ("a week", 168))
+_OVERLAPS = (("1 hour", 1), ("1 day", 24), ("1 week", 168))
 _SOON = timedelta(days=14)
 
 
@@ -46,7 +46,7 @@ def tokens(request: HttpRequest) -> HttpResponseBase:
     except InvalidEdit as error:
         return _page(request, typed=typed, errors=error.errors, status=422)
     except NotFound:
-        return _page(request, errors={"act": ["This token was revoked or replaced meanwhile."]}, status=409)
+        return _page(request, errors={"act": ["This token has been revoked or replaced."]}, status=409)
     return _page(request, errors={"act": ["Choose an action."]}, status=422)
 
 
@@ -65,7 +65,7 @@ def _make(request: HttpRequest, typed: QueryDict) -> str:
     model = AgentToken if typed["act"] == "agent" else ApiToken
     same = model.objects.filter(name=common["name"], environment=environment, revoked_at=None)
     if same.filter(expires_at__gt=timezone.now()).exists():
-        raise InvalidEdit({"name": ["There is a token of this name: rotate it, or choose another name."]})
+        raise InvalidEdit({"name": ["A token with this name exists: rotate it, or choose another name."]})
     if typed["act"] == "agent":
         if not environment:
             raise InvalidEdit({"environment": ["A pod belongs to one environment."]})
@@ -89,7 +89,7 @@ def _rotate(request: HttpRequest, typed: QueryDict) -> str:
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 4:
-        raise InvalidEdit({"act": ["Choose for how long."]})
+        raise InvalidEdit({"act": ["Choose a duration."]})
     return int(text)
 
 

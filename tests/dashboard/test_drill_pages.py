@@ -44,13 +44,13 @@ def test_an_admin_starts_and_ends_a_drill(log_in, pods):
     admin = log_in("ada")
     assert begin(admin, servers=["pod-1", "pod-2"]).status_code == 302
     page = text_of(admin.get("/drills"))
-    assert "1 drill under way" in page
-    assert "0 of 2 servers pretend now: pod-1, pod-2" in page
+    assert "1 drill running" in page
+    assert "0 of 2 pods have started the drill: pod-1, pod-2" in page
     drill = Drill.objects.get()
-    typed = {"act": "end", "drill": drill.pk, "reason": "Ended on the page of drills"}
+    typed = {"act": "end", "drill": drill.pk, "reason": "Ended on the Drills page"}
     assert admin.post("/drills", typed).status_code == 302
     page = text_of(admin.get("/drills"))
-    assert "No drill is under way." in page
+    assert "No drill is running." in page
     assert "To see what happens" in page
 
 

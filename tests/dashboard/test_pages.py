@@ -82,7 +82,7 @@ def test_viewers_see_no_form_and_are_refused(log_in):
 
 def test_operators_may_not_change_quotas(log_in):
     client = log_in("olga")
-    assert "Save requests" not in client.get("/tenant?key=acme-retail").content.decode()
+    assert "Save quota requests" not in client.get("/tenant?key=acme-retail").content.decode()
     assert client.post("/tenant?key=acme-retail", {"limit": "1"}).status_code == 403
 
 
@@ -191,7 +191,7 @@ def test_a_quota_edit_without_a_script_is_saved_and_displayed(log_in):
     assert tenant_row().quotas.get(name="requests").limit == 50
     page = client.get(answer["Location"]).content.decode()
     assert f"requests is saved as revision {tenant_row().changed_revision}." in page
-    assert f"Revision {tenant_row().changed_revision}: 3 of 3 servers decide by it" in text_of(page)
+    assert f"Revision {tenant_row().changed_revision}: 3 of 3 pods have applied it" in text_of(page)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_audit_filters_are_in_the_address(log_in):
     assert "for a test" not in people
     assert "CHG-4821" not in client.get("/audit?by=programs").content.decode()
     assert "CHG-4821" in client.get("/audit?q=chg-48&period=1h&kind=dependency").content.decode()
-    assert "Nothing matches these filters" in client.get("/audit?q=nothing-like-it").content.decode()
+    assert "No entries match these filters" in client.get("/audit?q=nothing-like-it").content.decode()
     for odd in ("/audit?before=x", "/audit?before=" + "9" * 40, "/audit?period=zz&kind=zz&by=zz&q=%00"):
         assert client.get(odd).status_code == 200
 

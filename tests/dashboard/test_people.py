@@ -178,7 +178,7 @@ def test_a_token_is_displayed_once_and_only_its_hash_is_stored(log_in: Any) -> N
     assert not any(text.split("_")[2] in str(entry.after) for entry in Entry.objects.all())
     again = ada.post("/tokens", asked)
     assert again.status_code == 422
-    assert "There is a token of this name" in again.content.decode()
+    assert "A token with this name exists" in again.content.decode()
     assert AgentToken.objects.filter(name="shop").count() == 1
 
 

@@ -77,11 +77,11 @@ def test_a_request_in_conflict_is_rebased_and_approved_again(guarded: str, log_i
     assert client.post(first, {"act": "apply"})["Location"].startswith("/revisions/")
     assert client.post(second, {"act": "apply"}).status_code == 409
     shown = client.get(second).content.decode()
-    assert "It conflicts with what was changed since" in shown
-    assert "Apply as one revision" not in shown
+    assert "Conflicts with later changes" in shown
+    assert "Apply changes" not in shown
     assert client.post(second, {"act": "rebase"}).status_code == 302
     log_in("olga")
-    assert "made anew 1 time" in client.get(second).content.decode()
+    assert "rebased 1 time" in client.get(second).content.decode()
     assert client.post(second, {"act": "approve", "version": "1"}).status_code == 409
     assert client.post(second, {"act": "approve", "version": "2"}).status_code == 302
     log_in("ada")
@@ -122,7 +122,7 @@ def test_one_person_proposes_another_approves_and_the_revision_names_both(
         _shot(olga, "to-approve")
         olga.fill("#f-reason", "Checked with the contract")
         olga.click("button:has-text('Approve')")
-        olga.wait_for_selector("text=You have approved it")
+        olga.wait_for_selector("text=You approved the request")
         _shot(olga, "approved")
         ada.reload()
         _shot(ada, "ready")

@@ -74,7 +74,7 @@ def test_a_revision_displays_old_and_new_values(log_in: Any, moved: int) -> None
     assert '<span class="was">pro</span>' in shown
     assert "<td>free</td>" in shown
     assert WHY in shown
-    assert "Bring this back" not in shown
+    assert "Restore this revision" not in shown
     assert log_in("vera").post(f"/revisions/{moved}", {"reason": WHY}).status_code == 403
     assert page(log_in("vera").get("/revisions")).index(f">{moved}</a>") > 0
     assert log_in("vera").get("/revisions/99999").status_code == 404
@@ -90,14 +90,14 @@ def test_an_admin_restores_a_revision_after_a_preview(log_in: Any, moved: int) -
     answer = client.post(f"/revisions/{moved - 1}?back", {"seen": seen, "reason": WHY})
     assert answer["Location"] == f"/revisions/{moved + 1}"
     assert tier() == "pro"
-    assert f'back to <a href="/revisions/{moved - 1}">' in page(client.get(answer["Location"]))
+    assert f'restoring <a href="/revisions/{moved - 1}">' in page(client.get(answer["Location"]))
 
 
 def test_a_concurrent_change_is_displayed_before_a_rollback(log_in: Any, moved: int) -> None:
     client = log_in("ada")
     suspend_as_bob()
     shown = page(client.post(f"/revisions/{moved - 1}?back", {"seen": str(moved), "reason": WHY}), 409)
-    assert "bob changed the configuration meanwhile" in shown
+    assert "bob changed the configuration." in shown
     assert "suspended" in shown
     assert WHY in shown
     assert tier() == "free"
@@ -121,8 +121,8 @@ def test_a_file_is_compared_then_applied_as_one_revision(log_in: Any) -> None:
     assert head() == before + 1
     # The same file again changes nothing, so it has no button.
     again = page(client.get(send(client, PLAN)["Location"]))
-    assert "Everything is as the file says already." in again
-    assert "Apply as one revision" not in again
+    assert "the configuration already matches the file." in again
+    assert "Apply changes" not in again
 
 
 def test_a_wrong_file_is_rejected_by_line_and_changes_nothing(log_in: Any) -> None:
@@ -145,7 +145,7 @@ def test_a_worker_imports_a_large_file_and_reports_progress(log_in: Any, monkeyp
     assert progress[2] == "waiting for a worker"
     assert 'hx-trigger="load delay' in page(client.get(where, HTTP_HX_REQUEST="true"))
     assert drafting.work_drafts() == 1
-    assert "Apply as one revision" in page(client.get(where, HTTP_HX_REQUEST="true"))
+    assert "Apply changes" in page(client.get(where, HTTP_HX_REQUEST="true"))
     client.post(where, {"reason": WHY})
     assert head() == before
     assert drafting.work_drafts() == 1
@@ -185,7 +185,7 @@ def test_an_unmodified_export_changes_nothing_when_imported(log_in: Any) -> None
         assert answer["Content-Disposition"] == f"attachment; filename*=UTF-8''quotas-production.{form}"
         text = b"".join(answer.streaming_content).decode()
         shown = page(client.get(send(client, text, f"x.{form}", prune="1")["Location"]))
-        assert "Everything is as the file says already." in shown
+        assert "the configuration already matches the file." in shown
 
 
 def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:

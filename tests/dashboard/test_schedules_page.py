@@ -71,7 +71,7 @@ def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:
     )
     client = log_in("vera")
     assert "Quota requests of acme-retail ends" in page(client.get("/"))
-    assert "as tier pro" in page(client.get("/schedules"))
+    assert "quota of tier pro" in page(client.get("/schedules"))
 
 
 def test_only_admins_cancel_a_scheduled_change(log_in: Any) -> None:
@@ -93,7 +93,7 @@ def test_only_admins_cancel_a_scheduled_change(log_in: Any) -> None:
         ({"plan": "tenants:\n  a: {tire: x}\n"}, 422, "no such field"),
         ({"plan": ""}, 422, "The file is empty"),
         ({"reason": "x"}, 422, "Say why"),
-        ({"act": "cancel", "schedule": "x"}, 422, "Choose one of the list"),
+        ({"act": "cancel", "schedule": "x"}, 422, "Choose a change from the list"),
         ({"act": "cancel", "schedule": "77"}, 404, "There is no schedule"),
     ],
 )

@@ -24,9 +24,9 @@ def test_a_pod_has_a_history(log_in: Any) -> None:
         "Joined",
         "shared -&gt; local: connection refused",
         "tiers: none of that name",
-        "Fell silent",
-        "Heard again",
-        "Configuration taken",
+        "No heartbeat",
+        "Heartbeat is back",
+        "Configuration applied",
         "it said goodbye",
     ):
         assert said in page, said

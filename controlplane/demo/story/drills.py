@@ -29,20 +29,20 @@ def drill(chapter: Chapter) -> str:
         servers=_CHOSEN,
         reason="To see what a pod does without Redis",
     )
-    if begun.status_code != 200 or f"{_CHOSEN} takes part" not in begun.text:
+    if begun.status_code != 200 or f"Drill started on {_CHOSEN}" not in begun.text:
         raise CheckFailed(f"the form answered {begun.status_code}: {text_of(begun.text)[:300]}")
     pretends_ms = until(f"{_CHOSEN} in a drill", lambda: _mode(chapter, _CHOSEN) == Mode.DRILL, within_s=10)
     until("the drill on the servers page", lambda: _listed(chapter, Mode.DRILL) == [_CHOSEN], within_s=5)
     until(
         "the drill's page to count it",
-        lambda: "1 of 1 server pretends" in text_of(admin.read("/drills")),
+        lambda: "1 of 1 pod has started the drill" in text_of(admin.read("/drills")),
         within_s=5,
     )
     time.sleep(_LASTS_S)
     if strays := [pod for pod in _OTHERS if _mode(chapter, pod) != Mode.SHARED]:
         raise CheckFailed(f"{', '.join(strays)} did not take part, and does not share")
     ended = admin.send(admin.form("/drills", "drill", "act"), act="end")
-    if "No drill is under way" not in ended.text:
+    if "No drill is running" not in ended.text:
         raise CheckFailed(f"ending it answered {ended.status_code}: {text_of(ended.text)[:300]}")
     shares_ms = until(
         f"{_CHOSEN} to share again", lambda: _mode(chapter, _CHOSEN) == Mode.SHARED, within_s=15

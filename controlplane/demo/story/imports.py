@@ -38,7 +38,7 @@ def import_100k(chapter: Chapter) -> str:
         raise CheckFailed(f"it was not applied: {text_of(page)[:400]}")
     enforced_s = _enforced(chapter, f";q={PROBE_LIMIT};")
     again, _, _ = _compared(admin, file)
-    if "Everything is as the file says already." not in again:
+    if "the configuration already matches the file." not in again:
         raise CheckFailed(f"importing again would change something: {text_of(again)[:400]}")
     shown = list(dict.fromkeys([*steps, *more]))
     writing = [step for step in shown if step.startswith("Writing")]
@@ -64,7 +64,7 @@ def rollback(chapter: Chapter) -> str:
     began = time.monotonic()
     answer = admin.send(form, reason="The file was the wrong one")
     took_s = time.monotonic() - began
-    if f"brings back what revision {before} was" not in answer.text:
+    if f"Revision {before} was restored as revision" not in answer.text:
         raise CheckFailed(f"the form answered {answer.status_code}: {text_of(answer.text)[:400]}")
     gone_s = _enforced(chapter, f";q={PROBE_LIMIT};", absent=True)
     if "No such tenant" not in admin.client.get(f"/tenant?key={PROBE}").text:
