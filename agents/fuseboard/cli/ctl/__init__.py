@@ -51,8 +51,10 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_to(commands: Commands) -> None:
-    ctl = commands.add_parser("ctl", help="edit and watch through the REST API")
-    ctl.add_argument("--environment", default="", help="overrides FUSEBOARD_ENVIRONMENT, or production")
+    ctl = commands.add_parser("ctl", help="edit and display the configuration through the REST API")
+    ctl.add_argument(
+        "--environment", default="", help="the environment (default: $FUSEBOARD_ENVIRONMENT, or production)"
+    )
     wanted = ctl.add_subparsers(dest="ctl", required=True, metavar="COMMAND")
     _add_plans(wanted)
     _add_requests(wanted)
@@ -78,28 +80,52 @@ def _command(
 
 
 def _add_plans(wanted: Commands) -> None:
-    plan = _command(wanted, "plan", plans.plan, "print what applying the file would change")
+    plan = _command(wanted, "plan", plans.plan, "print what a file would change")
     plan.add_argument(
-        "--detailed-exit-code", action="store_true", help="exit with 10 when something would change"
+        "--detailed-exit-code", action="store_true", help="exit with 10 if the file would change anything"
     )
-    replay = _command(wanted, "what-if", plans.what_if, "print who would have been refused in the last days")
+    replay = _command(
+        wanted,
+        "what-if",
+        plans.what_if,
+        "replay the last days, and print how many requests a file would have refused",
+    )
     replay.add_argument("file", help="YAML or CSV; - for standard input")
-    replay.add_argument("--days", type=int, default=7)
-    applied = _command(wanted, "apply", plans.apply, "apply the file, as one revision", reason=True)
+    replay.add_argument("--days", type=int, default=7, help="days to replay (default: 7)")
+    applied = _command(wanted, "apply", plans.apply, "apply a file, as one revision", reason=True)
     applied.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     for parser in (plan, applied):
         parser.add_argument("file", help="YAML or CSV; - for standard input")
-        parser.add_argument("--prune", action="store_true", help="remove what the file does not mention")
+        parser.add_argument(
+            "--prune",
+            action="store_true",
+            help="also remove entries that the sections of the file do not list",
+        )
     exported = _command(wanted, "export", plans.export, "print the configuration as a YAML file")
-    exported.add_argument("--nginx", action="store_true", help="request limits, for a gateway in front")
-    exported.add_argument("--header", default="X-Tenant", metavar="NAME", help="the header with the tenant")
     exported.add_argument(
-        "--gateways", type=int, default=1, metavar="N", help="how many gateways share the limits"
+        "--nginx", action="store_true", help="print the request limits as a configuration for nginx"
     )
-    listed = _command(wanted, "revisions", plans.revisions, "the newest revisions")
-    listed.add_argument("--limit", type=int, default=20)
+    exported.add_argument(
+        "--header",
+        default="X-Tenant",
+        metavar="NAME",
+        help="the header that contains the tenant (default: X-Tenant)",
+    )
+    exported.add_argument(
+        "--gateways",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the number of nginx servers that share the limits (default: 1)",
+    )
+    listed = _command(wanted, "revisions", plans.revisions, "list the newest revisions")
+    listed.add_argument("--limit", type=int, default=20, help="the most entries to print (default: 20)")
     back = _command(
-        wanted, "rollback", plans.rollback, "restore an earlier revision, as a new one", reason=True
+        wanted,
+        "rollback",
+        plans.rollback,
+        "restore the configuration of an earlier revision, as a new revision",
+        reason=True,
     )
     back.add_argument("to", type=int, metavar="revision")
 
@@ -112,11 +138,13 @@ def _add_requests(wanted: Commands) -> None:
     ):
         listed.add_argument("number", type=int, nargs="?", metavar="request")
         listed.add_argument(
-            "--state", default="", help="open, approved, applied, rejected, withdrawn, expired"
+            "--state",
+            default="",
+            help="list only one state: open, approved, applied, rejected, withdrawn, expired",
         )
-        listed.add_argument("--limit", type=int, default=20)
+        listed.add_argument("--limit", type=int, default=20, help="the most entries to print (default: 20)")
     agreed = _command(wanted, "approve", change_requests.approve, "approve another person's change request")
-    agreed.add_argument("--note", default="", help="a note for the others")
+    agreed.add_argument("--note", default="", help="a note; stored with the approval")
     agreed.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     no = _command(
         wanted, "reject", change_requests.reject, "reject another person's change request", reason=True
@@ -125,7 +153,7 @@ def _add_requests(wanted: Commands) -> None:
         wanted, "withdraw", change_requests.withdraw, "withdraw your own change request", reason=True
     )
     rebased = _command(
-        wanted, "rebase", change_requests.rebase, "rebase a change request on the newest configuration"
+        wanted, "rebase", change_requests.rebase, "rebase a change request on the newest revision"
     )
     made = _command(wanted, "apply-request", change_requests.make, "apply an approved change request")
     for parser in (agreed, no, back, rebased, made):
@@ -135,7 +163,7 @@ def _add_requests(wanted: Commands) -> None:
 def _add_breakers(wanted: Commands) -> None:
     _command(wanted, "breakers", breakers.show, "list breakers and their overrides")
     trip = _command(
-        wanted, "trip", breakers.override, "force a breaker open: every call is refused", reason=True
+        wanted, "trip", breakers.override, "force a breaker open, so that pods refuse every call", reason=True
     )
     trip.set_defaults(mode="forced_open")
     says = "override a breaker for a limited time"
@@ -144,8 +172,10 @@ def _add_breakers(wanted: Commands) -> None:
     for parser in (override, hold):
         modes = ("forced_open", "forced_closed", "metrics_only", "disabled")
         parser.add_argument("--mode", required=True, choices=modes)
-    extend = _command(wanted, "extend", breakers.extend, "change when an override ends", reason=True)
-    end = _command(wanted, "end", breakers.end, "end an override: the breaker decides again", reason=True)
+    extend = _command(wanted, "extend", breakers.extend, "set a new end for an override", reason=True)
+    end = _command(
+        wanted, "end", breakers.end, "end an override, so that the breaker decides again", reason=True
+    )
     reset = _command(wanted, "reset", breakers.reset, "close a breaker and clear its counts", reason=True)
     for parser in (trip, override, hold, extend, end, reset):
         parser.add_argument("dependency")
@@ -156,28 +186,28 @@ def _add_breakers(wanted: Commands) -> None:
             required=True,
             type=breakers.duration,
             metavar="TIME",
-            help="like 90s, 15m or 2h",
+            help="the duration, such as 90s, 15m or 2h",
         )
 
 
 def _add_tenants(wanted: Commands) -> None:
-    quota = wanted.add_parser("quota", help="quotas of a tenant or a tier")
+    quota = wanted.add_parser("quota", help="set a quota of a tenant or a tier")
     put = _command(
         quota.add_subparsers(dest="quota_command", required=True, metavar="COMMAND"),
         "set",
         tenants.set_quota,
-        "set a quota; options that are not given keep their values",
+        "set a quota; values that are not given stay unchanged",
         reason=True,
     )
     put.add_argument("tenant", nargs="?", default="")
     put.add_argument("quota")
     put.add_argument("--tier", default="", help="set a tier's quota instead of a tenant's")
     add_limit_options(put, quota=True)
-    put.add_argument("--if-version", type=int, metavar="N", help="fail if the version is another one")
+    put.add_argument("--if-version", type=int, metavar="N", help="fail if this is not the current version")
     put.add_argument(
         "--template",
         metavar="NAME",
-        help="use the template's values for all options that are not given; '' for none",
+        help="take all values that are not given from this template; '' for no template",
     )
     put.add_argument(
         "--for",
@@ -185,23 +215,24 @@ def _add_tenants(wanted: Commands) -> None:
         type=breakers.duration,
         default=0,
         metavar="TIME",
-        help="remove the quota after this time",
+        help="remove the quota after this duration, such as 90s, 15m or 2h",
     )
-    tenant = wanted.add_parser("tenant", help="tenants and what applies to them")
+    tenant = wanted.add_parser("tenant", help="print tenants and the settings that apply to them")
     about = tenant.add_subparsers(dest="tenant_command", required=True, metavar="COMMAND")
     _command(about, "show", tenants.show, "print a tenant and its quotas").add_argument("tenant")
     _command(
-        about, "effective", tenants.effective, "print every value that applies, and its source"
+        about, "effective", tenants.effective, "print every value that applies to a tenant, and its source"
     ).add_argument("tenant")
     listed = _command(about, "list", tenants.listing, "list tenants")
-    for name in ("tier", "prefix", "search"):
-        listed.add_argument(f"--{name}", default="")
+    listed.add_argument("--tier", default="", help="list only tenants of this tier")
+    listed.add_argument("--prefix", default="", help="list only tenants whose id starts with this text")
+    listed.add_argument("--search", default="", help="list only tenants whose id or name contains this text")
 
 
 def _add_templates(wanted: Commands) -> None:
-    template = wanted.add_parser("template", help="limit templates")
+    template = wanted.add_parser("template", help="print, set and delete limit templates")
     about = template.add_subparsers(dest="template_command", required=True, metavar="COMMAND")
-    _command(about, "list", limit_templates.listing, "list templates, and how many limits use each")
+    _command(about, "list", limit_templates.listing, "list templates, and the number of limits that use each")
     _command(about, "show", limit_templates.show, "print a template and the limits that use it").add_argument(
         "template"
     )
@@ -209,16 +240,18 @@ def _add_templates(wanted: Commands) -> None:
         about,
         "set",
         limit_templates.set_template,
-        "set a template; options that are not given keep their values",
+        "set a template; values that are not given stay unchanged",
         reason=True,
     )
     add_limit_options(put, quota=False)
-    put.add_argument("--title", default=None)
+    put.add_argument("--title", default=None, help="the purpose of the template")
     put.add_argument("--dry-run", action="store_true", help="only print what would change")
     gone = _command(about, "remove", limit_templates.remove, "delete a template", reason=True)
-    gone.add_argument("--keep-values", action="store_true", help="limits that use it keep their values")
     gone.add_argument(
-        "--instead", default="", metavar="NAME", help="limits that use it use this template instead"
+        "--keep-values", action="store_true", help="the limits that use the template keep their values"
+    )
+    gone.add_argument(
+        "--instead", default="", metavar="NAME", help="the limits that use the template use this one instead"
     )
     for parser in (put, gone):
         parser.add_argument("template")
@@ -229,13 +262,26 @@ def _add_fleet(wanted: Commands) -> None:
     _command(wanted, "pods", fleet.pods, says)
     _command(wanted, "servers", fleet.pods, says, use="pods")
     why = _command(
-        wanted, "explain", fleet.explain, "print what applies to a tenant, or why a breaker refuses"
+        wanted, "explain", fleet.explain, "print the limits of a tenant, or the reason why a breaker refuses"
     )
     about = why.add_mutually_exclusive_group(required=True)
     about.add_argument("--tenant", default="")
     about.add_argument("--dependency", default="")
     follow = _command(
-        wanted, "tail", fleet.tail, "print edits and breaker changes as they happen, until Ctrl-C"
+        wanted, "tail", fleet.tail, "print edits and changes of breakers as they happen, until Ctrl-C"
     )
-    follow.add_argument("--for", dest="lasts", type=breakers.duration, default=0, metavar="TIME")
-    follow.add_argument("--every", type=float, default=1.0, metavar="SECONDS")
+    follow.add_argument(
+        "--for",
+        dest="lasts",
+        type=breakers.duration,
+        default=0,
+        metavar="TIME",
+        help="stop after this duration, such as 90s, 15m or 2h",
+    )
+    follow.add_argument(
+        "--every",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="the seconds between two requests (default: 1)",
+    )

@@ -43,11 +43,11 @@ def _add(parser: argparse.ArgumentParser, field: LimitField) -> None:
         case Number():
             parser.add_argument(option(field.name), type=int, metavar="N", help=text)
         case Flag():
-            parser.add_argument(option(field.name), choices=("yes", "no"), metavar="yes|no", help=text)
+            parser.add_argument(option(field.name), choices=("yes", "no"), metavar="yes|no", help="yes or no")
         case Choice():
             parser.add_argument(option(field.name), choices=field.values, metavar="NAME", help=text)
         case Choices() | Patterns():
-            text = f"{text}; repeat the option for several, '' for none"
+            text = f"{text}; repeat the option for several values; '' for none"
             parser.add_argument(option(field.name), action="append", metavar="VALUE", help=text)
         case _:
             parser.add_argument(option(field.name), metavar="NAME", help=text)
