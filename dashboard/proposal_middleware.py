@@ -27,7 +27,9 @@ class Proposals:
             return None
         hub.nudge()
         number = exception.request.pk
-        messages.success(request, f"Proposed as request {number}. Nothing is changed until it is approved.")
+        messages.success(
+            request, f"Proposed as change request {number}. Nothing is changed until it is approved."
+        )
         if getattr(request, "htmx", False):
             return HttpResponseClientRedirect(reverse("request", args=[number]))
         return redirect("request", number=number)
