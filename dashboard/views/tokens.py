@@ -41,7 +41,7 @@ def tokens(request: HttpRequest) -> HttpResponseBase:
                 _may_touch(request, selector)
                 reason = typed.get("reason", "")
                 edits.revoke_token(selector=selector, reason=reason, actor=actor_of(request))
-                messages.success(request, "The token is revoked; gateways refuse it from now on.")
+                messages.success(request, "The token was revoked. Gateways refuse it from now on.")
                 return redirect("tokens")
     except InvalidEdit as error:
         return _page(request, typed=typed, errors=error.errors, status=422)
@@ -68,7 +68,9 @@ def _make(request: HttpRequest, typed: QueryDict) -> str:
         raise InvalidEdit({"name": ["A token with this name exists: rotate it, or choose another name."]})
     if typed["act"] == "agent":
         if not environment:
-            raise InvalidEdit({"environment": ["A pod belongs to one environment."]})
+            raise InvalidEdit(
+                {"environment": ["Choose an environment: an agent token is valid in only one."]}
+            )
         return edits.create_agent_token(**common)
     return edits.create_api_token(role=typed.get("role", ""), **common)
 
