@@ -1,4 +1,4 @@
-"""No wrong word in API and command line. ``tools/prose/words/words.json`` lists them."""
+"""No wrong word in pages, API, and command line. ``tools/prose/words/words.json`` lists them."""
 
 import argparse
 import ast
@@ -24,6 +24,17 @@ Text = tuple[str, str]
 
 #: Names in a text are not prose: options, variables, fields, paths.
 _NAMES = re.compile(r"`[^`]*`|--[\w-]+|\b\w*[_.]\w+\b|<[^>]*>")
+_TAGS = re.compile(r"\{%.*?%\}|\{#.*?#\}|\{\{.*?\}\}|<(script|style)\b.*?</\1>|<!--.*?-->", re.DOTALL)
+_ATTRIBUTES = re.compile(r"\b(?:aria-label|title|placeholder|alt|content)=\"([^\"]*)\"")
+
+
+def in_templates() -> Iterator[Text]:
+    for folder in ("dashboard/templates", "controlplane/templates"):
+        for file in sorted((ROOT / folder).rglob("*.html")):
+            text = re.sub(r"\{% comment %\}.*?\{% endcomment %\}", "", file.read_text(), flags=re.DOTALL)
+            text = _TAGS.sub(" ", text)
+            for said in (re.sub(r"<[^>]*>", " ", text), *_ATTRIBUTES.findall(text)):
+                yield str(file.relative_to(ROOT)), " ".join(said.split())
 
 
 def in_python(*patterns: str) -> Iterator[Text]:
@@ -65,6 +76,11 @@ def in_help(parser: argparse.ArgumentParser) -> Iterator[Text]:
                 yield from in_help(command)
 
 
+def of_pages() -> Iterator[Text]:
+    yield from in_templates()
+    yield from in_python("dashboard/**/*.py", "controlplane/alerts/*.py", "controlplane/status/*.py")
+
+
 def of_api() -> Iterator[Text]:
     yield from in_openapi(api.get_openapi_schema())
     yield from in_python("controlplane/**/*.py")
@@ -89,7 +105,7 @@ def wrong_words(texts: Iterable[Text]) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("texts", [of_api, of_command_line], ids=lambda texts: texts.__name__)
+@pytest.mark.parametrize("texts", [of_pages, of_api, of_command_line], ids=lambda texts: texts.__name__)
 def test_no_text_has_a_wrong_word(texts):
     wrong = wrong_words(texts())
     assert not wrong, "\n".join(wrong)
