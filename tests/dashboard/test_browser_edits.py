@@ -194,7 +194,7 @@ def test_a_form_that_cannot_be_sent_keeps_what_was_typed(sign_in):
     choose(page, "lasts", "15")
     page.wait_for_selector("text=Force open for 15 min")
     for fails, said in (
-        (lambda route: route.abort(), "the server cannot be reached"),
+        (lambda route: route.abort(), "Fuseboard cannot be reached"),
         (lambda route: route.fulfill(status=503, body="<h1>Postgres is unavailable</h1>"), "database failed"),
     ):
         page.route("**/breakers/payments-api", fails)

@@ -216,8 +216,8 @@
     write($("span", note), text);
   };
   document.addEventListener("htmx:before:request", e => unsent(e.target, ""));
-  const UNREACHABLE = "Not sent: the server cannot be reached. Your input is kept.";
-  const FAILED = "Not saved: the server or its database failed. Nothing was changed. Your input is kept.";
+  const UNREACHABLE = "Not sent: Fuseboard cannot be reached. Your input is kept.";
+  const FAILED = "Not saved: Fuseboard or its database failed. Nothing was changed. Your input is kept.";
   const FORBIDDEN = "Not allowed: your role does not permit this, or this page is outdated. Reload it and try again.";
   const LOGGED_OUT = "Not sent: you are logged out. Log in on another tab, then submit again.";
   const refusal = answer => {
