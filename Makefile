@@ -13,7 +13,7 @@ TEMPLATES = $(shell find dashboard controlplane -name '*.html' -path '*/template
 LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full soak lint format bench faults requirements clean \
+.PHONY: help demo test test-full screenshots soak lint format bench faults requirements clean \
         environment agent-environment chromium curl luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
@@ -37,6 +37,9 @@ test-full: environment agent-environment chromium curl ## every test however lon
 	@$(PY) manage.py demo --check-all
 	@$(MAKE) faults
 	@$(PY) -m pytest -m ""
+
+screenshots: environment chromium ## pictures of every page of a running demo; PASSWORD=... of its admin, URL=...
+	@$(PY) tools/screenshots.py $(if $(URL),--url $(URL)) $(if $(ONLY),--only $(ONLY))
 
 soak: environment ## the 10- and 30-minute runs
 	@$(PY) -m pytest -m soak --timeout 3600 -s
