@@ -173,7 +173,7 @@ def test_the_mark_of_a_known_browser_cannot_be_forged(olga: User) -> None:
 
 
 def test_sign_up_is_closed(client: Client) -> None:
-    assert "nobody has invited you" in client.get("/login/closed").content.decode()
+    assert "Ask an admin for an invitation" in client.get("/login/closed").content.decode()
     assert client.get("/signup").status_code == 404
 
 

@@ -184,7 +184,7 @@ def test_an_unverified_address_opens_no_account(company: Provider, verified: Any
 def test_a_person_without_invitation_or_group_is_refused(company: Provider) -> None:
     answer = come_in(Client(), company)
     assert answer.status_code == 403
-    assert "nobody has invited you" in answer.content.decode()
+    assert "Ask an admin for an invitation" in answer.content.decode()
     assert not User.objects.exists()
 
 
