@@ -166,6 +166,7 @@ def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeSt
 _LEGEND = {
     "shared": '<rect class="s" width="12" height="12" rx="2"/>',
     "local": '<path class="s-local" d="M6 0L12 6L6 12L0 6z"/>',
+    "drill": '<path class="s-local" d="M6 0L12 6L6 12L0 6z"/>',
     "ramping": '<path class="s-ramping" d="M6 1L11 6L6 11L1 6z"/>',
     "lag": '<rect class="s-lag" x="1" y="1" width="10" height="10" rx="1.5"/>',
     "silent": '<rect class="s-gone" x="1" y="1" width="10" height="10" rx="1.5"/>',

@@ -84,6 +84,9 @@ _GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
 #: Fields that mean nothing without the others.
 _QUIET_FIELDS = {
     "version",
+    "author",
+    "base",
+    "drill",
     "title",
     "body",
     "reason",
@@ -111,6 +114,13 @@ def action_verb(action: str) -> str:
         return _ACTIONS[action][1]
     subject, _, verb = action.partition(".")
     return f"{verb} {subject}".replace("_", " ").strip()
+
+
+def target_words(target: str) -> str:
+    """``#7 tenants.changed production``, a change request, to "#7, tenants changed, production"."""
+    number, _, rest = target.partition(" ")
+    action, _, of = rest.partition(" ")
+    return ", ".join(part for part in (number, action_words(action).lower() if action else "", of) if part)
 
 
 def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from controlplane.status.facts import Change
-from dashboard.words import action_verb, action_words, difference
+from dashboard.words import action_verb, action_words, difference, target_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ def line_of(change: Change) -> ChangeLine:
         action=action_words(change.action),
         verb=action_verb(change.action),
         target_kind=change.target_kind,
-        target=change.target,
+        target=target_words(change.target) if change.target_kind == "change_request" else change.target,
         reason=change.reason,
         before=before,
         after=after,

@@ -354,7 +354,7 @@ def test_an_empty_installation_has_pages_too(client, transactional_db, path):
 
 
 def test_changes_read_as_sentences():
-    from dashboard.words import action_verb, action_words, difference
+    from dashboard.words import action_verb, action_words, count_words, difference, target_words
 
     before = {"quotas.requests.limit": 500, "quotas.requests.burst": 5, "version": 1, "tier": "pro"}
     after = before | {"quotas.requests.limit": 600, "version": 2}
@@ -366,6 +366,10 @@ def test_changes_read_as_sentences():
         "Quota changed",
         "set an override on",
     )
+    assert target_words("#7 tenants.changed production") == "#7, tenants changed, production"
+    assert target_words("#7 tenant_quota.set acme retail") == "#7, quota changed, acme retail"
+    assert count_words("dependency.changed", 2) == "2 dependencies changed"
+    assert count_words("tier.created", 1) == "1 tier created"
     assert (action_words("moon.painted_blue"), action_verb("moon.painted")) == (
         "Moon painted blue",
         "painted moon",
