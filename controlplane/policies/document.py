@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 from django.contrib.postgres.aggregates import StringAgg
-from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
+from django.db import connection
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane.errors import NotFound
 from controlplane.policies.limits import OPTIONAL, LimitColumns, QuotaColumns
@@ -122,51 +123,68 @@ def tenant_records(
     """Return the tenants changed after revision ``since``, and only those in ``keys`` if given.
 
     A removed tenant is ``None``.
+
+    The time must not depend on the planner's statistics. After an import into a small table, Postgres
+    still expects few rows, and would read all tenants again for each tenant that it joins. So each query
+    reads one table, except those that read whole tables.
     """
     chosen = Tenant.objects.filter(environment_id=environment, changed_revision__gt=since)
-    found: dict[str, contract.TenantRecord | None] = {}
+    if keys is None and since < 0:
+        return _all_tenants(environment)
     if keys is not None:
         chosen = chosen.filter(key__in=list(keys))
-    elif since < 0:
-        found = _plain_tenants(environment)
-        chosen = chosen.filter(Q(deleted=True) | Exists(TenantQuota.objects.filter(tenant=OuterRef("pk"))))
-    quotas = _of_tenants(TenantQuota.objects.filter(tenant__in=chosen, tenant__deleted=False))
-    rows = chosen.values_list("pk", "key", "tier__name", "suspended", "deleted", "parent", _grandparent())
-    for pk, key, tier, suspended, deleted, *above in rows.iterator(chunk_size=10_000):
-        found[key] = (
-            None
-            if deleted
-            else contract.TenantRecord(
-                tier=tier, suspended=suspended, quotas=tuple(quotas.get(pk, ())), parents=_parents(*above)
-            )
-        )
-    return found
+    return _records(environment, chosen)
 
 
-def _grandparent() -> Subquery:
-    above = Tenant.objects.filter(environment=OuterRef("environment"), key=OuterRef("parent"), deleted=False)
-    return Subquery(above.values("parent"))
-
-
-def _parents(parent: str, grandparent: str | None) -> tuple[str, ...]:
-    """Return the parents, topmost first."""
-    return tuple(name for name in (grandparent, parent) if name)
-
-
-def _plain_tenants(environment: str) -> dict[str, contract.TenantRecord | None]:
-    """Return the tenants without own quotas. Nearly all are such, so Postgres groups them by tier."""
-    plain = Tenant.objects.filter(
-        ~Exists(TenantQuota.objects.filter(tenant=OuterRef("pk"))), environment_id=environment, deleted=False
+def _all_tenants(environment: str) -> dict[str, contract.TenantRecord | None]:
+    with connection.cursor() as cursor:
+        # Whole tables are joined by hashing. For the rest of the transaction, which ``take_snapshot`` opens.
+        cursor.execute("SELECT set_config('enable_nestloop', 'off', true)")
+    tenants = Tenant.objects.filter(environment_id=environment)
+    own = Exists(TenantQuota.objects.filter(tenant=OuterRef("pk")))
+    return _alike(environment, tenants.filter(~own, deleted=False)) | _records(
+        environment, tenants.filter(Q(deleted=True) | own)
     )
+
+
+def _records(environment: str, chosen: QuerySet[Tenant]) -> dict[str, contract.TenantRecord | None]:
+    rows = list(chosen.values_list("pk", "key", "tier__name", "suspended", "parent", "deleted"))
+    quotas = _quotas_of([pk for pk, *_, deleted in rows if not deleted])
+    parents = _Parents(environment, {parent for *_, parent, deleted in rows if not deleted})
+    return {
+        key: None
+        if deleted
+        else contract.TenantRecord(
+            tier=tier, suspended=suspended, quotas=tuple(quotas.get(pk, ())), parents=parents.of(parent)
+        )
+        for pk, key, tier, suspended, parent, deleted in rows
+    }
+
+
+def _alike(environment: str, plain: QuerySet[Tenant]) -> dict[str, contract.TenantRecord | None]:
+    """Return tenants without own quotas. Nearly all are such, so Postgres groups them by tier."""
     # A subject has no control characters, so this one can separate two.
-    alike = plain.values_list("tier__name", "suspended", "parent", _grandparent())
-    groups = alike.annotate(names=StringAgg("key", delimiter="\x1f"))
+    grouped = plain.values_list("tier__name", "suspended", "parent").order_by()
+    groups = list(grouped.annotate(names=StringAgg("key", delimiter="\x1f")))
+    parents = _Parents(environment, {parent for _, _, parent, _ in groups})
     found: dict[str, contract.TenantRecord | None] = {}
-    for tier, suspended, parent, grandparent, names in groups.order_by():
-        parents = _parents(parent, grandparent)
-        record = contract.TenantRecord(tier=tier, suspended=suspended, parents=parents)
+    for tier, suspended, parent, names in groups:
+        record = contract.TenantRecord(tier=tier, suspended=suspended, parents=parents.of(parent))
         found.update(dict.fromkeys(names.split("\x1f"), record))
     return found
+
+
+class _Parents:
+    """The parents of tenants, and the parents of these."""
+
+    def __init__(self, environment: str, parents: set[str]) -> None:
+        parents = parents - {""}
+        above = Tenant.objects.filter(environment=environment, key__in=parents, deleted=False)
+        self._above = dict(above.values_list("key", "parent")) if parents else {}
+
+    def of(self, parent: str) -> tuple[str, ...]:
+        """Return the parents of a tenant that belongs to ``parent``, topmost first."""
+        return tuple(name for name in (self._above.get(parent, ""), parent) if name)
 
 
 def environment_of(slug: str) -> Environment:
@@ -176,12 +194,15 @@ def environment_of(slug: str) -> Environment:
         raise NotFound("environment", slug) from None
 
 
-def _of_tenants(rows: QuerySet[TenantQuota]) -> dict[int, list[contract.Limit]]:
+def _quotas_of(tenants: list[int]) -> dict[int, list[contract.Limit]]:
     """Convert quotas. Most are alike, so each kind is converted once, which is ten times as fast."""
     found: dict[int, list[contract.Limit]] = defaultdict(list)
+    if not tenants:
+        return found
     made: dict[tuple[Any, ...], contract.Limit] = {}
     names = ("name", *NUMBERS, *OPTIONAL)
-    for tenant, *values in rows.order_by("name").values_list("tenant_id", *names).iterator(10_000):
+    rows = TenantQuota.objects.filter(tenant_id__in=tenants).order_by("name")
+    for tenant, *values in rows.values_list("tenant_id", *names).iterator(10_000):
         key = tuple(tuple(value) if isinstance(value, list) else value for value in values)
         limit = made.get(key)
         if limit is None:
