@@ -28,9 +28,13 @@ demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 ru
 WITH_MORE = $(foreach file,cluster sentinel hammer integrations_fastapi integrations_guide integrations_wsgi,tests/agents/test_$(file).py)
 WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(wildcard tests/agents/test_*.py))
 
-test: environment agent-environment chromium curl ## all tests but the slow ones: the agent's without Django first, then the others
-	@$(AGENT_PY) -m pytest $(WITHOUT_DJANGO)
-	@$(PY) -m pytest $(WITHOUT_DJANGO:%=--ignore=%)
+# Files are shared out to so many processes, each with its own servers. A file that takes long comes first.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
+TOGETHER = -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=40
+
+test: environment agent-environment chromium curl ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
+	@$(AGENT_PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO)
+	@$(PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO:%=--ignore=%)
 
 test-full: environment agent-environment chromium curl ## every test however long, the fault matrix, every checkpoint of the demo
 	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract

@@ -4,6 +4,7 @@ The agent's tests also run without Django; then only a Valkey is started. The se
 separate, whatever the environment configures, because tests empty them.
 """
 
+import argparse
 import atexit
 import os
 import shutil
@@ -33,31 +34,58 @@ settings.register_profile("patient", settings(), deadline=None, suppress_health_
 settings.load_profile("patient")
 
 
+# Without Django, or with ``-p no:django``.
+_agents_alone = "pytest_django" not in sys.modules
+
+
 def _start() -> None:
     folder = Path(tempfile.mkdtemp(prefix="fuseboard-tests-"))
     _session.callback(shutil.rmtree, folder)
-    # Without Django, or with ``-p no:django``.
-    agents_alone = "pytest_django" not in sys.modules
-    variables = ["FUSEBOARD_REDIS_URL"] if agents_alone else list(embedded.SERVERS)
+    variables = ["FUSEBOARD_REDIS_URL"] if _agents_alone else list(embedded.SERVERS)
+    if not _agents_alone:
+        from tests import migrated
+
+        migrated.copy_into(folder / embedded.SERVERS["DATABASE_URL"][0])
     try:
         _session.enter_context(embedded.running(variables, folder=folder, forgetful=True))
     except embedded.ServerFailed as failure:
         raise pytest.UsageError(str(failure)) from failure
-    if not agents_alone:
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-        os.environ.setdefault("FUSEBOARD_SECRET_KEY", "tests-sign-with-this-and-nothing-else-does")
-        import django
 
-        django.setup()
+
+def _only_distributes() -> bool:
+    """Whether this process of ``pytest -n 2`` runs no test itself. Its workers have servers each."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("-n", "--numprocesses", default="0")
+    chosen, _ = options.parse_known_args(sys.argv[1:])
+    return chosen.numprocesses != "0" and "PYTEST_XDIST_WORKER" not in os.environ
 
 
 # At import, not in a hook: the conftests of the folders below may import models.
 atexit.register(_session.close)
-_start()
+if not _only_distributes():
+    _start()
+if not _agents_alone:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    os.environ.setdefault("FUSEBOARD_SECRET_KEY", "tests-sign-with-this-and-nothing-else-does")
+    import django
+
+    django.setup()
+    if _only_distributes():
+        # A worker reads its settings once it has servers, as this conftest does.
+        del os.environ["DJANGO_SETTINGS_MODULE"]
 
 
 def pytest_unconfigure() -> None:
     _session.close()
+
+
+#: What takes longest comes first, so that the workers end together.
+_FIRST = (
+    "tests/faults/",
+    "tests/demo/",
+    "tests/dashboard/test_browser",
+    "tests/controlplane/test_api_schema",
+)
 
 
 @pytest.hookimpl(trylast=True)
@@ -65,6 +93,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Continuous integration retries a failed test once, but never a property: its counterexample is a
     finding.
     """
+    items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
     for item in items:
         if item.get_closest_marker("hypothesis"):
             item.add_marker(pytest.mark.flaky(reruns=0))
@@ -73,14 +102,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 if "pytest_django" in sys.modules:
 
     @pytest.fixture(scope="session")
-    def django_db_keepdb() -> bool:
-        """The server ends with the session: dropping its database first only takes time."""
-        return True
+    def django_db_setup(django_test_environment: None, django_db_blocker: Any) -> None:
+        """The database is there and migrated: see ``tests.migrated``."""
+        from django.conf import settings
+        from django.db import connection
 
-    @pytest.fixture(scope="session")
-    def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
-        from tests import database
+        from tests import database, migrated
 
+        connection.close()
+        for known in (settings.DATABASES["default"], connection.settings_dict):
+            known["NAME"] = migrated.TEST_DATABASE
         with django_db_blocker.unblock():
             database.prepare()
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import schemathesis
 from django.core.handlers.wsgi import WSGIHandler
+from django.db import connection
 from hypothesis import HealthCheck, Phase, given, settings
 from ninja import Schema
 from schemathesis import GenerationMode
@@ -47,9 +48,16 @@ def operations() -> dict[str, list[Any]]:
 OPERATIONS = operations()
 
 
+@pytest.fixture
+def one_connection(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests share a connection, as with Django's own test client."""
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", None)
+
+
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("tag", OPERATIONS)
-def test_every_response_is_described(production: str, tag: str, mode: Any) -> None:
+def test_every_response_is_described(one_connection: None, production: str, tag: str, mode: Any) -> None:
     bearer = {"Authorization": f"Bearer {token_of('admin')}"}
     for operation in OPERATIONS[tag]:
         statuses = statuses_of(operation, mode, bearer)

@@ -17,6 +17,7 @@ from controlplane.embedded.postgres import Postgres
 from controlplane.fleet.live import add_figures
 from fuseboard.contract.sync import SYNC_PATH, Counters, decode_response
 from fuseboard.contract.words import Mode
+from tests import migrated
 from tests.controlplane.gateway import TOKEN, beat
 from tests.controlplane.test_gateway_process import SEED, manage
 from tests.waiting import wait_until
@@ -26,7 +27,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory):
-    server = Postgres(tmp_path_factory.mktemp("postgres"), durable=False)
+    folder = tmp_path_factory.mktemp("postgres")
+    migrated.copy_into(folder)
+    server = Postgres(folder, durable=False)
     server.start()
     yield server
     server.stop()
@@ -35,7 +38,6 @@ def postgres(tmp_path_factory):
 @pytest.fixture(scope="module")
 def variables(postgres, redis_url):
     configured = os.environ | {"DATABASE_URL": postgres.url, "FUSEBOARD_BEAT_MS": "300"}
-    manage(configured, "migrate", "--verbosity", "0")
     manage(configured, "shell", "--verbosity", "0", "-c", SEED)
     return configured
 

@@ -19,6 +19,7 @@ import pytest
 from controlplane.embedded.postgres import Postgres
 from fuseboard.contract.sync import SYNC_PATH, Applied, decode_response
 from fuseboard.contract.words import Mode
+from tests import migrated
 from tests.controlplane.gateway import TOKEN, beat
 from tests.waiting import wait_until
 
@@ -50,7 +51,9 @@ edits.create_tenant(environment="production", tenant="later", tier="pro", reason
 
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory):
-    server = Postgres(tmp_path_factory.mktemp("postgres"), durable=False)
+    folder = tmp_path_factory.mktemp("postgres")
+    migrated.copy_into(folder)
+    server = Postgres(folder, durable=False)
     server.start()
     yield server
     server.stop()
@@ -60,7 +63,6 @@ def postgres(tmp_path_factory):
 def variables(postgres, redis_url):
     """The environment of processes that use this Postgres, in which one tenant is configured."""
     configured = os.environ | {"DATABASE_URL": postgres.url, "FUSEBOARD_BEAT_MS": "200"}
-    manage(configured, "migrate", "--verbosity", "0")
     manage(configured, "shell", "--verbosity", "0", "-c", SEED)
     return configured
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.demo.data_dir import MARK
+from tests import migrated
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
+    migrated.copy_into(tmp_path / "postgres")
     demo = subprocess.Popen(
         [sys.executable, "manage.py", "demo"],
         cwd=PROJECT,

@@ -1,6 +1,6 @@
 """The editors: a process that edits, reading one JSON object per line from stdin.
 
-It first migrates and fills an empty database, and then writes ``{"token": ...}``.
+It first fills an empty database, and then writes ``{"token": ...}``.
 ``{"edit": name, "with": {...}}`` calls a named edit function and returns its revision; a ``fault``
 kills this process, or a reconciler, at the worst moment.
 """
@@ -17,7 +17,6 @@ import django
 
 django.setup()
 
-from django.core.management import call_command  # noqa: E402 - after Django's settings
 from django.utils import timezone  # noqa: E402
 
 from controlplane.accounts.models import User  # noqa: E402
@@ -109,7 +108,6 @@ def _shift_clock(seconds: float) -> None:
 
 def begin() -> dict[str, str]:
     """Fill an empty database with the world; return a token for pods, and a user for the dashboard."""
-    call_command("migrate", verbosity=0, interactive=False)
     fill()
     later = timezone.now() + timedelta(days=1)
     admin = User(username="admin", role="admin")

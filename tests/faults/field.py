@@ -21,6 +21,7 @@ from controlplane.demo.scenario import BEAT_MS
 from controlplane.embedded.postgres import Postgres
 from controlplane.embedded.servers import PROJECT
 from controlplane.embedded.valkey import Valkey
+from tests import migrated
 from tests.agents.windows import worst_window
 from tests.faults.chaos import Network, Proxy, network
 from tests.faults.ends import Pod, Talker
@@ -59,7 +60,7 @@ class Field:
 
     def open(self) -> None:
         self.broker = self._valkey("broker")
-        (self.folder / "postgres").mkdir(mode=0o700)
+        migrated.copy_into(self.folder / "postgres")
         self.postgres = Postgres(self.folder / "postgres", durable=False)
         # It is killed, and must not lose what it has answered; power loss is not tested.
         self.postgres.settings = self.postgres.settings | {"synchronous_commit": "on"}
