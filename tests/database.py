@@ -31,7 +31,7 @@ BEGIN
         BEGIN
             EXECUTE 'TRUNCATE ' || grown || ' CASCADE';
         EXCEPTION WHEN lock_not_available THEN
-            NULL; -- A process of another test reads a table: its rows are deleted, and the next call tries again.
+            NULL; -- Another process reads a table. Its rows are deleted, and the next call tries again.
         END;
     END IF;
     SET LOCAL lock_timeout = '20s';
