@@ -36,11 +36,11 @@ from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.loop_port import LoopPort
 from fuseboard.reporting.sync import SyncThread
 from fuseboard.settings import AgentSettings
-from fuseboard.standalone.journal import Journal
-from fuseboard.standalone.standby import stand_by
 from fuseboard.store import Store, open_store
 from fuseboard.store.drill import DrillStore
 from fuseboard.store.health import StoreHealth
+from fuseboard.without_redis.journal import Journal
+from fuseboard.without_redis.standby import stand_by
 
 logger = logging.getLogger("fuseboard")
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fuseboard.batching.calendar import period_around
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Period
-from fuseboard.standalone import local_counters
-from fuseboard.standalone.local_counters import CalendarPeriod, Portion
+from fuseboard.without_redis import local_counters
+from fuseboard.without_redis.local_counters import CalendarPeriod, Portion
 
 S = 1_000_000
 #: With changes by an hour and by half of one, at midnight, at one, and with offsets of quarters.

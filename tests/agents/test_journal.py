@@ -17,8 +17,8 @@ from fuseboard.contract.policy import Policy, Tuning
 from fuseboard.contract.words import FailurePolicy, Mode
 from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
-from fuseboard.standalone.journal import Journal
-from fuseboard.standalone.offline import OfflineCounts
+from fuseboard.without_redis.journal import Journal
+from fuseboard.without_redis.offline import OfflineCounts
 from tests.agents.servers import POLICY, REQUESTS, Server, configured, give, running
 from tests.waiting import eventually
 

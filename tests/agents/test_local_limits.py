@@ -9,9 +9,9 @@ from fuseboard.batching.demand import Demand, LimitRef, rule_of
 from fuseboard.contract.policy import Limit, Tuning
 from fuseboard.contract.shares import ShareLease, reserved_calls, settled_limit
 from fuseboard.contract.words import Algorithm, FailurePolicy, Period
-from fuseboard.standalone import local_limits
-from fuseboard.standalone.local_limits import LocalLimits
-from fuseboard.standalone.reserved_share import ReservedShare
+from fuseboard.without_redis import local_limits
+from fuseboard.without_redis.local_limits import LocalLimits
+from fuseboard.without_redis.reserved_share import ReservedShare
 
 VENDOR = Limit(
     name="vendor",

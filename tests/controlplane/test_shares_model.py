@@ -15,7 +15,7 @@ from controlplane.shares.cells import Cell, FreeCells, freed, level_for
 from controlplane.shares.grantor import Grantor
 from controlplane.shares.step import Promise
 from fuseboard.contract.shares import ShareLease, calls_of
-from fuseboard.standalone.reserved_share import ReservedShare
+from fuseboard.without_redis.reserved_share import ReservedShare
 
 LEASE_S, REST_S, WINDOW_S = 100.0, 20.0, 20.0
 #: f x N: few enough that pieces of no whole call occur.

@@ -22,10 +22,10 @@ from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.standalone.standby import Standby
 from fuseboard.store.drill import SIMULATED, DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
+from fuseboard.without_redis.standby import Standby
 
 #: What a call costs unless the caller says otherwise.
 ONE = 1

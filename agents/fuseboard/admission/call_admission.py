@@ -23,10 +23,10 @@ from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, 
 from fuseboard.decision import Charge, LimitStatus, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
-from fuseboard.standalone.local_limits import LocalLimits
 from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import Costs
+from fuseboard.without_redis.local_limits import LocalLimits
 
 #: Verdicts of the breaker as a caller reads them. For every other one, all probe permits are taken.
 _BREAKER_REASONS = {

@@ -22,9 +22,9 @@ from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.request_tallies import UNCOUNTED
-from fuseboard.standalone.local_limits import LocalLimits
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
+from fuseboard.without_redis.local_limits import LocalLimits
 
 #: Members of enumerations are slow to look up in Python 3.11.
 SHARED = Mode.SHARED

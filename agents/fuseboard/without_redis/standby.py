@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.words import Mode
-from fuseboard.standalone.drain import Drain
-from fuseboard.standalone.local_limits import LocalLimits
-from fuseboard.standalone.reserved_share import ReservedShare
 from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
+from fuseboard.without_redis.drain import Drain
+from fuseboard.without_redis.local_limits import LocalLimits
+from fuseboard.without_redis.reserved_share import ReservedShare
 
 
 @dataclass(frozen=True, slots=True)

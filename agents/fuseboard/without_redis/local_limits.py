@@ -8,9 +8,9 @@ from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.shares import reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy
-from fuseboard.standalone.local_counters import KINDS, Counter, Portion, Slots, Turn
-from fuseboard.standalone.offline import OfflineCounts
-from fuseboard.standalone.reserved_share import ReservedShare
+from fuseboard.without_redis.local_counters import KINDS, Counter, Portion, Slots, Turn
+from fuseboard.without_redis.offline import OfflineCounts
+from fuseboard.without_redis.reserved_share import ReservedShare
 
 #: Counters kept. The least recently used is dropped first.
 MAX_COUNTERS = 50_000
