@@ -10,7 +10,7 @@ import msgspec
 import redis
 
 from fuseboard.batching.demand import RuleBook, rule_of
-from fuseboard.batching.question import decode_reply
+from fuseboard.batching.redis_question import decode_reply
 from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.store.scripts import Script, read_script

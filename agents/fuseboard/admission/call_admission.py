@@ -11,7 +11,7 @@ from fuseboard.admission.lanes import CallLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
 from fuseboard.batching.fleet_leases import Leases, Supply
-from fuseboard.batching.question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
+from fuseboard.batching.redis_question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import refusal_reason
 from fuseboard.breaker.fleet_breaker import Gate

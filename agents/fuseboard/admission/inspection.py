@@ -13,7 +13,7 @@ from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.lanes import CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.demand import Demand, LimitRef
-from fuseboard.batching.question import Answer, Domain
+from fuseboard.batching.redis_question import Answer, Domain
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract import keys

@@ -2,7 +2,7 @@
 
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.batching.domains import LimitDomain
-from fuseboard.batching.question import Answer
+from fuseboard.batching.redis_question import Answer
 from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.breaker.fleet_breaker import Gate
 from fuseboard.configuration.snapshot import Snapshot

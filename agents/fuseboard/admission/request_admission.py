@@ -13,7 +13,7 @@ from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
 from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases, Supply
-from fuseboard.batching.question import Answer
+from fuseboard.batching.redis_question import Answer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import refusal_reason
 from fuseboard.configuration.holder import Configuration

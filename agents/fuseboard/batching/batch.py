@@ -18,7 +18,7 @@ import msgspec
 
 from fuseboard.batching.demand import Demand
 from fuseboard.batching.distribute import distribute_all, distribute_scarce, tally_shadows
-from fuseboard.batching.question import (
+from fuseboard.batching.redis_question import (
     ADMITS,
     BYPASS,
     LATE,

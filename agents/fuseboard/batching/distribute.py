@@ -3,7 +3,7 @@
 from asyncio import InvalidStateError
 
 from fuseboard.batching.demand import Demand
-from fuseboard.batching.question import PROBES, Answer, Caller, Domain, Question, Reply
+from fuseboard.batching.redis_question import PROBES, Answer, Caller, Domain, Question, Reply
 
 
 def distribute_all(question: Question, reply: Reply) -> None:

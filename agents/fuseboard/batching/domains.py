@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
-from fuseboard.batching.question import Answer, Question
+from fuseboard.batching.redis_question import Answer, Question
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules

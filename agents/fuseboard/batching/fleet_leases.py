@@ -17,7 +17,7 @@ from time import monotonic
 
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.demand import Demand, most_at_once
-from fuseboard.batching.question import ADMITS, Answer, Domain
+from fuseboard.batching.redis_question import ADMITS, Answer, Domain
 from fuseboard.batching.settlements import Settlements
 from fuseboard.contract.policy import lease_length_ms
 from fuseboard.decision import Decision

@@ -10,7 +10,7 @@ from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.domains import MAX_DEMANDS, binds, demand_of
 from fuseboard.batching.encoding import Piece
 from fuseboard.batching.fleet_leases import Leases
-from fuseboard.batching.question import (
+from fuseboard.batching.redis_question import (
     ADMITS,
     COOLING_DOWN,
     FORCED_OPEN,
