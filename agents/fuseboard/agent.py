@@ -5,6 +5,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fuseboard.agent_api.arguments import INVALID, check_actual, check_costs, check_name, check_wait, harmless
+from fuseboard.agent_api.context_managers import ContextManagers
+from fuseboard.agent_api.decorators import Neutral
+from fuseboard.agent_api.deprecation import warn_renamed
+from fuseboard.agent_api.lifetime import Lifetime
 from fuseboard.calling.outcomes import judge
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import Mode, Outcome, is_subject
@@ -13,18 +18,13 @@ from fuseboard.errors import Misconfigured, Refused
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import NOBODY, Subject
-from fuseboard.surface.arguments import INVALID, check_actual, check_costs, check_name, check_wait, harmless
-from fuseboard.surface.blocks import Blocks
-from fuseboard.surface.decorators import Neutral
-from fuseboard.surface.lifetime import Lifetime
-from fuseboard.surface.renamed import warn_renamed
 
 INVALID_TENANT = INVALID
 
 _DEFAULT_BREAKER = BreakerPolicy()
 
 
-class Agent(Lifetime, Blocks):
+class Agent(Lifetime, ContextManagers):
     """Decides every call of a pod, with Redis or without.
 
     Belongs to the event loop it was started on; ``fuseboard.blocking.Agent`` is for code without one.

@@ -24,15 +24,15 @@ from typing import Any, Self
 from weakref import WeakSet
 
 from fuseboard.agent import Agent as AsyncAgent
+from fuseboard.agent_api.arguments import check_wait
+from fuseboard.agent_api.deprecation import warn_renamed
+from fuseboard.agent_api.threads import FromThreads, submit
 from fuseboard.configuration.holder import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import NOBODY, Subject
-from fuseboard.surface.arguments import check_wait
-from fuseboard.surface.renamed import warn_renamed
-from fuseboard.surface.threads import FromThreads, submit
 
 __all__ = ["Agent", "from_env"]
 

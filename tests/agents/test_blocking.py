@@ -19,9 +19,9 @@ import redis
 
 from controlplane.embedded.valkey import Valkey
 from fuseboard import AgentSettings, Misconfigured, Mode, Reason, Refused, blocking
+from fuseboard.agent_api.threads import submit
 from fuseboard.contract.policy import Dependency, Limit, Tier
 from fuseboard.contract.words import Algorithm, FailurePolicy
-from fuseboard.surface.threads import submit
 from tests.agents.gateways import gateway_running
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, PATIENT, POLICY

@@ -8,14 +8,14 @@ import pytest
 import redis
 
 from fuseboard import Agent, AgentSettings, blocking
-from fuseboard.surface import renamed
+from fuseboard.agent_api import deprecation
 from tests.agents.published import publish
 from tests.agents.servers import POLICY
 
 
 @pytest.fixture(autouse=True)
 def first_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renamed, "_warned", set())
+    monkeypatch.setattr(deprecation, "_warned", set())
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fuseboard.agent_api.arguments import INVALID, check_costs, check_name, harmless
 from fuseboard.cli import ctl
 from fuseboard.cli.doctor.command import Level, examine
 from fuseboard.cli.explain.command import explain
@@ -23,7 +24,6 @@ from fuseboard.errors import Misconfigured
 from fuseboard.reporting.beat import agent_version
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import Subject, costs_of
-from fuseboard.surface.arguments import INVALID, check_costs, check_name, harmless
 
 _MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL", Level.SKIP: "skip"}
 

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
+from fuseboard.agent_api.arguments import check_name
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NOBODY, Subject
-from fuseboard.surface.arguments import check_name
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any, TypeVar
 
+from fuseboard.agent_api.arguments import check_wait
+from fuseboard.agent_api.decorators import Decorators, Neutral
+from fuseboard.agent_api.deprecation import warn_renamed
+from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
-from fuseboard.surface.arguments import check_wait
-from fuseboard.surface.decorators import Decorators, Neutral
-from fuseboard.surface.loop_agent import LoopAgent
-from fuseboard.surface.renamed import warn_renamed
 
 logger = logging.getLogger("fuseboard")
 

@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from time import monotonic
 
+from fuseboard.agent_api.decorators import Decorators, Neutral
+from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.agent_api.threads import FromThreads
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.subject import NOBODY, Subject
-from fuseboard.surface.decorators import Decorators, Neutral
-from fuseboard.surface.loop_agent import LoopAgent
-from fuseboard.surface.threads import FromThreads
 
 
-class Blocks(Decorators, LoopAgent):
+class ContextManagers(Decorators, LoopAgent):
     """The blocks of an agent on an event loop."""
 
     @asynccontextmanager

@@ -4,10 +4,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+from fuseboard.agent_api.decorators import Neutral
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.subject import NOBODY, Subject
-from fuseboard.surface.decorators import Neutral
 
 
 class LoopAgent(ABC):
