@@ -27,7 +27,7 @@ from fuseboard.agent import Agent as AsyncAgent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.threads import FromThreads, submit
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit

@@ -23,11 +23,16 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.reports import Reports
-from fuseboard.configuration.boot import Keeper, apply_bootstrap, apply_from_disk
+from fuseboard.configuration.checked_config import (
+    CheckedConfig,
+    ConfigError,
+    check_config,
+    check_tenants,
+)
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.disk import Disk
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import Offer, OfferError, check_tenants, read_offer
 from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.configuration.startup import DiskWriter, apply_bootstrap, apply_from_disk
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import ConfigSource, Mode
@@ -84,7 +89,7 @@ class Runtime:
                 counts=self.admission.standby.limits.offline,
             )
         self.configuration.listen(self._size_journal)
-        self._keeper = Keeper(self.configuration, self._disk)
+        self._keeper = DiskWriter(self.configuration, self._disk)
         self._watch = Watch(
             url=settings.redis_url,
             configuration=self.configuration,
@@ -194,7 +199,7 @@ class Runtime:
             share=admission.standby.share.held,
         )
 
-    def _adopt(self, exchange: Exchange, offer: Offer | None) -> None:
+    def _adopt(self, exchange: Exchange, offer: CheckedConfig | None) -> None:
         configuration, response = self.configuration, exchange.response
         configuration.clock.observe(
             response.server_time_us, asked_ns=exchange.asked_ns, answered_ns=exchange.answered_ns
@@ -215,10 +220,10 @@ class Runtime:
 
     def _receive(self, port: LoopPort, exchange: Exchange) -> None:
         request, response = exchange.request, exchange.response
-        offer: Offer | None = None
+        offer: CheckedConfig | None = None
         if not self.configuration.is_poisoned(response.head):
             try:
-                offer = read_offer(
+                offer = check_config(
                     environment=self._settings.environment,
                     head=response.head,
                     document=bytes(response.policy),
@@ -226,7 +231,7 @@ class Runtime:
                     source=ConfigSource.HTTP,
                     complete=not response.refetch_tenants and request.applied.epoch == response.head.epoch,
                 )
-            except OfferError as error:
+            except ConfigError as error:
                 port.post(self.configuration.reject, error, head=response.head, source=ConfigSource.HTTP)
         port.post(self._adopt, exchange, offer)
 

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import Offer
+from fuseboard.configuration.checked_config import CheckedConfig
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.policy import (
     BreakerPolicy,
     ConfigHead,
@@ -78,7 +78,7 @@ def give(
     document = encode_policy(policy)
     head = ConfigHead(epoch=1, revision=revision, hash=hash_of(document))
     configuration.apply(
-        Offer(head=head, source=ConfigSource.DISK, policy=policy, document=document, tenants=tenants)
+        CheckedConfig(head=head, source=ConfigSource.DISK, policy=policy, document=document, tenants=tenants)
     )
 
 

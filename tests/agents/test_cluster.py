@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Limit, Policy, TenantRecord, Tier

@@ -5,9 +5,15 @@ import asyncio
 import msgspec
 import pytest
 
+from fuseboard.configuration.checked_config import (
+    MAX_DOCUMENT_BYTES,
+    CheckedConfig,
+    ConfigError,
+    check_config,
+    check_tenants,
+)
 from fuseboard.configuration.clock import ServerClock
-from fuseboard.configuration.holder import WANTED_TENANTS, Configuration
-from fuseboard.configuration.offer import MAX_DOCUMENT_BYTES, Offer, OfferError, check_tenants, read_offer
+from fuseboard.configuration.current_configuration import WANTED_TENANTS, Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantTable, built_in
 from fuseboard.contract.policy import (
     ConfigHead,
@@ -40,9 +46,9 @@ def offer(
     tenants: dict[str, TenantRecord | None] | None = None,
     source: ConfigSource = ConfigSource.HTTP,
     complete: bool = True,
-) -> Offer:
+) -> CheckedConfig:
     document = encode_policy(policy)
-    return read_offer(
+    return check_config(
         environment="production",
         head=ConfigHead(epoch=epoch, revision=revision, hash=hash_of(document)),
         document=document,
@@ -147,7 +153,7 @@ class TestOrder:
         configuration.apply(offer(revision=1, tenants={"acme": TenantRecord(tier="free")}))
         head = msgspec.structs.replace(configuration.snapshot.head, revision=2)
         suspended = {"acme": TenantRecord(tier="free", suspended=True)}
-        unchanged = read_offer(
+        unchanged = check_config(
             environment="production", head=head, document=b"", tenants=suspended, source=ConfigSource.HTTP
         )
         assert configuration.apply(unchanged)
@@ -156,7 +162,7 @@ class TestOrder:
 
     def test_a_head_without_the_policy_that_belongs_to_it_changes_nothing(self, configuration):
         head = ConfigHead(epoch=1, revision=9, hash="never held")
-        bare = read_offer(
+        bare = check_config(
             environment="production", head=head, document=b"", tenants={}, source=ConfigSource.HTTP
         )
         assert not configuration.apply(bare)
@@ -207,8 +213,8 @@ class TestRefusals:
     )
     def test_a_bad_document_is_refused_whole_and_says_why(self, head_and_document, says):
         head, document = head_and_document
-        with pytest.raises(OfferError, match=says):
-            read_offer(
+        with pytest.raises(ConfigError, match=says):
+            check_config(
                 environment="production",
                 head=head,
                 document=document,
@@ -221,8 +227,8 @@ class TestRefusals:
         document = bytearray(encode_policy(POLICY))
         head = ConfigHead(epoch=1, revision=1, hash=hash_of(bytes(document)))
         document[cut] ^= 0x01
-        with pytest.raises(OfferError, match="torn"):
-            read_offer(
+        with pytest.raises(ConfigError, match="torn"):
+            check_config(
                 environment="production",
                 head=head,
                 document=bytes(document),
@@ -232,30 +238,30 @@ class TestRefusals:
 
     @pytest.mark.parametrize("tenant", ["", "x" * 201, "new\nline", "\ud800"])
     def test_an_invalid_tenant_id_is_refused(self, tenant):
-        with pytest.raises(OfferError, match="tenants"):
+        with pytest.raises(ConfigError, match="tenants"):
             check_tenants({tenant: None})
 
     def test_a_tenant_with_the_same_quota_twice_is_refused(self):
-        with pytest.raises(OfferError, match="is listed twice"):
+        with pytest.raises(ConfigError, match="is listed twice"):
             check_tenants({"acme": TenantRecord(tier="free", quotas=(BURST, BURST))})
 
     def test_what_is_in_force_stays_and_the_beat_says_rejected(self, configuration):
         configuration.apply(offer(revision=1))
         head = ConfigHead(epoch=1, revision=2, hash="bad")
-        configuration.reject(OfferError("policy: odd", poisoned=True), head=head, source=ConfigSource.HTTP)
+        configuration.reject(ConfigError("policy: odd", poisoned=True), head=head, source=ConfigSource.HTTP)
         applied = configuration.applied
         assert (applied.revision, applied.status, applied.error) == (1, ConfigStatus.REJECTED, "policy: odd")
         assert configuration.is_poisoned(head)
 
     def test_a_torn_document_may_be_tried_again(self, configuration):
         head = ConfigHead(epoch=1, revision=2, hash="torn")
-        configuration.reject(OfferError("torn", poisoned=False), head=head, source=ConfigSource.HTTP)
+        configuration.reject(ConfigError("torn", poisoned=False), head=head, source=ConfigSource.HTTP)
         assert not configuration.is_poisoned(head)
 
     def test_a_refusal_stands_until_its_own_source_offers_something_good(self, configuration):
         configuration.apply(offer(revision=1, source=ConfigSource.REDIS))
         head = ConfigHead(epoch=1, revision=2, hash="bad")
-        configuration.reject(OfferError("policy: odd", poisoned=True), head=head, source=ConfigSource.HTTP)
+        configuration.reject(ConfigError("policy: odd", poisoned=True), head=head, source=ConfigSource.HTTP)
         configuration.apply(offer(revision=1, source=ConfigSource.REDIS))
         assert configuration.applied.status is ConfigStatus.REJECTED
         configuration.apply(offer(revision=3, source=ConfigSource.HTTP))

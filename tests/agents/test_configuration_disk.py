@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fuseboard.configuration.boot import Keeper, apply_bootstrap, apply_from_disk
-from fuseboard.configuration.disk import FORMAT, Disk, DiskError, Kept, read_bootstrap
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import OfferError
+from fuseboard.configuration.checked_config import ConfigError
+from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.configuration.disk import FORMAT, Disk, DiskError, SavedConfig, read_bootstrap
+from fuseboard.configuration.startup import DiskWriter, apply_bootstrap, apply_from_disk
 from fuseboard.contract.policy import ConfigHead, TenantRecord, encode_policy, hash_of
 from fuseboard.contract.words import ConfigSource
 from tests.agents.test_configuration import POLICY, offer
 
 DOCUMENT = encode_policy(POLICY)
-KEPT = Kept(
+KEPT = SavedConfig(
     environment="production",
     head=ConfigHead(epoch=1, revision=42, hash=hash_of(DOCUMENT)),
     policy=msgspec.Raw(DOCUMENT),
@@ -40,7 +40,7 @@ async def test_a_restarted_pod_decides_as_before_with_everything_down(disk: Disk
     before.want("acme")
     before.apply(offer(revision=42, tenants={"acme": TenantRecord(tier="pro")}))
     before.live_servers = 18
-    keeper = Keeper(before, disk)
+    keeper = DiskWriter(before, disk)
     kept = keeper.due()
     assert kept is not None
     keeper.write(kept)
@@ -106,7 +106,7 @@ def test_a_file_with_any_bit_flipped_is_refused_whole(disk: Disk):
 async def test_an_older_or_foreign_file_is_refused_and_the_pod_starts_without(disk: Disk, content: bytes):
     disk.path.parent.mkdir()
     disk.path.write_bytes(content)
-    with pytest.raises((DiskError, OfferError)):
+    with pytest.raises((DiskError, ConfigError)):
         disk.read()
     configuration = Configuration(environment="production")
     await apply_from_disk(configuration, disk, timeout_s=5)
@@ -168,7 +168,7 @@ class TestBootstrap:
     async def test_a_bad_one_is_refused_whole(self, tmp_path: Path, content: bytes):
         path = tmp_path / "bootstrap.json"
         path.write_bytes(content)
-        with pytest.raises((DiskError, OfferError)):
+        with pytest.raises((DiskError, ConfigError)):
             read_bootstrap(path, environment="production")
         configuration = Configuration(environment="production")
         await apply_bootstrap(configuration, path, timeout_s=5)

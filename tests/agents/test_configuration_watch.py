@@ -12,7 +12,7 @@ import redis
 
 from controlplane.embedded.valkey import Valkey
 from fuseboard.configuration import watch as watching
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys
 from fuseboard.contract.policy import TenantRecord, Tuning, encode_policy

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import Offer
+from fuseboard.configuration.checked_config import CheckedConfig
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead, Limit, PolicyError, TenantRecord, Tier, decode_tenant
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Reason
@@ -67,7 +67,7 @@ class TestRules:
         before = configuration.snapshot.quotas_of("ann")
         head = configuration.snapshot.head
         configuration.apply(
-            Offer(
+            CheckedConfig(
                 head=head,
                 source=ConfigSource.HTTP,
                 policy=None,
@@ -85,7 +85,9 @@ class TestRules:
         head = ConfigHead(epoch=1, revision=1, hash="")
         record = TENANTS["ann"]
         configuration.apply(
-            Offer(head=head, source=ConfigSource.HTTP, policy=RULES, document=b"", tenants={"ann": record})
+            CheckedConfig(
+                head=head, source=ConfigSource.HTTP, policy=RULES, document=b"", tenants={"ann": record}
+            )
         )
         assert not configuration.snapshot.quotas_of("ann").met
         assert configuration.wanted() == record.parents

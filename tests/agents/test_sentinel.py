@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import Limit, Policy, Tier
 from fuseboard.contract.store_url import StoreUrl

@@ -14,7 +14,7 @@ import pytest
 
 from fuseboard import Agent, AgentSettings
 from fuseboard.configuration import clock
-from fuseboard.configuration.disk import Disk, Kept
+from fuseboard.configuration.disk import Disk, SavedConfig
 from fuseboard.contract.policy import ConfigHead, Limit, Policy, TenantRecord, Tier, encode_policy, hash_of
 from fuseboard.contract.shares import ShareLease
 from fuseboard.contract.words import ConfigSource, FailurePolicy, Mode
@@ -46,7 +46,7 @@ def keep(directory: Path) -> Path:
     policy = encode_policy(everything())
     disk = Disk(directory, environment="production", service="shop")
     assert disk.write(
-        Kept(
+        SavedConfig(
             environment="production",
             head=ConfigHead(epoch=1, revision=9, hash=hash_of(policy)),
             policy=msgspec.Raw(policy),

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from controlplane.gateway.answers.configuration import MOST_LISTED, Configuration, Loaded
 from controlplane.publishing import publish
 from controlplane.publishing.snapshot import Snapshot
-from fuseboard.configuration.holder import Configuration as Held
-from fuseboard.configuration.offer import check_tenants, read_offer
+from fuseboard.configuration.checked_config import check_config, check_tenants
+from fuseboard.configuration.current_configuration import Configuration as Held
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys
 from fuseboard.contract.policy import (
@@ -223,7 +223,7 @@ class Feed(RuleBasedStateMachine):
             return
         request, response = self.late.pop(-1 if newest else 0)
         self.held.apply(
-            read_offer(
+            check_config(
                 environment="production",
                 head=response.head,
                 document=bytes(response.policy),

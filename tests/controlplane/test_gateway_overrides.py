@@ -20,8 +20,8 @@ from controlplane.breakers.overrides import end_override, override_breaker, rese
 from controlplane.errors import InvalidEdit
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.postgres.loading import Reading
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import read_offer
+from fuseboard.configuration.checked_config import check_config
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.policy import decode_policy, encode_policy, hash_of
 from fuseboard.contract.sync import NO_POLICY, Applied, decode_response
 from fuseboard.contract.words import ConfigSource, OverrideMode
@@ -89,7 +89,7 @@ async def beats(gateway: Any, pod: Configuration) -> None:
     answer = await synced(gateway, pod.applied)
     document, source = bytes(answer.policy), ConfigSource.HTTP
     pod.apply(
-        read_offer(environment="production", head=answer.head, document=document, tenants={}, source=source)
+        check_config(environment="production", head=answer.head, document=document, tenants={}, source=source)
     )
     pod.apply_overrides(answer.held)
 
@@ -131,7 +131,7 @@ async def test_a_pod_with_a_newer_revision_than_its_gateway_applies_it_too() -> 
     head = msgspec.structs.replace(
         pod.snapshot.head, revision=pod.snapshot.head.revision + 1, hash=hash_of(document)
     )
-    newer = read_offer(
+    newer = check_config(
         environment="production", head=head, document=document, tenants={}, source=ConfigSource.REDIS
     )
     assert pod.apply(newer)
@@ -149,7 +149,7 @@ async def test_an_override_outlives_a_newer_document() -> None:
     await send(gateway, msgspec.json.encode(hold(clock.wall())))
     await beats(gateway, pod)
     head = msgspec.structs.replace(pod.snapshot.head, revision=pod.snapshot.head.revision + 1)
-    same = read_offer(
+    same = check_config(
         environment="production", head=head, document=policy(), tenants={}, source=ConfigSource.REDIS
     )
     assert pod.apply(same)

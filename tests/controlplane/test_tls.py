@@ -25,7 +25,7 @@ import fuseboard
 from controlplane.gateway.postgres.connections import conninfo
 from controlplane.redis.clients import connect
 from dashboard import notices
-from fuseboard.configuration.source import Source
+from fuseboard.configuration.redis_source import Source
 from fuseboard.contract.store_url import StoreUrl, with_ca
 from fuseboard.store import open_store
 from tests.waiting import eventually, wait_until

@@ -9,7 +9,7 @@ import redis
 from tls_relay import relay
 
 from controlplane.redis.clients import connect
-from fuseboard.configuration.source import Source
+from fuseboard.configuration.redis_source import Source
 from fuseboard.contract.store_url import with_ca
 from fuseboard.store import open_store
 from tests.agents.redis_topologies import Member, free_ports

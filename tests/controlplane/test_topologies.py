@@ -19,7 +19,7 @@ from controlplane.embedded.reachable import problem
 from controlplane.publishing.publish import PublishError, publish_head, read_head
 from controlplane.redis.scripts import limits as client_of_limits
 from controlplane.repair.tasks import reconcile_environment
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Reason

@@ -17,7 +17,7 @@ from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.ended_overrides import EndedOverrides
 from fuseboard.breaker.reports import Reports
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome, Reason
 from fuseboard.decision import Decision, Permit

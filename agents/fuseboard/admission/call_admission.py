@@ -16,7 +16,7 @@ from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import refusal_reason
 from fuseboard.breaker.fleet_breaker import Gate
 from fuseboard.breaker.reports import Reports
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason

@@ -16,7 +16,7 @@ from fuseboard.batching.fleet_leases import Leases, Supply
 from fuseboard.batching.redis_question import Answer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import refusal_reason
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Charge, Decision, LimitStatus

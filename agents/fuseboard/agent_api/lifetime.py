@@ -8,7 +8,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Self
 
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode
 from fuseboard.errors import Misconfigured

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import hiredis
 
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract import keys
 from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
 from fuseboard.store.health import StoreHealth

@@ -8,13 +8,17 @@ from typing import Self
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from fuseboard.configuration.checked_config import (
+    CheckedConfig,
+    ConfigError,
+    check_config,
+)
 from fuseboard.configuration.clock import ServerClock
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.disk import Disk, DiskError
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import Offer, OfferError, read_offer
+from fuseboard.configuration.redis_copy import StoredConfig, read_configuration
+from fuseboard.configuration.redis_source import Source
 from fuseboard.configuration.snapshot import Snapshot
-from fuseboard.configuration.source import Source
-from fuseboard.configuration.stored import Stored, read_configuration
 from fuseboard.contract.policy import Policy
 from fuseboard.contract.words import ConfigSource
 from fuseboard.errors import Misconfigured
@@ -24,7 +28,7 @@ from fuseboard.settings import AgentSettings
 @dataclass(frozen=True)
 class FoundConfiguration:
     environment: str
-    offer: Offer
+    offer: CheckedConfig
     policy: Policy
     #: Server time.
     clock: ServerClock
@@ -53,7 +57,7 @@ async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> Fo
     try:
         offer = await _in_redis(settings, tenant, clock)
         problem = "Redis has no configuration yet: nothing was published"
-    except (RedisError, OSError, TimeoutError, OfferError) as error:
+    except (RedisError, OSError, TimeoutError, ConfigError) as error:
         offer, problem = None, f"no configuration from Redis: {error}"
     notes: tuple[str, ...] = ()
     if offer is None:
@@ -65,7 +69,7 @@ async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> Fo
     )
 
 
-async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) -> Offer | None:
+async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) -> CheckedConfig | None:
     source = Source(url=settings.redis_url, environment=settings.environment)
     try:
         redis = await source.locate()
@@ -77,7 +81,7 @@ async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) ->
         await source.close()
     if stored is None:
         return None
-    return read_offer(
+    return check_config(
         environment=settings.environment,
         head=stored.head,
         document=stored.document,
@@ -88,7 +92,7 @@ async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) ->
 
 async def _read(
     redis: Redis, settings: AgentSettings, tenants: tuple[str, ...], clock: ServerClock
-) -> Stored | None:
+) -> StoredConfig | None:
     return await read_configuration(
         redis, settings.environment, tenants=tenants, with_policy=True, clock=clock
     )
@@ -100,16 +104,16 @@ def _live_servers(settings: AgentSettings) -> int:
     disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
     try:
         found = disk.read()
-    except (DiskError, OfferError):
+    except (DiskError, ConfigError):
         return 0
     return found[1] if found is not None else 0
 
 
-def _on_disk(settings: AgentSettings) -> Offer | None:
+def _on_disk(settings: AgentSettings) -> CheckedConfig | None:
     if settings.state_dir is None:
         return None
     try:
         found = Disk(settings.state_dir, environment=settings.environment, service=settings.service).read()
-    except (DiskError, OfferError) as error:
+    except (DiskError, ConfigError) as error:
         raise Misconfigured(f"no configuration: the copy on disk is unusable: {error}") from error
     return found[0] if found is not None else None

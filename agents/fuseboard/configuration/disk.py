@@ -14,7 +14,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from fuseboard.configuration.offer import MAX_DOCUMENT_BYTES, Offer, check_tenants, read_offer
+from fuseboard.configuration.checked_config import (
+    MAX_DOCUMENT_BYTES,
+    CheckedConfig,
+    check_config,
+    check_tenants,
+)
 from fuseboard.contract.policy import ConfigHead, TenantRecord, hash_of
 from fuseboard.contract.words import ConfigSource
 
@@ -27,7 +32,7 @@ FORMAT = "fuseboard-config-1"
 MAX_FILE_BYTES = 8 * MAX_DOCUMENT_BYTES
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class SavedConfig(Struct, frozen=True, kw_only=True):
     """The content of a file."""
 
     environment: str
@@ -58,7 +63,7 @@ class Disk:
         self.failures = 0
         self._environment = environment
 
-    def write(self, kept: Kept) -> bool:
+    def write(self, kept: SavedConfig) -> bool:
         body = msgspec.json.encode(kept)
         header = f"{FORMAT} {len(body)} {sha256(body).hexdigest()}\n".encode()
         try:
@@ -86,10 +91,10 @@ class Disk:
             raise
         _sync_directory(directory)
 
-    def read(self) -> tuple[Offer, int] | None:
+    def read(self) -> tuple[CheckedConfig, int] | None:
         """The offer and the number of live servers; ``None`` without a file.
 
-        Raises ``DiskError`` or ``OfferError`` for a file that must not be used.
+        Raises ``DiskError`` or ``ConfigError`` for a file that must not be used.
         """
         content = _read_file(self.path)
         if content is None:
@@ -97,7 +102,7 @@ class Disk:
         kept = _decode(content)
         if kept.environment != self._environment:
             raise DiskError(f"written for environment {kept.environment!r}")
-        offer = read_offer(
+        offer = check_config(
             environment=self._environment,
             head=kept.head,
             document=bytes(kept.policy),
@@ -107,8 +112,8 @@ class Disk:
         return offer, max(1, kept.live_servers)
 
 
-def read_bootstrap(path: Path, *, environment: str) -> Offer:
-    """Read a bootstrap file. Raises ``DiskError`` or ``OfferError``."""
+def read_bootstrap(path: Path, *, environment: str) -> CheckedConfig:
+    """Read a bootstrap file. Raises ``DiskError`` or ``ConfigError``."""
     content = _read_file(path)
     if content is None:
         raise DiskError("there is no such file")
@@ -117,7 +122,7 @@ def read_bootstrap(path: Path, *, environment: str) -> Offer:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DiskError(f"not a bootstrap file: {error}") from error
     document = bytes(bootstrap.policy)
-    return read_offer(
+    return check_config(
         environment=environment,
         head=ConfigHead(epoch=0, revision=0, hash=hash_of(document)),
         document=document,
@@ -139,7 +144,7 @@ def _read_file(path: Path) -> bytes | None:
     return content
 
 
-def _decode(content: bytes) -> Kept:
+def _decode(content: bytes) -> SavedConfig:
     header, _, body = content.partition(b"\n")
     fields = header.split(b" ")
     if len(fields) != 3 or fields[0] != FORMAT.encode():
@@ -149,7 +154,7 @@ def _decode(content: bytes) -> Kept:
     if fields[2] != sha256(body).hexdigest().encode():
         raise DiskError("damaged: the checksum differs")
     try:
-        return msgspec.json.decode(body, type=Kept)
+        return msgspec.json.decode(body, type=SavedConfig)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DiskError(f"unreadable: {error}") from error
 

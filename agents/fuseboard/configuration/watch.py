@@ -15,11 +15,11 @@ import msgspec
 from redis.asyncio.client import PubSub
 from redis.exceptions import MovedError, RedisError
 
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import OfferError, read_offer
+from fuseboard.configuration.checked_config import ConfigError, check_config
+from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.configuration.redis_copy import StoredConfig, read_configuration, read_head
+from fuseboard.configuration.redis_source import IO_TIMEOUT_S, Source
 from fuseboard.configuration.snapshot import HELD_TENANTS
-from fuseboard.configuration.source import IO_TIMEOUT_S, Source
-from fuseboard.configuration.stored import Stored, read_configuration, read_head
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead
 from fuseboard.contract.sync import Nudge, decode_nudge
@@ -40,7 +40,7 @@ USELESS_S = 0.25
 #: How often a configuration that changes while it is read is read again. The next message continues.
 _TRIES = 5
 
-_FAILURES = (RedisError, OSError, TimeoutError, OfferError)
+_FAILURES = (RedisError, OSError, TimeoutError, ConfigError)
 
 
 class Watch:
@@ -218,17 +218,17 @@ class Watch:
             if stored is None or stored.head != head:
                 return False
             self._offer(stored, listed)
-        except OfferError as error:
+        except ConfigError as error:
             configuration.reject(error, head=head, source=ConfigSource.REDIS)
             self._useless_until = monotonic() + USELESS_S
         return True
 
-    def _offer(self, stored: Stored, listed: set[str] | None) -> None:
+    def _offer(self, stored: StoredConfig, listed: set[str] | None) -> None:
         configuration = self._configuration
         # Decided now, not when the question was sent: the gateway may have sent tenants in between.
         kept = configuration.snapshot.tenants
         changed = kept if listed is None else (tenant for tenant in listed if tenant in kept)
-        offer = read_offer(
+        offer = check_config(
             environment=configuration.environment,
             head=stored.head,
             document=stored.document,

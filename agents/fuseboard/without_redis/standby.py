@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.words import Mode
 from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth

@@ -8,7 +8,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from fuseboard.agent import Agent
-from fuseboard.configuration.offer import Offer
+from fuseboard.configuration.checked_config import CheckedConfig
 from fuseboard.integrations.asgi import FuseboardMiddleware
 from fuseboard.settings import AgentSettings
 from tests.bench.side_by_side import ours
@@ -38,7 +38,7 @@ def guarded(redis_url: str):
     served = ours.configured("fastapi", ours.PATIENT)
     snapshot = served.snapshot
     agent.configuration.apply(
-        Offer(
+        CheckedConfig(
             head=snapshot.head,
             source=snapshot.source,
             policy=snapshot.policy,

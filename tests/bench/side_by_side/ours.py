@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import Offer
+from fuseboard.configuration.checked_config import CheckedConfig
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.policy import (
     BreakerPolicy,
     ConfigHead,
@@ -58,7 +58,7 @@ def configured(environment: str, tuning: Tuning = PATIENT, live_servers: int = 1
     head = ConfigHead(epoch=1, revision=1, hash=hash_of(document))
     tenants = dict.fromkeys(TENANTS, TenantRecord(tier="all"))
     configuration.apply(
-        Offer(head=head, source=ConfigSource.DISK, policy=decided, document=document, tenants=tenants)
+        CheckedConfig(head=head, source=ConfigSource.DISK, policy=decided, document=document, tenants=tenants)
     )
     configuration.live_servers = live_servers
     return configuration

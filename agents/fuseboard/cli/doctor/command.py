@@ -10,8 +10,8 @@ import msgspec
 from fuseboard.cli.doctor.findings import Finding, Level, fail, ok, skip, warn
 from fuseboard.cli.doctor.gateway_check import check_gateway
 from fuseboard.cli.doctor.redis_check import check_redis
+from fuseboard.configuration.checked_config import ConfigError
 from fuseboard.configuration.disk import DiskError, read_bootstrap
-from fuseboard.configuration.offer import OfferError
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
 
@@ -61,7 +61,7 @@ def _check_bootstrap(settings: AgentSettings) -> list[Finding]:
         return []
     try:
         offer = read_bootstrap(settings.bootstrap_file, environment=settings.environment)
-    except (DiskError, OfferError, msgspec.DecodeError) as error:
+    except (DiskError, ConfigError, msgspec.DecodeError) as error:
         says = f"{settings.bootstrap_file}: {error}"
         return [fail("bootstrap file", says, "fix or remove it: a first start with everything down needs it")]
     tiers = len(offer.policy.tiers) if offer.policy is not None else 0

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, skip, warn
 from fuseboard.cli.doctor.script_test import DEPENDENCY, Trial
 from fuseboard.cli.found_configuration import find_configuration
-from fuseboard.configuration.source import Source
+from fuseboard.configuration.redis_source import Source
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.store_url import StoreUrl

@@ -8,8 +8,8 @@ from time import monotonic
 import hiredis
 import msgspec
 
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import Offer
+from fuseboard.configuration.checked_config import CheckedConfig
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract import keys
 from fuseboard.contract.policy import (
     BreakerPolicy,
@@ -138,7 +138,7 @@ class Trial:
                 await self._store.call("DEL", key)
 
 
-def _offer(environment: str, tuning: Tuning) -> Offer:
+def _offer(environment: str, tuning: Tuning) -> CheckedConfig:
     policy = Policy(
         environment=environment,
         default_tier="doctor",
@@ -154,7 +154,7 @@ def _offer(environment: str, tuning: Tuning) -> Offer:
     )
     document = encode_policy(policy)
     head = ConfigHead(epoch=1, revision=1, hash=hash_of(document))
-    return Offer(
+    return CheckedConfig(
         head=head,
         source=ConfigSource.DISK,
         policy=policy,

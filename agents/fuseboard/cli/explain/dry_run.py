@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fuseboard.admission.inspection import Inspection
 from fuseboard.cli.found_configuration import FoundConfiguration
-from fuseboard.configuration.holder import Configuration
+from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
 from fuseboard.store import Store

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import msgspec
 from redis.asyncio import Redis
 
+from fuseboard.configuration.checked_config import ConfigError
 from fuseboard.configuration.clock import ServerClock
-from fuseboard.configuration.offer import OfferError
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead, PolicyError, TenantRecord, decode_tenant
 
@@ -19,7 +19,7 @@ _PARSED_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredConfig:
     """The content of Redis at one moment: all keys are read in one transaction."""
 
     head: ConfigHead
@@ -36,8 +36,8 @@ async def read_head(redis: Redis, environment: str) -> ConfigHead | None:
 
 async def read_configuration(
     redis: Redis, environment: str, *, tenants: Sequence[str], with_policy: bool, clock: ServerClock
-) -> Stored | None:
-    """Head, policy and records of one moment. Raises ``RedisError``, ``OSError`` or ``OfferError``.
+) -> StoredConfig | None:
+    """Head, policy and records of one moment. Raises ``RedisError``, ``OSError`` or ``ConfigError``.
 
     All keys share one hash tag, and the publisher writes them in one script. So a tenant that is
     missing here is not registered.
@@ -64,7 +64,7 @@ async def read_configuration(
         for name, plain, own in zip(names, plains, owns, strict=True)
     ]
     document = (head_fields[3] or b"") if with_policy else b""
-    return Stored(head=head, document=document, tenants=await _records(pairs))
+    return StoredConfig(head=head, document=document, tenants=await _records(pairs))
 
 
 async def _records(pairs: list[tuple[str, bytes | None]]) -> dict[str, TenantRecord | None]:
@@ -73,7 +73,7 @@ async def _records(pairs: list[tuple[str, bytes | None]]) -> dict[str, TenantRec
         try:
             records[tenant] = decode_tenant(text) if text is not None else None
         except (msgspec.DecodeError, PolicyError, UnicodeDecodeError, RecursionError) as error:
-            raise OfferError(f"tenants.{tenant}: {error}", poisoned=False) from error
+            raise ConfigError(f"tenants.{tenant}: {error}", poisoned=False) from error
         if count % _PARSED_AT_ONCE == 0:
             await asyncio.sleep(0)
     return records
@@ -87,4 +87,4 @@ def _head(fields: Sequence[bytes | str | None]) -> ConfigHead | None:
         text = digest.decode() if isinstance(digest, bytes) else digest
         return ConfigHead(epoch=int(epoch), revision=int(revision), hash=text)
     except ValueError as error:
-        raise OfferError(f"head: unreadable in Redis ({error})", poisoned=False) from error
+        raise ConfigError(f"head: unreadable in Redis ({error})", poisoned=False) from error

@@ -1,6 +1,6 @@
 """A configuration from outside, checked whole before anything is changed.
 
-Pure, so it may run in any thread. ``holder`` applies a checked offer in one step.
+Pure, so it may run in any thread. ``current_configuration`` applies a checked offer in one step.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from fuseboard.contract.words import ConfigSource, is_subject
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 
 
-class OfferError(ValueError):
+class ConfigError(ValueError):
     """An offered configuration is invalid. The message says why, for the next heartbeat."""
 
     def __init__(self, message: str, *, poisoned: bool) -> None:
@@ -35,7 +35,7 @@ class OfferError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class CheckedConfig:
     """A checked configuration."""
 
     head: ConfigHead
@@ -48,7 +48,7 @@ class Offer:
     complete: bool = True
 
 
-def read_offer(
+def check_config(
     *,
     environment: str,
     head: ConfigHead,
@@ -56,14 +56,14 @@ def read_offer(
     tenants: Mapping[str, TenantRecord | None],
     source: ConfigSource,
     complete: bool = True,
-) -> Offer:
-    """Check a configuration. Raises ``OfferError``; never returns half of one.
+) -> CheckedConfig:
+    """Check a configuration. Raises ``ConfigError``; never returns half of one.
 
     ``tenants`` are records that ``decode_tenant`` or ``check_tenants`` has checked already.
     """
     if head.epoch < 0 or head.revision < 0:
-        raise OfferError(f"head: negative ({head.epoch}, {head.revision})", poisoned=True)
-    return Offer(
+        raise ConfigError(f"head: negative ({head.epoch}, {head.revision})", poisoned=True)
+    return CheckedConfig(
         head=head,
         source=source,
         policy=_read_policy(environment, head, document) if document else None,
@@ -75,26 +75,26 @@ def read_offer(
 
 def _read_policy(environment: str, head: ConfigHead, document: bytes) -> Policy:
     if len(document) > MAX_DOCUMENT_BYTES:
-        raise OfferError(f"policy: {len(document)} bytes, more than {MAX_DOCUMENT_BYTES}", poisoned=False)
+        raise ConfigError(f"policy: {len(document)} bytes, more than {MAX_DOCUMENT_BYTES}", poisoned=False)
     if (found := hash_of(document)) != head.hash:
-        raise OfferError(f"policy: torn, its hash is {found} and not {head.hash}", poisoned=False)
+        raise ConfigError(f"policy: torn, its hash is {found} and not {head.hash}", poisoned=False)
     try:
         policy = decode_policy(document)
     except (msgspec.DecodeError, PolicyError, UnicodeDecodeError, RecursionError) as error:
-        raise OfferError(f"policy: {error}", poisoned=True) from error
+        raise ConfigError(f"policy: {error}", poisoned=True) from error
     if policy.environment != environment:
-        raise OfferError(f"policy: made for environment {policy.environment!r}", poisoned=True)
+        raise ConfigError(f"policy: made for environment {policy.environment!r}", poisoned=True)
     return policy
 
 
 def check_tenants(tenants: Mapping[str, TenantRecord | None]) -> Mapping[str, TenantRecord | None]:
-    """Check records that were decoded as part of a larger document. Raises ``OfferError``."""
+    """Check records that were decoded as part of a larger document. Raises ``ConfigError``."""
     for tenant, record in tenants.items():
         if not is_subject(tenant):
-            raise OfferError("tenants: an invalid tenant id", poisoned=False)
+            raise ConfigError("tenants: an invalid tenant id", poisoned=False)
         if record is not None:
             try:
                 decode_tenant(encode_tenant(record))
             except (msgspec.DecodeError, PolicyError) as error:
-                raise OfferError(f"tenants.{tenant}: {error}", poisoned=False) from error
+                raise ConfigError(f"tenants.{tenant}: {error}", poisoned=False) from error
     return tenants

@@ -1,6 +1,6 @@
 """The configuration that applies: accepts newer ones, never older ones, and knows what it lacks.
 
-Everything here belongs to the event loop. The sync thread prepares an ``Offer`` and hands it over with
+Everything here belongs to the event loop. The sync thread prepares a ``CheckedConfig`` and hands it over with
 ``call_soon_threadsafe``. So a change of policy and tenants is one step between two decisions, and
 decisions need no lock.
 """
@@ -13,8 +13,8 @@ from time import monotonic
 
 import msgspec
 
+from fuseboard.configuration.checked_config import CheckedConfig, ConfigError
 from fuseboard.configuration.clock import ServerClock
-from fuseboard.configuration.offer import Offer, OfferError
 from fuseboard.configuration.snapshot import Snapshot, TenantRules, TenantTable, built_in
 from fuseboard.contract.policy import ConfigHead, Override, Policy
 from fuseboard.contract.sync import Applied
@@ -149,7 +149,7 @@ class Configuration:
         """Whether this document was refused before. Reads one attribute, so any thread may call it."""
         return head.hash != "" and head.hash == self._poisoned
 
-    def reject(self, error: OfferError, *, head: ConfigHead, source: ConfigSource) -> None:
+    def reject(self, error: ConfigError, *, head: ConfigHead, source: ConfigSource) -> None:
         """Keep the current configuration, and let the next heartbeat say why."""
         if self._error != str(error):
             logger.error("config.rejected revision=%d hash=%s: %s", head.revision, head.hash, error)
@@ -157,7 +157,7 @@ class Configuration:
         if error.poisoned:
             self._poisoned = head.hash
 
-    def apply(self, offer: Offer) -> bool:
+    def apply(self, offer: CheckedConfig) -> bool:
         """Apply an offer whole; ``True`` when the head has changed. An older offer changes nothing."""
         current, source = self.snapshot.head, self.snapshot.source
         offered = (offer.head.epoch, offer.head.revision)
@@ -178,7 +178,7 @@ class Configuration:
         self._replace(offer)
         return True
 
-    def _replace(self, offer: Offer) -> None:
+    def _replace(self, offer: CheckedConfig) -> None:
         tenants = self.snapshot.tenants.copy()
         if not offer.complete:
             self._behind = dict.fromkeys(tenants)
@@ -210,7 +210,7 @@ class Configuration:
         for listener in self._listeners:
             listener(self.snapshot)
 
-    def _confirm(self, offer: Offer) -> None:
+    def _confirm(self, offer: CheckedConfig) -> None:
         """The current head was offered again: learn its tenants, and that another source confirms it."""
         self._take(self.snapshot.tenants, offer)
         self.changes += 1
@@ -218,7 +218,7 @@ class Configuration:
             self.snapshot.source = offer.source
         self._settle(offer)
 
-    def _take(self, tenants: TenantTable, offer: Offer) -> None:
+    def _take(self, tenants: TenantTable, offer: CheckedConfig) -> None:
         # A heartbeat lists every change of the fleet. A pod keeps those of the tenants it serves.
         everyone = offer.source in (ConfigSource.DISK, ConfigSource.BOOTSTRAP)
         parents: dict[str, None] = {}
@@ -234,7 +234,7 @@ class Configuration:
             elif parent not in tenants:
                 self._want(parent)
 
-    def _settle(self, offer: Offer) -> None:
+    def _settle(self, offer: CheckedConfig) -> None:
         # A refusal stays until the refused source offers something good: the copy in Redis is still the old
         # one while the gateway's is poisoned.
         if self._rejected_from in (None, offer.source):

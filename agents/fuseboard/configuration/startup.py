@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import msgspec
 
-from fuseboard.configuration.disk import Disk, DiskError, Kept, read_bootstrap
-from fuseboard.configuration.holder import Configuration
-from fuseboard.configuration.offer import OfferError
+from fuseboard.configuration.checked_config import ConfigError
+from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.configuration.disk import Disk, DiskError, SavedConfig, read_bootstrap
 from fuseboard.contract.policy import ConfigHead
 from fuseboard.contract.words import ConfigSource
 
@@ -32,7 +32,7 @@ async def apply_from_disk(configuration: Configuration, disk: Disk, *, timeout_s
     """Start with the last good configuration, if there is one that can be read in time."""
     try:
         found = await _read(disk.read, timeout_s=timeout_s)
-    except (DiskError, OfferError, TimeoutError) as error:
+    except (DiskError, ConfigError, TimeoutError) as error:
         logger.error("config.disk_refused path=%s: %s", disk.path, error)
         return
     if found is not None:
@@ -48,13 +48,13 @@ async def apply_bootstrap(configuration: Configuration, path: Path, *, timeout_s
     environment = configuration.environment
     try:
         offer = await _read(lambda: read_bootstrap(path, environment=environment), timeout_s=timeout_s)
-    except (DiskError, OfferError, TimeoutError) as error:
+    except (DiskError, ConfigError, TimeoutError) as error:
         logger.error("config.bootstrap_refused path=%s: %s", path, error)
         return
     configuration.apply(offer)
 
 
-class Keeper:
+class DiskWriter:
     """Decides when the copy on disk is out of date. The calling thread writes it."""
 
     def __init__(self, configuration: Configuration, disk: Disk | None) -> None:
@@ -64,7 +64,7 @@ class Keeper:
         self._about: tuple[int, int] = (0, 0)
         self._written_at = 0.0
 
-    def due(self) -> Kept | None:
+    def due(self) -> SavedConfig | None:
         """On the loop: what to write now, or ``None``."""
         configuration, snapshot = self._configuration, self._configuration.snapshot
         if self._disk is None or not configuration.document or not configuration.complete:
@@ -74,7 +74,7 @@ class Keeper:
         if snapshot.head == self._head and (about == self._about or now - self._written_at < TENANTS_WRITE_S):
             return None
         self._head, self._about, self._written_at = snapshot.head, about, now
-        return Kept(
+        return SavedConfig(
             environment=configuration.environment,
             head=snapshot.head,
             policy=msgspec.Raw(configuration.document),
@@ -82,7 +82,7 @@ class Keeper:
             live_servers=configuration.live_servers,
         )
 
-    def write(self, kept: Kept) -> None:
+    def write(self, kept: SavedConfig) -> None:
         """In any thread except the loop's: a disk may be slow, or full."""
         if self._disk is not None:
             self._disk.write(kept)
