@@ -42,7 +42,7 @@ from fuseboard.reporting.loop_port import LoopPort
 from fuseboard.reporting.sync import SyncThread
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
-from fuseboard.store.drill import DrillStore
+from fuseboard.store.drill_store import DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.without_redis.journal import Journal
 from fuseboard.without_redis.standby import stand_by

@@ -11,7 +11,7 @@ import redis
 
 from controlplane.embedded.children import ServerFailed, last_lines, spawn, stop
 from controlplane.embedded.valkey import binary
-from fuseboard.store.slots import SLOTS, slot_of
+from fuseboard.store.cluster_slots import SLOTS, slot_of
 from tests.waiting import wait_until
 
 PRIMARIES = 3

@@ -16,8 +16,8 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Limit, Policy, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy, Mode, Outcome, Reason
 from fuseboard.errors import Refused
+from fuseboard.store.cluster_slots import slot_of
 from fuseboard.store.scripts import ADMIT, REPORT, SETTLE
-from fuseboard.store.slots import slot_of
 from tests.agents.published import publish
 from tests.agents.redis_topologies import Cluster, Member
 from tests.agents.servers import BREAKER, TUNING, Server, configured, running

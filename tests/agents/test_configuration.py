@@ -12,8 +12,8 @@ from fuseboard.configuration.checked_config import (
     check_config,
     check_tenants,
 )
-from fuseboard.configuration.clock import ServerClock
 from fuseboard.configuration.current_configuration import WANTED_TENANTS, Configuration
+from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.configuration.snapshot import Snapshot, TenantTable, built_in
 from fuseboard.contract.policy import (
     ConfigHead,

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from controlplane.embedded.valkey import Valkey
-from fuseboard.configuration.clock import lease_clock
+from fuseboard.configuration.server_clock import lease_clock
 from fuseboard.contract.policy import Policy
 from fuseboard.contract.shares import ShareLease
 from fuseboard.contract.words import BreakerState, FailurePolicy, Mode, Outcome, Reason

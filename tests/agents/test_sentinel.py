@@ -12,9 +12,9 @@ from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import Limit, Policy, Tier
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import Algorithm, FailurePolicy, Mode
-from fuseboard.store.connection import Reply
 from fuseboard.store.scripts import ADMIT
-from fuseboard.store.sentinel import SentinelStore
+from fuseboard.store.sentinel_store import SentinelStore
+from fuseboard.store.store import Reply
 from tests.agents.published import publish
 from tests.agents.redis_topologies import DOWN_AFTER_MS, Member, Watched
 from tests.agents.servers import TUNING, Server, configured, running

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from fuseboard import Agent, AgentSettings
-from fuseboard.configuration import clock
+from fuseboard.configuration import server_clock
 from fuseboard.configuration.disk import Disk, SavedConfig
 from fuseboard.contract.policy import ConfigHead, Limit, Policy, TenantRecord, Tier, encode_policy, hash_of
 from fuseboard.contract.shares import ShareLease
@@ -89,7 +89,7 @@ async def test_a_day_without_a_control_plane_changes_no_decision_but_what_was_le
     keep(tmp_path)
     async with Agent(settings=settings(tmp_path)) as agent:
         assert agent.configuration.applied.source is ConfigSource.DISK
-        share, begun = agent._runtime.admission.standby.share, clock.lease_clock()
+        share, begun = agent._runtime.admission.standby.share, server_clock.lease_clock()
         share.take(ShareLease(level=0, place=0, terms=1, remaining_ms=900_000), asked=begun)
         assert await granted(agent) == GRANTED
         await agent.admit_call("payments")

@@ -6,9 +6,9 @@ from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
 from fuseboard.store import open_store
-from fuseboard.store.cluster import ClusterStore
-from fuseboard.store.sentinel import SentinelStore
-from fuseboard.store.single import SingleStore
+from fuseboard.store.cluster_store import ClusterStore
+from fuseboard.store.sentinel_store import SentinelStore
+from fuseboard.store.single_store import SingleStore
 
 
 def test_one_server():

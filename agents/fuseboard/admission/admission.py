@@ -22,7 +22,7 @@ from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.store.drill import SIMULATED, DrillStore
+from fuseboard.store.drill_store import SIMULATED, DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
 from fuseboard.without_redis.standby import Standby

@@ -23,8 +23,8 @@ from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, 
 from fuseboard.decision import Charge, LimitStatus, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
-from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
+from fuseboard.store.store import Store
 from fuseboard.subject import Costs
 from fuseboard.without_redis.local_limits import LocalLimits
 

@@ -29,9 +29,9 @@ from fuseboard.batching.redis_question import (
     decode_reply,
 )
 from fuseboard.contract.policy import Tuning
-from fuseboard.store.connection import ConnectionLostError, Reply, Store
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import ADMIT
+from fuseboard.store.store import ConnectionLostError, Reply, Store
 
 #: A timer that fires this late means that the loop was busy, not that Redis is slow.
 LOOP_LAG_S = 0.002

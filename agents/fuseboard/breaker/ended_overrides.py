@@ -14,8 +14,8 @@ import hiredis
 
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract import keys
-from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
 from fuseboard.store.health import StoreHealth
+from fuseboard.store.store import ConnectionLostError, NotServedError, Store
 
 #: Pause between two looks while an override applies and there is no news.
 LOOK_S = 5.0

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from fuseboard.breaker.fleet_breaker import Gate, PendingReport, Tally
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
-from fuseboard.store.connection import ConnectionLostError, Reply, Store, Word
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.scripts import REPORT
+from fuseboard.store.store import ConnectionLostError, Reply, Store, Word
 
 #: Failures and results of probes are collected for this time.
 URGENT_S = 0.005

@@ -13,11 +13,11 @@ from fuseboard.configuration.checked_config import (
     ConfigError,
     check_config,
 )
-from fuseboard.configuration.clock import ServerClock
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.disk import Disk, DiskError
 from fuseboard.configuration.redis_copy import StoredConfig, read_configuration
 from fuseboard.configuration.redis_source import Source
+from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.policy import Policy
 from fuseboard.contract.words import ConfigSource

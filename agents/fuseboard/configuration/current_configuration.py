@@ -14,7 +14,7 @@ from time import monotonic
 import msgspec
 
 from fuseboard.configuration.checked_config import CheckedConfig, ConfigError
-from fuseboard.configuration.clock import ServerClock
+from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.configuration.snapshot import Snapshot, TenantRules, TenantTable, built_in
 from fuseboard.contract.policy import ConfigHead, Override, Policy
 from fuseboard.contract.sync import Applied

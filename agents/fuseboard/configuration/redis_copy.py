@@ -10,7 +10,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from fuseboard.configuration.checked_config import ConfigError
-from fuseboard.configuration.clock import ServerClock
+from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead, PolicyError, TenantRecord, decode_tenant
 

@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 from fuseboard.contract import keys
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.cluster_map import ask_for_ranges
+from fuseboard.store.cluster_slots import slot_of
 from fuseboard.store.sentinels import Sentinels
-from fuseboard.store.slots import slot_of
 
 logger = logging.getLogger("fuseboard.configuration")
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
-from fuseboard.configuration.clock import lease_clock
+from fuseboard.configuration.server_clock import lease_clock
 from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import (
     MAX_BODY_BYTES,

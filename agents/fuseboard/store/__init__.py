@@ -2,10 +2,10 @@
 
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.errors import Misconfigured
-from fuseboard.store.cluster import ClusterStore
-from fuseboard.store.connection import ConnectionLostError, NotServedError, Store
-from fuseboard.store.sentinel import SentinelStore
-from fuseboard.store.single import SingleStore
+from fuseboard.store.cluster_store import ClusterStore
+from fuseboard.store.sentinel_store import SentinelStore
+from fuseboard.store.single_store import SingleStore
+from fuseboard.store.store import ConnectionLostError, NotServedError, Store
 
 __all__ = ["ConnectionLostError", "NotServedError", "Store", "open_store"]
 

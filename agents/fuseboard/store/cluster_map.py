@@ -9,8 +9,8 @@ import hiredis
 
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.cluster_node import Node
-from fuseboard.store.pipe import Pipe, open_pipe
-from fuseboard.store.slots import SLOTS, Range, read_ranges, slot_of
+from fuseboard.store.cluster_slots import SLOTS, Range, read_ranges, slot_of
+from fuseboard.store.pipelined_connection import Pipe, open_pipe
 
 log = logging.getLogger("fuseboard.store")
 

@@ -7,9 +7,9 @@ from typing import Protocol
 import hiredis
 
 from fuseboard.contract.store_url import Address
-from fuseboard.store.connection import ConnectionLostError, NotServedError, OnReply, Reply, Word, pack
-from fuseboard.store.pipe import Pipe
+from fuseboard.store.pipelined_connection import Pipe
 from fuseboard.store.scripts import Script
+from fuseboard.store.store import ConnectionLostError, NotServedError, OnReply, Reply, Word, pack
 
 ASKING = pack("ASKING")
 

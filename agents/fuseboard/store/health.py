@@ -7,7 +7,7 @@
     ramping --(any of the above)--> local
 
 All figures come from the tuning of the policy. Calls never probe: one background task does. A Cluster
-with one node at fault keeps its mode, see ``fuseboard.store.cluster``.
+with one node at fault keeps its mode, see ``fuseboard.store.cluster_store``.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ import hiredis
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import Mode
-from fuseboard.store.clock import StoreClock
-from fuseboard.store.connection import ConnectionLostError, NotServedError, Reply, Store
+from fuseboard.store.store import ConnectionLostError, NotServedError, Reply, Store
+from fuseboard.store.store_clock import StoreClock
 
 log = logging.getLogger("fuseboard.store")
 

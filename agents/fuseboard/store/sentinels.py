@@ -10,7 +10,7 @@ from dataclasses import replace
 import hiredis
 
 from fuseboard.contract.store_url import Address, StoreUrl
-from fuseboard.store.pipe import open_pipe
+from fuseboard.store.pipelined_connection import open_pipe
 
 log = logging.getLogger("fuseboard.store")
 

@@ -7,7 +7,7 @@ that restarts is another pod, and asks for a share of its own.
 import random
 from collections.abc import Callable
 
-from fuseboard.configuration.clock import lease_clock
+from fuseboard.configuration.server_clock import lease_clock
 from fuseboard.contract.shares import HeldShare, ShareLease, calls_of
 
 #: The part of the granted time that is used, because a clock may run slow.

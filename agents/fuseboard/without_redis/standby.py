@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.words import Mode
-from fuseboard.store.connection import Store
 from fuseboard.store.health import StoreHealth
+from fuseboard.store.store import Store
 from fuseboard.without_redis.drain import Drain
 from fuseboard.without_redis.local_limits import LocalLimits
 from fuseboard.without_redis.reserved_share import ReservedShare

@@ -11,8 +11,8 @@ from unittest import mock
 
 import redis.asyncio.connection
 
-from fuseboard.store.connection import pack
-from fuseboard.store.single import SingleStore
+from fuseboard.store.single_store import SingleStore
+from fuseboard.store.store import pack
 from tests.bench.side_by_side import ours, peers
 from tests.bench.side_by_side.bars import Results, say
 from tests.bench.side_by_side.figures import cpu_of

@@ -22,7 +22,7 @@ from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome
 from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
-from fuseboard.store.single import SingleStore
+from fuseboard.store.single_store import SingleStore
 
 DEPENDENCY = "payments"
 MANY_TENANTS = 200

@@ -11,8 +11,8 @@ from purgatory.service._async.unit_of_work import AsyncRedisUnitOfWork
 from pyrate_limiter import Duration, Limiter, Rate, RedisBucket
 from throttled.asyncio import RateLimiterType, Throttled, rate_limiter, store
 
-from fuseboard.store.connection import pack
-from fuseboard.store.single import SingleStore
+from fuseboard.store.single_store import SingleStore
+from fuseboard.store.store import pack
 from tests.bench.side_by_side.figures import Call
 
 #: More than callers, so that no peer waits for a connection.

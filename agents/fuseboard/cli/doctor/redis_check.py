@@ -17,7 +17,7 @@ from fuseboard.contract.store_url import StoreUrl
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
-from fuseboard.store.connection import ConnectionLostError
+from fuseboard.store.store import ConnectionLostError
 from fuseboard.store.tls import tls_context
 
 CALLS = 200

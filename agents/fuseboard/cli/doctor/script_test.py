@@ -28,8 +28,8 @@ from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
-from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word
 from fuseboard.store.scripts import Script
+from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word
 
 DEPENDENCY = "fuseboard-doctor"
 TENANT = "(fuseboard doctor)"

@@ -17,7 +17,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override
 from fuseboard.contract.policy import Dependency, Override
 from fuseboard.store import Store
-from fuseboard.store.connection import ConnectionLostError
+from fuseboard.store.store import ConnectionLostError
 from fuseboard.subject import NOBODY, Costs
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 import hiredis
 
 from fuseboard.contract.store_url import Address, StoreUrl
-from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word, pack, pack_question
-from fuseboard.store.pipe import Pipe, open_pipe, settles
+from fuseboard.store.pipelined_connection import Pipe, open_pipe, settles
 from fuseboard.store.scripts import Script
+from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word, pack, pack_question
 
 
 class SingleStore:

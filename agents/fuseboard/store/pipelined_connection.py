@@ -15,8 +15,8 @@ from typing import cast
 import hiredis
 
 from fuseboard.contract.store_url import Address, StoreUrl
-from fuseboard.store.connection import ConnectionLostError, OnReply, Reply, Word, pack
 from fuseboard.store.scripts import ADMIT, DRAIN, REPORT, SETTLE
+from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word, pack
 from fuseboard.store.tls import tls_context
 
 OnLost = Callable[["Pipe", Exception | None], None]

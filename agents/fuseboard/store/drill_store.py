@@ -11,8 +11,8 @@ from time import monotonic
 
 from fuseboard.contract.sync import Drill
 from fuseboard.contract.words import DrillKind
-from fuseboard.store.connection import NotServedError, OnReply, Reply, Store, Word
 from fuseboard.store.scripts import Script
+from fuseboard.store.store import NotServedError, OnReply, Reply, Store, Word
 
 log = logging.getLogger("fuseboard.store")
 

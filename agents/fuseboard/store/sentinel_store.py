@@ -5,10 +5,10 @@ import asyncio
 import hiredis
 
 from fuseboard.contract.store_url import Address, StoreUrl
-from fuseboard.store.connection import Reply, Word
-from fuseboard.store.pipe import Pipe
+from fuseboard.store.pipelined_connection import Pipe
 from fuseboard.store.sentinels import Sentinels
-from fuseboard.store.single import SingleStore
+from fuseboard.store.single_store import SingleStore
+from fuseboard.store.store import Reply, Word
 
 
 class SentinelStore(SingleStore):

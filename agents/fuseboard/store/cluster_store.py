@@ -21,9 +21,9 @@ import hiredis
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.store.cluster_map import NODE_TIMEOUT_S, ClusterMap
 from fuseboard.store.cluster_node import Node, Question
-from fuseboard.store.connection import NotServedError, OnReply, Reply, Word
+from fuseboard.store.cluster_slots import redirected_to, slot_of
 from fuseboard.store.scripts import Script
-from fuseboard.store.slots import redirected_to, slot_of
+from fuseboard.store.store import NotServedError, OnReply, Reply, Word
 
 log = logging.getLogger("fuseboard.store")
 

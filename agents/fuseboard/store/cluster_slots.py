@@ -3,7 +3,7 @@
 from binascii import crc_hqx
 
 from fuseboard.contract.store_url import Address
-from fuseboard.store.pipe import Pipe
+from fuseboard.store.pipelined_connection import Pipe
 
 SLOTS = 16_384
 
