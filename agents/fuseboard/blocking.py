@@ -26,7 +26,7 @@ from weakref import WeakSet
 from fuseboard.agent import Agent as AsyncAgent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.agent_api.deprecation import warn_renamed
-from fuseboard.agent_api.threads import FromThreads, submit
+from fuseboard.agent_api.threads import ThreadCalls, submit
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
@@ -44,7 +44,7 @@ STOP_S = 0.75
 JOIN_S = 0.25
 
 
-class Agent(FromThreads):
+class Agent(ThreadCalls):
     """Has the API of ``fuseboard.Agent`` without ``await``. Safe from many threads and after a fork.
 
     Starts on first use and stops with the process. ``start`` and ``stop``, or ``with agent:``, choose
@@ -97,7 +97,7 @@ class Agent(FromThreads):
     def running(self) -> bool:
         return self._agent is not None and self._agent.running
 
-    # Decisions, in addition to those of ``FromThreads``
+    # Decisions, in addition to those of ``ThreadCalls``
 
     async def aadmit_request(
         self,

@@ -36,16 +36,16 @@ from fuseboard.configuration.startup import DiskWriter, apply_bootstrap, apply_f
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import ConfigSource, Mode
-from fuseboard.reporting.beat import Exchange, Gateway, ServerState
 from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.heartbeat import Exchange, Gateway, PodState
 from fuseboard.reporting.loop_port import LoopPort
-from fuseboard.reporting.sync import SyncThread
+from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
 from fuseboard.store.drill_store import DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.without_redis.journal import Journal
-from fuseboard.without_redis.standby import stand_by
+from fuseboard.without_redis.redis_fallback import compose_redis_fallback
 
 logger = logging.getLogger("fuseboard")
 
@@ -82,11 +82,11 @@ class Runtime:
         self._disk: Disk | None = None
         if settings.state_dir is not None:
             self._disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
-            self.admission.standby.drain.journal = Journal(
+            self.admission.redis_fallback.drain.journal = Journal(
                 settings.state_dir,
                 environment=settings.environment,
                 service=settings.service,
-                counts=self.admission.standby.limits.offline,
+                counts=self.admission.redis_fallback.limits.offline,
             )
         self.configuration.listen(self._size_journal)
         self._keeper = DiskWriter(self.configuration, self._disk)
@@ -130,7 +130,7 @@ class Runtime:
         given up.
         """
         # Before the last heartbeat, which reports it: another pod may get the share soon.
-        self.admission.standby.share.give_up()
+        self.admission.redis_fallback.share.give_up()
         parts = [
             asyncio.ensure_future(self.admission.stop()),
             asyncio.ensure_future(self._watch.stop()),
@@ -178,8 +178,8 @@ class Runtime:
 
     def _size_journal(self, snapshot: Snapshot) -> None:
         """Decisions without Redis use as much memory and disk as the fleet's tuning says."""
-        self.admission.standby.limits.offline.most_keys = snapshot.tuning.journal_keys
-        journal = self.admission.standby.drain.journal
+        self.admission.redis_fallback.limits.offline.most_keys = snapshot.tuning.journal_keys
+        journal = self.admission.redis_fallback.drain.journal
         if journal is not None:
             journal.most_bytes = snapshot.tuning.journal_bytes
 
@@ -187,16 +187,16 @@ class Runtime:
         if self._sync is not None:
             self._sync.beat_soon(within_s=self._sync.pace_s * ACKNOWLEDGE_PART)
 
-    def _describe(self) -> ServerState:
+    def _describe(self) -> PodState:
         admission = self.admission
-        return ServerState(
+        return PodState(
             applied=self.configuration.applied,
             mode=admission.mode,
             mode_for_ms=admission.mode_for_ms,
             mode_cause=admission.mode_cause,
             breakers=admission.breaker_views(),
             wanted=self.configuration.wanted(),
-            share=admission.standby.share.held,
+            share=admission.redis_fallback.share.held,
         )
 
     def _adopt(self, exchange: Exchange, offer: CheckedConfig | None) -> None:
@@ -207,7 +207,7 @@ class Runtime:
         configuration.live_servers = response.live_servers
         self.admission.store.pretend(response.drill, asked=exchange.asked_ns / 1e9)
         if response.share is not None:
-            self.admission.standby.share.take(response.share, asked=exchange.asked_s)
+            self.admission.redis_fallback.share.take(response.share, asked=exchange.asked_s)
         changed = offer is not None and configuration.apply(offer)
         configuration.apply_overrides(response.held)
         if not configuration.complete and configuration.fetch is not None:
@@ -273,14 +273,14 @@ def compose_admission(
         usable=lambda: health.usable,
     )
     reports = Reports(store=drill_store, health=health, tuning=tuning)
-    standby = stand_by(configuration=configuration, store=drill_store, health=health)
+    redis_fallback = compose_redis_fallback(configuration=configuration, store=drill_store, health=health)
     decisions = DecisionBuilder(server, health)
     requests = RequestAdmission(
         configuration=configuration,
         counters=counters,
         health=health,
         batcher=batcher,
-        local=standby.limits,
+        local=redis_fallback.limits,
         domains=RequestDomains(environment, settlements, together=store.together),
         settlements=settlements,
         leases=leases,
@@ -293,7 +293,7 @@ def compose_admission(
         health=health,
         batcher=batcher,
         reports=reports,
-        local=standby.limits,
+        local=redis_fallback.limits,
         settlements=settlements,
         leases=leases,
         decisions=decisions,
@@ -307,7 +307,7 @@ def compose_admission(
         settlements=settlements,
         leases=leases,
         reports=reports,
-        standby=standby,
+        redis_fallback=redis_fallback,
         requests=requests,
         calls=calls,
         on_change=on_change,

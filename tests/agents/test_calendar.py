@@ -12,7 +12,7 @@ from fuseboard.batching.calendar_period import period_around
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Period
 from fuseboard.without_redis import local_counters
-from fuseboard.without_redis.local_counters import CalendarPeriod, Portion
+from fuseboard.without_redis.local_counters import CalendarPeriod, PodPortion
 
 S = 1_000_000
 #: With changes by an hour and by half of one, at midnight, at one, and with offsets of quarters.
@@ -93,7 +93,7 @@ def test_a_server_alone_looks_a_period_up_once_and_again_when_clock_or_limit_lea
     limit = Limit(
         name="exports", limit=2, window_ms=86_400_000, algorithm=Algorithm.FIXED_WINDOW, period=Period.DAY
     )
-    counter, portion = CalendarPeriod(), Portion(2, 0)
+    counter, portion = CalendarPeriod(), PodPortion(2, 0)
 
     def admits(by=limit) -> bool:
         if counter.wait(portion, by, 1, 0.0) > 0:

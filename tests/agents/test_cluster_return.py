@@ -62,7 +62,7 @@ async def test_a_returning_shard_gets_the_reports_first_and_one_question_per_dom
         assert counted(cluster, "eval") == 0
 
         def is_told(server: Server) -> bool:
-            return not server.admission.standby.limits.offline.changed
+            return not server.admission.redis_fallback.limits.offline.changed
 
         await eventually(lambda: all(map(is_told, servers)))
     await asyncio.to_thread(cluster.settle)

@@ -13,7 +13,7 @@ import pytest
 from fuseboard.cli import main
 from fuseboard.cli.ctl import client as ctl_client
 from fuseboard.cli.ctl.breakers import duration
-from fuseboard.cli.ctl.exits import Exit
+from fuseboard.cli.ctl.exit_codes import Exit
 from fuseboard.contract.limit_fields import FIELDS, LimitField
 
 TOKEN = "fb_0123456789abcdef_" + "5" * 64

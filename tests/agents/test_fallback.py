@@ -95,7 +95,7 @@ class TestKilled:
             valkey.stop()
             await eventually(lambda: server.admission.mode is Mode.LOCAL)
             lease = ShareLease(level=0, place=0, terms=1, remaining_ms=60_000)
-            server.admission.standby.share.take(lease, asked=lease_clock())
+            server.admission.redis_fallback.share.take(lease, asked=lease_clock())
             assert await allowed(server, 50) == admitted
             assert (await server.admission.admit_request("acme")).reason is reason
 

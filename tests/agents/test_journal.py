@@ -18,7 +18,7 @@ from fuseboard.contract.words import FailurePolicy, Mode
 from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
 from fuseboard.without_redis.journal import Journal
-from fuseboard.without_redis.offline import OfflineCounts
+from fuseboard.without_redis.offline_counts import OfflineCounts
 from tests.agents.servers import POLICY, REQUESTS, Server, configured, give, running
 from tests.waiting import eventually
 
@@ -33,9 +33,9 @@ def with_quota(failure_policy: FailurePolicy, **fields: int) -> Policy:
 
 
 def journal_of(server: Server, directory: Path) -> Journal:
-    counts = server.admission.standby.limits.offline
+    counts = server.admission.redis_fallback.limits.offline
     journal = Journal(directory, environment="production", service="shop", counts=counts)
-    server.admission.standby.drain.journal = journal
+    server.admission.redis_fallback.drain.journal = journal
     return journal
 
 
@@ -86,11 +86,11 @@ async def test_a_segment_reported_twice_counts_once(limits: redis.Redis, redis_u
         quota = server.admission._configuration.snapshot.quotas_of("acme").quotas[0]
         demand = Demand((LimitRef(quota, QUOTA),), (1,))
         for _ in range(7):
-            assert server.admission.standby.limits.take(demand, 1.0) is None
-        segment = server.admission.standby.limits.offline.close()
+            assert server.admission.redis_fallback.limits.take(demand, 1.0) is None
+        segment = server.admission.redis_fallback.limits.offline.close()
         assert segment is not None
         for _ in range(3):
-            assert await server.admission.standby.drain._report(segment)
+            assert await server.admission.redis_fallback.drain._report(segment)
         assert total(limits) == 7
         assert limits.smembers(TOLD) == {segment.name.encode()}
         assert 0 < limits.ttl(TOLD) <= 12 * 86_400
@@ -131,13 +131,13 @@ async def test_a_server_that_is_killed_is_counted_by_the_next_on_its_disk(
         async with running(redis_url, configuration=configured(policy)) as server:
             journal = journal_of(server, tmp_path)
             journal._prefix = "production@default"
-            await server.admission.standby.drain.begin(orphans=True)
+            await server.admission.redis_fallback.drain.begin(orphans=True)
             assert total(limits) == 0  # it lives, and tells what it has itself
             killed.kill()
             await killed.wait()
-            await server.admission.standby.drain.begin(orphans=True)
+            await server.admission.redis_fallback.drain.begin(orphans=True)
             assert total(limits) == 321
-            assert server.admission.standby.drain.adopted == 1
+            assert server.admission.redis_fallback.drain.adopted == 1
             await eventually(lambda: not list(tmp_path.glob("*.journal")))
     finally:
         if killed.returncode is None:
@@ -239,7 +239,10 @@ async def test_the_fleets_tuning_says_how_much_is_kept(tmp_path: Path):
             state_dir=tmp_path,
         )
     )
-    journal, counts = runtime.admission.standby.drain.journal, runtime.admission.standby.limits.offline
+    journal, counts = (
+        runtime.admission.redis_fallback.drain.journal,
+        runtime.admission.redis_fallback.limits.offline,
+    )
     assert journal is not None
     assert (journal.most_bytes, counts.most_keys) == (8 * 1024 * 1024, 50_000)
     tuned = msgspec.structs.replace(POLICY, tuning=Tuning(journal_bytes=65_536, journal_keys=1_000))

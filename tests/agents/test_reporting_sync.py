@@ -16,18 +16,18 @@ import pytest
 
 from fuseboard.contract.sync import MAX_BODY_BYTES, Applied, BreakerView, SyncRequest, decode_request
 from fuseboard.contract.words import Mode, Outcome
-from fuseboard.reporting import beat as beating
-from fuseboard.reporting import sync as syncing
-from fuseboard.reporting.beat import Exchange, Failure, Gateway, ServerState, encode_bounded
+from fuseboard.reporting import heartbeat as beating
+from fuseboard.reporting import sync_thread as syncing
 from fuseboard.reporting.connection import Connection, ResponseError
 from fuseboard.reporting.counters import Counters
-from fuseboard.reporting.sync import SyncThread
+from fuseboard.reporting.heartbeat import BeatFailure, Exchange, Gateway, PodState, encode_bounded
+from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
 from tests.agents.test_configuration import POLICY
 from tests.waiting import wait_until
 
-STATE = ServerState(
+STATE = PodState(
     applied=Applied(), mode=Mode.SHARED, mode_for_ms=5, mode_cause="connected", breakers=(), wanted=("acme",)
 )
 
@@ -39,7 +39,7 @@ def gateway() -> Iterator[FakeGateway]:
 
 
 class Beater:
-    def __init__(self, url: str, *, state: Callable[[], ServerState] = lambda: STATE) -> None:
+    def __init__(self, url: str, *, state: Callable[[], PodState] = lambda: STATE) -> None:
         settings = AgentSettings(
             redis_url="redis://127.0.0.1:1", url=url, token="fb_sel_secret", server="web-1", service="shop"
         )
@@ -60,7 +60,7 @@ class Beater:
 
 
 @contextmanager
-def beating_at(url: str, **options: Callable[[], ServerState]) -> Iterator[Beater]:
+def beating_at(url: str, **options: Callable[[], PodState]) -> Iterator[Beater]:
     beater = Beater(url, **options)
     beater.sync.start()
     try:
@@ -113,12 +113,12 @@ class TestBeats:
             wait_until(lambda: beater.rounds == 1)
             beater.sync.beat_soon()
             wait_until(lambda: len(beater.received) == 2)
-            assert beater.sync.failures[Failure.UNREACHABLE] == 0
+            assert beater.sync.failures[BeatFailure.UNREACHABLE] == 0
 
     def test_a_loop_that_is_busy_does_not_make_the_server_look_dead(self, gateway: FakeGateway):
-        states: list[ServerState | Exception] = [STATE, syncing.LoopGoneError("busy")]
+        states: list[PodState | Exception] = [STATE, syncing.LoopGoneError("busy")]
 
-        def state() -> ServerState:
+        def state() -> PodState:
             found = states.pop(0) if len(states) > 1 else states[0]
             if isinstance(found, Exception):
                 raise found
@@ -189,27 +189,27 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("reply", "failure"),
         [
-            (Reply(status=200, body=b"<html>Welcome</html>", headers=HTML), Failure.WRONG),
-            (Reply(status=200, body=b'{"server_time_us":'), Failure.WRONG),
-            (Reply(status=200, body=b'{"hello":"world"}'), Failure.WRONG),
-            (Reply(status=200, body=b"[" * 50_000), Failure.WRONG),
-            (Reply(status=204), Failure.WRONG),
-            (Reply(status=302, headers=ELSEWHERE), Failure.WRONG),
-            (Reply(status=307, headers=ELSEWHERE), Failure.WRONG),
-            (Reply(status=404), Failure.WRONG),
-            (Reply(status=413), Failure.WRONG),
-            (Reply(status=401), Failure.REFUSED),
-            (Reply(status=403), Failure.REFUSED),
-            (Reply(status=429), Failure.BUSY),
-            (Reply(status=500), Failure.BUSY),
-            (Reply(status=503), Failure.BUSY),
-            (Reply(raw=cut_short), Failure.UNREACHABLE),
-            (Reply(raw=chunks_cut_short), Failure.UNREACHABLE),
-            (Reply(raw=no_http), Failure.UNREACHABLE),
+            (Reply(status=200, body=b"<html>Welcome</html>", headers=HTML), BeatFailure.WRONG),
+            (Reply(status=200, body=b'{"server_time_us":'), BeatFailure.WRONG),
+            (Reply(status=200, body=b'{"hello":"world"}'), BeatFailure.WRONG),
+            (Reply(status=200, body=b"[" * 50_000), BeatFailure.WRONG),
+            (Reply(status=204), BeatFailure.WRONG),
+            (Reply(status=302, headers=ELSEWHERE), BeatFailure.WRONG),
+            (Reply(status=307, headers=ELSEWHERE), BeatFailure.WRONG),
+            (Reply(status=404), BeatFailure.WRONG),
+            (Reply(status=413), BeatFailure.WRONG),
+            (Reply(status=401), BeatFailure.REFUSED),
+            (Reply(status=403), BeatFailure.REFUSED),
+            (Reply(status=429), BeatFailure.BUSY),
+            (Reply(status=500), BeatFailure.BUSY),
+            (Reply(status=503), BeatFailure.BUSY),
+            (Reply(raw=cut_short), BeatFailure.UNREACHABLE),
+            (Reply(raw=chunks_cut_short), BeatFailure.UNREACHABLE),
+            (Reply(raw=no_http), BeatFailure.UNREACHABLE),
         ],
     )
     def test_an_answer_that_cannot_be_used_is_counted_and_the_next_one_heals(
-        self, gateway: FakeGateway, reply: Reply, failure: Failure
+        self, gateway: FakeGateway, reply: Reply, failure: BeatFailure
     ):
         gateway.replies = [reply]
         with beating_at(gateway.url) as beater:
@@ -224,7 +224,7 @@ class TestTrouble:
         gateway.replies = [Reply(raw=stall)]
         with beating_at(gateway.url) as beater:
             wait_until(lambda: beater.received)
-            assert beater.sync.failures[Failure.UNREACHABLE] >= 1
+            assert beater.sync.failures[BeatFailure.UNREACHABLE] >= 1
 
     def test_an_endless_answer_is_refused_while_it_is_read(self, gateway: FakeGateway):
         gateway.replies = [Reply(body=b" " * 100_000)]
@@ -268,7 +268,7 @@ class TestTrouble:
 
     def test_a_missing_gateway_is_retried_and_the_thread_can_be_stopped(self):
         with beating_at("http://127.0.0.1:1") as beater:
-            wait_until(lambda: beater.sync.failures[Failure.UNREACHABLE] >= 3)
+            wait_until(lambda: beater.sync.failures[BeatFailure.UNREACHABLE] >= 3)
             assert beater.rounds >= 3
 
     def test_an_unsigned_certificate_is_never_accepted(self, tmp_path: Path):
@@ -298,7 +298,7 @@ class TestTrouble:
         thread = threading.Thread(target=serve)
         thread.start()
         with beating_at(f"https://127.0.0.1:{listener.getsockname()[1]}") as beater:
-            wait_until(lambda: beater.sync.failures[Failure.UNREACHABLE] >= 1)
+            wait_until(lambda: beater.sync.failures[BeatFailure.UNREACHABLE] >= 1)
             assert beater.received == []
         thread.join(10)
         listener.close()

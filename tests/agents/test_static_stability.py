@@ -89,7 +89,7 @@ async def test_a_day_without_a_control_plane_changes_no_decision_but_what_was_le
     keep(tmp_path)
     async with Agent(settings=settings(tmp_path)) as agent:
         assert agent.configuration.applied.source is ConfigSource.DISK
-        share, begun = agent._runtime.admission.standby.share, server_clock.lease_clock()
+        share, begun = agent._runtime.admission.redis_fallback.share, server_clock.lease_clock()
         share.take(ShareLease(level=0, place=0, terms=1, remaining_ms=900_000), asked=begun)
         assert await granted(agent) == GRANTED
         await agent.admit_call("payments")

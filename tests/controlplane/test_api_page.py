@@ -15,7 +15,7 @@ from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
-from fuseboard.cli.ctl.exits import Exit
+from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import token_of
 from tests.controlplane.web_process import web_running
 

@@ -26,7 +26,7 @@ from controlplane.editing import edits
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.usage.models import Demand
 from fuseboard.cli import main
-from fuseboard.cli.ctl.exits import Exit
+from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import API, send, token_of
 from tests.controlplane.web_process import web_running
 

@@ -25,7 +25,7 @@ import fuseboard
 from controlplane.gateway.postgres.connections import conninfo
 from controlplane.redis.clients import connect
 from dashboard import notices
-from fuseboard.configuration.redis_source import Source
+from fuseboard.configuration.redis_source import RedisSource
 from fuseboard.contract.store_url import StoreUrl, with_ca
 from fuseboard.store import open_store
 from tests.waiting import eventually, wait_until
@@ -116,7 +116,7 @@ async def test_sentinels_and_the_primary_they_name_are_checked_alike(
         port = sentinel.sockets[0].getsockname()[1]
         url = f"rediss+sentinel://:{plain.password}@127.0.0.1:{port}/main"
         store = open_store(with_ca(url, papers.ca))
-        source = Source(url=with_ca(url, papers.ca), environment="production")
+        source = RedisSource(url=with_ca(url, papers.ca), environment="production")
         stranger = open_store(with_ca(url, forged.ca))
         try:
             await store.connect(5.0)
@@ -147,7 +147,7 @@ async def test_the_agents_watch_and_discovery_trust_the_configured_authority(
     secured: str, papers: Papers, forged: Papers
 ) -> None:
     for ca, believed in ((papers.ca, True), (forged.ca, False)):
-        source = Source(url=with_ca(secured, ca), environment="production")
+        source = RedisSource(url=with_ca(secured, ca), environment="production")
         client = await source.locate()
         if believed:
             assert await client.ping()

@@ -9,7 +9,7 @@ import redis
 from tls_relay import relay
 
 from controlplane.redis.clients import connect
-from fuseboard.configuration.redis_source import Source
+from fuseboard.configuration.redis_source import RedisSource
 from fuseboard.contract.store_url import with_ca
 from fuseboard.store import open_store
 from tests.agents.redis_topologies import Member, free_ports
@@ -49,7 +49,7 @@ def secured(papers: Papers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 async def test_an_agent_decides_and_watches_over_tls(secured: str, papers: Papers) -> None:
     store = open_store(with_ca(secured, papers.ca))
-    source = Source(url=with_ca(secured, papers.ca), environment="production")
+    source = RedisSource(url=with_ca(secured, papers.ca), environment="production")
     try:
         await store.connect(10.0)
         assert store.serves(b"some:key")

@@ -25,7 +25,7 @@ from fuseboard.errors import Refused
 from fuseboard.store.drill_store import SIMULATED, DrillStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
-from fuseboard.without_redis.standby import Standby
+from fuseboard.without_redis.redis_fallback import RedisFallback
 
 #: What a call costs unless the caller says otherwise.
 ONE = 1
@@ -50,7 +50,7 @@ class Admission:
         settlements: Settlements,
         leases: Leases,
         reports: Reports,
-        standby: Standby,
+        redis_fallback: RedisFallback,
         requests: RequestAdmission,
         calls: CallAdmission,
         on_change: Callable[[], None],
@@ -58,7 +58,7 @@ class Admission:
         #: Pretends in a drill that Redis is slow or unavailable.
         self.store = store
         self.health = health
-        self.standby = standby
+        self.redis_fallback = redis_fallback
         #: Decides one plain request of a tenant at once, from its fleet lease; ``None`` when it has none.
         # A closure, not a method: it is nearly the whole cost of a leased decision.
         self.leased = leases.spend_at_hand
@@ -89,7 +89,7 @@ class Admission:
         self._reports.flush()
         self._settlements.flush()
         self._batcher.close()
-        self.standby.drain.stop()
+        self.redis_fallback.drain.stop()
         await self._ended_overrides.stop()
         await asyncio.sleep(0)
         await self.health.stop()
@@ -255,7 +255,7 @@ class Admission:
 
     def _mode_changed(self) -> None:
         self._calls.mode_changed(self.health.mode, self.store)
-        self.standby.mode_changed(self.health.mode)
+        self.redis_fallback.mode_changed(self.health.mode)
         self._on_change()
 
 

@@ -14,7 +14,7 @@ from fuseboard.batching.fleet_leases import Leases, Supply
 from fuseboard.batching.redis_question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import refusal_reason
-from fuseboard.breaker.fleet_breaker import Gate
+from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
@@ -53,7 +53,7 @@ class CallAdmission:
     leases: Leases
     decisions: DecisionBuilder
     on_change: Callable[[], None]
-    gates: dict[str, Gate] = field(default_factory=dict)
+    gates: dict[str, FleetBreaker] = field(default_factory=dict)
 
     # Admit a call
 
@@ -130,7 +130,7 @@ class CallAdmission:
             if wait_s > 0:
                 self._refuse(lane, Refusal(Reason.BREAKER_OPEN, gate.name, wait_s))
 
-    def forced_open(self, gate: Gate) -> Refusal | None:
+    def forced_open(self, gate: FleetBreaker) -> Refusal | None:
         """The refusal by an override that applies and forces the breaker open."""
         override = gate.dependency.override
         if override is None or self.override(gate.name) is not OverrideMode.FORCED_OPEN:
@@ -213,7 +213,7 @@ class CallAdmission:
         if not tally.scheduled:
             self.reports.tally(tally)
 
-    def _report_in_full(self, gate: Gate, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
+    def _report_in_full(self, gate: FleetBreaker, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
         """Free the slots, count the outcome in both breakers, and send it to Redis soon."""
         for charge in permit.decision.charges:
             if charge.local or charge.demand.holds_slots:
@@ -232,7 +232,7 @@ class CallAdmission:
         if urgent or not gate.scheduled:
             self.reports.add(gate, urgent=urgent)
 
-    def _record_locally(self, gate: Gate, outcome: Outcome) -> None:
+    def _record_locally(self, gate: FleetBreaker, outcome: Outcome) -> None:
         """Count an outcome in this pod's own breaker, unless an override applies."""
         if gate.overridden and self.override(gate.name) is not None:
             return
@@ -250,16 +250,16 @@ class CallAdmission:
 
     # The breakers
 
-    def gate(self, name: str) -> Gate:
+    def gate(self, name: str) -> FleetBreaker:
         """The breaker of a dependency. One that is not registered has the default policy."""
         found = self.gates.get(name)
         if found is None:
             found = self.gates[name] = self.new_gate(name, self.on_change)
         return found
 
-    def new_gate(self, name: str, on_change: Callable[[], None]) -> Gate:
+    def new_gate(self, name: str, on_change: Callable[[], None]) -> FleetBreaker:
         """A new breaker, which is not in ``gates``."""
-        return Gate(
+        return FleetBreaker(
             environment=self.environment,
             server=self.decisions.server,
             dependency=self.configuration.snapshot.dependency(name) or Dependency(name=name),
@@ -270,7 +270,7 @@ class CallAdmission:
             leases=self.leases,
         )
 
-    def every_gate(self) -> Iterable[Gate]:
+    def every_gate(self) -> Iterable[FleetBreaker]:
         """The breakers of the configuration, used or not, and those that only this pod has."""
         for dependency in self.configuration.snapshot.policy.dependencies:
             self.gate(dependency.name)

@@ -4,7 +4,7 @@ from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.batching.domains import LimitDomain
 from fuseboard.batching.redis_question import Answer
 from fuseboard.batching.standing_demand import StandingDemand
-from fuseboard.breaker.fleet_breaker import Gate
+from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode
 from fuseboard.decision import Charge, Decision
@@ -19,7 +19,12 @@ class CallLane:
     __slots__ = ("changes", "decisions", "demand", "gate", "snapshot")
 
     def __init__(
-        self, decisions: DecisionBuilder, snapshot: Snapshot, gate: Gate, demand: StandingDemand, changes: int
+        self,
+        decisions: DecisionBuilder,
+        snapshot: Snapshot,
+        gate: FleetBreaker,
+        demand: StandingDemand,
+        changes: int,
     ) -> None:
         self.decisions = decisions
         self.snapshot = snapshot

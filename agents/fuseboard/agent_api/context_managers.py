@@ -6,7 +6,7 @@ from time import monotonic
 
 from fuseboard.agent_api.decorators import Decorators, Neutral
 from fuseboard.agent_api.loop_agent import LoopAgent
-from fuseboard.agent_api.threads import FromThreads
+from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
@@ -68,4 +68,4 @@ class ContextManagers(Decorators, LoopAgent):
     ) -> tuple[
         Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
     ]:
-        return getattr(self, name), getattr(FromThreads(lambda: self), name)
+        return getattr(self, name), getattr(ThreadCalls(lambda: self), name)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 LATE_S = 1.0
 
 
-class FromThreads(Decorators):
+class ThreadCalls(Decorators):
     """Safe from any number of threads, except the one that runs the agent's loop."""
 
     def __init__(self, agent: Callable[[], LoopAgent]) -> None:

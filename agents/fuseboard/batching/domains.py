@@ -48,7 +48,7 @@ class LimitDomain:
         self._settlements.give_back(self.name, demand, answer.at_us, answer.token, answer.calls)
 
 
-class Asked:
+class SubjectDemands:
     """The demands of one tenant, address or key."""
 
     __slots__ = ("_demands", "_plain", "domain", "under")
@@ -89,7 +89,7 @@ class RequestDomains:
         self._everybody: LimitDomain | None = None
         if together:
             self._everybody = LimitDomain("requests", settlements, keys.incarnation(environment))
-        self._asked: OrderedDict[str, Asked] = OrderedDict()
+        self._asked: OrderedDict[str, SubjectDemands] = OrderedDict()
 
     def of_tenant(
         self, tenant: str, rules: TenantRules, costs: Costs, subject: Subject
@@ -139,13 +139,13 @@ class RequestDomains:
             found.append((asked.domain, asked.demand(costs, subject, make)))
         return found
 
-    def _get(self, name: str, under: object) -> Asked:
+    def _get(self, name: str, under: object) -> SubjectDemands:
         asked = self._asked.get(name)
         if asked is not None and asked.under is under:
             self._asked.move_to_end(name)
             return asked
         domain = self._everybody or LimitDomain(name, self._settlements)
-        asked = self._asked[name] = Asked(domain, under)
+        asked = self._asked[name] = SubjectDemands(domain, under)
         if len(self._asked) > MAX_KEPT:
             self._asked.popitem(last=False)
         return asked

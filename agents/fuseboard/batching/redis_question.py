@@ -32,7 +32,7 @@ class Reply(Struct, array_like=True, frozen=True, gc=False):
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
-class Signer(Protocol):
+class DecisionMaker(Protocol):
     """Makes the decision of an answer. ``CallLane`` is one."""
 
     def sign(self, answer: "Answer", mode: Mode) -> Decision: ...
@@ -76,7 +76,7 @@ class Answer:
         #: The decision of the first caller. All callers that share the answer share it too.
         self.decision: Decision | None = None
         #: What makes that decision when it is first needed, and the mode at the time of the answer.
-        self.signer: Signer | None = None
+        self.signer: DecisionMaker | None = None
         self.mode = Mode.SHARED
 
     def decide(self) -> Decision:

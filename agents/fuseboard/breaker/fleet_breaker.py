@@ -63,7 +63,7 @@ class PendingReport:
     probes: list[tuple[str, int]] = field(default_factory=list)
 
 
-class Tally:
+class UncountedSuccesses:
     """Successes under one generation of a breaker that are not counted yet.
 
     Nearly every call ends well. So a success is one number at first, and is counted with the next
@@ -72,7 +72,7 @@ class Tally:
 
     __slots__ = ("gate", "generation", "ok", "scheduled")
 
-    def __init__(self, gate: "Gate", generation: int) -> None:
+    def __init__(self, gate: "FleetBreaker", generation: int) -> None:
         self.gate = gate
         self.generation = generation
         self.ok = 0
@@ -86,7 +86,7 @@ class Tally:
             self.gate.went_well(ok, self.generation)
 
 
-class Gate:
+class FleetBreaker:
     """The domain of a dependency. ``on_change`` is called when the state of the breaker has changed."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Gate:
         server: str,
         dependency: Dependency,
         on_change: Callable[[], None],
-        report_soon: Callable[["Gate"], None],
+        report_soon: Callable[["FleetBreaker"], None],
         counters: Counters,
         settlements: Settlements,
         leases: Leases,
@@ -122,7 +122,7 @@ class Gate:
         #: When an open breaker may be probed; monotonic seconds.
         self.until = 0.0
         self.window = (0, 0, 0)
-        self.tally = Tally(self, 0)
+        self.tally = UncountedSuccesses(self, 0)
         self.domain = f"d:{dependency.name}"
         #: The Cluster node that keeps this breaker cannot be asked, while others can.
         self.cut_off = False
@@ -290,7 +290,7 @@ class Gate:
         changed = state is not self.state or generation != self.generation
         if generation != self.tally.generation:
             self.tally.count()
-            self.tally = Tally(self, generation)
+            self.tally = UncountedSuccesses(self, generation)
         if changed:
             self._rests(0, generation)
             self.since = monotonic()

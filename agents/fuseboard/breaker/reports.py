@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from fuseboard.breaker.fleet_breaker import Gate, PendingReport, Tally
+from fuseboard.breaker.fleet_breaker import FleetBreaker, PendingReport, UncountedSuccesses
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.store.health import StoreHealth
@@ -20,11 +20,11 @@ class Reports:
         self._store = store
         self._health = health
         self._tuning = tuning
-        self._gates: dict[str, Gate] = {}
-        self._tallies: list[Tally] = []
+        self._gates: dict[str, FleetBreaker] = {}
+        self._tallies: list[UncountedSuccesses] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, gate: Gate, *, urgent: bool) -> None:
+    def add(self, gate: FleetBreaker, *, urgent: bool) -> None:
         """Send the pending outcomes of ``gate`` soon."""
         self._gates[gate.name] = gate
         gate.scheduled = True
@@ -36,7 +36,7 @@ class Reports:
             self._timer.cancel()
         self._timer = loop.call_at(due, self.flush)
 
-    def tally(self, tally: Tally) -> None:
+    def tally(self, tally: UncountedSuccesses) -> None:
         """Count a success with the others, with the next report."""
         tally.scheduled = True
         self._tallies.append(tally)
@@ -63,7 +63,7 @@ class Reports:
                 arguments = _arguments(gate, generation, outcomes)
                 self._store.run(REPORT, gate.guard_keys, arguments, self._answered(gate))
 
-    def _answered(self, gate: Gate) -> Callable[[Reply], None]:
+    def _answered(self, gate: FleetBreaker) -> Callable[[Reply], None]:
         def answered(reply: Reply) -> None:
             if isinstance(reply, ConnectionLostError):
                 return  # counted when the connection broke
@@ -76,7 +76,7 @@ class Reports:
         return answered
 
 
-def _arguments(gate: Gate, generation: int, pending: PendingReport) -> tuple[Word, ...]:
+def _arguments(gate: FleetBreaker, generation: int, pending: PendingReport) -> tuple[Word, ...]:
     """The arguments of ``report.lua``; see there."""
     policy = gate.dependency.breaker
     counted = (pending.ok, pending.failure, pending.slow, pending.tail)

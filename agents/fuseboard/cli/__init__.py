@@ -21,7 +21,7 @@ from fuseboard.cli.doctor.command import Level, examine
 from fuseboard.cli.explain.command import explain
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
-from fuseboard.reporting.beat import agent_version
+from fuseboard.reporting.heartbeat import agent_version
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import Subject, costs_of
 
@@ -31,7 +31,7 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL", Level.SKIP: 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when all is well, 1 when ``doctor`` found a problem, 2 when the command cannot answer.
 
-    ``ctl`` has more codes: ``fuseboard.cli.ctl.exits.Exit``.
+    ``ctl`` has more codes: ``fuseboard.cli.ctl.exit_codes.Exit``.
     """
     parser = _parser()
     given = parser.parse_args(arguments)

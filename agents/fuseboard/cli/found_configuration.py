@@ -16,7 +16,7 @@ from fuseboard.configuration.checked_config import (
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.disk import Disk, DiskError
 from fuseboard.configuration.redis_copy import StoredConfig, read_configuration
-from fuseboard.configuration.redis_source import Source
+from fuseboard.configuration.redis_source import RedisSource
 from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.policy import Policy
@@ -70,7 +70,7 @@ async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> Fo
 
 
 async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) -> CheckedConfig | None:
-    source = Source(url=settings.redis_url, environment=settings.environment)
+    source = RedisSource(url=settings.redis_url, environment=settings.environment)
     try:
         redis = await source.locate()
         stored = await _read(redis, settings, (tenant,) if tenant else (), clock)

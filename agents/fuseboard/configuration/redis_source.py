@@ -29,7 +29,7 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-class Source:
+class RedisSource:
     """Provides one client, of the right server."""
 
     def __init__(self, *, url: str, environment: str) -> None:

@@ -18,7 +18,7 @@ from redis.exceptions import MovedError, RedisError
 from fuseboard.configuration.checked_config import ConfigError, check_config
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.redis_copy import StoredConfig, read_configuration, read_head
-from fuseboard.configuration.redis_source import IO_TIMEOUT_S, Source
+from fuseboard.configuration.redis_source import IO_TIMEOUT_S, RedisSource
 from fuseboard.configuration.snapshot import HELD_TENANTS
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead
@@ -58,7 +58,7 @@ class Watch:
         self._breaker_opened = breaker_opened
         self._breakers = keys.breaker_channel(configuration.environment).encode()
         self._rng = rng or random.Random()
-        self._source = Source(url=url, environment=configuration.environment)
+        self._source = RedisSource(url=url, environment=configuration.environment)
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._batch: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ from fuseboard.store.scripts import DRAIN
 from fuseboard.store.store import NotServedError, Reply, Store
 from fuseboard.without_redis.journal import KEPT_S, Journal
 from fuseboard.without_redis.local_limits import LocalLimits
-from fuseboard.without_redis.offline import Segment
+from fuseboard.without_redis.offline_counts import Segment
 
 logger = logging.getLogger("fuseboard.journal")
 

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import msgspec
 
-from fuseboard.without_redis.offline import OfflineCounts, Segment
+from fuseboard.without_redis.offline_counts import OfflineCounts, Segment
 
 try:
     import fcntl

@@ -23,7 +23,7 @@ class Turn(NamedTuple):
         return 0.0 if into < self.lasts_s else self.every_s - into
 
 
-class Portion(NamedTuple):
+class PodPortion(NamedTuple):
     """What one pod may spend of a limit."""
 
     #: Per window. With a ``turn``, it is one call in each time slot.
@@ -34,13 +34,13 @@ class Portion(NamedTuple):
 
 
 class Counter(Protocol):
-    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+    def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         """Seconds until ``cost`` fits into the portion; 0 when it fits now."""
         ...
 
-    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None: ...
+    def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None: ...
 
-    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+    def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         """What was spent here and still counts."""
         ...
 
@@ -53,15 +53,15 @@ class Bucket:
     def __init__(self) -> None:
         self.arrival = 0.0
 
-    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+    def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         spacing = limit.window_ms / 1000 / portion.calls
         free_at = self.arrival - (portion.burst - min(cost, portion.burst)) * spacing
         return max(0.0, free_at - now)
 
-    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+    def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.arrival = max(self.arrival, now) + cost * limit.window_ms / 1000 / portion.calls
 
-    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+    def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return int(max(0.0, self.arrival - now) * portion.calls * 1000 / limit.window_ms + 0.5)
 
 
@@ -74,7 +74,7 @@ class Window:
         self.log: deque[tuple[float, int]] = deque()
         self.sum = 0
 
-    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+    def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         calls, window = int(portion.calls + 1e-9), limit.window_ms / 1000
         self._forget(now - window)
         need = self.sum + min(cost, calls) - calls
@@ -86,11 +86,11 @@ class Window:
                 return moment + window - now
         return 0.0
 
-    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+    def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.log.append((now, cost))
         self.sum += cost
 
-    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+    def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         self._forget(now - limit.window_ms / 1000)
         return self.sum
 
@@ -109,7 +109,7 @@ class Turns:
         self.wrapped = wrapped
         self.last = float("-inf")
 
-    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+    def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         turn = portion.turn
         if turn is None:
             return self.wrapped.wait(portion, limit, cost, now)
@@ -118,13 +118,13 @@ class Turns:
             return left
         return turn.every_s - (now - turn.begins_s) % turn.every_s
 
-    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+    def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         if portion.turn is None:
             self.wrapped.spend(portion, limit, cost, now)
         else:
             self.last = now
 
-    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+    def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         if portion.turn is None:
             return self.wrapped.spent(portion, limit, now)
         return int(now - self.last < limit.window_ms / 1000)
@@ -142,15 +142,15 @@ class CalendarPeriod:
         #: decision.
         self.calendar: tuple[Period | None, str] = (None, "")
 
-    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+    def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         wall_us = int(time() * 1_000_000)
         ends = self._enter(limit, wall_us)
         return 0.0 if self.amount + cost <= max(1.0, portion.calls) else (ends - wall_us) / 1_000_000
 
-    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+    def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.amount += cost
 
-    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+    def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         self._enter(limit, int(time() * 1_000_000))
         return self.amount
 
@@ -174,16 +174,16 @@ class Slots:
     def __init__(self) -> None:
         self.leases: deque[float] = deque()
 
-    def wait(self, portion: Portion, limit: Limit, cost: int, now: float) -> float:
+    def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         while self.leases and self.leases[0] <= now:
             self.leases.popleft()
         allowed = max(1, int(portion.calls + 1e-9))
         return 0.0 if len(self.leases) + cost <= allowed else self.leases[0] - now if self.leases else 1.0
 
-    def spend(self, portion: Portion, limit: Limit, cost: int, now: float) -> None:
+    def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.leases.extend([now + limit.window_ms / 1000] * cost)
 
-    def spent(self, portion: Portion, limit: Limit, now: float) -> int:
+    def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return 0  # they are freed where they were taken
 
     def free(self) -> None:

@@ -8,8 +8,8 @@ from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.shares import reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy
-from fuseboard.without_redis.local_counters import KINDS, Counter, Portion, Slots, Turn
-from fuseboard.without_redis.offline import OfflineCounts
+from fuseboard.without_redis.local_counters import KINDS, Counter, PodPortion, Slots, Turn
+from fuseboard.without_redis.offline_counts import OfflineCounts
 from fuseboard.without_redis.reserved_share import ReservedShare
 
 #: Counters kept. The least recently used is dropped first.
@@ -19,7 +19,7 @@ MAX_COUNTERS = 50_000
 NO_SHARE_WAIT_S = 1.0
 
 
-class Blocked:
+class LocalRefusal:
     """The limit that refused a call, and for how long."""
 
     __slots__ = ("limit", "unavailable", "wait_s")
@@ -54,28 +54,28 @@ class LocalLimits:
         self._fleet_offset_s = fleet_offset_s
         self._counters: OrderedDict[bytes, tuple[Algorithm, Counter]] = OrderedDict()
 
-    def take(self, demand: Demand, part: float) -> Blocked | None:
+    def take(self, demand: Demand, part: float) -> LocalRefusal | None:
         """Spend from every limit, or from none; then the limit that refused.
 
         ``part`` is the part of each limit that pods may spend locally: 1 without Redis, less during a
         ramp.
         """
         now = monotonic()
-        charged: list[tuple[Counter, Portion, LimitRef, int]] = []
-        worst: Blocked | None = None
+        charged: list[tuple[Counter, PodPortion, LimitRef, int]] = []
+        worst: LocalRefusal | None = None
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
             limit = ref.limit
             if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
                 continue
             if limit.failure_policy is FailurePolicy.FAIL_CLOSED:
-                return Blocked(limit, 1.0, unavailable=True)
+                return LocalRefusal(limit, 1.0, unavailable=True)
             portion = self.portion(limit, part)
             if portion is None:
-                return Blocked(limit, NO_SHARE_WAIT_S, unavailable=True)
+                return LocalRefusal(limit, NO_SHARE_WAIT_S, unavailable=True)
             counter = self._counter(ref)
             wait_s = counter.wait(portion, limit, cost, now)
             if wait_s > 0 and (worst is None or wait_s > worst.wait_s):
-                worst = Blocked(limit, wait_s)
+                worst = LocalRefusal(limit, wait_s)
             charged.append((counter, portion, ref, cost))
         if worst is not None:
             return worst
@@ -90,7 +90,7 @@ class LocalLimits:
             if ref.is_slot and isinstance(counter := self._counter(ref), Slots):
                 counter.free()
 
-    def portion(self, limit: Limit, part: float) -> Portion | None:
+    def portion(self, limit: Limit, part: float) -> PodPortion | None:
         """What this pod may spend of ``limit``; ``None`` for nothing."""
         if limit.limit == 0:
             return None
@@ -99,11 +99,11 @@ class LocalLimits:
             burst = self.share.calls(reserved_burst(limit))
             if calls == 0 or (limit.algorithm is Algorithm.TOKEN_BUCKET and burst == 0):
                 return None
-            return Portion(calls, burst)
+            return PodPortion(calls, burst)
         servers = self._live_servers()
         fair = limit.limit * part / servers
         turn = None if fair >= 1 else self._turn(limit.window_ms / 1000 / fair)
-        return Portion(fair, max(1.0, limit.burst * part / servers), turn)
+        return PodPortion(fair, max(1.0, limit.burst * part / servers), turn)
 
     def still_spent(self, ref: LimitRef) -> int:
         """What this pod spent alone of a ``local_share`` limit and what still counts."""

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from fuseboard.cli.ctl import breakers, change_requests, completion, fleet, limit_templates, plans, tenants
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.exits import Exit, Failed, Waits
+from fuseboard.cli.ctl.exit_codes import ApprovalNeeded, Exit, Failed
 from fuseboard.cli.ctl.limit_options import add_limit_options
 from fuseboard.cli.ctl.settings import CtlSettings
 
@@ -33,7 +33,7 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             what = f"{given.ctl} is deprecated and will be removed in release 0.3: use {given.use}"
             sys.stderr.write(f"fuseboard ctl: {what}\n")
         code = given.does(client, given)
-    except Waits as waiting:
+    except ApprovalNeeded as waiting:
         return change_requests.waits(given, waiting.content)
     except Failed as failure:
         sys.stderr.write(f"fuseboard ctl: {failure}\n")

@@ -5,7 +5,7 @@ import re
 from datetime import UTC, datetime
 
 from fuseboard.cli.ctl.client import Client, part
-from fuseboard.cli.ctl.documents import Breaker, Made
+from fuseboard.cli.ctl.documents import Breaker, NewRevision
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -22,27 +22,27 @@ def duration(text: str) -> int:
 def override(client: Client, given: argparse.Namespace) -> None:
     body = {"mode": given.mode, "expires_in_s": given.lasts, "reason": given.reason}
     path = f"breakers/{part(given.dependency)}"
-    made = client.write("POST", f"{path}/override", Made, body, old_path=f"{path}/hold")
+    made = client.write("POST", f"{path}/override", NewRevision, body, old_path=f"{path}/hold")
     lasts = span(given.lasts)
     _made(given, made, f"{given.dependency} is overridden to {given.mode} for {lasts}")
 
 
 def extend(client: Client, given: argparse.Namespace) -> None:
     body = {"expires_in_s": given.lasts, "reason": given.reason}
-    made = client.write("POST", f"breakers/{part(given.dependency)}/extend", Made, body)
+    made = client.write("POST", f"breakers/{part(given.dependency)}/extend", NewRevision, body)
     _made(given, made, f"The override of {given.dependency} ends {span(given.lasts)} from now")
 
 
 def end(client: Client, given: argparse.Namespace) -> None:
     body = {"reason": given.reason}
     path = f"breakers/{part(given.dependency)}"
-    made = client.write("POST", f"{path}/end-override", Made, body, old_path=f"{path}/release")
+    made = client.write("POST", f"{path}/end-override", NewRevision, body, old_path=f"{path}/release")
     _made(given, made, f"{given.dependency} has no override any more")
 
 
 def reset(client: Client, given: argparse.Namespace) -> None:
     body = {"reason": given.reason}
-    made = client.write("POST", f"breakers/{part(given.dependency)}/reset", Made, body)
+    made = client.write("POST", f"breakers/{part(given.dependency)}/reset", NewRevision, body)
     _made(given, made, f"{given.dependency} is closed, and its counts are cleared")
 
 
@@ -90,7 +90,7 @@ def _override_of(row: Breaker) -> str:
     return f"{row.override.mode} for {left} more by {row.override.actor}: {row.override.reason}"
 
 
-def _made(given: argparse.Namespace, made: Made, said: str) -> None:
+def _made(given: argparse.Namespace, made: NewRevision, said: str) -> None:
     if given.json:
         say_json(made)
     else:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, table
 
 #: How many changes are listed. The dashboard shows all of them.

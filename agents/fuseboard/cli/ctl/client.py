@@ -24,9 +24,9 @@ from urllib.request import (
 import msgspec
 
 from fuseboard.cli.ctl.documents import Problem
-from fuseboard.cli.ctl.exits import Exit, Failed, Waits, code_of
+from fuseboard.cli.ctl.exit_codes import ApprovalNeeded, Exit, Failed, code_of
 from fuseboard.cli.ctl.settings import CtlSettings
-from fuseboard.reporting.beat import agent_version
+from fuseboard.reporting.heartbeat import agent_version
 from fuseboard.store.tls import tls_context
 
 Answer = TypeVar("Answer")
@@ -129,7 +129,7 @@ class Client:
             with self._opener.open(request, timeout=timeout_s) as answer:
                 found: bytes = answer.read(_MOST)
                 if answer.status == 202:
-                    raise Waits(found)
+                    raise ApprovalNeeded(found)
                 return found
         except HTTPError as error:
             with error:

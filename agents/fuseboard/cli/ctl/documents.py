@@ -116,7 +116,7 @@ class TransitionPage(Struct, frozen=True):
     next: int | None
 
 
-class Made(Struct, frozen=True):
+class NewRevision(Struct, frozen=True):
     """The revision that an edit made."""
 
     revision: int

@@ -6,8 +6,8 @@ from typing import Any
 from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client, part
-from fuseboard.cli.ctl.documents import Made
-from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.documents import NewRevision
+from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.limit_options import given_values
 from fuseboard.cli.ctl.output import clean, say, say_json, table
 
@@ -89,7 +89,7 @@ def set_template(client: Client, given: argparse.Namespace) -> None:
         if given.json:
             say_json(planned)
         return
-    made = client.write("PUT", path, Made, body, version=version)
+    made = client.write("PUT", path, NewRevision, body, version=version)
     if given.json:
         say_json(made)
     else:
@@ -104,7 +104,7 @@ def remove(client: Client, given: argparse.Namespace) -> None:
     made = client.write(
         "DELETE",
         path,
-        Made,
+        NewRevision,
         version=version,
         reason=given.reason,
         keep_values="true" if given.keep_values else None,

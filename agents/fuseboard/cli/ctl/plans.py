@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.documents import Made
-from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.documents import NewRevision
+from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.output import clean, say, say_json
 
 
@@ -83,13 +83,13 @@ def apply(client: Client, given: argparse.Namespace) -> None:
         _show(planned)
     if not planned.changes:
         if given.json:
-            say_json(Made(revision=planned.revision))
+            say_json(NewRevision(revision=planned.revision))
         return
     if not given.yes and sys.stdin.isatty() and not _agreed():
         raise Failed(Exit.REFUSED, "not applied")
     made = client.upload(
         "apply",
-        Made,
+        NewRevision,
         *_file(given.file),
         reason=given.reason,
         expected_revision=planned.revision,
@@ -121,9 +121,9 @@ def revisions(client: Client, given: argparse.Namespace) -> None:
 
 
 def rollback(client: Client, given: argparse.Namespace) -> None:
-    now = client.get("configuration", Made)
+    now = client.get("configuration", NewRevision)
     body = {"to_revision": given.to, "expected_revision": now.revision, "reason": given.reason}
-    made = client.write("POST", "rollback", Made, body)
+    made = client.write("POST", "rollback", NewRevision, body)
     if given.json:
         say_json(made)
     else:

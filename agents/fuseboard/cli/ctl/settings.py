@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from fuseboard.cli.ctl.client import Client, pages, part, tenant_part
-from fuseboard.cli.ctl.documents import Made, Quota, Tenant, TenantPage, Tier
-from fuseboard.cli.ctl.exits import Exit, Failed
+from fuseboard.cli.ctl.documents import NewRevision, Quota, Tenant, TenantPage, Tier
+from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.limit_options import given_values, option
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
 from fuseboard.contract.limit_fields import BY_NAME, NUMBERS
@@ -59,7 +59,7 @@ def set_quota(client: Client, given: argparse.Namespace) -> None:
     body = _request_body(given, target)
     expected = given.if_version if given.if_version is not None else target.version
     path = f"{target.path}/quotas/{part(given.quota)}"
-    made = client.write("PUT", path, Made, body, version=expected)
+    made = client.write("PUT", path, NewRevision, body, version=expected)
     if given.json:
         say_json(made)
         return

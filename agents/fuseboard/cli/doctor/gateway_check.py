@@ -8,17 +8,17 @@ from uuid import uuid4
 
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, warn
 from fuseboard.contract.sync import SYNC_PATH, SyncRequest, encode
-from fuseboard.reporting.beat import FailedBeatError, Failure, agent_version, read_answer
 from fuseboard.reporting.connection import Connection, ResponseError
+from fuseboard.reporting.heartbeat import BeatFailure, FailedBeatError, agent_version, read_answer
 from fuseboard.settings import AgentSettings
 
 TIMEOUT_S = 2.0
 
 _DO = {
-    Failure.UNREACHABLE: "is the gateway running, and is FUSEBOARD_URL its address as seen from here?",
-    Failure.BUSY: "the gateway answers, but cannot serve: check its log",
-    Failure.REFUSED: "create a token with 'python manage.py create_agent_token', and set FUSEBOARD_TOKEN",
-    Failure.WRONG: "FUSEBOARD_URL must be the gateway's address, without a path",
+    BeatFailure.UNREACHABLE: "is the gateway running, and is FUSEBOARD_URL its address as seen from here?",
+    BeatFailure.BUSY: "the gateway answers, but cannot serve: check its log",
+    BeatFailure.REFUSED: "create a token with 'python manage.py create_agent_token', and set FUSEBOARD_TOKEN",
+    BeatFailure.WRONG: "FUSEBOARD_URL must be the gateway's address, without a path",
 }
 
 
@@ -58,7 +58,7 @@ def _beat(settings: AgentSettings) -> list[Finding]:
         return [fail("gateway", f"{settings.url}: {error}", _DO[error.failure])]
     except (OSError, http.client.HTTPException, ResponseError) as error:
         says = f"{settings.url}: {type(error).__name__}: {error}"
-        return [fail("gateway", says, _DO[Failure.UNREACHABLE])]
+        return [fail("gateway", says, _DO[BeatFailure.UNREACHABLE])]
     finally:
         connection.close()
     took_s = time.time() - began

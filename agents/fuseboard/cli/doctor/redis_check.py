@@ -8,9 +8,9 @@ import hiredis
 from redis.exceptions import RedisError
 
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, skip, warn
-from fuseboard.cli.doctor.script_test import DEPENDENCY, Trial
+from fuseboard.cli.doctor.script_test import DEPENDENCY, ScriptTest
 from fuseboard.cli.found_configuration import find_configuration
-from fuseboard.configuration.redis_source import Source
+from fuseboard.configuration.redis_source import RedisSource
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.store_url import StoreUrl
@@ -120,7 +120,7 @@ async def _check_login(url: StoreUrl) -> Finding:
 
 async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning]:
     check = "configuration"
-    source = Source(url=settings.redis_url, environment=settings.environment)
+    source = RedisSource(url=settings.redis_url, environment=settings.environment)
     try:
         pubsub = (await source.locate()).pubsub()
         try:
@@ -144,7 +144,7 @@ async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning
 
 async def _check_scripts(settings: AgentSettings, tuning: Tuning) -> list[Finding]:
     """Decide for real, on a separate dependency, and clean up."""
-    trial = Trial(settings, tuning)
+    trial = ScriptTest(settings, tuning)
     took_s = sorted(await trial.run(CALLS))
     if trial.errors:
         says = f"scripts fail: {trial.errors[0]}"

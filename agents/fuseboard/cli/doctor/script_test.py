@@ -45,7 +45,7 @@ _LIMITS = (
 )
 
 
-class Listening:
+class RecordingStore:
     """A store that records the errors of its scripts, and how long they took."""
 
     def __init__(self, store: Store) -> None:
@@ -72,11 +72,11 @@ class Listening:
         self._store.run(script, keys, arguments, answered)
 
 
-class Trial:
+class ScriptTest:
     def __init__(self, settings: AgentSettings, tuning: Tuning) -> None:
         self._environment = settings.environment
         self._store = open_store(settings.redis_url)
-        self._listening = Listening(self._store)
+        self._listening = RecordingStore(self._store)
         configuration = Configuration(environment=settings.environment)
         configuration.apply(_offer(settings.environment, tuning))
         self._changed = asyncio.Event()

@@ -12,7 +12,7 @@ from fuseboard.without_redis.reserved_share import ReservedShare
 
 
 @dataclass(frozen=True, slots=True)
-class Standby:
+class RedisFallback:
     #: What this pod may spend of reserved limits without Redis.
     share: ReservedShare
     limits: LocalLimits
@@ -26,7 +26,9 @@ class Standby:
             self.drain.begin(orphans=True)
 
 
-def stand_by(*, configuration: Configuration, store: Store, health: StoreHealth) -> Standby:
+def compose_redis_fallback(
+    *, configuration: Configuration, store: Store, health: StoreHealth
+) -> RedisFallback:
     """Everything for decisions without Redis, with its hook in ``health``."""
     share, clock = ReservedShare(), configuration.clock
     limits = LocalLimits(
@@ -37,4 +39,4 @@ def stand_by(*, configuration: Configuration, store: Store, health: StoreHealth)
     drain = Drain(store=store, health=health, local=limits)
     limits.offline.on_change = drain.noted
     health.before_ramp = drain.before_ramp
-    return Standby(share, limits, drain)
+    return RedisFallback(share, limits, drain)

@@ -35,7 +35,7 @@ TOTAL_TIMEOUT_S = 5.0
 LEAVING_TIMEOUT_S = 0.4
 
 
-class Failure(StrEnum):
+class BeatFailure(StrEnum):
     """Why a heartbeat failed."""
 
     #: No connection, an incomplete answer, or a certificate that does not match.
@@ -51,13 +51,13 @@ class Failure(StrEnum):
 class FailedBeatError(Exception):
     """The gateway refused a heartbeat, or its answer cannot be used."""
 
-    def __init__(self, failure: Failure, message: str, *, retry_after_s: float = 0.0) -> None:
+    def __init__(self, failure: BeatFailure, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.failure, self.retry_after_s = failure, retry_after_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerState:
+class PodState:
     """The state of the loop for one heartbeat."""
 
     applied: Applied
@@ -84,14 +84,12 @@ class Exchange:
 class Gateway:
     """The gateway, used from one thread."""
 
-    def __init__(
-        self, *, settings: AgentSettings, counters: Counters, state: Callable[[], ServerState]
-    ) -> None:
+    def __init__(self, *, settings: AgentSettings, counters: Counters, state: Callable[[], PodState]) -> None:
         self._settings, self._counters, self._state = settings, counters, state
         self._began = monotonic()
         self._sequence = 0
         self._boot = uuid4().hex
-        self._last_state: ServerState | None = None
+        self._last_state: PodState | None = None
         self._token = TokenSource(settings.token, settings.token_file)
         self._connection = self._connect(READ_TIMEOUT_S, TOTAL_TIMEOUT_S)
 
@@ -127,7 +125,7 @@ class Gateway:
         try:
             answer = connection.post(encode_bounded(request))
         except (OSError, http.client.HTTPException, ResponseError) as error:
-            raise FailedBeatError(Failure.UNREACHABLE, f"{type(error).__name__}: {error}") from error
+            raise FailedBeatError(BeatFailure.UNREACHABLE, f"{type(error).__name__}: {error}") from error
         answered_ns = monotonic_ns()
         return Exchange(
             request=request,
@@ -160,7 +158,7 @@ class Gateway:
             share=state.share,
         )
 
-    def _state_of_loop(self) -> ServerState:
+    def _state_of_loop(self) -> PodState:
         """The current state of the loop, or the last one: a busy loop must not make the pod look dead."""
         try:
             self._last_state = self._state()
@@ -174,18 +172,20 @@ def read_answer(answer: HttpResponse) -> SyncResponse:
     """The response in an HTTP answer. Raises ``FailedBeatError`` for every other answer."""
     status = answer.status
     if status in (401, 403):
-        raise FailedBeatError(Failure.REFUSED, f"{status}: is FUSEBOARD_TOKEN valid, for this environment?")
+        raise FailedBeatError(
+            BeatFailure.REFUSED, f"{status}: is FUSEBOARD_TOKEN valid, for this environment?"
+        )
     if status == 429 or status >= 500:
         retry_after_s = _seconds(answer.retry_after)
-        raise FailedBeatError(Failure.BUSY, f"status {status}", retry_after_s=retry_after_s)
+        raise FailedBeatError(BeatFailure.BUSY, f"status {status}", retry_after_s=retry_after_s)
     if status != 200:
-        raise FailedBeatError(Failure.WRONG, f"status {status}: is FUSEBOARD_URL the gateway's address?")
+        raise FailedBeatError(BeatFailure.WRONG, f"status {status}: is FUSEBOARD_URL the gateway's address?")
     if answer.content_type != "application/json":
-        raise FailedBeatError(Failure.WRONG, f"answered {answer.content_type}, not application/json")
+        raise FailedBeatError(BeatFailure.WRONG, f"answered {answer.content_type}, not application/json")
     try:
         return decode_response(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FailedBeatError(Failure.WRONG, f"unreadable answer: {error}") from error
+        raise FailedBeatError(BeatFailure.WRONG, f"unreadable answer: {error}") from error
 
 
 def encode_bounded(request: SyncRequest) -> bytes:

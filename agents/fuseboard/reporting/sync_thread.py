@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from fuseboard.reporting.beat import Exchange, FailedBeatError, Failure, Gateway
+from fuseboard.reporting.heartbeat import BeatFailure, Exchange, FailedBeatError, Gateway
 from fuseboard.reporting.loop_port import LoopGoneError
 
 logger = logging.getLogger("fuseboard.sync")
@@ -47,12 +47,12 @@ class SyncThread:
         self._soon_at: float | None = None
         self._due = 0.0
         self._last = 0.0
-        self._failing: Failure | None = None
+        self._failing: BeatFailure | None = None
         self._attempt = 0
         #: Seconds between two heartbeats, as the gateway said. Each pause is jittered by 20 percent.
         self.pace_s = FIRST_PACE_S
         self.beats = 0
-        self.failures = dict.fromkeys(Failure, 0)
+        self.failures = dict.fromkeys(BeatFailure, 0)
         self._thread = threading.Thread(target=self._run, name="fuseboard-sync", daemon=True)
 
     # Called from any thread
@@ -120,10 +120,14 @@ class SyncThread:
     def _failed(self, error: FailedBeatError) -> float:
         self.failures[error.failure] += 1
         if self._failing is not error.failure:
-            level = logging.ERROR if error.failure in (Failure.REFUSED, Failure.WRONG) else logging.WARNING
+            level = (
+                logging.ERROR
+                if error.failure in (BeatFailure.REFUSED, BeatFailure.WRONG)
+                else logging.WARNING
+            )
             logger.log(level, "sync.%s: %s; the current configuration still applies", error.failure, error)
         self._failing = error.failure
-        if error.failure is Failure.REFUSED:
+        if error.failure is BeatFailure.REFUSED:
             return REFUSED_PACE_S * self._rng.uniform(0.8, 1.2)
         least, base, most = BACKOFF_S
         jittered = self._rng.uniform(least, min(most, base * 2 ** min(self._attempt, 10)))

@@ -23,7 +23,7 @@ class Exit(IntEnum):
     WAITS = 11
 
 
-class Waits(Exception):
+class ApprovalNeeded(Exception):
     """The edit became a change request. ``content`` is the answer of the API."""
 
     def __init__(self, content: bytes) -> None:
