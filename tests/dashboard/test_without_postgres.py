@@ -67,6 +67,8 @@ def test_a_reset_needs_confirmation(operator: Any, limits: redis.Redis) -> None:
     assert first.status_code == 422
     page = first.content.decode()
     assert "Type payments-api to reset the breaker anyway" in page
+    # Visible, although the form otherwise displays this field only for Force closed.
+    assert '<div class="field">\n  <label for="f-confirm">' in page
     assert REASON["reason"] in page
     assert stored(limits, BREAKER) is None
     second = operator.post(PAGE, REASON | {"act": "reset", "confirm": "payments-api"})
