@@ -147,8 +147,7 @@ def _field(
     hint: str = "",
     css: str = "",
 ) -> dict[str, Any]:
-    error = errors[0] if errors else ""
-    return {"id": control_id, "label": label, "control": control, "hint": hint, "error": error, "css": css}
+    return {"id": control_id, "label": label, "control": control, "hint": hint, "errors": errors, "css": css}
 
 
 def _described(control_id: str, hint: str, errors: list[str]) -> dict[str, Any]:
