@@ -16,6 +16,7 @@ from controlplane.schedules.due import _fail, announce, applied, failed, run_due
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
 from controlplane.schedules.worker_backup import LATE_S, make_overdue
+from controlplane.status.scheduled_changes import upcoming
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a sale in spring"}
 MORE = {"tenants": {"acme": {"quotas": {"requests": {"limit": 9_000, "window_s": 60}}}}}
@@ -215,6 +216,17 @@ def test_due_changes_and_ending_quotas_are_announced_once(
     assert actions().count("tenant_quota.ends_soon") == 1
     assert actions().count("schedule.due_soon") == 1
     assert "tenant_quota.ends_soon" in caplog.text
+
+
+def test_the_status_reads_scheduled_changes_without_their_plans(
+    production: str, alice: Any, django_assert_max_num_queries: Any
+) -> None:
+    made = schedule_change(due_at=timezone.now() + timedelta(minutes=10), document=MORE, actor=alice, **WHY)
+    with django_assert_max_num_queries(2) as asked:
+        [change] = upcoming("production")
+    assert (change.key, change.title) == (f"schedule {made.pk}", "Scheduled change: tenant acme")
+    assert change.at == made.due_at.timestamp()
+    assert not any('"document"' in query["sql"] for query in asked.captured_queries)
 
 
 def test_scheduled_changes_are_not_recorded_as_sql(
