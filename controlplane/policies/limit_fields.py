@@ -37,13 +37,13 @@ WORDS: dict[str, Words] = {
         label="Burst", help="Calls that may be made at once.", usual="1 at once", forms=(QUOTA, TEMPLATE)
     ),
     "algorithm": Words(
-        label="Counts",
+        label="Algorithm",
         help="How calls are counted.",
         choices={
             "token_bucket": "Token bucket",
             "sliding_window": "Sliding window, strict",
-            "fixed_window": "Calendar",
-            "concurrency": "At once",
+            "fixed_window": "Calendar window",
+            "concurrency": "Concurrency",
         },
         forms=(TEMPLATE,),
     ),
@@ -54,7 +54,7 @@ WORDS: dict[str, Words] = {
             "fail_open": "Allow",
             "fail_closed": "Refuse",
             "local_share": "Local share",
-            "reserved": "Reserved part",
+            "reserved": "Reserved share",
         },
         forms=(TEMPLATE,),
     ),

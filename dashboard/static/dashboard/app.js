@@ -243,7 +243,7 @@
   document.addEventListener("click", e => {
     const item = e.target.closest("#pal-list > li");
     if (item) return go(item);
-    const button = e.target.closest("button, [data-fill]");
+    const button = e.target.closest("button");
     if (!button) return;
     if (button.dataset.open === "palette") openPalette();
     else if (button.dataset.open) $("#" + button.dataset.open).showModal();
