@@ -16,7 +16,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.alerts.first_seen import FirstSeen
 from controlplane.status.facts import Facts
-from controlplane.status.reading import read_facts
+from controlplane.status.read_facts import read_facts
 from controlplane.status.without_postgres import WithoutPostgres
 from dashboard.live.drawing import Drawing, Sent, announcement, draw
 from dashboard.live.history import History

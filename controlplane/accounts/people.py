@@ -13,7 +13,7 @@ from django.db import transaction
 
 from controlplane.accounts import logins
 from controlplane.accounts.models import Role, User
-from controlplane.accounts.tickets import issue_link
+from controlplane.accounts.single_use_links import issue_link
 from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record

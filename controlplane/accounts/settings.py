@@ -68,8 +68,8 @@ def oidc() -> dict[str, Any]:
 
 def allauth(*, plain_http: bool) -> dict[str, Any]:
     return {
-        "ACCOUNT_ADAPTER": "controlplane.accounts.adapter.Adapter",
-        "ACCOUNT_FORMS": {"login": "controlplane.accounts.adapter.Form"},
+        "ACCOUNT_ADAPTER": "controlplane.accounts.allauth_adapter.Adapter",
+        "ACCOUNT_FORMS": {"login": "controlplane.accounts.allauth_adapter.Form"},
         "ACCOUNT_LOGIN_METHODS": {"username"},
         "ACCOUNT_SIGNUP_FIELDS": ["username*", "password1*"],
         "ACCOUNT_EMAIL_VERIFICATION": "none",

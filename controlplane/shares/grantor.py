@@ -15,8 +15,8 @@ unchanged for that long may assign the share to another pod;
 
 from collections.abc import Callable, Generator, Iterator
 
+from controlplane.shares.assignment_round import Heard, Holder, Promise, Round, Row
 from controlplane.shares.cells import CHUNK, Cell, FreeCells, freed, level_for
-from controlplane.shares.step import Heard, Holder, Promise, Row, Step
 from fuseboard.contract.shares import MAX_LEVEL, HeldShare
 
 #: How much slower than ours the clock of a pod or of another gateway may run.
@@ -61,60 +61,66 @@ class Grantor:
                 return True
         return False
 
-    def begin(self, rows: list[Row], *, begun: float) -> Step:
-        """Start a step on these rows, read after ``begun``. What is heard from now on counts in the next
-        step.
+    def begin(self, rows: list[Row], *, begun: float) -> Round:
+        """Start a round on these rows, read after ``begun``. What is heard from now on counts in the next
+        round.
         """
-        step = Step(begun=begun, rows=rows, heard=self._heard)
+        round_ = Round(begun=begun, rows=rows, heard=self._heard)
         self._heard = {}
-        return step
+        return round_
 
     def decide(
-        self, step: Step, *, seen: float, lease_s: float, rest_s: float, new_terms: Callable[[], int]
+        self,
+        round_: Round,
+        *,
+        seen: float,
+        lease_s: float,
+        rest_s: float,
+        new_terms: Callable[[], int],
     ) -> Iterator[None]:
         """Decide what happens to the rows, which were read before ``seen``."""
-        begun, lease_ms, rest_ms = step.begun, int(lease_s * 1000), int(rest_s * 1000)
-        yield from self._watch(step, seen)
-        by_holder = {row.holder: row for row in step.rows if not row.resting}
+        begun, lease_ms, rest_ms = round_.begun, int(lease_s * 1000), int(rest_s * 1000)
+        yield from self._watch(round_, seen)
+        by_holder = {row.holder: row for row in round_.rows if not row.resting}
         yield
-        recent = {h: beat for h, beat in step.heard.items() if begun - beat.at < STALE_S}
+        recent = {h: beat for h, beat in round_.heard.items() if begun - beat.at < STALE_S}
         for number, (holder, heard) in enumerate(recent.items()):
             if number % CHUNK == 0:
                 yield
             if (row := by_holder.get(holder)) is not None:
-                self._answer(step, row, heard, begun, lease_ms, rest_ms)
-        yield from self._take_back(step, begun)
+                self._answer(round_, row, heard, begun, lease_ms, rest_ms)
+        yield from self._take_back(round_, begun)
         waiting = [h for h, heard in recent.items() if h not in by_holder and not heard.leaving]
         yield
-        yield from self._spread(step, waiting, lease_ms, rest_ms, new_terms)
+        yield from self._spread(round_, waiting, lease_ms, rest_ms, new_terms)
 
-    def commit(self, step: Step, lease_s: float) -> Iterator[None]:
+    def commit(self, round_: Round, lease_s: float) -> Iterator[None]:
         """The rows are written: promise what they say."""
         promises = {}
-        for number, row in enumerate(step.rows):
+        for number, row in enumerate(round_.rows):
             if number % CHUNK == 0:
                 yield
             if row.resting:
                 continue
             known = self.promises.get(row.holder)
-            until = step.begun + lease_s if row.holder in step.renewed else known.until if known else 0.0
-            if until > step.begun:
+            until = round_.begun + lease_s if row.holder in round_.renewed else known.until if known else 0.0
+            if until > round_.begun:
                 cell = row.cell.shrunk(row.offered)
                 promises[row.holder] = Promise(cell.level, cell.place, row.terms, until)
         self.promises = promises
 
-    def abandon(self, step: Step) -> None:
-        """Nothing was written: what was heard counts in the next step, unless something newer was heard
+    def abandon(self, round_: Round) -> None:
+        """Nothing was written: what was heard counts in the next round, unless something newer was heard
         since.
         """
-        self._heard = step.heard | self._heard
+        self._heard = round_.heard | self._heard
 
-    # The parts of a step
+    # The parts of a round
 
-    def _watch(self, step: Step, seen: float) -> Iterator[None]:
+    def _watch(self, round_: Round, seen: float) -> Iterator[None]:
         """Note since when each row has had its present content."""
         watched = {}
-        for number, row in enumerate(step.rows):
+        for number, row in enumerate(round_.rows):
             if number % CHUNK == 0:
                 yield
             assert row.id is not None  # noqa: S101 - they come from Postgres
@@ -125,57 +131,57 @@ class Grantor:
             watched[row.id] = before if before is not None and before[0] == content else (content, seen)
         self._watched = watched
 
-    def _answer(self, step: Step, row: Row, heard: Heard, now: float, lease_ms: int, rest_ms: int) -> None:
+    def _answer(self, round_: Round, row: Row, heard: Heard, now: float, lease_ms: int, rest_ms: int) -> None:
         if heard.leaving and heard.share is None:
-            self._let_rest(step, row, rest_ms)
+            self._let_rest(round_, row, rest_ms)
             return
         share = heard.share
         if row.offered > row.level and share is not None and share.terms == row.terms:
             # The pod spends the smaller share from now on. What it gave up rests first.
             for cell in freed(row.cell, row.offered):
-                step.add(_resting(cell, rest_ms))
+                round_.add(_resting(cell, rest_ms))
             smaller = row.cell.shrunk(row.offered)
             row.level, row.place = smaller
-            step.change(row)
+            round_.change(row)
         promise = self.promises.get(row.holder)
         if promise is None or self._due(promise, now, lease_ms / 1000):
-            self._renew(step, row, lease_ms, rest_ms)
+            self._renew(round_, row, lease_ms, rest_ms)
 
     @staticmethod
     def _due(promise: Promise, now: float, lease_s: float) -> bool:
         return promise.until - now < lease_s * (1 - RENEW_AFTER)
 
     @staticmethod
-    def _renew(step: Step, row: Row, lease_ms: int, rest_ms: int) -> None:
+    def _renew(round_: Round, row: Row, lease_ms: int, rest_ms: int) -> None:
         row.renewals += 1
         # Never less than a longer lease that a pod may still hold.
         row.hold_ms = max(row.hold_ms, held_ms(lease_ms, rest_ms))
-        step.renewed.add(row.holder)
-        step.change(row)
+        round_.renewed.add(row.holder)
+        round_.change(row)
 
     @staticmethod
-    def _let_rest(step: Step, row: Row, rest_ms: int) -> None:
+    def _let_rest(round_: Round, row: Row, rest_ms: int) -> None:
         row.server = row.boot = ""
         row.offered = row.level
         row.renewals += 1
         row.hold_ms = held_ms(0, rest_ms)
-        step.change(row)
+        round_.change(row)
 
-    def _take_back(self, step: Step, now: float) -> Iterator[None]:
+    def _take_back(self, round_: Round, now: float) -> Iterator[None]:
         """Free the shares of pods that stopped long ago: their rows have not changed for long enough."""
         over = []
-        for number, row in enumerate(step.rows):
+        for number, row in enumerate(round_.rows):
             if number % CHUNK == 0:
                 yield
-            if row.id is not None and not step.is_changed(row):
+            if row.id is not None and not round_.is_changed(row):
                 _, since = self._watched[row.id]
                 if (now - since) * 1000 >= row.hold_ms:
                     over.append(row)
-        step.delete(over)
+        round_.delete(over)
 
     def _spread(
         self,
-        step: Step,
+        round_: Round,
         waiting: list[Holder],
         lease_ms: int,
         rest_ms: int,
@@ -185,71 +191,78 @@ class Grantor:
 
         Where either fails for lack of room, ask the pods with larger shares to shrink.
         """
-        owned = [row for row in step.rows if not row.resting]
+        owned = [row for row in round_.rows if not row.resting]
         level = min(MAX_LEVEL, level_for(len(owned) + len(waiting)))
         missing, cramped = 0, False
         if waiting:
-            missing = yield from self._serve(step, waiting, len(owned), held_ms(lease_ms, rest_ms), new_terms)
-        elif (step.begun - self._last_came) * 1000 >= rest_ms:
-            cramped = yield from self._grow(step, owned, level, new_terms)
+            missing = yield from self._serve(
+                round_, waiting, len(owned), held_ms(lease_ms, rest_ms), new_terms
+            )
+        elif (round_.begun - self._last_came) * 1000 >= rest_ms:
+            cramped = yield from self._grow(round_, owned, level, new_terms)
         if missing or cramped:
-            self._ask_to_shrink(step, owned, level, new_terms)
+            self._ask_to_shrink(round_, owned, level, new_terms)
         self._unsettled = missing > 0 or any(row.offered > row.level for row in owned)
 
     def _serve(
-        self, step: Step, waiting: list[Holder], owned: int, hold_ms: int, new_terms: Callable[[], int]
+        self,
+        round_: Round,
+        waiting: list[Holder],
+        owned: int,
+        hold_ms: int,
+        new_terms: Callable[[], int],
     ) -> Generator[None, None, int]:
         """Assign a share to each waiting pod; returns how many got none."""
-        free = yield from FreeCells.beside(row.cell for row in step.rows)
+        free = yield from FreeCells.beside(row.cell for row in round_.rows)
         level = self._level_of(waiting, owned, free)
         served = waiting[: free.room_at(level)]
         for number, (server, boot) in enumerate(served):
             if number % CHUNK == 0:
                 yield
             cell = free.take(level)
-            step.add(Row(None, server, boot, *cell, cell.level, new_terms(), 0, hold_ms))
-            step.renewed.add((server, boot))
+            round_.add(Row(None, server, boot, *cell, cell.level, new_terms(), 0, hold_ms))
+            round_.renewed.add((server, boot))
         return len(waiting) - len(served)
 
     def _grow(
-        self, step: Step, owned: list[Row], level: int, new_terms: Callable[[], int]
+        self, round_: Round, owned: list[Row], level: int, new_terms: Callable[[], int]
     ) -> Generator[None, None, bool]:
         """Enlarge the shares that are smaller than ``level``; returns whether some still are."""
         small = [row for row in owned if row.level > level]
         if not small:
             return False
-        free = yield from FreeCells.beside(row.cell for row in step.rows)
+        free = yield from FreeCells.beside(row.cell for row in round_.rows)
         for number, row in enumerate(small):
             if number % CHUNK == 0:
                 yield
             if row.level == row.offered:
-                self._enlarge(step, row, level, free, new_terms)
+                self._enlarge(round_, row, level, free, new_terms)
         return any(row.level > level for row in small)
 
     @staticmethod
-    def _ask_to_shrink(step: Step, owned: list[Row], level: int, new_terms: Callable[[], int]) -> None:
+    def _ask_to_shrink(round_: Round, owned: list[Row], level: int, new_terms: Callable[[], int]) -> None:
         """Offer a share of ``level`` to the pods with larger ones. They keep the larger one until they
         agree.
         """
         for row in owned:
             if row.offered < level:
                 row.offered, row.terms = level, new_terms()
-                step.change(row)
+                round_.change(row)
 
     @staticmethod
-    def _enlarge(step: Step, row: Row, wanted: int, free: FreeCells, new_terms: Callable[[], int]) -> None:
+    def _enlarge(round_: Round, row: Row, wanted: int, free: FreeCells, new_terms: Callable[[], int]) -> None:
         """Join it with its other half. Or move it, and let its old cell rest until no pod can spend it."""
         if row.cell.buddy in free:
             free.remove(row.cell.buddy)
             cell = row.cell.parent
         elif free.room_at(wanted):
             cell = free.take(wanted)
-            step.add(Row(None, "", "", row.level, row.place, row.level, 0, 0, row.hold_ms))
+            round_.add(Row(None, "", "", row.level, row.place, row.level, 0, 0, row.hold_ms))
         else:
             return
         row.level, row.place = cell
         row.offered, row.terms = row.level, new_terms()
-        step.change(row)
+        round_.change(row)
 
     @staticmethod
     def _level_of(waiting: list[Holder], owned: int, free: FreeCells) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from msgspec import json
 from psycopg import AsyncConnection
 
+from controlplane.shares.assignment_round import Round, Row
 from controlplane.shares.cells import CHUNK
-from controlplane.shares.step import Row, Step
 
 _LOCK = """
     INSERT INTO shares_pool (environment, epoch, terms)
@@ -75,13 +75,13 @@ async def read(connection: AsyncConnection, environment: str, *, hold_ms: int) -
     return Pool(environment, current, max(terms, current << _EPOCH_BITS), rows)
 
 
-async def write(connection: AsyncConnection, pool: Pool, step: Step) -> None:
-    if step.deleted:
-        await connection.execute("DELETE FROM shares_piece WHERE id = ANY(%s)", (step.deleted,))
-    updates = [row for row in step.changed if row.id is not None]
+async def write(connection: AsyncConnection, pool: Pool, round_: Round) -> None:
+    if round_.deleted:
+        await connection.execute("DELETE FROM shares_piece WHERE id = ANY(%s)", (round_.deleted,))
+    updates = [row for row in round_.changed if row.id is not None]
     if updates:
         await connection.execute(_UPDATE, (_encode(updates),))
-    inserts = [row for row in step.changed if row.id is None]
+    inserts = [row for row in round_.changed if row.id is None]
     if inserts:
         await connection.execute(_INSERT, (pool.environment, _encode(inserts)))
     await connection.execute(

@@ -12,7 +12,7 @@ from controlplane.fleet.live import TenantFigures
 from controlplane.policies.limits import QuotaColumns
 from controlplane.policies.models import Tenant
 from controlplane.policies.revision_rows import Change as Changed
-from controlplane.status.reading import change_of
+from controlplane.status.read_facts import change_of
 from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS
 from dashboard.live.change_lines import ChangeLine, line_of

@@ -14,7 +14,7 @@ from controlplane.accounts.models import Role
 from controlplane.accounts.permissions import SHOWN, may, require, require_role
 from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
-from controlplane.status.reading import change_of
+from controlplane.status.read_facts import change_of
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.views.page import context_of, text_parameter
 

@@ -15,8 +15,8 @@ from controlplane.accounts.permissions import SHOWN, require, require_role
 from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers, template_plan
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies.following import Followers, count_followers, followers
 from controlplane.policies.models import Dependency, Template, Tier
+from controlplane.policies.template_followers import Followers, count_followers, followers
 from controlplane.usage.what_if import what_if
 from dashboard.hub import hub
 from dashboard.limit_forms import TemplateForm

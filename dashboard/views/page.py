@@ -9,7 +9,7 @@ from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
 from controlplane.status.facts import Facts
-from controlplane.status.reading import read_facts
+from controlplane.status.read_facts import read_facts
 from dashboard.hub import hub
 from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of

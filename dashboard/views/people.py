@@ -11,7 +11,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts import people as edits
-from controlplane.accounts import tickets
+from controlplane.accounts import single_use_links
 from controlplane.accounts.models import Login, Role, User
 from controlplane.accounts.permissions import require
 from controlplane.errors import InvalidEdit, NotFound
@@ -138,7 +138,7 @@ def _role_in(user: User, environment: str) -> str:
 @require_http_methods(["GET", "POST"])
 def welcome(request: HttpRequest, link: str) -> HttpResponseBase:
     """Sets the password of the person for whom the link was made. Opening the link does not use it up."""
-    user = tickets.person_of(link)
+    user = single_use_links.person_of(link)
     if user is None:
         return render(request, "dashboard/welcome.html", status=404)
     errors: dict[str, list[str]] = {}
@@ -148,7 +148,7 @@ def welcome(request: HttpRequest, link: str) -> HttpResponseBase:
             if password != request.POST.get("again", ""):
                 raise InvalidEdit({"again": ["The passwords do not match."]})
             address = request.META.get("REMOTE_ADDR", "")
-            tickets.use_link(text=link, password=password, address=address)
+            single_use_links.use_link(text=link, password=password, address=address)
         except InvalidEdit as error:
             errors = error.errors
         except NotFound:

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_GET
 from controlplane.accounts.permissions import SHOWN, require_role
 from controlplane.fleet import live
 from controlplane.fleet.models import Server
-from controlplane.shares.reading import piece_of, rules_alone
+from controlplane.shares.allowed_alone import piece_of, rules_alone
 from dashboard.views.page import context_of, not_found
 
 

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET
 from controlplane.accounts.permissions import SHOWN, require_role
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies.models import Environment, Tenant, Tier
-from controlplane.policies.searching import first_tenants, search_tenants
+from controlplane.policies.tenant_search import first_tenants, search_tenants
 from dashboard.views.page import HtmxHttpRequest, context_of, text_parameter
 
 _PER_PAGE = 50

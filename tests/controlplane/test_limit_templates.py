@@ -26,9 +26,9 @@ from controlplane.editing.plans import (
 )
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.effective import effective
-from controlplane.policies.following import count_followers, followers
 from controlplane.policies.models import Environment, Revision, Template, TenantQuota, TierQuota
 from controlplane.policies.state import read_state
+from controlplane.policies.template_followers import count_followers, followers
 from controlplane.usage.what_if import what_if
 from fuseboard.contract.policy import decode_policy
 from tests.controlplane.calling import API, problem

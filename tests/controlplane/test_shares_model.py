@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from controlplane.shares.assignment_round import Promise
 from controlplane.shares.cells import Cell, FreeCells, freed, level_for
 from controlplane.shares.grantor import Grantor
-from controlplane.shares.step import Promise
 from fuseboard.contract.shares import ShareLease, calls_of
 from fuseboard.without_redis.reserved_share import ReservedShare
 

@@ -380,7 +380,7 @@ def test_changes_read_as_sentences():
 def test_without_postgres_pages_display_what_was_last_known(log_in, monkeypatch, path):
     from django.db import OperationalError
 
-    from controlplane.status.reading import read_facts
+    from controlplane.status.read_facts import read_facts
     from dashboard.hub import hub
 
     client = log_in("vera")

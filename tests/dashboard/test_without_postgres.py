@@ -12,7 +12,7 @@ from shown import text_of
 
 from controlplane.breakers import override_in_gateways
 from controlplane.fleet.status_client import GatewayStatus, StatusClient
-from controlplane.status.reading import read_facts
+from controlplane.status.read_facts import read_facts
 from dashboard.hub import hub
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override

@@ -18,8 +18,8 @@ from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
-from controlplane.policies.following import Followers, count_followers, followers
 from controlplane.policies.models import Template
+from controlplane.policies.template_followers import Followers, count_followers, followers
 
 router = Router()
 

@@ -29,7 +29,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.effective import EffectiveValue, effective
 from controlplane.policies.models import Tenant, TenantQuota
-from controlplane.policies.searching import first_tenants, search_tenants
+from controlplane.policies.tenant_search import first_tenants, search_tenants
 
 router = Router()
 

@@ -13,12 +13,12 @@ from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.conflicts import check_version
 from controlplane.policies.fields import Fields, limits_in, template_fields
-from controlplane.policies.following import Followers, count_followers
 from controlplane.policies.history import Changed
 from controlplane.policies.limit_fields import LimitValues
 from controlplane.policies.limits import ALONE, followed, plain_columns
 from controlplane.policies.models import Template
 from controlplane.policies.state import read_state, tenants_following
+from controlplane.policies.template_followers import Followers, count_followers
 from controlplane.validation import Problems
 
 

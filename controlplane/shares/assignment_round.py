@@ -1,4 +1,4 @@
-"""One look at the shares: the rows, what was heard, and what becomes of them."""
+"""One round of assigning reserved shares: the rows, what was heard, and what becomes of them."""
 
 from dataclasses import dataclass, field
 
@@ -54,8 +54,8 @@ class Heard(Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class Step:
-    """What one look at the rows decided."""
+class Round:
+    """What one round decides."""
 
     begun: float
     rows: list[Row]
