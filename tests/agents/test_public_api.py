@@ -182,6 +182,15 @@ class TestCalls:
             await charge(-1)
         assert outcomes(agent) == {Outcome.OK: 1, Outcome.NEUTRAL: 1, Outcome.FAILURE: 1}
 
+    async def test_one_exception_without_a_tuple_is_not_called_with_the_arguments(self, agent: Agent):
+        @agent.guard("payments", neutral=LookupError)  # type: ignore[arg-type]
+        async def charge(amount: int) -> int:
+            raise LookupError(amount)
+
+        with pytest.raises(LookupError):
+            await charge(5)
+        assert outcomes(agent) == {Outcome.NEUTRAL: 1}
+
     async def test_a_blocking_function_is_guarded_in_a_thread_and_refused_on_the_loop(self, agent: Agent):
         @agent.guard("payments")
         def charge(amount: int) -> int:

@@ -23,15 +23,16 @@ Given: TypeAlias = V | Callable[..., V]
 
 
 class Options:
-    """The arguments of a block. A function among them gets the arguments of each decorated call."""
+    """The arguments of a block. A function in ``given`` gets the arguments of each decorated call."""
 
-    def __init__(self, **options: object) -> None:
-        self._options = options
+    def __init__(self, fixed: dict[str, Any], **given: object) -> None:
+        self._fixed = fixed
+        self._given = given
 
     def of(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        return {
+        return self._fixed | {
             name: option(*arguments, **named) if callable(option) else option
-            for name, option in self._options.items()
+            for name, option in self._given.items()
         }
 
 
@@ -75,10 +76,10 @@ class Decorators(ABC):
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function is a ``request``, and raises ``Refused`` when it is refused.
 
-        An argument that is a function gets the arguments of the call. A blocking function must not
-        be called on the event loop.
+        ``tenant``, ``cost``, ``costs`` and ``subject`` may be functions, which get the arguments of
+        the call. A blocking function must not be called on the event loop.
         """
-        options = Options(tenant=tenant, cost=cost, costs=costs, subject=subject, wait_s=wait_s)
+        options = Options({"wait_s": wait_s}, tenant=tenant, cost=cost, costs=costs, subject=subject)
         return self._decorator("request", options)
 
     def guard(
@@ -92,17 +93,19 @@ class Decorators(ABC):
         wait_s: float = 0.0,
         neutral: Neutral = (),
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorator: every call of the function is a ``call`` to the dependency. Otherwise like ``limit``."""
+        """Decorator: every call of the function is a ``call`` to the dependency.
+
+        ``tenant``, ``cost`` and ``costs`` may be functions, as in ``limit``.
+        """
         check_name("a dependency", dependency)
-        options = Options(
-            dependency=dependency,
-            tenant=tenant,
-            cost=cost,
-            costs=costs,
-            spend_quota=spend_quota,
-            wait_s=wait_s,
-            neutral=neutral,
-        )
+        # An exception class in ``neutral`` is callable, but never called.
+        fixed: dict[str, Any] = {
+            "dependency": dependency,
+            "spend_quota": spend_quota,
+            "wait_s": wait_s,
+            "neutral": neutral,
+        }
+        options = Options(fixed, tenant=tenant, cost=cost, costs=costs)
         return self._decorator("call", options)
 
     def _decorator(self, block: str, options: Options) -> Callable[[Callable[P, R]], Callable[P, R]]:
