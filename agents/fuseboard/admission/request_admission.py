@@ -98,7 +98,16 @@ class RequestAdmission:
                 if (lease := self.leases.spend(supply)) is not None:
                     return lease.decision  # the calls of a lease are counted together when it ends
                 self.leases.note(supply)
-            decision = await self._ask(lane)
+            answer: Answer | None = None
+            if self.health.mode is SHARED or self._asks_in_a_ramp():
+                # Not in a coroutine of its own, which is a tenth of the cost of a batched request.
+                caller = self.batcher.ask(lane.domain, demand)
+                try:
+                    answer = await caller
+                except asyncio.CancelledError:
+                    give_back(lane.domain, demand, caller)
+                    raise
+            decision = self._decide_locally(lane) if answer is None else self._conclude(lane, answer)
         self._count(lane, decision)
         return decision
 
@@ -118,22 +127,6 @@ class RequestAdmission:
             return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
         demand.denial = None
         return None
-
-    async def _ask(self, lane: RequestLane) -> Decision:
-        """Redis decides; without its answer, this pod."""
-        if self.health.mode is not SHARED and not self._asks_in_a_ramp():
-            return self._decide_locally(lane)
-        caller = self.batcher.ask(lane.domain, lane.demand)
-        try:
-            answer = await caller
-        except asyncio.CancelledError:
-            give_back(lane.domain, lane.demand, caller)
-            raise
-        if answer is None:
-            return self._decide_locally(lane)
-        if answer.decision is None:
-            answer.decision = self._conclude(lane, answer)
-        return answer.decision
 
     def _count(self, lane: RequestLane, decision: Decision) -> None:
         """Count a request for its tenant, and for the tenants it inherits limits from."""
@@ -157,6 +150,11 @@ class RequestAdmission:
 
     def _conclude(self, lane: RequestLane, answer: Answer) -> Decision:
         """The decision that an answer from Redis means for all callers that share it."""
+        if answer.decision is None:
+            answer.decision = self._decide_by_answer(lane, answer)
+        return answer.decision
+
+    def _decide_by_answer(self, lane: RequestLane, answer: Answer) -> Decision:
         demand = lane.demand
         limits = demand.statuses(answer.left)
         if answer.granted:
