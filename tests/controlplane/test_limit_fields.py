@@ -130,6 +130,18 @@ def test_a_value_reaches_the_pods_and_every_file(production: str, alice: Any, fi
         edits.rollback(**common, to_revision=revision - 1, expected_revision=revision)
 
 
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_a_csv_file_keeps_patterns_whole(production: str, alice: Any, line_break: str) -> None:
+    patterns = ["POST /v1/*", "/caf\u00e9\u00a0noir", "/plain"]
+    common: dict[str, Any] = {"environment": production, "reason": "for a test", "actor": alice}
+    for given in (patterns, patterns[1:]):
+        edits.set_tenant_quota(
+            **common, tenant="acme", quota="x", expected_version=None, limit=5, window_s=60, endpoints=given
+        )
+        file = "".join(export_csv(production)).replace("\r\n", "\n").replace("\n", line_break)
+        assert not difference(production, read_plan(file))
+
+
 @each_field
 def test_the_api_takes_the_field_and_returns_it(call: Any, field: LimitField) -> None:
     path = f"{API}/tenants/acme/quotas/x"

@@ -177,6 +177,12 @@ def test_csv_is_as_strict(text: str | bytes, line: int, said: str) -> None:
     assert line in [at for at, _ in found]
 
 
+@pytest.mark.parametrize("cell", ["user ip", "user\nip", "user\r\nip\r\n", " user \n ip "])
+def test_words_in_a_cell_are_separated_by_any_space(cell: str) -> None:
+    plan = read_plan(f'tenant,quota,limit,window_s,per\na,r,5,60,"{cell}"\n')
+    assert plan.things["tenant", "a"]["quotas.r.per"] == ["user", "ip"]
+
+
 def test_a_document_is_checked_like_a_file() -> None:
     bad: Any = {"tenants": {"a": {"tier": "pro", "quotas": {"r": {"limit": float("nan"), "window_s": True}}}}}
     with pytest.raises(PlanErrors) as refused:

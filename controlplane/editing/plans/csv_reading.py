@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.editing.plans.plan import MAX_BYTES, MAX_ROWS, Errors, Plan
 from controlplane.editing.plans.schema import Reading
 from controlplane.editing.plans.yaml_reading import MAX_SCALAR
-from fuseboard.contract.limit_fields import BY_NAME, FIELDS, LISTS, Flag, Number
+from fuseboard.contract.limit_fields import BY_NAME, FIELDS, LISTS, Flag, Number, Patterns
 
 TENANT_COLUMNS = ("tenant", "tier", "title", "suspended", "parent")
 QUOTA_COLUMNS = ("quota", *BY_NAME, "expires_at", "template")
@@ -92,8 +92,9 @@ def _value(name: str, cell: str) -> Any:
     if name in _WHOLE:
         return int(cell) if _NUMBER.fullmatch(cell) else cell
     if name in LISTS:
-        # One value per line where a value has spaces, as ``export`` writes it.
-        return [value for value in cell.split("\n") if value] if "\n" in cell else cell.split()
+        # One pattern per line where a pattern has spaces, as ``export`` writes it. Editors change line breaks.
+        lines = re.split("[\r\n]+", cell) if isinstance(BY_NAME[name], Patterns) else []
+        return [line for line in lines if line] if len(lines) > 1 else cell.split()
     return {"true": True, "false": False}.get(cell, cell) if name in _FLAGS else cell
 
 

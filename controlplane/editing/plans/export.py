@@ -124,6 +124,6 @@ def _cell(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         # One line per value. A single value has a line break, too, so that it is not split at its spaces.
-        spaced = any(" " in each for each in value)
+        spaced = any(each.split() != [each] for each in value)
         return guard("".join(f"{each}\n" for each in value) if spaced else " ".join(value))
     return guard(str(value))
