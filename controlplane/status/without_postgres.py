@@ -54,7 +54,7 @@ class WithoutPostgres:
         """
         reported = self.gateways.ask(known.environment, fresh=fresh)
         in_gateways = {name: _note(one, in_redis=False) for name, one in reported.overrides.items()}
-        notes = self._notes_in_redis(known.environment) | in_gateways
+        notes = self._notes_in_redis(known) | in_gateways
         now = time.time()
         if not reported.answered:
             return replace(known, now=now, gateways_reporting=0)
@@ -74,15 +74,20 @@ class WithoutPostgres:
             ),
         )
 
-    def _notes_in_redis(self, environment: str) -> dict[str, Note]:
+    def _notes_in_redis(self, known: Facts) -> dict[str, Note]:
         """By dependency, as far as Redis answers: this status must not need it."""
         if time.monotonic() >= self._retry_notes_at:
             try:
-                found = override_in_redis.noted(environment)
-                self._notes[environment] = {name: _note(one, in_redis=True) for name, one in found.items()}
+                found = override_in_redis.noted(known.environment)
             except redis.RedisError:
                 self._retry_notes_at = time.monotonic() + RETRY_NOTES_S
-        return self._notes.get(environment, {})
+            else:
+                notes = {name: _note(one, in_redis=True) for name, one in found.items()}
+                self._notes[known.environment] = notes
+                return notes
+        remembered = self._notes.get(known.environment, {})
+        # Postgres has been read since an older note was made, so an operator may have ended its override.
+        return {name: note for name, note in remembered.items() if note.made_at > known.as_of}
 
 
 def confirming(facts: Facts, name: str) -> tuple[int, int]:

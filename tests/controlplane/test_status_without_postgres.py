@@ -1,11 +1,14 @@
 """Which override is in force while Postgres is unavailable: a note, what pods apply, or what was known."""
 
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
 from controlplane.breakers import override_in_redis
+from controlplane.fleet.status_client import GatewayStatus
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override
 from controlplane.status.without_postgres import (
     CONFIRMED_S,
@@ -82,3 +85,35 @@ def test_notes_are_remembered_while_redis_does_not_answer(
     monotonic[0] += RETRY_NOTES_S
     status.facts(known)
     assert len(asked) == 3
+
+
+def test_a_remembered_note_of_an_earlier_outage_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    made_at = time.time()
+    note = {
+        "what": "forced_open",
+        "reason": "r",
+        "actor": "oskar",
+        "id": f"{int(made_at * 1000)}-0",
+        "expires_at_us": int((made_at + 1_800) * 1_000_000),
+    }
+    answers: list[dict[str, dict[str, Any]]] = [{"payments-api": note}]
+
+    def noted(_: str) -> dict[str, dict[str, Any]]:
+        if not answers:
+            raise redis.ConnectionError("refused")
+        return answers.pop()
+
+    monkeypatch.setattr(override_in_redis, "noted", noted)
+    status = WithoutPostgres()
+    monkeypatch.setattr(status.gateways, "ask", lambda *_, **__: GatewayStatus(answered=1))
+    known = Facts(now=NOW, as_of=made_at - 5, dependencies=(Dependency(name="payments-api"),))
+
+    def actor(known: Facts) -> str | None:
+        override = status.facts(known).dependencies[0].override
+        return override.actor if override is not None else None
+
+    assert [actor(known), actor(known)] == ["oskar", "oskar"], "Redis stopped answering during the outage"
+    since = replace(known, as_of=made_at + 60)
+    assert actor(since) is None, "Postgres was back, and knows of no override"
