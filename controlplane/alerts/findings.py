@@ -41,7 +41,7 @@ class Scope(Generic[S]):
     """What rules are tested on: the fleet as a whole, or each of several things in it."""
 
     each: Callable[[Status], Iterable[S]]
-    #: Tells apart the findings of one rule; empty where there is only one.
+    #: Distinguishes the findings of one rule; empty where there is only one.
     key: Callable[[S], str]
     subject: Callable[[S], Subject]
 

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -> int:
     """Set how many approvals every edit needs there. Return the number that now applies.
 
-    More are asked for at once. Fewer have to be approved, as any edit: raises ``gate.Proposed``.
+    A higher number applies at once. A lower one needs approval, like any edit: raises ``gate.Proposed``.
     """
     problems = Problems()
     problems.whole("needed", needed, 0, MOST_NEEDED)

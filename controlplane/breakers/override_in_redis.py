@@ -141,20 +141,22 @@ def noted(environment: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def adopt_handed(holds: Sequence[HandedOverride]) -> list[str]:
+def adopt_handed(overrides: Sequence[HandedOverride]) -> list[str]:
     """Adopt the overrides that gateways keep in memory, each once. Return the ids that are done."""
     settled = []
-    for hold in holds:
-        note = {"what": OverrideMode.FORCED_OPEN.value, "without": "postgres and redis", **asdict(hold)}
+    for handed in overrides:
+        note = {"what": OverrideMode.FORCED_OPEN.value, "without": "postgres and redis", **asdict(handed)}
         try:
-            _adopt(hold.environment, hold.id, note)
+            _adopt(handed.environment, handed.id, note)
         except (NotFound, Dependency.DoesNotExist) as error:
-            log.error("emergency.unreadable", environment=hold.environment, entry=hold.id, error=str(error))
+            log.error(
+                "emergency.unreadable", environment=handed.environment, entry=handed.id, error=str(error)
+            )
         except DatabaseError as error:
             # It stays in memory and is tried again at the next reading.
-            log.warning("emergency.adoption_waits", environment=hold.environment, error=str(error))
+            log.warning("emergency.adoption_waits", environment=handed.environment, error=str(error))
             break
-        settled.append(hold.id)
+        settled.append(handed.id)
     return settled
 
 

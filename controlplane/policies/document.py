@@ -117,23 +117,18 @@ def _overrides(environment: Environment) -> Iterable[tuple[int, contract.Overrid
         )
 
 
-def tenant_records(
-    environment: str, *, since: int = -1, keys: Iterable[str] | None = None
-) -> dict[str, contract.TenantRecord | None]:
-    """Return the tenants changed after revision ``since``, and only those in ``keys`` if given.
-
-    A removed tenant is ``None``.
+def tenant_records(environment: str, *, since: int = -1) -> dict[str, contract.TenantRecord | None]:
+    """Return the tenants changed after revision ``since``. A removed tenant is ``None``.
 
     The time must not depend on the planner's statistics. After an import into a small table, Postgres
     still expects few rows, and would read all tenants again for each tenant that it joins. So each query
     reads one table, except those that read whole tables.
     """
-    chosen = Tenant.objects.filter(environment_id=environment, changed_revision__gt=since)
-    if keys is None and since < 0:
+    if since < 0:
         return _all_tenants(environment)
-    if keys is not None:
-        chosen = chosen.filter(key__in=list(keys))
-    return _records(environment, chosen)
+    return _records(
+        environment, Tenant.objects.filter(environment_id=environment, changed_revision__gt=since)
+    )
 
 
 def _all_tenants(environment: str) -> dict[str, contract.TenantRecord | None]:

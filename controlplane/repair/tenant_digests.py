@@ -75,7 +75,7 @@ def _publish_again(environment: str, buckets: list[int]) -> None:
     damaged = set(buckets)
     names = Tenant.objects.filter(environment=environment).values_list("key", flat=True)
     chosen = [name for name in names.iterator() if keys.tenant_bucket_number(name) in damaged]
-    reason = "Redis held something else of these tenants"
+    reason = "Redis had other records of these tenants"
     with revise(environment=environment, actor=FUSEBOARD, reason=reason, needs_approval=False) as revision:
         Tenant.objects.filter(environment=environment, key__in=chosen).update(
             changed_revision=revision.number

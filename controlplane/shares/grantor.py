@@ -6,9 +6,9 @@ then: 10,000 rows take a tenth of a second, and heartbeats are answered in betwe
 add up to more than the whole, whatever pods, gateways and networks do:
 
 * a share has one owner: cells never overlap, and Postgres keeps the rows;
-* a promise ends ``lease_s`` after the *beginning* of the transaction that renewed its row,
-and pods count from the moment they asked. So a pod stops before any gateway that saw the row
-unchanged for that long may assign the share to another pod;
+* a promise ends ``lease_s`` after the *beginning* of the transaction that renewed its row, and pods
+  count from the moment they asked. So a pod stops before any gateway that saw the row unchanged for
+  that long may assign the share to another pod;
 * a pod agrees to a smaller share: until it does, the whole share stays assigned to it;
 * between two owners a share rests until what the first has spent left every window.
 """

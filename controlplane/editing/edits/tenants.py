@@ -120,12 +120,6 @@ def remove_tenant(
     return revision.number
 
 
-def _check_reason(reason: object) -> None:
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
-
-
 def move_tenant(
     *, environment: str, tenant: str, parent: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
@@ -133,12 +127,16 @@ def move_tenant(
 
     If its topmost parent changes, its counters start from zero: they belong to the topmost domain.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    _check_reason(reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = TenantEdit(revision, tenant, expected_version)
         edit.row.parent = parent
         edit.finish("tenant.moved")
         keep_parents(revision, {tenant})
     return revision.number
+
+
+def _check_reason(reason: object) -> None:
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()

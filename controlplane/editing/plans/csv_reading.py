@@ -92,7 +92,7 @@ def _value(name: str, cell: str) -> Any:
     if name in _WHOLE:
         return int(cell) if _NUMBER.fullmatch(cell) else cell
     if name in LISTS:
-        # One pattern per line where a pattern has spaces, as ``export`` writes it. Editors change line breaks.
+        # One pattern per line where a pattern has spaces, as ``export`` writes it. An editor may write CRLF.
         lines = re.split("[\r\n]+", cell) if isinstance(BY_NAME[name], Patterns) else []
         return [line for line in lines if line] if len(lines) > 1 else cell.split()
     return {"true": True, "false": False}.get(cell, cell) if name in _FLAGS else cell

@@ -1,13 +1,13 @@
 #!lua flags=no-writes
--- What some buckets of tenants hold, in one digest each, to be compared with what they should.
+-- Compute one digest for each of some buckets of tenants, for a comparison with Postgres.
 --
--- Invariant: reads only. Buckets and head are of one moment.
+-- Invariant: reads only. Buckets and head are read at the same moment.
 --
 -- KEYS  1 head (hash), 2... buckets of tenants (hashes)
 -- ARGV  none
--- Returns the head's epoch and revision as text, '' for what is missing, then for each bucket its
---         number of tenants and two sums over the SHA-1 of "tenant, zero byte, record": they do not
---         depend on an order, which Redis takes from its locale; '' for a bucket that is none
+-- Returns the head's epoch and revision as text, '' for a missing one, then for each bucket its
+--         number of tenants and two sums over the SHA-1 of "tenant, zero byte, record", which do not
+--         depend on the order of the tenants; '' for a key of another type
 
 local LANE = 2 ^ 48
 
