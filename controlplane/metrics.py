@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controlplane.accounts.models import Login
-from controlplane.accounts.scraping import REFUSAL, may_scrape
+from controlplane.accounts.tokens import SCRAPE_REFUSAL, may_scrape
 from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.breakers.models import Override
 from controlplane.fleet.models import Server
@@ -114,7 +114,7 @@ REGISTRY.register(Whole())
 @require_GET
 def metrics(request: HttpRequest) -> HttpResponse:
     if not may_scrape(request.headers.get("Authorization", "")):
-        refusal = HttpResponse(REFUSAL, status=401)
+        refusal = HttpResponse(SCRAPE_REFUSAL, status=401)
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
     return HttpResponse(generate_latest(REGISTRY), content_type=_CONTENT_TYPE)

@@ -29,7 +29,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from controlplane import tls
-from controlplane.accounts.scraping import REFUSAL, may_scrape
+from controlplane.accounts.tokens import SCRAPE_REFUSAL, may_scrape
 from controlplane.celery import app
 
 TASKS = Counter("fuseboard_tasks", "Tasks that a worker has run, by outcome.", ["task", "state"])
@@ -80,7 +80,7 @@ def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[
     try:
         if not may_scrape(environ.get("HTTP_AUTHORIZATION", "")):
             start_response("401 Unauthorized", [_TEXT, ("WWW-Authenticate", "Bearer")])
-            return [REFUSAL.encode()]
+            return [SCRAPE_REFUSAL.encode()]
     finally:
         connections.close_all()  # each request has a thread, and so a connection
     start_response("200 OK", [_TEXT])

@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from controlplane.alerts.first_seen import FirstSeen
+from controlplane.alerts.evaluate import FirstSeen
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
 from controlplane.status.without_postgres import WithoutPostgres

@@ -14,9 +14,8 @@ from django.db import transaction
 from controlplane.accounts import logins
 from controlplane.accounts.models import Role, User
 from controlplane.accounts.single_use_links import issue_link
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
+from controlplane.audit.record import acting, record
 from controlplane.errors import NotFound
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems

@@ -14,9 +14,8 @@ from django.utils import timezone
 
 from controlplane.accounts import logins
 from controlplane.accounts.models import Ticket, User
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
+from controlplane.audit.record import acting, record
 from controlplane.errors import InvalidEdit, NotFound
 
 _TEXT = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})", re.ASCII)

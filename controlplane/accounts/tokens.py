@@ -12,7 +12,8 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Literal
 
-from django.db import transaction
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -25,6 +26,9 @@ from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.postgres import notify
 from controlplane.validation import Problems
+
+#: The body of the answer to a scraper that ``may_scrape`` refuses, with status 401.
+SCRAPE_REFUSAL = "An API token, or FUSEBOARD_METRICS_TOKEN."
 
 LONGEST = timedelta(days=366)
 
@@ -189,3 +193,20 @@ def _note(action: str, name: str, fields: dict[str, str], reason: str, actor: Ac
         reason=reason,
     )
     notify(notify_channels.TOKENS, {})
+
+
+def may_scrape(authorization: str) -> bool:
+    """Whether a scraper may read ``/metrics``: with FUSEBOARD_METRICS_TOKEN or an API token.
+
+    While Postgres is down, only FUSEBOARD_METRICS_TOKEN is accepted.
+    """
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        return False
+    expected = settings.METRICS_TOKEN
+    if expected and compare_digest(token.encode(), expected.encode()):
+        return True
+    try:
+        return user_of(token) is not None
+    except (OperationalError, InterfaceError):
+        return False

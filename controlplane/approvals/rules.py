@@ -7,9 +7,8 @@ from django.db import transaction
 from controlplane.accounts.permissions import may
 from controlplane.approvals import gate
 from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest, Rule
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.audit.record import AuditLine, record
+from controlplane.audit.record import AuditLine, acting, record
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment

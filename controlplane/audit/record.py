@@ -2,7 +2,6 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 
@@ -53,3 +52,15 @@ def record(
         epoch=epoch,
         revision=revision,
     )
+
+
+def acting(actor: Actor) -> None:
+    """Mark the rest of the current transaction, which must exist, as the application's own.
+
+    Such a transaction records its changes itself. Without the mark, a trigger records every change of a
+    configuration or account row: someone used SQL on the database directly. See ``audit/migrations``.
+    """
+    if not connection.in_atomic_block:
+        raise RuntimeError("acting() needs a transaction: call it inside transaction.atomic()")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('fuseboard.actor', %s, true)", [actor.name or "fuseboard"])

@@ -12,9 +12,9 @@ from django.utils import timezone
 from prometheus_client import Counter
 
 from controlplane.audit.models import Entry
+from controlplane.breakers.breakers_in_redis import apply_override
 from controlplane.breakers.models import Override
 from controlplane.breakers.override_in_redis import adopt
-from controlplane.breakers.script import apply
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency
 from controlplane.publishing.models import OutboxEntry
@@ -113,7 +113,7 @@ def _apply(
     done = False
     for entry in wanted.resets:
         by = Entry.objects.filter(environment=environment, epoch=entry.epoch, revision=entry.revision).first()
-        done |= apply(
+        done |= apply_override(
             store, environment, wanted.dependency, "reset", entry.revision, 0, by.actor if by else ""
         )
         OutboxEntry.objects.filter(pk=entry.pk).update(published_at=Now())
@@ -125,7 +125,7 @@ def _apply(
             revision=override.revision,
         )
         if done or stored != target:
-            done |= apply(
+            done |= apply_override(
                 store,
                 environment,
                 wanted.dependency,
@@ -135,5 +135,5 @@ def _apply(
                 override.actor,
             )
     elif stored is not None and not done:
-        done = apply(store, environment, wanted.dependency, "end", revision, 0, actor)
+        done = apply_override(store, environment, wanted.dependency, "end", revision, 0, actor)
     return done

@@ -21,9 +21,9 @@ from msgspec.structs import asdict
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
+from controlplane.breakers.breakers_in_redis import apply_override
 from controlplane.breakers.models import Override
 from controlplane.breakers.override_in_gateways import HandedOverride
-from controlplane.breakers.script import apply
 from controlplane.editing.revise import Revision, revise
 from controlplane.errors import NotFound
 from controlplane.policies.models import Dependency
@@ -94,7 +94,7 @@ def _act(
     }
     # The note comes first. Without one, the override would be ended as unknown.
     store.xadd(keys.emergency(environment), {"note": json.dumps(note)})
-    apply(store, environment, dependency, what, revision, expires_at_us, actor.name)
+    apply_override(store, environment, dependency, what, revision, expires_at_us, actor.name)
     _make_pods_ask(store, environment, dependency)
     log.warning("breaker.acted_without_postgres", environment=environment, dependency=dependency, what=what)
 

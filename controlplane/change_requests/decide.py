@@ -18,8 +18,8 @@ from controlplane.accounts.permissions import may
 from controlplane.approvals import gate
 from controlplane.approvals.models import PENDING, Approval, ChangeRequest, RequestState
 from controlplane.approvals.rules import put_needed, recount
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
+from controlplane.audit.record import acting
 from controlplane.change_requests.audit_lines import write_audit_lines
 from controlplane.change_requests.conflicts import check_base
 from controlplane.editing.revise import revise

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken, Role, User
 from controlplane.accounts.tokens import create_agent_token, revoke_token
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
+from controlplane.audit.record import acting
 from controlplane.demo import scenario
 from controlplane.editing import edits
 from controlplane.embedded.servers import PROJECT

@@ -13,9 +13,8 @@ from django.db import connection, transaction
 
 from controlplane.approvals import gate
 from controlplane.approvals.models import ChangeRequest
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import AuditLine, record
+from controlplane.audit.record import AuditLine, acting, record
 from controlplane.errors import NotFound
 from controlplane.notify_channels import CONFIG
 from controlplane.policies.history import Changed, store_revision

@@ -12,9 +12,8 @@ from django.utils import timezone
 from prometheus_client import Counter
 
 from controlplane.approvals.models import ChangeRequest
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.audit.record import record
+from controlplane.audit.record import acting, record
 from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import EditError

@@ -8,9 +8,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.approvals import gate
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import AuditLine, record
+from controlplane.audit.record import AuditLine, acting, record
 from controlplane.editing.plans import difference, plan_from_document
 from controlplane.editing.plans.difference import summary
 from controlplane.errors import InvalidEdit, NotFound

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from controlplane.alerts.evaluate import evaluate
-from controlplane.alerts.first_seen import FirstSeen
+from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.alerts.findings import Finding, Subject
-from controlplane.alerts.first_seen import FirstSeen
 from controlplane.alerts.rules import RULES
 from controlplane.fleet.live import FleetFigures, StoreFigures, TenantFigures
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, ScheduledChange, Server

@@ -5,11 +5,11 @@ import pytest
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
+from controlplane.breakers.breakers_in_redis import APPLY_OVERRIDE
 from controlplane.breakers.collect import collect_transitions
 from controlplane.breakers.enforce import enforce
 from controlplane.breakers.models import Override, StreamPosition, Transition
 from controlplane.breakers.overrides import end_override, expire_overrides, override_breaker, reset_breaker
-from controlplane.breakers.script import APPLY_OVERRIDE
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Environment

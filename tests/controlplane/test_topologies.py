@@ -10,10 +10,10 @@ import pytest
 import redis
 from django.utils import timezone
 
+from controlplane.breakers.breakers_in_redis import stored_breakers
 from controlplane.breakers.collect import collect_transitions
 from controlplane.breakers.models import Transition
 from controlplane.breakers.overrides import end_override, override_breaker, reset_breaker
-from controlplane.breakers.reading import stored_breakers
 from controlplane.editing import edits
 from controlplane.embedded.reachable import problem
 from controlplane.publishing.publish import PublishError, publish_head, read_head

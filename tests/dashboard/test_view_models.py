@@ -3,7 +3,7 @@
 import pytest
 from django.template.loader import get_template
 
-from controlplane.alerts.first_seen import FirstSeen
+from controlplane.alerts.evaluate import FirstSeen
 from controlplane.fleet.live import DependencyFigures, FleetFigures, StoreFigures, TenantFigures
 from controlplane.status.facts import (
     BreakerSeen,

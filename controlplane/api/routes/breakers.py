@@ -22,9 +22,9 @@ from controlplane.api.schemas.edits_in import (
 )
 from controlplane.api.schemas.limits import LimitOut
 from controlplane.api.schemas.operations_out import TransitionOut, TransitionPage
+from controlplane.breakers.breakers_in_redis import stored_breakers
 from controlplane.breakers.models import Override, Transition
 from controlplane.breakers.overrides import end_override, extend_override, override_breaker, reset_breaker
-from controlplane.breakers.reading import stored_breakers
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import BREAKER_RANGES, Dependency, VendorLimit

@@ -3,8 +3,8 @@ from collections.abc import Mapping
 import msgspec
 from django.db import transaction
 
-from controlplane.audit.acting import acting
 from controlplane.audit.actor import Actor
+from controlplane.audit.record import acting
 from controlplane.editing.revise import revise
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of

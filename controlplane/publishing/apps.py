@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class PublishingConfig(AppConfig):
-    name = "controlplane.publishing"
-    label = "publishing"

@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class SharesConfig(AppConfig):
-    name = "controlplane.shares"
-    label = "shares"
