@@ -6,8 +6,8 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 export DEBIAN_FRONTEND=noninteractive
 echo "Installing $* ..."
-# Nothing is removed for them. The lists of a fresh image are empty or old: they are fetched only when the
-# first attempt fails.
+# No installed package is removed. The lists of a fresh image are empty or old: they are fetched only when
+# the first attempt fails.
 apt-get install -y --no-remove --no-install-recommends "$@" >"$log" 2>&1 \
     || { apt-get update >>"$log" 2>&1 && apt-get install -y --no-remove --no-install-recommends "$@" >>"$log" 2>&1; } \
     || { cat "$log" >&2; exit 1; }

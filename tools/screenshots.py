@@ -1,4 +1,4 @@
-"""Pictures of every page of a running demo, dark and light, at the width of a desk, a wall and a phone.
+"""Pictures of every page of a running demo, dark and light, for a desktop, a wall display and a phone.
 
 Start ``make demo``, then ``make screenshots PASSWORD=...`` with the password of its admin. Look at the
 pictures one by one: no test sees what looks wrong. They are in ``test-results/screenshots``.
@@ -126,7 +126,7 @@ def _shoot(page: Page, file: Path) -> None:
         # Until the first message of the socket: a page that has just loaded says Loaded, not Live.
         page.wait_for_function("document.querySelector('#live b')?.textContent !== 'Loaded'", timeout=3000)
     except Error:
-        page.wait_for_timeout(500)  # a page without a socket, or a policy that forbids to evaluate
+        page.wait_for_timeout(500)  # a page without a socket, or a policy that forbids evaluating scripts
     page.screenshot(path=file, full_page=True)
     wide = page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth + 1")
     if wide:

@@ -95,7 +95,7 @@ class Admission:
         await self.health.stop()
 
     def breaker_opened(self, message: bytes) -> None:
-        """A message of the breaker channel: a breaker of the fleet has opened."""
+        """A message of the breaker channel: a breaker has opened, or people changed it without Postgres."""
         self._calls.breaker_opened(message)
         self._ended_overrides.look()
 

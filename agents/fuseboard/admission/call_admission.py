@@ -290,7 +290,7 @@ class CallAdmission:
             gate.adopt(snapshot.dependency(gate.name) or Dependency(name=gate.name))
 
     def breaker_opened(self, message: bytes) -> None:
-        """A message of the breaker channel: a breaker has opened. Messages that do not parse are ignored.
+        """A message of the breaker channel, see ``keys.breaker_channel``. One that does not parse is ignored.
 
         A pod that never called the dependency reads the breaker's state with its first call.
         """

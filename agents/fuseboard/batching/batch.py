@@ -36,10 +36,9 @@ from fuseboard.store.store import ConnectionLostError, Reply, Store
 #: A timer that fires this late means that the loop was busy, not that Redis is slow.
 LOOP_LAG_S = 0.002
 
-#: Limits per question: calls of one group, and groups. Further calls go into the next question.
+#: The most calls of one group, and the most groups, in one question. Further calls go into the next one.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
-
 
 #: A question without an answer counts against Redis after this time. Longer than a store may take without
 #: being at fault, and longer than one turn of a busy loop.

@@ -14,7 +14,8 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 
-#: How many tenants and subjects are kept, and how many demands of each. The oldest are dropped first.
+#: How many tenants and subjects are kept; the least recently used are dropped first. And how many demands of
+#: each; the oldest are dropped first.
 MAX_KEPT = 20_000
 MAX_DEMANDS = 2_000
 

@@ -13,8 +13,8 @@ from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import LimitStatus
 from fuseboard.reporting.request_tallies import RequestTally
 
-#: Redis is asked about a spent limit again after this time, however long the limit stays spent. Estimates are
-#: corrected on every pod, so a budget whose estimate was too high is not spent until midnight.
+#: Redis is asked about a spent limit again after this time, however long the limit stays spent. Any pod may
+#: correct an estimate that was too high, and a budget must not count as spent until midnight because of it.
 DENIAL_MEMORY_S = 1.0
 
 

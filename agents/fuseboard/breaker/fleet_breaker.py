@@ -32,8 +32,8 @@ from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
 from fuseboard.reporting.counters import Counters
 from fuseboard.subject import NOBODY, Costs
 
-#: A refusal because all probe permits are taken is remembered for this time: one may become free at any
-#: moment.
+#: A refusal because all probe permits are taken is remembered for at most this time: one may become free at
+#: any moment.
 PROBE_BUSY_MEMORY_S = 0.1
 
 _STATE_OF_VERDICT = {
@@ -279,7 +279,7 @@ class FleetBreaker:
             self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
 
     def opened(self, generation: int, remaining_us: int) -> None:
-        """The report of another pod has opened the breaker: end its leases at once."""
+        """Stop calls for ``remaining_us`` and end leases, at once. With 0 us, Redis is asked again."""
         if generation <= self.generation:
             return
         longest_us = self.dependency.breaker.open_max_ms * 1100

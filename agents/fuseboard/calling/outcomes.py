@@ -43,7 +43,7 @@ def retry_after_ms(text: str) -> int:
         return 0
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    # The only place that trusts a pod's own clock. It can be wrong by an hour at most.
+    # By the pod's own clock. However wrong that is, the cooldown is at most an hour.
     left_s = (moment - datetime.now(UTC)).total_seconds()
     return min(max(0, int(left_s * 1000)), MAX_COOLDOWN_MS)
 

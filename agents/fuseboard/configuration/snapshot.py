@@ -48,8 +48,7 @@ class TenantRules:
     root: str = ""
     #: The tenant is registered. Others get the default tier.
     known: bool
-    #: Whether its record and those of its parents were looked up; if not, ``await
-    #: configuration.meet(tenant)``.
+    #: Whether its record and those of its parents were looked up. If not, ``Configuration.meet`` does it.
     met: bool
 
     def of(self, tenant: str) -> Iterator[Quota]:
@@ -208,7 +207,7 @@ class Snapshot:
 
 
 def built_in(environment: str) -> Snapshot:
-    """The configuration of a pod that no source has answered: it limits nothing, and says so."""
+    """The configuration of a pod when no source has answered: it limits nothing, and says so."""
     policy = Policy(environment=environment, default_tier="default", tiers=(Tier(name="default"),))
     head = ConfigHead(epoch=0, revision=0, hash=hash_of(encode_policy(policy)))
     return Snapshot(head=head, policy=policy, source=ConfigSource.BUILT_IN)

@@ -37,7 +37,7 @@ STOP_S = 0.2
 CANCEL_S = 2 * IO_TIMEOUT_S
 #: After an unusable answer, new tenants do not wait for Redis for this time.
 USELESS_S = 0.25
-#: How often a configuration that changes while it is read is read again. The next message continues.
+#: Attempts to read a configuration that changes while it is read. The next message starts new ones.
 _TRIES = 5
 
 _FAILURES = (RedisError, OSError, TimeoutError, ConfigError)

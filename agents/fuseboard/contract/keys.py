@@ -50,7 +50,11 @@ def config_channel(environment: str) -> str:
 
 
 def breaker_channel(environment: str) -> str:
-    """Pub/sub channel of opened breakers, as ``name generation remaining_us``: a hint to end fleet leases."""
+    """Pub/sub channel of opened breakers, as ``name generation remaining_us``: a hint to end fleet leases.
+
+    The control plane also publishes here, with 0 us, when people override or reset a breaker without
+    Postgres: pods then ask Redis again.
+    """
     return f"fb1:{environment}:breakers"
 
 

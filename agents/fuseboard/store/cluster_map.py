@@ -29,7 +29,7 @@ class ClusterMap:
 
     def __init__(self, url: StoreUrl, ended: Callable[[Exception | None], None]) -> None:
         self._url = url
-        self._told_end = ended
+        self._ended = ended
         self.nodes: dict[Address, Node] = {}
         self.slots: list[Node | None] = [None] * SLOTS
         #: A node that another one names as the new owner of a slot knows it before all others.
@@ -73,7 +73,7 @@ class ClusterMap:
         def ended(pipe: Pipe, error: Exception | None) -> None:
             if node.pipe is pipe:
                 node.pipe = None
-                self._told_end(error)
+                self._ended(error)
 
         try:
             async with asyncio.timeout(NODE_TIMEOUT_S):

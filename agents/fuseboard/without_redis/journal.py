@@ -177,7 +177,9 @@ class Journal:
     def _failed(self, error: OSError) -> None:
         self.failures += 1
         if self.failures == 1:
-            logger.warning("journal.not_kept dir=%s: %s; the agent goes on", self._directory, error.strerror)
+            logger.warning(
+                "journal.not_kept dir=%s: %s; the agent continues", self._directory, error.strerror
+            )
 
 
 def _line(content: str | dict[bytes, int]) -> bytes:

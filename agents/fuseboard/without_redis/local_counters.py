@@ -131,7 +131,7 @@ class Turns:
 
 
 class CalendarPeriod:
-    """A calendar period by the pod's wall clock, which nothing else is decided by. Redis checks it."""
+    """A calendar period by the pod's wall clock, because no other clock knows the date."""
 
     __slots__ = ("amount", "began", "calendar", "ends")
 

@@ -8,8 +8,8 @@ from secrets import token_hex
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.words import FailurePolicy
 
-#: The most limits that are counted, whatever the tuning says. The totals lack calls of further limits, which
-#: are counted as uncounted.
+#: The most limits that are counted, whatever the tuning says. Calls of further limits are missing from the
+#: totals, and ``uncounted`` says how many.
 MAX_KEYS = 50_000
 
 
