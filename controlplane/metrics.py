@@ -34,7 +34,7 @@ SECONDS = Histogram(
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Measured:
+class CountRequests:
     """Counts every request under the name of its route."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -50,7 +50,7 @@ class Measured:
         return response
 
 
-class Whole(Collector):
+class FleetCollector(Collector):
     """Reads Postgres at every scrape; while Postgres is down, only reports that."""
 
     def describe(self) -> Iterable[Metric]:
@@ -108,7 +108,7 @@ class Whole(Collector):
         return [servers, held]
 
 
-REGISTRY.register(Whole())
+REGISTRY.register(FleetCollector())
 
 
 @require_GET

@@ -114,7 +114,7 @@ METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")
 WORKER_METRICS_ADDRESS = env.listen_address("FUSEBOARD_WORKER_METRICS_PORT")
 
 MIDDLEWARE = [
-    "controlplane.metrics.Measured",
+    "controlplane.metrics.CountRequests",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.StaticFiles",
     "csp.middleware.CSPMiddleware",

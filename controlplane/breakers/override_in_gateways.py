@@ -102,6 +102,6 @@ def _post(url: str, body: bytes) -> str:
     """Return why the gateway at ``url`` did not accept it; empty if it did."""
     try:
         signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=1_000)
-    except signing.Unanswered as error:
+    except signing.GatewayCallFailed as error:
         return str(error)
     return ""

@@ -21,7 +21,7 @@ class Occupied(embedded.ServerFailed):
 
 
 @contextmanager
-def premises(*, check: bool) -> Iterator[Path]:
+def run_embedded_servers(*, check: bool) -> Iterator[Path]:
     """Run the embedded servers, whatever the environment configures, and export their URLs.
 
     ``check`` starts with empty servers in a temporary folder, which is removed on success.

@@ -14,7 +14,7 @@ from django.utils.crypto import salted_hmac
 _SCHEME = "Fuseboard-HMAC "
 
 
-class Unanswered(Exception):
+class GatewayCallFailed(Exception):
     """A gateway did not do what it was asked; the message says which and why."""
 
 
@@ -33,7 +33,7 @@ def is_signed(body: bytes, authorization: bytes, *, salt: str) -> bool:
 
 
 def post(url: str, path: str, body: bytes, *, salt: str, timeout_s: float, most_bytes: int) -> bytes:
-    """The response of the gateway at ``url``. Raises ``Unanswered``."""
+    """The response of the gateway at ``url``. Raises ``GatewayCallFailed``."""
     address = urlsplit(url)
     host = address.hostname or ""
     connection = (
@@ -52,9 +52,9 @@ def post(url: str, path: str, body: bytes, *, salt: str, timeout_s: float, most_
         response = connection.getresponse()
         reply = response.read(most_bytes)
     except (OSError, HTTPException) as error:
-        raise Unanswered(f"{url} does not answer ({error})") from error
+        raise GatewayCallFailed(f"{url} does not answer ({error})") from error
     finally:
         connection.close()
     if response.status != 200:
-        raise Unanswered(f"{url} answers {response.status}: {reply[:1_000].decode(errors='replace')}")
+        raise GatewayCallFailed(f"{url} answers {response.status}: {reply[:1_000].decode(errors='replace')}")
     return reply

@@ -103,7 +103,7 @@ def _ask_one(url: str, body: bytes) -> StatusAnswer | None:
     try:
         reply = signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=_MOST_BYTES)
         return msgspec.json.decode(reply, type=StatusAnswer)
-    except (signing.Unanswered, msgspec.MsgspecError) as error:
+    except (signing.GatewayCallFailed, msgspec.MsgspecError) as error:
         log.warning("fleet.gateway_unanswered", gateway=url, error=str(error)[:300])
         return None
 

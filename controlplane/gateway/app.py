@@ -14,7 +14,7 @@ from controlplane.breakers.override_in_gateways import MAX_BODY_BYTES as HOLD_BY
 from controlplane.breakers.override_in_gateways import PATH
 from controlplane.fleet.status_client import MAX_BODY_BYTES as QUESTION_BYTES
 from controlplane.fleet.status_client import PATH as FLEET_PATH
-from controlplane.gateway.answers.overrides import read_hold
+from controlplane.gateway.answers.overrides import read_handed_override
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.process import Gateway
 from controlplane.gateway.servers.fleet import FleetFull
@@ -96,7 +96,7 @@ class GatewayApp:
     async def _hold(self, scope: Message, receive: Receive, send: Send) -> None:
         """A web process sends an override that neither store could take."""
         body, authorization = await self._signed(scope, receive, most=HOLD_BYTES)
-        self.gateway.hold(read_hold(body, authorization))
+        self.gateway.hold(read_handed_override(body, authorization))
         await self._respond(send, 200, b'{"held":"in memory"}', _JSON_HEADERS)
 
     async def _tell(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -106,7 +106,7 @@ class GatewayApp:
         environment = read_question(body, authorization, gateway.clock)
         if environment not in gateway.configurations:
             raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
-        told = await gateway.teller.tell(gateway.fleet(environment), gateway.holds.waiting)
+        told = await gateway.status_answers.tell(gateway.fleet(environment), gateway.handed_overrides.waiting)
         await self._respond(send, 200, told, _JSON_HEADERS)
 
     async def _signed(self, scope: Message, receive: Receive, *, most: int) -> tuple[bytes, bytes]:
@@ -153,7 +153,7 @@ class GatewayApp:
             server_time_us=int(wall * 1_000_000),
             next_ms=fleet.next_ms,
             live_servers=fleet.live_servers,
-            also=gateway.agreed.part(beat, now),
+            also=gateway.coordination.part(beat, now),
         )
 
     def _other(self, scope: Message) -> Answer:

@@ -9,20 +9,20 @@ from msgspec import DecodeError
 
 from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.gateway.answers.configuration import Configuration, Loaded, Refused
-from controlplane.gateway.answers.overrides import Holds
+from controlplane.gateway.answers.overrides import HandedOverrides
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.postgres.adoption import known_server_of
-from controlplane.gateway.postgres.coordination import Agreed
+from controlplane.gateway.postgres.coordination import Coordination
 from controlplane.gateway.postgres.flush import Flusher
 from controlplane.gateway.postgres.loading import Reading
 from controlplane.gateway.postgres.peers import Peers
 from controlplane.gateway.postgres.refresh import Refresher
 from controlplane.gateway.servers.fleet import Fleet
-from controlplane.gateway.servers.status_answers import Teller
+from controlplane.gateway.servers.status_answers import StatusAnswers
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.gateway.wire import problems
-from controlplane.gateway.wire.beat_names import Names
+from controlplane.gateway.wire.heartbeat_names import HeartbeatNames
 from controlplane.gateway.wire.tokens import TokenBook
 from fuseboard.contract.policy import PolicyError
 
@@ -56,12 +56,12 @@ class Gateway:
         self.fleets: dict[str, Fleet] = {}
         self.tokens = TokenBook(rate_per_s=settings.token_rate_per_s, burst=settings.token_burst)
         self.counts = Counts()
-        self.names = Names()
-        self.holds = Holds(self.clock)
-        self.teller = Teller(self.clock, gateway=settings.gateway)
+        self.names = HeartbeatNames()
+        self.handed_overrides = HandedOverrides(self.clock)
+        self.status_answers = StatusAnswers(self.clock, gateway=settings.gateway)
         #: Whether a configuration was ever read. Once true, it stays true.
         self.ready = False
-        self.agreed = Agreed(
+        self.coordination = Coordination(
             self.clock,
             lambda: [(name, held.tuning) for name, held in self.configurations.items()],
             Peers(self.fleets, self.clock, gateway=settings.gateway),
@@ -93,8 +93,8 @@ class Gateway:
         configuration = self.configurations.get(hold.environment)
         if configuration is None:
             raise problems.not_ready(f"Nothing is published for environment {hold.environment!r} yet.")
-        self.holds.take(hold, configuration)
-        self.holds.serve([configuration])
+        self.handed_overrides.take(hold, configuration)
+        self.handed_overrides.serve([configuration])
         log.warning("gateway.holds", environment=hold.environment, dependency=hold.dependency, id=hold.id)
         if self._refresher is not None:
             self._refresher.hurry()
@@ -108,7 +108,7 @@ class Gateway:
             heads=lambda: {name: held.head for name, held in self.configurations.items()},
             take=self.take,
             failed=self._reload_failed,
-            holds=lambda: self.holds.waiting,
+            holds=lambda: self.handed_overrides.waiting,
             every_s=self.settings.reload_s,
             gateway=self.settings.gateway,
         )
@@ -117,7 +117,7 @@ class Gateway:
             self._keep(self._refresher.listen, "listen"),
             self._keep(self._sweep, "sweep"),
             self._keep(self._flusher.run, "flush"),
-            self._keep(self.agreed.run, "agree"),
+            self._keep(self.coordination.run, "agree"),
         ]
         if self.settings.alone:
             self._tasks.append(self._keep(_collect_young, "collect"))
@@ -149,8 +149,8 @@ class Gateway:
             self._take_configuration(environment, loaded)
         if not reading.unreadable:
             # Only now: until the revision that contains them is served, memory alone holds them.
-            self.holds.settle(reading.adopted)
-        self.holds.serve(self.configurations.values())
+            self.handed_overrides.settle(reading.adopted)
+        self.handed_overrides.serve(self.configurations.values())
         for server in reading.servers:
             self.fleet(server.environment).adopt(
                 known_server_of(server, now=self.clock.monotonic(), wall=self.clock.wall())
@@ -183,7 +183,7 @@ class Gateway:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self.holds.serve(self.configurations.values())
+            self.handed_overrides.serve(self.configurations.values())
             for fleet in self.fleets.values():
                 if fleet.sweep():
                     self.hurry()

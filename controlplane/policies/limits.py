@@ -206,7 +206,7 @@ def own_columns(given: Iterable[str]) -> list[str]:
     return [name for name in VALUES if name in names]
 
 
-def said_columns(columns: dict[str, Any]) -> dict[str, Any]:
+def columns_of_edit(columns: dict[str, Any]) -> dict[str, Any]:
     """Return the columns that an edit must give to create this limit, without values of its template."""
     if not columns.get("template"):
         return columns

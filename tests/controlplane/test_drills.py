@@ -98,13 +98,13 @@ def test_its_beginning_and_its_end_are_audited(fleet, alice):
 async def test_it_reaches_its_servers_with_a_beat_and_no_others(gateways, fleet, alice):  # noqa: F811
     gateway = await gateways()
     drill = await sync_to_async(begin)(fleet, alice)
-    await gateway.agreed.look()
+    await gateway.coordination.look()
     told = (await answered(gateway, "web-1")).drill
     assert (told.id, told.kind) == (drill.pk, DrillKind.GONE)
     assert 290_000 < told.remaining_ms <= 300_000
     assert (await answered(gateway, "web-2")).drill is None
     await sync_to_async(end_drill)(environment=fleet, drill=drill.pk, reason="seen enough of it", actor=alice)
-    await gateway.agreed.look()
+    await gateway.coordination.look()
     assert (await answered(gateway, "web-1")).drill is None
 
 

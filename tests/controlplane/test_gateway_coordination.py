@@ -20,7 +20,7 @@ async def gateways(token):  # noqa: F811
 
     async def start(name="one"):
         gateway = Gateway(GatewaySettings(gateway=name))
-        gateway.agreed.run = _never
+        gateway.coordination.run = _never
         gateway.start()
         started.append(gateway)
         await eventually(lambda: gateway.ready)
@@ -28,7 +28,7 @@ async def gateways(token):  # noqa: F811
 
     yield start
     for gateway in started:
-        await gateway.agreed.disconnect()
+        await gateway.coordination.disconnect()
         await gateway.stop()
     await sync_to_async(connections.close_all)()
 
@@ -46,7 +46,7 @@ async def given(gateway, server):
 
     async def asked_again():
         if (share := (await answered(gateway, server)).share) is None:
-            await gateway.agreed.look()
+            await gateway.coordination.look()
         return share
 
     return await eventually(asked_again, accept=lambda share: share is not None)
@@ -65,7 +65,7 @@ def pieces():
 async def test_a_pod_gets_its_reserved_share_once_postgres_has_it(gateways):
     gateway = await gateways()
     assert (await answered(gateway)).share is None
-    await gateway.agreed.look()
+    await gateway.coordination.look()
     share = (await answered(gateway)).share
     assert (share.level, share.place) == (1, 0)
     assert 890_000 < share.remaining_ms <= 900_000
@@ -76,7 +76,7 @@ async def test_two_gateways_never_grant_the_same_share(gateways):
     one, two = await gateways("one"), await gateways("two")
     for number, gateway in enumerate([one, two] * 10):
         await answered(gateway, f"pod-{number}")
-        await gateway.agreed.look()
+        await gateway.coordination.look()
     held = [await given(gateway, f"pod-{n}") for n, gateway in enumerate([one, two] * 10)]
     assert sum(2.0**-share.level for share in held) <= 1.0
     assert len({share.terms for share in held}) == 20
@@ -86,13 +86,13 @@ async def test_a_restarted_gateway_renews_granted_shares_and_grants_them_to_no_o
     before = await gateways()
     await answered(before, "stays")
     await answered(before, "dies")
-    await before.agreed.look()
+    await before.coordination.look()
     kept = (await answered(before, "stays")).share
     after = await gateways("after")
     held = HeldShare(level=kept.level, place=kept.place, terms=kept.terms)
     assert (await answered(after, "stays", share=held)).share is None
     await answered(after, "comes")
-    await after.agreed.look()
+    await after.coordination.look()
     again = (await answered(after, "stays", share=held)).share
     assert (again.level, again.place, again.terms) == (kept.level, kept.place, kept.terms)
     assert {server for server, _, _ in await pieces()} == {"stays", "dies", "comes"}
@@ -102,11 +102,11 @@ async def test_a_restarted_gateway_renews_granted_shares_and_grants_them_to_no_o
 async def test_the_share_of_a_pod_that_left_rests_and_a_new_boot_gets_another(gateways):
     gateway = await gateways()
     await answered(gateway)
-    await gateway.agreed.look()
+    await gateway.coordination.look()
     first = (await answered(gateway)).share
     assert (await answered(gateway, leaving=True)).share is None
     await answered(gateway, boot="boot-0002", up_ms=0)
-    await gateway.agreed.look()
+    await gateway.coordination.look()
     second = (await answered(gateway, boot="boot-0002", up_ms=10)).share
     assert (second.level, second.place) != (first.level, first.place)
     assert ("resting", first.level, first.place) in await pieces()
@@ -115,7 +115,7 @@ async def test_the_share_of_a_pod_that_left_rests_and_a_new_boot_gets_another(ga
 async def test_after_a_restore_every_share_counts_as_granted(gateways):
     gateway = await gateways()
     await answered(gateway)
-    await gateway.agreed.look()
+    await gateway.coordination.look()
     terms = (await answered(gateway)).share.terms
 
     @sync_to_async
@@ -126,7 +126,7 @@ async def test_after_a_restore_every_share_counts_as_granted(gateways):
 
     await restore()
     await answered(gateway, "late")
-    await gateway.agreed.look()
+    await gateway.coordination.look()
     assert await pieces() == {("resting", 0, 0)}
     assert (await answered(gateway, "late")).share is None
     assert terms < 2 << 32
@@ -135,14 +135,14 @@ async def test_after_a_restore_every_share_counts_as_granted(gateways):
 async def test_while_postgres_is_down_heartbeats_are_answered_and_the_share_expires(gateways, monkeypatch):
     gateway = await gateways()
     await answered(gateway)
-    await gateway.agreed.look()
-    await gateway.agreed.disconnect()
+    await gateway.coordination.look()
+    await gateway.coordination.disconnect()
 
     async def refused(_):
         raise OSError("connection refused")
 
     monkeypatch.setattr("controlplane.gateway.postgres.keep_trying.connect", refused)
     with pytest.raises(OSError, match="refused"):
-        await gateway.agreed.look()
+        await gateway.coordination.look()
     left = (await answered(gateway)).share.remaining_ms
     assert left < 900_000

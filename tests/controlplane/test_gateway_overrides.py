@@ -81,7 +81,7 @@ async def test_an_override_is_served_beside_the_document_until_it_expires() -> N
     assert override.expires_at_us == int((clock.wall() + 600) * 1_000_000)
 
     clock.turn(601)
-    gateway.holds.serve(gateway.configurations.values())
+    gateway.handed_overrides.serve(gateway.configurations.values())
     assert (await synced(gateway, known)).held == {}
 
 
@@ -108,7 +108,7 @@ async def test_a_pod_applies_it_and_drops_it() -> None:
     assert pod.document == policy()
     await beats(gateway, pod)
     clock.turn(601)
-    gateway.holds.serve(gateway.configurations.values())
+    gateway.handed_overrides.serve(gateway.configurations.values())
     await beats(gateway, pod)
     assert pod.snapshot.dependency("llm").override is None
     assert told == [False, True, False]
@@ -168,7 +168,7 @@ async def test_an_unsigned_body_is_401_and_changes_nothing(authorization: str) -
     assert (await send(gateway, body, authorization=other)).status_code == 401
     changed = body.replace(b'"llm"', b'"gpt"')
     assert (await send(gateway, changed, authorization=signature(body))).status_code == 401
-    assert gateway.holds.waiting == []
+    assert gateway.handed_overrides.waiting == []
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_a_body_with_other_values_is_422(fields: dict[str, Any], where: st
     answer = await send(gateway, body)
     assert answer.status_code == 422, answer.text
     assert answer.json().get("field", "") == where
-    assert gateway.holds.waiting == []
+    assert gateway.handed_overrides.waiting == []
 
 
 async def test_large_bodies_other_methods_and_broken_json_are_refused() -> None:
@@ -215,14 +215,14 @@ async def test_an_adopted_override_is_not_accepted_again() -> None:
     gateway = ready_gateway(clock)
     body = msgspec.json.encode(hold(clock.wall()))
     await send(gateway, body)
-    (waiting,) = gateway.holds.waiting
+    (waiting,) = gateway.handed_overrides.waiting
     newer = {"production": loaded(revision=43, whole=False, tenants={})}
     gateway.take(
         Reading(tokens=known_tokens(), loaded=newer, servers=[], unreadable={}, adopted=(waiting.id,))
     )
     assert (await synced(gateway)).held == {}
     assert (await send(gateway, body)).status_code == 200
-    assert gateway.holds.waiting == []
+    assert gateway.handed_overrides.waiting == []
     assert (await synced(gateway)).held == {}
 
 
@@ -333,7 +333,7 @@ def test_it_is_sent_to_every_gateway_that_answers(gateway_url: Any, alice: Any, 
     url, gateway = gateway_url
     settings.GATEWAY_URLS = [url, "http://127.0.0.1:1"]
     assert give(alice) == (1, 2)
-    (waiting,) = gateway.holds.waiting
+    (waiting,) = gateway.handed_overrides.waiting
     assert (waiting.dependency, waiting.actor, waiting.reason) == ("llm", "alice", REASON)
 
 

@@ -2,7 +2,7 @@ from controlplane.audit.actor import Actor
 from controlplane.editing.plans.apply import apply_plan
 from controlplane.editing.plans.plan import Plan
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.limits import said_columns
+from controlplane.policies.limits import columns_of_edit
 from controlplane.policies.state import read_state
 
 
@@ -41,7 +41,7 @@ def _said(fields: Fields) -> Fields:
         for name, columns in limits.items():
             # After a temporary quota, the previous quota of the other environment applies, not of this one.
             kept = {
-                column: value for column, value in said_columns(columns).items() if column != "returns_to"
+                column: value for column, value in columns_of_edit(columns).items() if column != "returns_to"
             }
             said |= {f"{prefix}.{name}.{column}": value for column, value in kept.items()}
     return said

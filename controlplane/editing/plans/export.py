@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.editing.plans.csv_reading import COLUMNS, QUOTA_COLUMNS, guard
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.limits import said_columns
+from controlplane.policies.limits import columns_of_edit
 from controlplane.policies.state import State, read_state
 
 #: Text that needs no quotes in YAML.
@@ -63,7 +63,7 @@ def _limits(prefix: str, fields: Fields, indent: str) -> Iterator[str]:
     if limits or not indent:
         yield f"{indent}{prefix}:\n" if limits else f"{indent}{prefix}: {{}}\n"
     for name, columns in limits.items():
-        said = {column: value for column, value in said_columns(columns).items() if column not in _DERIVED}
+        said = {column: value for column, value in columns_of_edit(columns).items() if column not in _DERIVED}
         yield f"{indent}  {_scalar(name)}: {_flow(said)}\n"
 
 
@@ -108,7 +108,7 @@ def _csv(state: State) -> Iterator[str]:
         quotas = [
             {"quota": name, **{column: said[column] for column in QUOTA_COLUMNS if column in said}}
             for name, columns in limits_in("quotas", fields).items()
-            for said in [said_columns(columns)]
+            for said in [columns_of_edit(columns)]
         ]
         for quota in quotas or [{}]:
             writer.writerow({name: _cell(value) for name, value in {**row, **quota}.items()})

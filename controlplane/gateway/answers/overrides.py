@@ -24,7 +24,7 @@ LATER = 1_000_000
 _decode = msgspec.json.Decoder(HandedOverride).decode
 
 
-def read_hold(body: bytes, authorization: bytes) -> HandedOverride:
+def read_handed_override(body: bytes, authorization: bytes) -> HandedOverride:
     """What a web process handed over. Raises ``Problem``; looks at nothing before the signature is right."""
     if not is_signed(body, authorization):
         raise problems.unsigned()
@@ -36,7 +36,7 @@ def read_hold(body: bytes, authorization: bytes) -> HandedOverride:
         raise problems.malformed(error) from None
 
 
-class Holds:
+class HandedOverrides:
     """In the order they came: the last of a breaker counts, all of them go to the audit."""
 
     def __init__(self, clock: Clock) -> None:

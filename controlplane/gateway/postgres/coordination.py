@@ -16,7 +16,7 @@ LOOK_S = 1.0
 TIMEOUT_S = 3.0
 
 
-class Agreed:
+class Coordination:
     def __init__(
         self, clock: Clock, tunings: Callable[[], Iterable[tuple[str, Tuning]]], peers: Peers
     ) -> None:

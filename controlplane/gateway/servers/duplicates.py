@@ -18,7 +18,7 @@ class _Rival:
     beats: int = 1
 
 
-class Rivals:
+class Duplicates:
     """Times are monotonic."""
 
     __slots__ = ("_by_boot",)

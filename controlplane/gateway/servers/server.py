@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from controlplane.fleet.models import ServerState
-from controlplane.gateway.servers.duplicates import Rivals
+from controlplane.gateway.servers.duplicates import Duplicates
 from controlplane.gateway.servers.liveness import lease_of, state_after
 from controlplane.gateway.servers.rates import NOTHING, Contribution, Track
 from controlplane.gateway.wire.tokens import Allowance
@@ -68,7 +68,7 @@ class KnownServer:
     rates: Contribution = NOTHING
     #: Other processes under its name, as the row says.
     rivals: int = 0
-    rivals_heard: Rivals | None = None
+    rivals_heard: Duplicates | None = None
     #: When the last row was made of it, monotonic.
     written: float = float("-inf")
     #: What the last row said, so that moments stay put from row to row.
@@ -124,7 +124,7 @@ class KnownServer:
     def hear_rival(self, beat: SyncRequest, now: float) -> None:
         """A heartbeat of another process under this name."""
         if self.rivals_heard is None:
-            self.rivals_heard = Rivals()
+            self.rivals_heard = Duplicates()
         self.rivals_heard.hear(beat.boot, beat.sequence, now)
         self.count_rivals(now)
 

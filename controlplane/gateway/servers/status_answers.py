@@ -40,7 +40,7 @@ def read_question(body: bytes, authorization: bytes, clock: Clock) -> str:
     return question.environment
 
 
-class Teller:
+class StatusAnswers:
     """Keeps what was written down last, by environment."""
 
     def __init__(self, clock: Clock, *, gateway: str) -> None:

@@ -8,7 +8,7 @@ from fuseboard.contract.words import is_slug, is_subject
 MOST_NAMES = 200_000
 
 
-class Names:
+class HeartbeatNames:
     """Slugs that were checked before. Nearly all of a heartbeat's are, so each pattern is matched once."""
 
     def __init__(self) -> None:
