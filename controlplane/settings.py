@@ -149,7 +149,7 @@ TEMPLATES = [
                     _loaders if DEBUG else [("django.template.loaders.cached.Loader", _loaders)],
                 )
             ],
-            "builtins": ["template_partials.templatetags.partials", "dashboard.templatetags.fields"],
+            "builtins": ["template_partials.templatetags.partials", "dashboard.templatetags.form_fields"],
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",

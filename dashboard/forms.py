@@ -25,7 +25,7 @@ def whole(text: str, field: str) -> int:
     return int(text)
 
 
-class WholeField(forms.IntegerField):
+class WholeNumberField(forms.IntegerField):
     """A whole number in a range, which every refusal names."""
 
     def __init__(self, least: int, most: int, *, unit: str = "", **options: Any) -> None:

@@ -18,7 +18,7 @@ from controlplane.alerts.evaluate import FirstSeen
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
 from controlplane.status.without_postgres import WithoutPostgres
-from dashboard.live.drawing import Drawing, Sent, announcement, draw
+from dashboard.live.drawing import Drawing, SentFragments, announcement, draw
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
@@ -46,7 +46,7 @@ class Hub:
         self.without_postgres = WithoutPostgres()
         self._live: Live | None = None
         self._sockets: dict[Topic, set[Socket]] = defaultdict(set)
-        self._sent: dict[Topic, Sent] = {}
+        self._sent: dict[Topic, SentFragments] = {}
         self._drawn: dict[Topic, Drawing] = {}
         self._rev = 0
         self._wake = asyncio.Event()
@@ -131,7 +131,7 @@ class Hub:
         announce = announcement(before, live)
         drawn = {}
         for topic in topics:
-            sent = self._sent.setdefault(topic, Sent())
+            sent = self._sent.setdefault(topic, SentFragments())
             try:
                 drawn[topic] = draw(
                     page_of(topic, live, self.history), sent, rev=self._rev, announce=announce

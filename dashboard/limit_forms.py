@@ -7,7 +7,7 @@ from django import forms
 
 from controlplane.policies.limit_fields import QUOTA, TEMPLATE, WORDS, shown_in
 from controlplane.validation import Problems
-from dashboard.forms import ReasonField, WholeField
+from dashboard.forms import ReasonField, WholeNumberField
 from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
 
 
@@ -48,7 +48,7 @@ def form_field(described: LimitField, *, complete: bool) -> forms.Field:
                 common |= {"required": False, "help_text": f"empty: {words.usual}"}
             unit = " of seconds" if described.unit == "seconds" else ""
             # A default below zero stands for a setting elsewhere. It is entered as nothing.
-            return WholeField(max(0, described.least), described.most, unit=unit, **common)
+            return WholeNumberField(max(0, described.least), described.most, unit=unit, **common)
         case Choice() | Flag():
             choices = list(words.choices.items())
             if described.default == "":

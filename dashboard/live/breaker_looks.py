@@ -6,7 +6,7 @@ from controlplane.status.breakers import PHRASES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Face:
+class BreakerLook:
     kind: str
     css: str
     word: str
@@ -14,8 +14,8 @@ class Face:
     verb: str
 
 
-def _face(state: str, kind: str, css: str, word: str) -> Face:
-    return Face(kind=kind, css=css, word=word, verb=PHRASES[state])
+def _face(state: str, kind: str, css: str, word: str) -> BreakerLook:
+    return BreakerLook(kind=kind, css=css, word=word, verb=PHRASES[state])
 
 
 #: By state or override mode, worst first.

@@ -23,13 +23,13 @@ class Plot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Past:
+class BreakerHistory:
     picture: SafeString
     plots: tuple[Plot, ...]
     transitions: tuple[Transition, ...]
 
 
-def past(live: Live, name: str, span: str, history: History) -> Past | None:
+def past(live: Live, name: str, span: str, history: History) -> BreakerHistory | None:
     breaker = live.breaker(name)
     if breaker is None:
         return None
@@ -41,7 +41,7 @@ def past(live: Live, name: str, span: str, history: History) -> Past | None:
     overrides = [override for override in live.facts.overrides(name) if override.expires_at > start]
     found = segments(own, breaker.state, breaker.state_since, start, end, overrides)
     changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
-    return Past(
+    return BreakerHistory(
         picture=lanes(found, overrides, changes[:6], start, end),
         plots=tuple(_plots(breaker, history)),
         transitions=tuple(_with_reasons(live, own[:8])),

@@ -7,7 +7,7 @@ from django.utils.safestring import SafeString
 
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Facts
-from dashboard.live.breaker_looks import FACES, Face
+from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.history import History
 from dashboard.live.timeline import segments, shares
 from dashboard.plots import band
@@ -21,13 +21,13 @@ class PodView:
     """The breaker as one pod reports it."""
 
     server: str
-    face: Face
+    face: BreakerLook
     local: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Breaker(BreakerStatus):
-    face: Face
+    face: BreakerLook
     seen: tuple[PodView, ...]
     #: The last seconds of calls: see ``plots.strip``.
     marks: str

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from controlplane.status.facts import Change
-from dashboard.words import action_verb, action_words, difference, target_words
+from dashboard.labels import action_verb, action_words, difference, target_words
 
 
 @dataclass(frozen=True, kw_only=True)

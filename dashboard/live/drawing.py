@@ -8,7 +8,7 @@ from dashboard.live.topics import Context, Fragment, fragments
 
 
 @dataclass
-class Sent:
+class SentFragments:
     """What the sockets of one topic have received."""
 
     html: dict[str, str] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Drawing:
     whole: str
 
 
-def draw(page: Page, sent: Sent, *, rev: int, announce: str) -> Drawing:
+def draw(page: Page, sent: SentFragments, *, rev: int, announce: str) -> Drawing:
     """One message for every socket on the topic. Updates ``sent``."""
     context = page.context
     changed: list[str] = []
@@ -46,7 +46,7 @@ def draw(page: Page, sent: Sent, *, rev: int, announce: str) -> Drawing:
     )
 
 
-def _changed_items(fragment: Fragment, html: str, context: Context, sent: Sent) -> list[str]:
+def _changed_items(fragment: Fragment, html: str, context: Context, sent: SentFragments) -> list[str]:
     """The whole list when its members or their order changed, otherwise the items that changed."""
     shape = tuple(item.target for item in fragment.items)
     drawn = [(item.target, item.html(context)) for item in fragment.items]

@@ -7,7 +7,7 @@ from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of
-from dashboard.live.breaker_looks import FACES, Face
+from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.history import History
@@ -66,7 +66,7 @@ class Live:
     verdict: Verdict
     tenants: tuple[TenantRow, ...]
     others: TenantRow | None
-    counts: tuple[tuple[Face, int], ...]
+    counts: tuple[tuple[BreakerLook, int], ...]
     events: tuple[ChangeLine | Transition, ...]
 
     @property
@@ -170,7 +170,7 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _counts(every: Iterable[Breaker]) -> tuple[tuple[Face, int], ...]:
+def _counts(every: Iterable[Breaker]) -> tuple[tuple[BreakerLook, int], ...]:
     """How many breakers have each face, worst first; closed is always listed."""
     tally = dict.fromkeys(FACES.values(), 0)
     for breaker in every:

@@ -15,9 +15,9 @@ from controlplane.policies.revision_rows import Change as Changed
 from controlplane.status.read_facts import change_of
 from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS
+from dashboard.labels import policy_words
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.overview import Live
-from dashboard.words import policy_words
 from fuseboard.contract.limit_fields import BY_NAME
 
 _ALGORITHMS = {

@@ -17,7 +17,7 @@ from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import bounded_text, context_of
-from dashboard.views.revisions import thing_of
+from dashboard.views.revisions import changed_item_of
 
 ACTS = (
     ("quota", "Set a quota"),
@@ -88,7 +88,7 @@ def _page(request: HttpRequest, *, preview: Any = None, status: int = 200, **ext
         what=typed.get("what", "quota"),
         preview=preview,
         count=len(preview.changes) if preview is not None else 0,
-        things=[thing_of(change) for change in preview.changes[:20]] if preview is not None else [],
+        things=[changed_item_of(change) for change in preview.changes[:20]] if preview is not None else [],
         **extra,
     )
     return render(request, "dashboard/bulk.html", context, status=status)

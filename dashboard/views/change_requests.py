@@ -18,11 +18,11 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.fields import limit_fields
 from controlplane.policies.models import Tenant, TierQuota
 from dashboard.hub import hub
+from dashboard.labels import action_words
 from dashboard.reader import actor_of
-from dashboard.templatetags.board import said
+from dashboard.templatetags.dashboard_tags import said
 from dashboard.views.page import context_of, not_found
-from dashboard.views.revisions import Thing, thing_of
-from dashboard.words import action_words
+from dashboard.views.revisions import ChangedItem, changed_item_of
 
 _PAST = 50
 _MOST = 100
@@ -155,7 +155,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
     page = max(1, int(asked)) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 1
     start = (page - 1) * _THINGS_PER_PAGE
     shown = row.changes.order_by("kind", "name")[start : start + _THINGS_PER_PAGE]
-    things = [thing_of(change) for change in shown]
+    things = [changed_item_of(change) for change in shown]
     mine = request.user.get_username() in row.persons
     approved = list(row.approvals.order_by("at"))
     context = context_of(
@@ -181,7 +181,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
     return render(request, "dashboard/request.html", context, status=status)
 
 
-def _with_what_holds(environment: str, things: list[Thing]) -> list[Thing]:
+def _with_what_holds(environment: str, things: list[ChangedItem]) -> list[ChangedItem]:
     """Where a tenant gets its own quota: the quota of its tier, which it replaces."""
     names = [thing.name for thing in things if thing.kind == "tenant" and thing.what == "changed"]
     if not names:
@@ -207,9 +207,11 @@ def _with_what_holds(environment: str, things: list[Thing]) -> list[Thing]:
     return found
 
 
-def _setting(row: ChangeRequest) -> list[Thing]:
+def _setting(row: ChangeRequest) -> list[ChangedItem]:
     """A request to lower the number of approvals, as a difference."""
     if row.lowers_to is None:
         return []
     before = (row.entries[0].get("before") or {}).get("needed") if row.entries else None
-    return [Thing("environment", row.environment, "changed", [("approvals needed", before, row.lowers_to)])]
+    return [
+        ChangedItem("environment", row.environment, "changed", [("approvals needed", before, row.lowers_to)])
+    ]

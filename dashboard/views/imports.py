@@ -15,10 +15,10 @@ from controlplane.editing.plans.difference import summary
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Draft
 from dashboard.hub import hub
+from dashboard.labels import count_words
 from dashboard.reader import actor_of
 from dashboard.views.page import HtmxHttpRequest, context_of, not_found
-from dashboard.views.revisions import Thing
-from dashboard.words import count_words
+from dashboard.views.revisions import ChangedItem
 
 _LIST = 20
 #: How many things a difference lists: the button that applies it is below them.
@@ -93,9 +93,9 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
     return render(request, "dashboard/draft.html", context_of(request, "import") | context, status=status)
 
 
-def _thing(change: dict[str, Any]) -> Thing:
+def _thing(change: dict[str, Any]) -> ChangedItem:
     fields = [(field["field"], field["before"], field["after"]) for field in change["fields"]]
-    return Thing(change["kind"], change["name"], change["what"], fields)
+    return ChangedItem(change["kind"], change["name"], change["what"], fields)
 
 
 @require_GET

@@ -24,7 +24,7 @@ from dashboard.live.tenant import window_words
 from dashboard.reader import actor_of
 from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
 from dashboard.views.quotas import peak_at
-from dashboard.views.revisions import thing_of
+from dashboard.views.revisions import changed_item_of
 
 #: How many of the limits that follow a template are listed; there may be a hundred thousand.
 _SHOWN = 100
@@ -245,7 +245,7 @@ def _reach(name: str, form: TemplateForm) -> dict[str, Any]:
     changes = [change for change in found.changes if change.kind != "template"]
     return {
         "reach": str(changed_followers(found, name)),
-        "things": [thing_of(change) for change in changes[:5]],
+        "things": [changed_item_of(change) for change in changes[:5]],
         "more": max(0, len(changes) - 5),
         "whatif": replayed,
         "peak_at": peak_at(replayed),

@@ -19,16 +19,16 @@ from controlplane.policies.fields import Fields, different
 from controlplane.policies.history import first_recorded
 from controlplane.policies.models import Environment, Revision
 from dashboard.hub import hub
+from dashboard.labels import action_words
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found
-from dashboard.words import action_words
 
 _PER_PAGE = 50
 _THINGS_PER_PAGE = 100
 
 
 @dataclass(frozen=True)
-class Thing:
+class ChangedItem:
     """One changed thing, as the page displays it."""
 
     kind: str
@@ -108,24 +108,24 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         request_made=asked_for,
         approved_by=asked_for.approved_by if asked_for else [],
         words=action_words(row.action),
-        things=[thing_of(change) for change in changes[start : start + _THINGS_PER_PAGE]],
+        things=[changed_item_of(change) for change in changes[start : start + _THINGS_PER_PAGE]],
         previous=number - 1 if number > 1 else None,
         next=number + 1 if row.changed > start + _THINGS_PER_PAGE else None,
         head=head,
         possible=possible,
         back=back,
         back_summary=summary(back.counts) if back else "",
-        back_things=[thing_of(change) for change in back.changes[:20]] if back else [],
+        back_things=[changed_item_of(change) for change in back.changes[:20]] if back else [],
         reason=request.POST.get("reason", ""),
         **extra,
     )
     return render(request, "dashboard/revision.html", context, status=status)
 
 
-def thing_of(change: Any) -> Thing:
+def changed_item_of(change: Any) -> ChangedItem:
     """``Change`` or ``Changed``: kind, name, before, after."""
     what = "created" if change.before is None else "removed" if change.after is None else "changed"
-    return Thing(change.kind, change.name, what, _fields(change.before, change.after))
+    return ChangedItem(change.kind, change.name, what, _fields(change.before, change.after))
 
 
 def _fields(before: Fields | None, after: Fields | None) -> list[tuple[str, Any, Any]]:

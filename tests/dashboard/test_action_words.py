@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dashboard.words import _ACTIONS, action_verb, action_words
+from dashboard.labels import _ACTIONS, action_verb, action_words
 from tests.contract.compat.compare import RECORD
 
 #: Words of version 0.1.0 that the pages no longer use.

@@ -354,7 +354,7 @@ def test_an_empty_installation_has_pages_too(client, transactional_db, path):
 
 
 def test_changes_read_as_sentences():
-    from dashboard.words import action_verb, action_words, count_words, difference, target_words
+    from dashboard.labels import action_verb, action_words, count_words, difference, target_words
 
     before = {"quotas.requests.limit": 500, "quotas.requests.burst": 5, "version": 1, "tier": "pro"}
     after = before | {"quotas.requests.limit": 600, "version": 2}

@@ -16,7 +16,7 @@ from controlplane.status.facts import (
     Transition,
 )
 from dashboard.live import drawing
-from dashboard.live.drawing import Sent, announcement
+from dashboard.live.drawing import SentFragments, announcement
 from dashboard.live.history import History, mark
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
@@ -200,7 +200,7 @@ def test_segments_follow_transitions_and_overrides_cover_them():
 
 
 def test_only_changes_are_drawn_again_and_no_reader_is_named():
-    history, sent, topic = History(), Sent(), Topic(page="overview", role="operator")
+    history, sent, topic = History(), SentFragments(), Topic(page="overview", role="operator")
     first = draw(topic, picture(facts(server("a", OPEN)), history), history, sent, rev=1, announce="")
     assert "[id='cards']" in first.changed
     assert 'id="br-payments-api"' in first.whole
@@ -216,7 +216,7 @@ def test_only_changes_are_drawn_again_and_no_reader_is_named():
 def test_viewers_get_no_override_button():
     history, live = History(), picture(facts(server("a", OPEN)))
     for role, shown in (("viewer", False), ("operator", True), ("admin", True)):
-        drawn = draw(Topic(page="overview", role=role), live, history, Sent(), rev=1, announce="")
+        drawn = draw(Topic(page="overview", role=role), live, history, SentFragments(), rev=1, announce="")
         assert ("Override&hellip;" in drawn.whole) is shown
 
 
@@ -234,7 +234,7 @@ def test_names_from_outside_are_escaped_everywhere():
     one = Server(name="a", zone=bad, mode="local", mode_cause=bad, last_seen=NOW, epoch=1, revision=7)
     live = picture(facts(one, changes=(change,), figures=figures))
     for page in sorted(PAGES - {"breaker", "tenant"}):
-        drawn = draw(Topic(page=page, role="admin"), live, History(), Sent(), rev=1, announce="")
+        drawn = draw(Topic(page=page, role="admin"), live, History(), SentFragments(), rev=1, announce="")
         assert '<b>&"' not in drawn.whole
 
 
@@ -244,7 +244,7 @@ def test_every_fragment_of_every_page_carries_the_id_it_is_sent_to():
     live = picture(facts(server("a", OPEN), server("b", CLOSED, mode="local")))
     for page in ("overview", "breakers", "breaker", "servers", "audit"):
         topic = Topic(page=page, role="admin", key="payments-api" if page == "breaker" else "")
-        drawn = draw(topic, live, History(), Sent(), rev=1, announce="").whole
+        drawn = draw(topic, live, History(), SentFragments(), rev=1, announce="").whole
         for target, body in re.findall(
             r"hx-target=\"\[id='([^']+)'\]\"[^>]*>(.*?)</hx-partial>", drawn, re.DOTALL
         ):
@@ -256,8 +256,8 @@ def test_the_503_page_needs_no_store():
 
 
 def test_moments_and_dotted_names_are_readable():
-    from dashboard.templatetags.board import breakable, said
-    from dashboard.words import difference
+    from dashboard.labels import difference
+    from dashboard.templatetags.dashboard_tags import breakable, said
 
     due = {"due_at": "2026-11-21T10:00:00+00:00"}
     assert difference(None, due) == ("", "due 2026-11-21 10:00 UTC")
@@ -290,7 +290,7 @@ def test_an_overdue_change_is_a_critical_alert():
 
 
 def test_a_changed_limit_names_its_window_and_a_plan_its_counts():
-    from dashboard.words import difference
+    from dashboard.labels import difference
 
     before = {"quotas.requests.limit": 500, "quotas.requests.window_s": 60, "quotas.requests.burst": 5}
     after = {"quotas.requests.limit": 60, "quotas.requests.window_s": 1, "quotas.requests.shadow": True}
@@ -304,7 +304,7 @@ def test_a_changed_limit_names_its_window_and_a_plan_its_counts():
 
 
 def test_long_windows_have_readable_units():
-    from dashboard.templatetags.board import seconds
+    from dashboard.templatetags.dashboard_tags import seconds
 
     assert [seconds(ms) for ms in (250, 90_000, 300_000, 7_200_000, 2_592_000_000)] == [
         *("250 ms", "90 s", "5 min", "2 h", "30 d"),

@@ -126,7 +126,7 @@ def test_a_wrong_word_is_found_wherever_a_template_displays_it(markup: str) -> N
 @pytest.mark.parametrize(
     "markup",
     [
-        "{% load board %}{% url 'servers' %}",
+        "{% load dashboard_tags %}{% url 'servers' %}",
         "{% comment %}What nobody reads.{% endcomment %}",
         '<p class="held" id="servers">{{ row.server }} of the dashboard</p>',
         "<code>FUSEBOARD_SERVER</code>",

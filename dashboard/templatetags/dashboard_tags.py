@@ -13,11 +13,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dashboard import plots
+from dashboard.labels import cause_words, drill_words, event_words, policy_words, request_words
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
 from dashboard.live.servers import Zone
 from dashboard.live.tiles import number
-from dashboard.words import cause_words, drill_words, event_words, policy_words, request_words
 
 register = template.Library()
 
