@@ -254,6 +254,7 @@ class LimitedConnection(asyncio.Protocol):
         self._timer.cancel()
         if self._ended or self._transport.is_closing() or not self._transport.can_write_eof():
             self._transport.close()
+            self._timer = self._loop.call_later(self._limits.unread_s, self._transport.abort)
             return
         self._transport.write_eof()
         self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
@@ -268,6 +269,9 @@ class LimitedConnection(asyncio.Protocol):
     def _look(self) -> None:
         """Close if the client has kept the server waiting for too long."""
         now, limits = self._loop.time(), self._limits
+        if self._unread_since is None and self._transport.is_closing():
+            # A transport closes once its last bytes are sent, however long the client does not read them.
+            self._unread_since = now
         if self._unread_since is not None and now - self._unread_since >= limits.unread_s:
             self._transport.abort()
             return
@@ -282,8 +286,9 @@ class LimitedConnection(asyncio.Protocol):
         left_s = self._since + limit_s - now
         if left_s > 0:
             self._look_again_in(left_s)
-        elif self._stage == _IDLE:
+        elif self._stage == _IDLE or self._transport.is_closing():
             self._transport.close()
+            self._look_again_in(limits.unread_s)
         else:
             self._refuse(TOO_SLOW)
 

@@ -35,7 +35,9 @@ class JoinedWrites:
         if self._pieces:
             data, self._size = b"".join(self._pieces), 0
             self._pieces.clear()
-            self._transport.write(data)
+            # The connection may have ended since. uvloop raises for a transport that is closed.
+            if not self._transport.is_closing():
+                self._transport.write(data)
 
     def get_write_buffer_size(self) -> int:
         return self._size + self._transport.get_write_buffer_size()

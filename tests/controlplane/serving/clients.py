@@ -15,6 +15,8 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 #: Short enough for a test that waits for it, long beside everything that must not wait.
 SOON_S = 0.3
+#: Several such answers fill the buffers of the system, and one more does not pause uvicorn's writing.
+LARGE_BYTES = 30_000
 
 
 @asynccontextmanager
@@ -61,6 +63,9 @@ class Scripted:
         if path == "/wait":
             self.waiting = True
             await self.go_on.wait()
+        if path == "/large":
+            await self.answer(send, 200, b"x" * LARGE_BYTES)
+            return
         if path == "/endless":
             await self.endless(send, receive)
             return

@@ -4,9 +4,12 @@ import ast
 import asyncio
 import gc
 import inspect
+import socket
+import struct
 import weakref
 from pathlib import Path
 
+import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -41,6 +44,86 @@ async def test_a_client_that_never_reads_is_hung_up_on():
         connection.writer.transport.pause_reading()
         await connection.send(post(0, path="/endless"))
         await eventually(lambda: app.left == 1)
+
+
+async def _leave_an_answer_unread(connection, protocol):
+    """Returns when a part of an answer, too small to pause uvicorn, waits in the server."""
+    connection.writer.transport.pause_reading()
+    for _ in range(1_000):
+        answered = protocol._answered
+        await connection.send(post(0, path="/large"))
+        await eventually(lambda answered=answered: protocol._answered > answered)
+        if protocol._transport.get_write_buffer_size():
+            break
+    assert 0 < protocol._transport.get_write_buffer_size() < 65_536
+    assert protocol._unread_since is None
+
+
+def _losses(protocol):
+    """Gets the exception, or ``None``, with which the connection ends."""
+    lost, end = [], protocol.connection_lost
+
+    def connection_lost(error):
+        lost.append(error)
+        end(error)
+
+    protocol.connection_lost = connection_lost
+    return lost
+
+
+@pytest.mark.parametrize(
+    "last",
+    [b"", post(0, path="/raise"), post(0, path="/raise") + GET, post(0, path="/raise") + GET[:-2], b"nonsense"],
+)
+async def test_a_client_that_never_reads_the_last_answer_is_hung_up_on(last):
+    """`close` alone waits until the client has read everything."""
+    async with scripted(unread_s=SOON_S, keep_alive_s=SOON_S, head_s=SOON_S) as (connect, _):
+        connection = await connect()
+        await eventually(lambda: connect.made)
+        lost = _losses(connect.made[0])
+        await _leave_an_answer_unread(connection, connect.made[0])
+        await connection.send(last)
+        await eventually(lambda: lost)
+
+
+async def test_nothing_is_written_to_a_connection_that_has_ended():
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with scripted() as (connect, _):
+        connection = await connect()
+        await eventually(lambda: connect.made)
+        [protocol] = connect.made
+        end = protocol.connection_lost
+
+        def connection_lost(error):
+            # As an application that answers in the turn in which the connection ends.
+            protocol._transport.write(b"too late")
+            end(error)
+
+        protocol.connection_lost = connection_lost
+        sent = connection.writer.get_extra_info("socket")
+        # Makes `close` a reset.
+        sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.writer.close()
+        await eventually(lambda: not connect.open)
+        await asyncio.sleep(0.01)
+    assert errors == []
+
+
+async def test_requests_that_wait_behind_a_mistake_are_dropped_with_the_connection():
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with scripted() as (connect, app):
+        connection = await connect()
+        large = post(0, f"X-Filler: {'x' * 3_000}")
+        requests = [post(0, path="/wait"), post(0, path="/raise"), *[large] * 30]
+        sending = asyncio.create_task(connection.send(b"".join(requests)))
+        await eventually(lambda: app.waiting and connect.made[0]._held)
+        app.go_on.set()
+        assert [(await connection.answer())[0] for _ in range(2)] == [200, 500]
+        await eventually(lambda: not connect.open)
+        await asyncio.gather(sending, return_exceptions=True)
+    assert errors == []
 
 
 async def test_a_closed_connection_is_freed_without_the_collector():
