@@ -8,14 +8,14 @@ from dataclasses import dataclass
 class Limits:
     """What one client may do. Sizes are counted in slices: a client may exceed them by up to two slices."""
 
-    #: A safety net for all paths. Applications count exactly.
+    #: A safety net for all paths, with the frames of chunks. Applications count exactly, without them.
     body_bytes: int
     #: From the end of the head to the end of the body.
     body_s: float
     head_bytes: int = 65_536
     #: From the first byte of a head to its last, and from the connection to its first request.
     head_s: float = 20.0
-    #: How long a client may leave an answer unread, once the buffers are full.
+    #: How long a client may leave an answer unread, once the buffers are full or the server closes.
     unread_s: float = 60.0
     #: Whether a GET without a body may become a WebSocket.
     websockets: bool = False

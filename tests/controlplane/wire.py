@@ -85,6 +85,9 @@ async def served(config):
         for writer in opened:
             writer.close()
         server.close()
+        if state.tasks:
+            # Django closes the file of a body after the answer is sent.
+            await asyncio.wait(state.tasks, timeout=1.0)
 
 
 @asynccontextmanager

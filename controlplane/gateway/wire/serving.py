@@ -19,7 +19,8 @@ BACKLOG = 4096
 #: For requests in flight after a SIGTERM.
 GRACE_S = 2
 
-LIMITS = Limits(body_bytes=MAX_BODY_BYTES, body_s=10.0)
+#: The application counts bodies exactly. The frames of chunks, which these limits count too, need room.
+LIMITS = Limits(body_bytes=2 * MAX_BODY_BYTES, body_s=10.0)
 
 
 def gateway_config(

@@ -3,11 +3,14 @@
 import asyncio
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 from controlplane.fleet.status_client import PATH as FLEET_PATH
+from fuseboard.contract.sync import MAX_BODY_BYTES
+from tests.controlplane.gateway import beat
 from tests.controlplane.serving.clients import GET, SOON_S, post, scripted
-from tests.controlplane.wire import wire
+from tests.controlplane.wire import request, wire
 from tests.waiting import eventually
 
 # Heads.
@@ -157,6 +160,18 @@ async def test_a_body_over_the_limit_is_413_while_it_is_read():
             await connection.send(post(1_000_000), *[b"x" * 10_000] * 20)
         assert (await connection.answer())[0] == 413
         await eventually(lambda: app.left == 1)
+
+
+async def test_the_frames_of_chunks_do_not_count_as_body():
+    """The largest body of a heartbeat, which an application counts without them."""
+    body = msgspec.json.encode(beat()).ljust(MAX_BODY_BYTES)
+    parts = (body[at : at + 64] for at in range(0, len(body), 64))
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+    async with wire() as connect:
+        connection = await connect()
+        await connection.send(request(b"", "Transfer-Encoding: chunked", length=False))
+        await connection.send(chunks + b"0\r\n\r\n")
+        assert (await connection.answer())[0] == 200
 
 
 async def test_a_slow_body_within_the_limits_is_read():

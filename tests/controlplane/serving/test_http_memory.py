@@ -71,10 +71,10 @@ def _losses(protocol):
     return lost
 
 
-@pytest.mark.parametrize(
-    "last",
-    [b"", post(0, path="/raise"), post(0, path="/raise") + GET, post(0, path="/raise") + GET[:-2], b"nonsense"],
-)
+_MISTAKE = post(0, path="/raise")
+
+
+@pytest.mark.parametrize("last", [b"", _MISTAKE, _MISTAKE + GET, _MISTAKE + GET[:-2], b"nonsense"])
 async def test_a_client_that_never_reads_the_last_answer_is_hung_up_on(last):
     """`close` alone waits until the client has read everything."""
     async with scripted(unread_s=SOON_S, keep_alive_s=SOON_S, head_s=SOON_S) as (connect, _):
