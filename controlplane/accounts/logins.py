@@ -25,9 +25,9 @@ from controlplane.postgres import notify
 
 log = structlog.get_logger(__name__)
 
-#: Names the login in the session, for every web process.
+#: The key of the login's id in the session.
 KEY = "login"
-#: Whether the login used more than a password.
+#: The key in the session for whether the login used more than a password.
 STRONG = "strong"
 #: Longer than claims are trusted.
 _REMEMBERED_S = 900

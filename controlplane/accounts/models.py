@@ -27,7 +27,7 @@ class Login(models.Model):
     id = models.CharField(primary_key=True, max_length=32)
     user = models.ForeignKey(User, models.CASCADE, related_name="logins")
     created_at = models.DateTimeField(db_default=Now())
-    #: A code works once.
+    #: The session ends then, even while it is in use.
     expires_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
     address = models.CharField(max_length=64, blank=True)

@@ -78,7 +78,7 @@ def application(vendor_url: str) -> FastAPI:
         except httpx.HTTPError as error:
             # The vendor was called and failed: the same for the customer, only later.
             return {"got": INSTEAD[dependency], "failed_with": type(error).__name__}
-        return {"got": "requested path"}
+        return {"got": "the requested result"}
 
     return app
 

@@ -59,7 +59,7 @@ class Demo:
         self.processes = Processes(folder / "logs")
         self.client = httpx.Client(timeout=5.0, trust_env=False)
         self._per_pod = per_pod
-        self._cast_control_plane(web_port)
+        self._add_control_plane(web_port)
 
     def open(self) -> None:
         """Start everything and wait until all of it answers. Raises ``DidNotStart``."""
@@ -67,15 +67,15 @@ class Demo:
         self.processes.wait_until_ready(["vendor", "gateway"])
         for dependency in DEPENDENCIES:
             self.switch(dependency.name, failure_percent=0, latency_ms=dependency.latency_ms)
-        # Started only now: a process that lost a race for its port has another one since.
-        self._cast_pods()
+        # Only now: their variables contain ports, and a process that lost a race has another one since.
+        self._add_pods()
         self.processes.begin(*PODS)
         self.processes.wait_until_ready(["web", *PODS])
-        self._cast_load()
+        self._add_load()
         self.processes.begin("load")
         self.processes.wait_until_ready(self.processes.by_name)
 
-    def _cast_control_plane(self, web_port: int) -> None:
+    def _add_control_plane(self, web_port: int) -> None:
         celery = ["-m", "celery", "-A", "controlplane"]
         worker = [*celery, "worker", "--pool=threads", "--concurrency=2"]
         started = (
@@ -100,7 +100,7 @@ class Demo:
         vendor = _served("-m", "controlplane.demo.vendor")
         self.processes.add(Process("vendor", vendor, _outside(), health="/control"))
 
-    def _cast_pods(self) -> None:
+    def _add_pods(self) -> None:
         for name, zone in zip(PODS, ZONES, strict=True):
             environment = {
                 **_outside(),
@@ -129,7 +129,7 @@ class Demo:
         file.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in said.items()))
         return file
 
-    def _cast_load(self) -> None:
+    def _add_load(self) -> None:
         pods = [self.url(name) for name in PODS]
         load = [*_served("-m", "controlplane.demo.load"), "--per-pod", str(self._per_pod), *pods]
         self.processes.add(Process("load", load, _outside(), health="/figures"))
@@ -154,13 +154,13 @@ class Demo:
         stations = self.client.get(f"{self.url('vendor')}/control").raise_for_status().json()
         return int(stations.get(dependency, {"received": 0})["received"])
 
-    def figures(self, *, begin_anew: bool = False) -> Figures:
+    def figures(self, *, reset: bool = False) -> Figures:
         """Figures of the load generator since the last reset."""
         url = f"{self.url('load')}/figures"
         accounts = msgspec.json.decode(
             self.client.get(url).raise_for_status().content, type=dict[str, Account]
         )
-        if begin_anew:
+        if reset:
             self.client.delete(url).raise_for_status()
         return Figures({pod: accounts[self.url(pod)] for pod in PODS})
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 
-#: Upper edges in seconds of the time from a request's first byte to its answer.
+#: Upper edges in seconds of the time from a heartbeat's head to its answer.
 _EDGES_S = (0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 
 

@@ -89,7 +89,7 @@ class Gateway:
             self._flusher.hurry()
 
     def hold(self, hold: HandedOverride) -> None:
-        """Hold a breaker open from now on, and tell Postgres when it is back. Raises ``Problem``."""
+        """Hold a breaker open from now on, and write it to Postgres when that is back. Raises ``Problem``."""
         configuration = self.configurations.get(hold.environment)
         if configuration is None:
             raise problems.not_ready(f"Nothing is published for environment {hold.environment!r} yet.")

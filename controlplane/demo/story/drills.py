@@ -20,7 +20,7 @@ def drill(chapter: Chapter) -> str:
         lambda: _listed(chapter, Mode.SHARED).count(_CHOSEN) == 1,
         within_s=15,
     )
-    chapter.demo.figures(begin_anew=True)
+    chapter.demo.figures(reset=True)
     begun = admin.send(
         admin.form("/drills", "kind", "minutes"),
         kind="gone",

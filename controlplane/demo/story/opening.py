@@ -46,7 +46,7 @@ def _trip_as_viewer(chapter: Chapter) -> int:
 
 def traffic(chapter: Chapter) -> str:
     """The tenants' calls go through all three pods, decided by Redis."""
-    chapter.demo.figures(begin_anew=True)
+    chapter.demo.figures(reset=True)
     began = time.monotonic()
     time.sleep(2.0)
     accounts = chapter.demo.figures()

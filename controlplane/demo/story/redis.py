@@ -15,9 +15,9 @@ LIMITS = "FUSEBOARD_REDIS_URL"
 
 def redis_killed(chapter: Chapter) -> str:
     """``kill -9`` for the ``limits`` server alone."""
-    chapter.demo.figures(begin_anew=True)
+    chapter.demo.figures(reset=True)
     time.sleep(1.5)
-    calm = chapter.demo.figures(begin_anew=True)
+    calm = chapter.demo.figures(reset=True)
     with chapter.watch("search", STORYTELLER) as watch:
         os.kill(embedded.look_up(LIMITS, folder=chapter.demo.folder).server, signal.SIGKILL)
         killed = time.monotonic()

@@ -15,7 +15,7 @@ _LIMIT_AFTER = 60
 def control_plane_restart(chapter: Chapter) -> str:
     """``kill -9`` for web, gateway, worker and beat; then all of them again, and one more edit."""
     processes = chapter.demo.processes
-    chapter.demo.figures(begin_anew=True)
+    chapter.demo.figures(reset=True)
     with chapter.watch("search", STORYTELLER) as watch:
         processes.kill(*CONTROL_PLANE)
         time.sleep(_AWAY_S)

@@ -28,9 +28,9 @@ _LIMIT_TRIED = 77
 
 def redis_frozen(chapter: Chapter) -> str:
     """Worse than killed: connections stay open without an answer. Callers must not notice."""
-    chapter.demo.figures(begin_anew=True)
+    chapter.demo.figures(reset=True)
     time.sleep(1.5)
-    calm = chapter.demo.figures(begin_anew=True)
+    calm = chapter.demo.figures(reset=True)
     server = embedded.look_up(LIMITS, folder=chapter.demo.folder).server
     # A pod stops asking after many missed deadlines: three concurrent callers reach that soon.
     others = (chapter.watch(dependency, STORYTELLER) for dependency in ("ledger-db", "email-smtp"))
@@ -99,7 +99,7 @@ def postgres_down(chapter: Chapter) -> str:
     operator, admin = chapter.browser("operator"), chapter.browser("admin")
     edit = admin.form(f"/tenant?key={PENNY}&quota={QUOTA}", "limit", "burst", "reason")
     operator.read("/breakers")  # users of the dashboard have been seen recently
-    chapter.demo.figures(begin_anew=True)
+    chapter.demo.figures(reset=True)
     os.kill(embedded.look_up(POSTGRES, folder=folder).server, signal.SIGKILL)
     killed = time.monotonic()
     try:

@@ -54,12 +54,6 @@ def wrong_method(allowed: bytes) -> Problem:
     return Problem(405, "Method Not Allowed", detail, headers=((b"allow", allowed),))
 
 
-def too_slow() -> Problem:
-    return Problem(
-        408, "Request Timeout", "The body did not arrive in time.", headers=((b"connection", b"close"),)
-    )
-
-
 def too_large(most: int = MAX_BODY_BYTES) -> Problem:
     # The rest of the body is not read, so the connection cannot be used again.
     detail = f"A body has at most {most} bytes."
