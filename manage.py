@@ -30,9 +30,9 @@ def main():  # type: () -> None
 
     try:
         if command == "demo":
-            from controlplane.demo.data_dir import data_dir_in_use
+            from controlplane.demo.data_dir import run_embedded_servers
 
-            with data_dir_in_use(check=bool({"--check", "--check-all"} & set(sys.argv))):
+            with run_embedded_servers(check=bool({"--check", "--check-all"} & set(sys.argv))):
                 execute_from_command_line(sys.argv)
             return
         name_what_is_unreachable(command)
