@@ -112,7 +112,7 @@ async def test_a_server_in_a_drill_is_stored_and_shown_as_that(gateways, fleet):
     from fuseboard.contract.words import Mode
 
     gateway = await gateways()
-    await answered(gateway, "web-9", mode=Mode.DRILL, mode_cause="drill 1: Redis is taken to be gone")
+    await answered(gateway, "web-9", mode=Mode.DRILL, mode_cause="drill 1: Redis is simulated as unavailable")
     await gateway._flusher.write(with_figures=False)
     row = await Server.objects.aget(name="web-9")
     assert msgspec.convert(row.mode, Mode) is Mode.DRILL

@@ -78,7 +78,7 @@ def test_hostile_input_is_rejected(log_in, pods):
 
 
 def test_a_pod_in_a_drill_differs_from_one_without_redis(log_in, production):
-    put_server("pod-1", mode="drill", mode_cause="drill 1: Redis is taken to be gone")
+    put_server("pod-1", mode="drill", mode_cause="drill 1: Redis is simulated as unavailable")
     page = log_in("vera").get("/servers").content.decode()
     assert 'data-kind="drill"' in page
     assert "1 pod in a drill" in text_of(log_in("vera").get("/"))
