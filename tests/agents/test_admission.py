@@ -209,7 +209,7 @@ class TestOverrides:
     def hold(self, server: Server, mode: OverrideMode | None, *, revision: int, reset: int = 0) -> None:
         expires = server.configuration.clock.now_us() + 60_000_000
         override = mode and Override(
-            mode=mode, revision=revision, expires_at_us=expires, reason="drill", actor="mira"
+            mode=mode, revision=revision, expires_at_us=expires, reason="drill", actor="olga"
         )
         payments = msgspec.structs.replace(POLICY.dependencies[0], override=override, reset_revision=reset)
         give(

@@ -8,6 +8,7 @@ import redis
 
 from fuseboard.contract.policy import Dependency, Limit
 from fuseboard.contract.words import Algorithm, Dimension, Outcome
+from fuseboard.decision import Permit
 from fuseboard.errors import Refused
 from fuseboard.subject import Subject
 from tests.agents.servers import BREAKER, POLICY, REQUESTS, configured, running
@@ -91,14 +92,17 @@ async def test_a_call_that_spent_the_tenants_quotas_frees_their_slots(limits: re
     one = Limit(name="at-once", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
     tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(one,))
     rules = msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]))
-    async with running(redis_url, configuration=configured(rules)) as server, asyncio.timeout(30):
+    async with running(redis_url, configuration=configured(rules)) as server:
+
+        async def admitted() -> Permit | None:
+            try:
+                return await server.admission.admit_call("payments", tenant="acme", spend_quota=True)
+            except Refused:
+                return None  # the slot is on its way back
+
         for _ in range(3):
-            permit = None
-            while permit is None:
-                try:
-                    permit = await server.admission.admit_call("payments", tenant="acme", spend_quota=True)
-                except Refused:
-                    await asyncio.sleep(0.01)  # the slot is on its way back
+            permit = await eventually(admitted, "a free slot", every_s=0.01)
+            assert permit is not None
             assert len(permit.decision.charges) == 2
             server.admission.report(permit, Outcome.OK)
 

@@ -179,16 +179,19 @@ class TestExplainADependency:
             revision=43,
             expires_at_us=ends_us,
             reason="the vendor double-charges",
-            actor="ann",
+            actor="olga",
         )
         dependency = msgspec.structs.replace(RULES.dependencies[0], override=held)
         publish(limits, msgspec.structs.replace(RULES, dependencies=(dependency,)), revision=43)
         limits.set(keys.override("production", "payments"), f"forced_open {ends_us} 43")
         _, said = run("explain", "--dependency", "payments")
         assert (said["allowed"], said["reason"]) == (False, "forced_open")
-        assert (said["override"]["reason"], said["override"]["actor"]) == ("the vendor double-charges", "ann")
+        assert (said["override"]["reason"], said["override"]["actor"]) == (
+            "the vendor double-charges",
+            "olga",
+        )
         assert main(["explain", "--dependency", "payments"]) == 0
-        assert "forced_open by ann: the vendor double-charges" in capsys.readouterr().out
+        assert "forced_open by olga: the vendor double-charges" in capsys.readouterr().out
 
     def test_a_cooldown_of_an_unregistered_dependency(self, agent, run, limits):
         permit = agent.admit_call("unheard-of")

@@ -326,7 +326,7 @@ class TestOverridesExpire:
             revision=1,
             expires_at_us=expires_at_us,
             reason="vendor is down",
-            actor="alice",
+            actor="ada",
         )
         dependency = Dependency(name="payments", override=held)
         return msgspec.structs.replace(POLICY, dependencies=(dependency,))

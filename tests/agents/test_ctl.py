@@ -216,7 +216,7 @@ def test_names_and_words_of_others_do_no_harm(api: Api, capsys: pytest.CaptureFi
         "override": {
             "mode": "forced_open",
             "reason": "\x1b[2J\u202egone",
-            "actor": "eve",
+            "actor": "mallory",
             "expires_at": "2027-01-01T00:00:00Z",
         },
     }

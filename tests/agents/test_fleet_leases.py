@@ -39,13 +39,18 @@ def with_vendor_limit(limit: Limit) -> Policy:
     return msgspec.structs.replace(POLICY, dependencies=(payments,), tuning=PATIENT)
 
 
+#: Only a key that is asked for often gets a lease.
+OFTEN_S = 0.001
+
+
 async def heat_up(server: Server, tenant: str = "acme") -> None:
     """Ask until calls are answered from a lease."""
-    for _ in range(10_000):
-        if (await server.admission.admit_request(tenant)).leased:
-            return
-        await asyncio.sleep(0.001)
-    pytest.fail("it was never leased")
+    await eventually(
+        lambda: server.admission.admit_request(tenant),
+        "a lease",
+        every_s=OFTEN_S,
+        accept=lambda decision: decision.leased,
+    )
 
 
 def spent_of(limits: redis.Redis, quota: Limit = HOT) -> float:
@@ -131,12 +136,16 @@ async def test_a_server_holds_no_more_than_its_share(limits: redis.Redis, redis_
 async def test_a_breaker_that_opens_ends_the_leases_on_its_calls(limits: redis.Redis, redis_url: str):
     many = msgspec.structs.replace(STRICT, limit=100_000)
     async with running(redis_url, configuration=configured(with_vendor_limit(many))) as server:
-        permit = await server.admission.admit_call("payments")
-        async with asyncio.timeout(60):
-            while not permit.decision.leased:
-                server.admission.report(permit, Outcome.OK)
-                permit = await server.admission.admit_call("payments")
-                await asyncio.sleep(0.001)
+
+        async def leased() -> Permit | None:
+            permit = await server.admission.admit_call("payments")
+            if permit.decision.leased:
+                return permit
+            server.admission.report(permit, Outcome.OK)
+            return None
+
+        permit = await eventually(leased, "a leased call", within_s=60, every_s=OFTEN_S)
+        assert permit is not None
         await fail_until_refused(server, permit)
         stored = "fb1:production:{d:payments}:breaker"
         await eventually(lambda: parse_breaker(limits.get(stored).decode()).state is BreakerState.OPEN)
@@ -153,11 +162,13 @@ async def test_a_breaker_that_another_server_opened_ends_them_at_once(limits: re
         watch.start()
         try:
             await asyncio.wait_for(watch.looked.wait(), 30)
-            permit = await server.admission.admit_call("payments")
-            async with asyncio.timeout(60):
-                while not permit.decision.leased:
-                    permit = await server.admission.admit_call("payments")
-                    await asyncio.sleep(0.001)
+            await eventually(
+                lambda: server.admission.admit_call("payments"),
+                "a leased call",
+                within_s=60,
+                every_s=OFTEN_S,
+                accept=lambda permit: permit.decision.leased,
+            )
             asked = server.counters.store_answers
             await fail_until_refused(failing, await failing.admission.admit_call("payments"))
             await eventually(lambda: all(demand.supply.lease is None for demand in server_demands(server)))

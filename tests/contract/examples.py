@@ -86,7 +86,7 @@ POLICY = Policy(
                 revision=41,
                 expires_at_us=1_800_000_000_000_000,
                 reason="vendor asked us to stop — ticket 17",
-                actor="alice",
+                actor="alice",  # as in golden/, which keeps its names
             ),
             reset_revision=12,
         ),
@@ -211,7 +211,7 @@ HOLDING_RESPONSE = msgspec.structs.replace(
             revision=1_000_042,
             expires_at_us=1_800_000_000_000_000,
             reason="both stores are away",
-            actor="alice",
+            actor="alice",  # as in golden/
         )
     },
 )

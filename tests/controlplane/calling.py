@@ -8,10 +8,9 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.accounts import tokens
-from controlplane.audit.actor import Actor
+from tests.people import ADA
 
 API = "/api/v1/production"
-_ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
 
 
 def token_of(role: str, *, environment: str = "") -> str:
@@ -21,7 +20,7 @@ def token_of(role: str, *, environment: str = "") -> str:
         environment=environment,
         expires_at=timezone.now() + timedelta(hours=1),
         reason="for a test",
-        actor=_ALICE,
+        actor=ADA,
     )
 
 
@@ -31,7 +30,7 @@ def agent_token() -> str:
         name="test pods",
         expires_at=timezone.now() + timedelta(hours=1),
         reason="for a test",
-        actor=_ALICE,
+        actor=ADA,
     )
 
 

@@ -15,13 +15,12 @@ from tests.contract.compat.release import ROOT
 from tests.contract.compat.served import ControlPlane
 from tests.controlplane.calling import agent_token, send, token_of
 from tests.controlplane.web_process import database_url
-
-ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
+from tests.people import ADA, SEED
 
 
 @pytest.fixture
-def alice() -> Actor:
-    return ALICE
+def ada() -> Actor:
+    return ADA
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def production(transactional_db: Any, limits: redis.Redis) -> str:
 def _production() -> None:
     from controlplane.editing import edits
 
-    common: dict[str, Any] = {"environment": "production", "reason": "for a test", "actor": ALICE}
+    common: dict[str, Any] = {"environment": "production", "reason": "for a test", "actor": SEED}
     edits.create_environment(**common)
     edits.create_tenant(tenant="acme", tier="pro", **common)
     edits.create_dependency(dependency="openai", kind="llm", **common)

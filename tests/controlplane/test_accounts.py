@@ -14,6 +14,7 @@ from controlplane.accounts.claims import ClaimsUser
 from controlplane.accounts.models import User
 from controlplane.accounts.sockets import ListedOrigins
 from controlplane.accounts.tokens import TokenUser
+from tests.people import BY_ROLE, create_person
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def no_postgres(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def logged_in(role: str) -> Client:
     client = Client()
-    client.force_login(User.objects.create_user("olivia", role=role))
+    client.force_login(create_person(BY_ROLE[role].name))
     assert client.get("/readyz", secure=True).status_code == 200
     # Any page that reads the user stores the claims.
     assert client.get("/api/v1/docs", secure=True).status_code == 200
@@ -43,14 +44,14 @@ def logged_in(role: str) -> Client:
 
 ROLES = {
     "stranger": AnonymousUser(),
-    "viewer": User(username="v", role="viewer"),
-    "operator": User(username="o", role="operator"),
-    "admin": User(username="a", role="admin"),
-    "superuser": User(username="s", role="viewer", is_superuser=True),
-    "disabled admin": User(username="d", role="admin", is_active=False),
-    "operator by claims": ClaimsUser(username="o", role="operator"),
-    "admin by token": TokenUser(name="t", role="admin"),
-    "nonsense": User(username="n", role="root"),
+    "viewer": User(username="vera", role="viewer"),
+    "operator": User(username="olga", role="operator"),
+    "admin": User(username="ada", role="admin"),
+    "superuser": User(username="superuser", role="viewer", is_superuser=True),
+    "disabled admin": User(username="disabled", role="admin", is_active=False),
+    "operator by claims": ClaimsUser(username="olga", role="operator"),
+    "admin by token": TokenUser(name="pipeline", role="admin"),
+    "nonsense": User(username="nonsense", role="root"),
 }
 LEAST = {"viewer": 1, "operator": 2, "admin": 3}
 RANK = {
@@ -100,7 +101,7 @@ def test_without_postgres_the_claims_give_name_and_role(transactional_db: Any, n
     request.session = client.session
     user = claims.user_of(request)
     assert isinstance(user, ClaimsUser)
-    assert (user.get_username(), user.role, user.from_claims) == ("olivia", "operator", True)
+    assert (user.get_username(), user.role, user.from_claims) == ("olga", "operator", True)
 
 
 def test_claims_are_trusted_for_ten_minutes(transactional_db: Any, no_postgres: Any) -> None:
@@ -161,7 +162,7 @@ def test_the_session_cookie_is_signed_secure_and_out_of_reach_of_scripts(transac
 
 
 def test_passwords_are_hashed_with_argon2(transactional_db: Any) -> None:
-    user = User.objects.create_user("p", password="pässwörd " * 10)
+    user = User.objects.create_user("vera", password="pässwörd " * 10)
     assert user.password.startswith("argon2$argon2id$")
     assert user.check_password("pässwörd " * 10)
 

@@ -6,12 +6,13 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.accounts import tokens
-from controlplane.accounts.models import ApiToken, User
+from controlplane.accounts.models import ApiToken
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
 from fuseboard.contract.limit_fields import FIELDS, NUMBERS
 from tests.controlplane.calling import API, problem
+from tests.people import create_person
 
 QUOTA = f"{API}/tenants/acme/quotas/requests"
 GOOD = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, "reason": "agreed with acme"}
@@ -150,19 +151,19 @@ def test_a_quota_is_removed(call: Any) -> None:
     problem(call("admin", "DELETE", f"{QUOTA}?expected_version=3"), 422)
 
 
-def test_tenants_with_slashes_can_be_addressed(call: Any, alice: Any) -> None:
+def test_tenants_with_slashes_can_be_addressed(call: Any, ada: Any) -> None:
     edits.create_tenant(
-        environment="production", tenant="org/eu:1", tier="free", reason="for a test", actor=alice
+        environment="production", tenant="org/eu:1", tier="free", reason="for a test", actor=ada
     )
     assert call("viewer", "GET", f"{API}/tenants/org/eu:1").json()["tier"] == "free"
 
 
-def test_tenants_are_listed_in_pages(call: Any, alice: Any) -> None:
+def test_tenants_are_listed_in_pages(call: Any, ada: Any) -> None:
     edits.create_tenants(
         environment="production",
         tenants=[(f"t{number}", "free", "") for number in range(5)],
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     seen, after = [], ""
     while after is not None:
@@ -204,7 +205,7 @@ def test_a_bad_override_names_the_field(call: Any) -> None:
 
 
 def test_breakers_are_read_from_history_while_redis_is_down(
-    call: Any, settings: Any, text_limits: Any, alice: Any
+    call: Any, settings: Any, text_limits: Any, ada: Any
 ) -> None:
     from controlplane.breakers.collect import collect_transitions
 
@@ -223,7 +224,7 @@ def test_breakers_are_read_from_history_while_redis_is_down(
     )
 
 
-def test_revoked_expired_and_misspelt_tokens_are_refused(production: str, alice: Any) -> None:
+def test_revoked_expired_and_misspelt_tokens_are_refused(production: str, ada: Any) -> None:
     def get(text: str) -> Any:
         return Client().get(f"{API}/tiers", headers={"Authorization": f"Bearer {text}"}, secure=True)
 
@@ -232,7 +233,7 @@ def test_revoked_expired_and_misspelt_tokens_are_refused(production: str, alice:
         role="viewer",
         expires_at=timezone.now() + timedelta(hours=1),
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     assert get(text).status_code == 200
     for wrong in (text[:-1], text + "0", text.replace("fb_", "fx_"), "", "fb__", text[:-1] + "g"):
@@ -241,12 +242,12 @@ def test_revoked_expired_and_misspelt_tokens_are_refused(production: str, alice:
     ApiToken.objects.update(expires_at=timezone.now())
     problem(get(text), 401)
     ApiToken.objects.update(expires_at=timezone.now() + timedelta(hours=1))
-    tokens.revoke_token(selector=text.split("_")[1], reason="for a test", actor=alice)
+    tokens.revoke_token(selector=text.split("_")[1], reason="for a test", actor=ada)
     problem(get(text), 401)
 
 
 def test_a_session_needs_the_csrf_token_to_write(production: str) -> None:
-    user = User.objects.create_user("bob", password="correct horse battery", role="admin")
+    user = create_person("bob")
     client = Client(enforce_csrf_checks=True)
     client.force_login(user)
     assert client.get(f"{API}/tiers", secure=True).status_code == 200
@@ -267,7 +268,7 @@ def test_a_session_needs_the_csrf_token_to_write(production: str) -> None:
 
 def test_a_wrong_token_does_not_pass_because_of_a_cookie(production: str) -> None:
     client = Client()
-    client.force_login(User.objects.create_user("bob", role="admin"))
+    client.force_login(create_person("bob"))
     problem(client.get(f"{API}/tiers", headers={"Authorization": "Bearer fb_x_y"}, secure=True), 401)
 
 
@@ -275,7 +276,7 @@ def test_the_description_needs_a_login_and_has_no_inline_code(production: str) -
     assert Client().get("/api/v1/docs", secure=True).status_code == 302
     assert Client().get("/api/v1/openapi.json", secure=True).status_code == 302
     client = Client()
-    client.force_login(User.objects.create_user("bob"))
+    client.force_login(create_person("vera"))
     page = client.get("/api/v1/docs", secure=True)
     assert "https://" not in page.content.decode()
     assert "script-src 'self'" in page["Content-Security-Policy"]

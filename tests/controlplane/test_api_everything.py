@@ -210,7 +210,7 @@ def test_a_person_is_invited_gets_roles_and_is_deactivated(admin: Any, call: Any
     admin("PUT", "/api/v1/people/olga/active", {"active": False, **WHY})
     [olga] = admin("GET", "/api/v1/people").json()
     assert (olga["role"], olga["is_active"], olga["environment_roles"]) == ("viewer", False, {})
-    wrong = body | {"username": "ivan", "environment_roles": {"nowhere": "admin"}}
+    wrong = body | {"username": "otto", "environment_roles": {"nowhere": "admin"}}
     problem(call("admin", "POST", "/api/v1/people", wrong), 422)
     # The admin of one environment manages no people.
     scoped = token_of("admin", environment="production")
@@ -248,7 +248,7 @@ def test_a_rate_limited_caller_gets_retry_after(call: Any, settings: Any) -> Non
 
 def test_an_edit_succeeds_even_when_publishing_fails(admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
-        raise RuntimeError("something nobody thought of")
+        raise RuntimeError("an unexpected error")
 
     monkeypatch.setattr("controlplane.editing.revise.publish_promptly", fail)
     monkeypatch.setattr("controlplane.breakers.overrides.enforce_promptly", fail)

@@ -22,13 +22,13 @@ from tests.controlplane.web_process import web_running
 PAGE = (Path(__file__).resolve().parents[2] / "docs/api.md").read_text()
 
 
-def test_the_commands_of_the_page_work(production: str, alice: Any, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_work(production: str, ada: Any, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         if os.environ.get("CI"):
             pytest.fail("needs curl")
         pytest.skip("needs curl: install it with `apt-get install curl`")
     edits.create_dependency(
-        environment=production, dependency="payments-api", kind="external", reason="for a test", actor=alice
+        environment=production, dependency="payments-api", kind="external", reason="for a test", actor=ada
     )
     (tmp_path / "token").write_text(token_of("admin"))
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

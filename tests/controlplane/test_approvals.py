@@ -1,4 +1,4 @@
-"""Where edits need approval, no edit bypasses it, whatever its author and its path."""
+"""Where edits need approval, no author and no path bypasses the approval."""
 
 import threading
 from datetime import timedelta
@@ -29,33 +29,30 @@ from controlplane.schedules.due import run_due
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
 from fuseboard.contract.words import OverrideMode
+from tests.people import ADA, OLGA, OTTO, create_people
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
 NUMBERS: dict[str, Any] = {"limit": 50, "window_s": 60, "burst": 5}
-ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
-BOB, CAROL = (Actor(name=name, role="operator", origin="form") for name in ("bob", "carol"))
 
 
 @pytest.fixture
 def guarded(production: str) -> str:
-    """Production, where one other person must approve: bob or carol."""
-    User.objects.create_user("alice", role="admin")
-    for name in ("bob", "carol"):
-        User.objects.create_user(name, role="operator")
-    edits.set_tenant_quota(tenant="acme", quota="own", expected_version=None, actor=ALICE, **NUMBERS, **WHY)
+    """Production, where one other person must approve: olga or otto."""
+    create_people("ada", "olga", "otto")
+    edits.set_tenant_quota(tenant="acme", quota="own", expected_version=None, actor=ADA, **NUMBERS, **WHY)
     edits.set_vendor_limit(
         dependency="openai",
         name="contract",
         expected_version=None,
-        actor=ALICE,
+        actor=ADA,
         **NUMBERS | {"burst": 1},
         **WHY,
     )
-    edits.set_subject_limit(name="addresses", per=["ip"], actor=ALICE, **NUMBERS, **WHY)
-    edits.suspend_tenant(tenant="acme", actor=ALICE, **WHY)
-    edits.create_tenant(tenant="other", tier="free", actor=ALICE, **WHY)
-    edits.set_template(template="spare", expected_version=None, actor=ALICE, **NUMBERS, **WHY)
-    rules.set_approvals(needed=1, actor=ALICE, **WHY)
+    edits.set_subject_limit(name="addresses", per=["ip"], actor=ADA, **NUMBERS, **WHY)
+    edits.suspend_tenant(tenant="acme", actor=ADA, **WHY)
+    edits.create_tenant(tenant="other", tier="free", actor=ADA, **WHY)
+    edits.set_template(template="spare", expected_version=None, actor=ADA, **NUMBERS, **WHY)
+    rules.set_approvals(needed=1, actor=ADA, **WHY)
     return production
 
 
@@ -63,7 +60,7 @@ def head() -> int:
     return Environment.objects.get(pk="production").revision
 
 
-def quota(limit: int = 250, *, actor: Actor = ALICE, **more: Any) -> ChangeRequest:
+def quota(limit: int = 250, *, actor: Actor = ADA, **more: Any) -> ChangeRequest:
     numbers = {**NUMBERS, "limit": limit, **more}
     with pytest.raises(Proposed) as proposed:
         edits.set_tenant_quota(
@@ -72,13 +69,13 @@ def quota(limit: int = 250, *, actor: Actor = ALICE, **more: Any) -> ChangeReque
     return proposed.value.request
 
 
-def approve(row: ChangeRequest, actor: Actor = BOB, version: int | None = None) -> ChangeRequest:
+def approve(row: ChangeRequest, actor: Actor = OLGA, version: int | None = None) -> ChangeRequest:
     return decide.approve(
         environment="production", request=row.pk, expected_version=version or row.version, actor=actor
     )
 
 
-def apply(row: ChangeRequest, actor: Actor = ALICE) -> ChangeRequest:
+def apply(row: ChangeRequest, actor: Actor = ADA) -> ChangeRequest:
     return decide.apply(environment="production", request=row.pk, actor=actor)
 
 
@@ -141,7 +138,7 @@ def test_every_edit_becomes_a_request_and_after_approval_a_revision(guarded: str
     for name, given in EDITS.items():
         before, state = head(), read_state("production")
         with pytest.raises(Proposed) as proposed:
-            getattr(edits, name)(actor=ALICE, **given, **WHY)
+            getattr(edits, name)(actor=ADA, **given, **WHY)
         row = proposed.value.request
         assert (head(), read_state("production")) == (before, state), name
         assert not Entry.objects.filter(environment="production", revision__gt=before).exists(), name
@@ -151,11 +148,11 @@ def test_every_edit_becomes_a_request_and_after_approval_a_revision(guarded: str
             approve(row)
             row = apply(row)
             made = Revision.objects.get(environment="production", number=head())
-            assert (row.revision, made.actor, made.action) == (before + 1, "alice", row.action), name
+            assert (row.revision, made.actor, made.action) == (before + 1, "ada", row.action), name
             assert made.changed == row.changed > 0, name
             assert read_state("production") != state, name
             said = Entry.objects.get(action="change_request.applied", revision=made.number)
-            assert (said.after["author"], said.after["approved_by"]) == ("alice", "bob"), name
+            assert (said.after["author"], said.after["approved_by"]) == ("ada", "olga"), name
             transaction.set_rollback(True)
 
 
@@ -163,10 +160,10 @@ def test_a_plan_and_a_copy_need_approval_too(guarded: str) -> None:
     before = head()
     plan = plans.plan_from_document({"tenants": {"acme": {"tier": "enterprise"}}})
     with pytest.raises(Proposed) as proposed:
-        plans.apply_plan(plan=plan, expected_revision=None, actor=ALICE, **WHY)
-    edits.create_environment(environment="staging", reason="for a test", actor=ALICE)
+        plans.apply_plan(plan=plan, expected_revision=None, actor=ADA, **WHY)
+    edits.create_environment(environment="staging", reason="for a test", actor=ADA)
     with pytest.raises(Proposed):
-        plans.copy_configuration(source="staging", actor=ALICE, **WHY)
+        plans.copy_configuration(source="staging", actor=ADA, **WHY)
     assert head() == before
     row = proposed.value.request
     approve(row)
@@ -177,7 +174,7 @@ def test_a_plan_and_a_copy_need_approval_too(guarded: str) -> None:
 def test_overrides_and_ends_of_quotas_need_no_approval(guarded: str, hour: Any) -> None:
     TenantQuota.objects.filter(name="own").update(expires_at=timezone.now())
     before = head()
-    held: dict[str, Any] = {"dependency": "openai", "actor": BOB, **WHY}
+    held: dict[str, Any] = {"dependency": "openai", "actor": OLGA, **WHY}
     override_breaker(mode=OverrideMode.FORCED_OPEN, expires_at=hour, **held)
     end_override(**held)
     reset_breaker(**held)
@@ -190,23 +187,23 @@ def test_overrides_and_ends_of_quotas_need_no_approval(guarded: str, hour: Any) 
 def test_a_person_cannot_approve_a_request_they_made_or_changed(guarded: str) -> None:
     row = quota()
     with pytest.raises(decide.NotYours):
-        approve(row, ALICE)
+        approve(row, ADA)
     with pytest.raises(decide.NotYours):
-        decide.reject(request=row.pk, actor=ALICE, **WHY)
-    # With their token, whatever its role.
+        decide.reject(request=row.pk, actor=ADA, **WHY)
+    # With their token, of any role.
     with pytest.raises(decide.NotYours):
-        approve(row, Actor(name="token ci", role="admin", origin="api", person="alice"))
+        approve(row, Actor(name="token ci", role="admin", origin="api", person="ada"))
     with pytest.raises(decide.NotYours, match="has no owner"):
         approve(row, Actor(name="token ci", role="admin", origin="api"))
     # Another account with the same address is the same person.
-    User.objects.filter(username="alice").update(email="Alice@example.com")
-    User.objects.create_user("alice2", email="alice@example.com", role="operator")
+    User.objects.filter(username="ada").update(email="Ada@example.com")
+    User.objects.create_user("ada2", email="ada@example.com", role="operator")
     with pytest.raises(decide.NotYours):
-        approve(row, Actor(name="alice2", role="operator", origin="form"))
+        approve(row, Actor(name="ada2", role="operator", origin="form"))
     # A person who lost the role, or was deactivated.
-    User.objects.filter(username="carol").update(role="viewer")
-    User.objects.filter(username="bob").update(is_active=False)
-    for actor in (CAROL, BOB):
+    User.objects.filter(username="otto").update(role="viewer")
+    User.objects.filter(username="olga").update(is_active=False)
+    for actor in (OTTO, OLGA):
         with pytest.raises(decide.NotYours):
             approve(row, actor)
     assert not Approval.objects.exists()
@@ -215,15 +212,15 @@ def test_a_person_cannot_approve_a_request_they_made_or_changed(guarded: str) ->
 def test_a_request_of_a_program_needs_one_approval_more(guarded: str) -> None:
     row = quota(actor=Actor(name="token ci", role="admin", origin="api"))
     assert row.persons == []
-    assert approve(row, BOB).state == "open"
-    User.objects.filter(username="bob").update(email="bob@example.com")
-    User.objects.create_user("bob2", role="admin", email="Bob@example.com")
-    for actor in (BOB, Actor(name="bob2", role="admin", origin="form")):
+    assert approve(row, OLGA).state == "open"
+    User.objects.filter(username="olga").update(email="olga@example.com")
+    User.objects.create_user("olga2", role="operator", email="Olga@example.com")
+    for actor in (OLGA, Actor(name="olga2", role="operator", origin="form")):
         with pytest.raises(InvalidEdit, match="already"):
             approve(row, actor)
-    assert approve(row, CAROL).state == "approved"
+    assert approve(row, OTTO).state == "approved"
     # The approval of a person who may no longer approve does not count.
-    User.objects.filter(username="carol").update(is_active=False)
+    User.objects.filter(username="otto").update(is_active=False)
     with pytest.raises(InvalidEdit, match="1 more"):
         apply(row)
 
@@ -236,16 +233,16 @@ def test_a_rebase_resets_the_approvals(guarded: str) -> None:
     apply(other)
     with pytest.raises(EditConflict) as conflict:
         apply(row)
-    assert (conflict.value.by, list(conflict.value.changed)) == ("alice", ["tenant acme"])
-    anew = rebase.rebase(environment="production", request=row.pk, actor=CAROL)
-    assert (anew.pk, anew.version, anew.state, anew.persons) == (row.pk, 2, "open", ["alice", "carol"])
-    assert anew.changes.get().before["quotas.requests.limit"] == 251
+    assert (conflict.value.by, list(conflict.value.changed)) == ("ada", ["tenant acme"])
+    newer = rebase.rebase(environment="production", request=row.pk, actor=OTTO)
+    assert (newer.pk, newer.version, newer.state, newer.persons) == (row.pk, 2, "open", ["ada", "otto"])
+    assert newer.changes.get().before["quotas.requests.limit"] == 251
     with pytest.raises(EditConflict):
-        approve(anew, version=1)
+        approve(newer, version=1)
     with pytest.raises(decide.NotYours):
-        approve(anew, CAROL)
-    approve(anew)
-    apply(anew)
+        approve(newer, OTTO)
+    approve(newer)
+    apply(newer)
     fields = read_state("production")["tenant", "acme"]
     assert fields["quotas.requests.limit"] == 250
 
@@ -261,12 +258,12 @@ def test_a_row_changed_without_an_edit_is_a_conflict(guarded: str) -> None:
 def test_requests_for_different_things_do_not_conflict(guarded: str) -> None:
     row = quota()
     with pytest.raises(Proposed) as proposed:
-        edits.create_tenant(tenant="new", tier="free", actor=ALICE, **WHY)
+        edits.create_tenant(tenant="new", tier="free", actor=ADA, **WHY)
     for each in (proposed.value.request, row):
         approve(each)
         apply(each)
     with pytest.raises(Proposed) as proposed:
-        edits.rollback(to_revision=4, expected_revision=None, actor=ALICE, **WHY)
+        edits.rollback(to_revision=4, expected_revision=None, actor=ADA, **WHY)
     whole, small = proposed.value.request, quota(7)
     for each in (whole, small):
         approve(each)
@@ -277,18 +274,18 @@ def test_requests_for_different_things_do_not_conflict(guarded: str) -> None:
 
 def test_fewer_approvals_need_approval_and_more_need_enough_people(guarded: str) -> None:
     with pytest.raises(InvalidEdit, match="there are 3"):
-        rules.set_approvals(needed=3, actor=ALICE, **WHY)
-    assert rules.set_approvals(needed=2, actor=ALICE, **WHY) == 2
+        rules.set_approvals(needed=3, actor=ADA, **WHY)
+    assert rules.set_approvals(needed=2, actor=ADA, **WHY) == 2
     with pytest.raises(Proposed) as proposed:
-        rules.set_approvals(needed=0, actor=ALICE, **WHY)
+        rules.set_approvals(needed=0, actor=ADA, **WHY)
     row = proposed.value.request
     waiting = quota()
-    approve(row, BOB)
+    approve(row, OLGA)
     with pytest.raises(InvalidEdit, match="1 more"):
         apply(row)
-    approve(row, CAROL)
+    approve(row, OTTO)
     apply(row)
-    assert edits.resume_tenant(tenant="acme", actor=ALICE, **WHY) == head()
+    assert edits.resume_tenant(tenant="acme", actor=ADA, **WHY) == head()
     assert ChangeRequest.objects.get(pk=waiting.pk).state == "approved"
     said = Entry.objects.filter(action="approvals.set").order_by("-id")[0]
     assert (said.before, said.after) == ({"needed": 2}, {"needed": 0})
@@ -300,7 +297,7 @@ def test_a_scheduled_change_is_applied_as_it_was_approved(guarded: str) -> None:
     rows = []
     for _ in range(2):
         with pytest.raises(Proposed) as proposed:
-            schedule_change(due_at=due_at, document=document, actor=ALICE, **WHY)
+            schedule_change(due_at=due_at, document=document, actor=ADA, **WHY)
         rows.append(proposed.value.request)
     assert not Schedule.objects.exists()
     for row in rows:
@@ -316,7 +313,7 @@ def test_a_scheduled_change_is_applied_as_it_was_approved(guarded: str) -> None:
     approve(other)
     apply(other)
     with pytest.raises(Proposed) as proposed:
-        edits.change_tier(tenant="acme", tier="pro", expected_version=None, actor=ALICE, **WHY)
+        edits.change_tier(tenant="acme", tier="pro", expected_version=None, actor=ADA, **WHY)
     approve(proposed.value.request)
     apply(proposed.value.request)
     Schedule.objects.filter(pk=second.pk).update(due_at=timezone.now())
@@ -330,7 +327,7 @@ def test_a_command_on_the_server_sets_the_number_without_approval(guarded: str) 
     row = quota()
     labels = {"environment": "production", "state": "open"}
     assert REGISTRY.get_sample_value("fuseboard_change_requests", labels) == 1
-    call_command("set_approvals", "production", "0", "--reason", "Nobody else is left")
+    call_command("set_approvals", "production", "0", "--reason", "The other approvers have left")
     said = Entry.objects.filter(action="approvals.set").latest("id")
     assert (said.actor, said.origin, said.after) == ("command line", "command", {"needed": 0})
     # A pending request needs no approval any more. An admin still has to apply it.
@@ -338,8 +335,7 @@ def test_a_command_on_the_server_sets_the_number_without_approval(guarded: str) 
 
 
 def test_a_change_scheduled_before_approvals_needs_one_when_it_is_due(production: str) -> None:
-    for name, role in (("alice", "admin"), ("bob", "operator")):
-        User.objects.create_user(name, role=role)
+    create_people("ada", "olga")
     schedule_change(
         due_at=timezone.now() + timedelta(hours=1),
         document={"tenants": {"acme": {"tier": "free"}}},
@@ -347,7 +343,7 @@ def test_a_change_scheduled_before_approvals_needs_one_when_it_is_due(production
         actor=Actor(name="fuseboard", role="admin", origin="form"),
         **WHY,
     )
-    rules.set_approvals(needed=1, actor=ALICE, **WHY)
+    rules.set_approvals(needed=1, actor=ADA, **WHY)
     Schedule.objects.update(due_at=timezone.now())
     before = head()
     run_due()
@@ -356,10 +352,10 @@ def test_a_change_scheduled_before_approvals_needs_one_when_it_is_due(production
 
 def test_a_rejected_withdrawn_or_expired_request_is_final(guarded: str) -> None:
     rejected, withdrawn, expired = quota(1), quota(2), quota(3)
-    decide.reject(request=rejected.pk, actor=BOB, **WHY)
+    decide.reject(request=rejected.pk, actor=OLGA, **WHY)
     with pytest.raises(decide.NotYours):
-        decide.withdraw(request=withdrawn.pk, actor=BOB, **WHY)
-    decide.withdraw(request=withdrawn.pk, actor=ALICE, **WHY)
+        decide.withdraw(request=withdrawn.pk, actor=OLGA, **WHY)
+    decide.withdraw(request=withdrawn.pk, actor=ADA, **WHY)
     ChangeRequest.objects.filter(pk=expired.pk).update(expires_at=timezone.now())
     assert decide.expire_requests() == 1
     states = ChangeRequest.objects.order_by("pk").values_list("state", flat=True)
@@ -394,7 +390,7 @@ def test_two_concurrent_applies_make_one_revision(guarded: str) -> None:
             thread.join(30)
         return sorted(results)
 
-    found = at_once(*[(approve, BOB)] * 8)
+    found = at_once(*[(approve, OLGA)] * 8)
     assert (found.count("done"), len(found), Approval.objects.count()) == (1, 8, 1)
-    found = at_once(*[(apply, ALICE)] * 8)
+    found = at_once(*[(apply, ADA)] * 8)
     assert (found.count("done"), len(found), head()) == (1, 8, before + 1)

@@ -7,40 +7,38 @@ import pytest
 from django.utils import timezone
 
 from controlplane.accounts import tokens
-from controlplane.accounts.models import User
 from controlplane.approvals import rules
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.policies.models import Revision
 from tests.controlplane.calling import API, problem, send
+from tests.people import ADA, OLGA, VERA, create_people
 
 WHY = {"reason": "for a test"}
 QUOTA = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, **WHY}
 
 
-def token(owner: str, role: str = "admin") -> str:
+def token(owner: Actor, role: str = "admin") -> str:
     """A token that ``owner`` created on the page of tokens, so it is theirs."""
     return tokens.create_api_token(
-        name=f"of {owner}",
+        name=f"of {owner.name}",
         role=role,
         expires_at=timezone.now() + timedelta(hours=1),
         reason="for a test",
-        actor=Actor(name=owner, role="admin", origin="form"),
+        actor=owner,
     )
 
 
 @pytest.fixture
 def guarded(production: str) -> str:
-    for name, role in (("alice", "admin"), ("bob", "operator"), ("carol", "viewer")):
-        User.objects.create_user(name, role=role)
-    actor = Actor(name="alice", role="admin", origin="form")
-    rules.set_approvals(environment=production, needed=1, reason="for a test", actor=actor)
+    create_people("ada", "olga", "vera")
+    rules.set_approvals(environment=production, needed=1, reason="for a test", actor=ADA)
     return production
 
 
 def test_an_edit_that_needs_approval_gets_202_and_is_applied_once(guarded: str) -> None:
-    mine, theirs = token("alice"), token("bob", "operator")
-    assert send(mine, "GET", f"{API}/approvals").json() == {"needed": 1, "approvers": ["alice", "bob"]}
+    mine, theirs = token(ADA), token(OLGA, "operator")
+    assert send(mine, "GET", f"{API}/approvals").json() == {"needed": 1, "approvers": ["ada", "olga"]}
     key = {"Idempotency-Key": "one"}
     answers = [send(mine, "PUT", f"{API}/tenants/acme/quotas/requests", QUOTA, **key) for _ in range(2)]
     for answer in answers:
@@ -61,14 +59,14 @@ def test_an_edit_that_needs_approval_gets_202_and_is_applied_once(guarded: str) 
     done = send(mine, "POST", f"{where}/apply").json()
     problem(send(mine, "POST", f"{where}/apply"), 422)
     made = Revision.objects.get(environment="production", number=done["revision"])
-    assert (made.actor, made.action) == ("token of alice", "tenant_quota.set")
+    assert (made.actor, made.action) == ("token of ada", "tenant_quota.set")
     [by] = send(mine, "GET", where).json()["approved_by"]
-    assert (by["actor"], by["note"]) == ("token of bob", "as agreed")
+    assert (by["actor"], by["note"]) == ("token of olga", "as agreed")
     assert send(mine, "GET", f"{API}/tenants/acme").json()["quotas"][0]["limit"] == 50
 
 
 def test_every_write_of_the_configuration_gets_202(guarded: str) -> None:
-    mine, before = token("alice"), Revision.objects.count()
+    mine, before = token(ADA), Revision.objects.count()
     later = (timezone.now() + timedelta(hours=1)).isoformat(timespec="seconds")
     document = {"tenants": {"acme": {"tier": "free"}}}
     writes: list[tuple[str, str, Any]] = [
@@ -100,12 +98,12 @@ def test_every_write_of_the_configuration_gets_202(guarded: str) -> None:
 
 
 def test_the_person_who_rotates_a_token_owns_the_new_one(guarded: str) -> None:
-    bob = token("bob", "operator")
-    answer = send(token("alice"), "PUT", f"{API}/tenants/acme/quotas/requests", QUOTA)
+    olga = token(OLGA, "operator")
+    answer = send(token(ADA), "PUT", f"{API}/tenants/acme/quotas/requests", QUOTA)
     body = {"expires_in_s": 3600, "overlap_s": 60, **WHY}
-    stolen = send(token("alice"), "POST", f"{API}/api-tokens/{bob[3:19]}/rotate", body).json()["token"]
+    stolen = send(token(ADA), "POST", f"{API}/api-tokens/{olga[3:19]}/rotate", body).json()["token"]
     approve = f"{answer['Location']}/approve"
     problem(send(stolen, "POST", approve, {"expected_version": 1}), 403)
     # A token has no more rights than its owner.
-    problem(send(token("carol", "operator"), "POST", approve, {"expected_version": 1}), 403)
-    assert send(bob, "POST", approve, {"expected_version": 1}).status_code == 200
+    problem(send(token(VERA, "operator"), "POST", approve, {"expected_version": 1}), 403)
+    assert send(olga, "POST", approve, {"expected_version": 1}).status_code == 200

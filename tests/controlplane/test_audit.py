@@ -14,22 +14,21 @@ from django.test import AsyncClient
 
 from controlplane.accounts.models import AgentToken, User
 from controlplane.audit import guards
-from controlplane.audit.actor import Actor
 from controlplane.audit.chain import Head, verify
 from controlplane.audit.export import export
 from controlplane.audit.models import ChainHead, Entry
 from controlplane.audit.record import record
 from controlplane.editing import edits
 from controlplane.policies.models import Tenant
+from tests.people import ADA, create_person
 
-ALICE = Actor(name="alice", role="admin", origin="form", address="127.0.0.1")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def note(name: str, *, environment: str = "", reason: str = "for a test") -> Entry:
     with transaction.atomic():
         return record(
-            actor=ALICE,
+            actor=ADA,
             action="thing.done",
             target_kind="thing",
             target_name=name,
@@ -278,7 +277,7 @@ def test_an_edit_by_the_application_is_recorded_once(acme: Tenant) -> None:
         environment="production",
         tenant="acme",
         reason="for a test",
-        actor=ALICE,
+        actor=ADA,
         expected_version=acme.version,
     )
     assert written_with_sql() == []
@@ -313,7 +312,7 @@ def test_rows_inserted_and_deleted_with_sql_are_recorded(acme: Tenant) -> None:
 
 
 def test_rights_granted_with_sql_are_recorded_without_secrets() -> None:
-    User.objects.create_user("mallory")
+    create_person("mallory")
     AgentToken.objects.create(
         name="t", selector="s", digest="a" * 64, environment="production", expires_at="2030-01-01T00:00:00Z"
     )
@@ -329,7 +328,7 @@ def test_rights_granted_with_sql_are_recorded_without_secrets() -> None:
 
 
 def test_a_login_is_not_recorded_as_sql() -> None:
-    User.objects.create_user("olga")
+    create_person("vera")
     count = Entry.objects.count()
     User.objects.update(last_login="2026-01-01T00:00:00Z")
     assert Entry.objects.count() == count

@@ -10,11 +10,11 @@ import pytest
 from django.db import connections, transaction
 
 from controlplane.audit import chain
-from controlplane.audit.actor import Actor
 from controlplane.audit.chain import Head, verify
 from controlplane.audit.export import export
 from controlplane.audit.models import Entry
 from controlplane.audit.record import record
+from tests.people import ADA
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def note(reason: str = "for a test") -> None:
     with transaction.atomic():
         record(
-            actor=Actor(name="alice", role="admin", origin="form"),
+            actor=ADA,
             action="thing.done",
             target_kind="thing",
             target_name="one",

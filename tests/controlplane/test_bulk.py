@@ -16,7 +16,7 @@ REASON = "For a test of many"
 
 
 @pytest.fixture
-def many(production: str, alice: Any) -> str:
+def many(production: str, ada: Any) -> str:
     """Five tenants: two of the pro tier, two with an own quota, one suspended."""
     own = {"requests": {"limit": 40, "window_s": 60, "burst": 4}}
     apply_plan(
@@ -33,7 +33,7 @@ def many(production: str, alice: Any) -> str:
         ),
         expected_revision=None,
         reason=REASON,
-        actor=alice,
+        actor=ada,
     )
     return production
 
@@ -42,13 +42,13 @@ def head() -> int:
     return Environment.objects.get(pk="production").revision
 
 
-def bulk(alice: Any, who: TenantFilter, what: TenantChange, expected: int | None = None) -> int:
+def bulk(ada: Any, who: TenantFilter, what: TenantChange, expected: int | None = None) -> int:
     return edits.bulk_edit(
         environment="production",
         filter=who,
         change=what,
         reason=REASON,
-        actor=alice,
+        actor=ada,
         expected_revision=expected,
     )
 
@@ -74,14 +74,14 @@ def test_a_filter_matches_tenants_that_meet_all_conditions(
     assert list(who.rows("production").values_list("key", flat=True)) == found
 
 
-def test_a_bulk_edit_is_previewed_and_is_one_revision(many: str, alice: Any) -> None:
+def test_a_bulk_edit_is_previewed_and_is_one_revision(many: str, ada: Any) -> None:
     who = TenantFilter(tier="free")
     what = TenantChange(quotas={"requests": {"limit": 500, "window_s": 60, "burst": 50}}, suspended=False)
     before = head()
     shown = edits.preview_bulk_edit(environment="production", filter=who, change=what)
     assert [change.name for change in shown.changes] == ["eu-1", "eu-2", "us-1"]
     assert head() == before
-    assert bulk(alice, who, what, expected=shown.revision) == before + 1
+    assert bulk(ada, who, what, expected=shown.revision) == before + 1
     for tenant in Tenant.objects.filter(tier__name="free"):
         [quota] = tenant.quotas.all()
         assert (quota.limit, quota.burst, quota.failure_policy) == (500, 50, "local_share")
@@ -93,15 +93,15 @@ def test_a_bulk_edit_is_previewed_and_is_one_revision(many: str, alice: Any) -> 
         "free",
     )
     # A repetition changes nothing and returns the same revision.
-    assert bulk(alice, who, what) == before + 1
+    assert bulk(ada, who, what) == before + 1
     edits.rollback(
-        environment="production", to_revision=before, expected_revision=None, reason=REASON, actor=alice
+        environment="production", to_revision=before, expected_revision=None, reason=REASON, actor=ada
     )
     assert [quota.limit for quota in Tenant.objects.get(key="eu-1").quotas.all()] == [40]
 
 
-def test_scaling_starts_from_the_own_or_the_tiers_values(many: str, alice: Any) -> None:
-    bulk(alice, TenantFilter(prefix="eu-"), TenantChange(scale_percent={"requests": 150}))
+def test_scaling_starts_from_the_own_or_the_tiers_values(many: str, ada: Any) -> None:
+    bulk(ada, TenantFilter(prefix="eu-"), TenantChange(scale_percent={"requests": 150}))
     limits = {
         row.key: [(q.limit, q.burst) for q in row.quotas.all()]
         for row in Tenant.objects.filter(key__startswith="eu")
@@ -109,8 +109,8 @@ def test_scaling_starts_from_the_own_or_the_tiers_values(many: str, alice: Any) 
     assert limits == {"eu-1": [(60, 6)], "eu-2": [(150, 30)]}
 
 
-def test_a_bulk_edit_removes_own_quotas(many: str, alice: Any) -> None:
-    revision = bulk(alice, TenantFilter(has_quota=True), TenantChange(remove_quotas=("requests",)))
+def test_a_bulk_edit_removes_own_quotas(many: str, ada: Any) -> None:
+    revision = bulk(ada, TenantFilter(has_quota=True), TenantChange(remove_quotas=("requests",)))
     assert not Tenant.objects.get(key="eu-1").quotas.exists()
     assert Tenant.objects.get(key="us-2").quotas.count() == 1
     assert list(Tenant.objects.filter(changed_revision=revision).values_list("key", flat=True)) == ["eu-1"]
@@ -128,27 +128,27 @@ def test_a_bulk_edit_removes_own_quotas(many: str, alice: Any) -> None:
     ],
 )
 def test_an_invalid_bulk_edit_changes_no_tenant(
-    many: str, alice: Any, who: TenantFilter, what: TenantChange, field: str
+    many: str, ada: Any, who: TenantFilter, what: TenantChange, field: str
 ) -> None:
     before = head()
     with pytest.raises(InvalidEdit) as refused:
-        bulk(alice, who, what)
+        bulk(ada, who, what)
     assert not field or field in refused.value.errors
     assert head() == before
 
 
-def test_a_bulk_edit_of_an_older_revision_is_a_conflict(many: str, alice: Any) -> None:
+def test_a_bulk_edit_of_an_older_revision_is_a_conflict(many: str, ada: Any) -> None:
     seen = head()
-    edits.create_tenant(environment="production", tenant="eu-3", tier="free", reason=REASON, actor=alice)
+    edits.create_tenant(environment="production", tenant="eu-3", tier="free", reason=REASON, actor=ada)
     with pytest.raises(EditConflict):
-        bulk(alice, TenantFilter(tier="free"), TenantChange(suspended=True), expected=seen)
+        bulk(ada, TenantFilter(tier="free"), TenantChange(suspended=True), expected=seen)
 
 
-def test_every_effective_value_has_its_source(many: str, alice: Any) -> None:
+def test_every_effective_value_has_its_source(many: str, ada: Any) -> None:
     found = {value.name: value for value in effective("production", "eu-1")}
     limit = found["quotas.requests.limit"]
     assert (limit.value, limit.source, limit.at, limit.instead_of) == (40, "tenant override", "eu-1", 100)
-    assert (limit.by, limit.revision) == ("alice", head())
+    assert (limit.by, limit.revision) == ("ada", head())
     assert (found["tier"].source, found["priority"].source) == ("tenant", "tier default")
     found = {value.name: value for value in effective("production", "us-2")}
     of_tier = found["quotas.requests.limit"]

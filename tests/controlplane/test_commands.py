@@ -42,12 +42,12 @@ def test_a_user_is_created_with_a_role_and_a_fit_password(
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda: "password")
     with pytest.raises(CommandError, match="too common"):
-        run("create_user", "olivia", "--password-stdin")
+        run("create_user", "olga", "--password-stdin")
     monkeypatch.setattr("builtins.input", lambda: "four random words here")
-    run("create_user", "olivia", "--role", "operator", "--password-stdin")
+    run("create_user", "olga", "--role", "operator", "--password-stdin")
     assert User.objects.get().role == "operator"
     with pytest.raises(CommandError, match="already"):
-        run("create_user", "olivia", "--password-stdin")
+        run("create_user", "olga", "--password-stdin")
 
 
 def test_after_a_restore_the_epoch_rises_above_lost_revisions(production: str, text_limits: Any) -> None:

@@ -15,9 +15,10 @@ import pytest
 import redis
 
 from tests.contract.compat import release
-from tests.contract.compat.processes import eventually, serving
+from tests.contract.compat.processes import EVERY_S, WITHIN_S, serving
 from tests.contract.compat.served import ControlPlane
 from tests.controlplane.web_process import database_url
+from tests.waiting import wait_until
 
 REASON = "to see both versions at work"
 TENANT, OTHER, DEPENDENCY = "acme", "umbrella", "payments-api"
@@ -34,7 +35,7 @@ tenants:
       requests: {{limit: {LIMIT}, window_s: 3600, algorithm: sliding_window}}
 """
 
-#: Prepares a database with the code of its own version.
+#: Prepares a database with the code of the version that runs it.
 SETUP = """
 import django, io
 django.setup()
@@ -135,7 +136,7 @@ def control_plane_of(root: Path, database: str, folder: Path) -> Iterator[Contro
 
 @pytest.fixture
 def empty_database(transactional_db: Any) -> Iterator[str]:
-    """A database of its own, which no migration of today has seen."""
+    """A separate database, which the present migrations have not changed."""
     url = database_url()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP DATABASE IF EXISTS compat")
@@ -195,7 +196,7 @@ def they_work_together(plane: ControlPlane, pod: Pod, *, override: str) -> None:
     refused = pod.ask("call", DEPENDENCY)
     assert (refused["allowed"], refused["reason"]) == (False, "forced_open")
     ctl(plane, pod, "end", DEPENDENCY)
-    eventually(lambda: pod.ask("call", DEPENDENCY)["allowed"])
+    wait_until(lambda: pod.ask("call", DEPENDENCY)["allowed"], within_s=WITHIN_S, every_s=EVERY_S)
     the_control_plane_knows_what_the_pod_applied(plane)
 
 
@@ -213,7 +214,9 @@ def ctl(plane: ControlPlane, pod: Pod, *command: str) -> None:
 def the_configuration_arrives(plane: ControlPlane, pod: Pod) -> None:
     """Another tenant asks, so that the limit of the first one is not spent."""
     revision = plane.call("GET", "production/configuration").json()["revision"]
-    answer = eventually(lambda: _of_revision(pod.ask("request", OTHER), revision))
+    answer = wait_until(
+        lambda: _of_revision(pod.ask("request", OTHER), revision), within_s=WITHIN_S, every_s=EVERY_S
+    )
     assert (answer["allowed"], answer["mode"]) == (True, "shared")
 
 
@@ -236,6 +239,6 @@ def the_control_plane_knows_what_the_pod_applied(plane: ControlPlane) -> None:
     with psycopg.connect(plane.database_url, autocommit=True) as connection:
         row = "SELECT revision, config_status, state, mode FROM fleet_server WHERE name = 'pod-1'"
         expected = (revision, "applied", "online", "shared")
-        eventually(lambda: connection.execute(row).fetchone() == expected)
+        wait_until(lambda: connection.execute(row).fetchone() == expected, within_s=WITHIN_S, every_s=EVERY_S)
     fleet = plane.call("GET", "production/fleet").json()
     assert (fleet["revision"], fleet["confirmed"], fleet["servers"]) == (revision, 1, 1)

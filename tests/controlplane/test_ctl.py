@@ -16,10 +16,8 @@ import pytest
 from django.utils import timezone
 
 from controlplane.accounts import tokens
-from controlplane.accounts.models import User
 from controlplane.approvals import rules
 from controlplane.approvals.models import ChangeRequest
-from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.editing import edits
@@ -29,6 +27,7 @@ from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import API, send, token_of
 from tests.controlplane.web_process import web_running
+from tests.people import ADA, BOB, create_people
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = """\
@@ -246,11 +245,11 @@ def test_missing_permission_is_reported(ctl: Any, monkeypatch: pytest.MonkeyPatc
     assert (code, "valid token" in errors) == (Exit.FORBIDDEN, True)
 
 
-def test_tail_prints_events_as_they_happen(ctl: Any, alice: Any) -> None:
+def test_tail_prints_events_as_they_happen(ctl: Any, ada: Any) -> None:
     def edit() -> None:
         from django.db import connection
 
-        edits.suspend_tenant(environment="production", tenant="acme", reason="unpaid since May", actor=alice)
+        edits.suspend_tenant(environment="production", tenant="acme", reason="unpaid since May", actor=ada)
         connection.close()
 
     timer = threading.Timer(0.5, edit)
@@ -282,10 +281,8 @@ def test_the_command_needs_no_django(web: str, production: str) -> None:
 def test_an_edit_that_needs_approval_is_proposed_approved_and_applied(
     ctl: Any, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("alice", "bob"):
-        User.objects.create_user(name, role="admin")
-    alice = Actor(name="alice", role="admin", origin="form")
-    rules.set_approvals(environment="production", needed=1, reason="for a test", actor=alice)
+    create_people("ada", "bob")
+    rules.set_approvals(environment="production", needed=1, reason="for a test", actor=ADA)
     before = revision()
     code, said, _ = ctl("apply", file, *WHY)
     number = str(ChangeRequest.objects.get().pk)
@@ -298,7 +295,7 @@ def test_an_edit_that_needs_approval_is_proposed_approved_and_applied(
         role="operator",
         expires_at=timezone.now() + timedelta(hours=1),
         reason="for a test",
-        actor=Actor(name="bob", role="admin", origin="form"),
+        actor=BOB,
     )
     monkeypatch.setenv("FUSEBOARD_API_TOKEN", other)
     code = main(["ctl", "approve", number, "--note", "as agreed"])

@@ -43,16 +43,16 @@ def fleet(production):
     return production
 
 
-def begin(environment, alice, **fields):
+def begin(environment, ada, **fields):
     usual = {"kind": "gone", "minutes": 5, "chosen": Chosen(servers=["web-1"]), "reason": "to see it once"}
-    return begin_drill(environment=environment, actor=alice, **(usual | fields))
+    return begin_drill(environment=environment, actor=ada, **(usual | fields))
 
 
-def test_servers_are_chosen_once_by_name_by_service_or_by_percentage(fleet, alice):
-    assert begin(fleet, alice).servers == ["web-1"]
-    assert begin(fleet, alice, chosen=Chosen(service="jobs")).servers == ["jobs-1"]
+def test_servers_are_chosen_once_by_name_by_service_or_by_percentage(fleet, ada):
+    assert begin(fleet, ada).servers == ["web-1"]
+    assert begin(fleet, ada, chosen=Chosen(service="jobs")).servers == ["jobs-1"]
     Drill.objects.update(ended_at=timezone.now())
-    assert len(begin(fleet, alice, chosen=Chosen(percent=34)).servers) == 2  # of three that report
+    assert len(begin(fleet, ada, chosen=Chosen(percent=34)).servers) == 2  # of three that report
     assert [drill.chosen for drill in under_way(fleet)] == ["34 % of 3 pods"]
 
 
@@ -70,40 +70,40 @@ WRONG: tuple[tuple[dict[str, object], str], ...] = (
 )
 
 
-def test_what_makes_no_sense_is_refused_by_field_and_begins_nothing(fleet, alice):
+def test_what_makes_no_sense_is_refused_by_field_and_begins_nothing(fleet, ada):
     for wrong, field in WRONG:
         with pytest.raises(InvalidEdit) as refused:
-            begin(fleet, alice, **wrong)
+            begin(fleet, ada, **wrong)
         assert field in refused.value.errors, wrong
     assert not Drill.objects.exists()
 
 
-def test_nobody_takes_part_in_two_drills(fleet, alice):
-    begin(fleet, alice)
+def test_no_pod_takes_part_in_two_drills(fleet, ada):
+    begin(fleet, ada)
     with pytest.raises(InvalidEdit, match="in a drill: web-1"):
-        begin(fleet, alice, chosen=Chosen(percent=100))
+        begin(fleet, ada, chosen=Chosen(percent=100))
 
 
-def test_its_beginning_and_its_end_are_audited(fleet, alice):
-    drill = begin(fleet, alice)
-    ended = end_drill(environment=fleet, drill=drill.pk, reason="seen enough of it", actor=alice)
-    assert (ended.ended_by, list(under_way(fleet))) == ("alice", [])
+def test_its_beginning_and_its_end_are_audited(fleet, ada):
+    drill = begin(fleet, ada)
+    ended = end_drill(environment=fleet, drill=drill.pk, reason="seen enough of it", actor=ada)
+    assert (ended.ended_by, list(under_way(fleet))) == ("ada", [])
     begun, over = Entry.objects.filter(action__startswith="drill.").order_by("id")
     assert (begun.action, begun.after["servers"], begun.reason) == ("drill.begun", "web-1", "to see it once")
     assert (over.action, over.reason) == ("drill.ended", "seen enough of it")
     with pytest.raises(NotFound):
-        end_drill(environment=fleet, drill=drill.pk, reason="seen enough of it", actor=alice)
+        end_drill(environment=fleet, drill=drill.pk, reason="seen enough of it", actor=ada)
 
 
-async def test_it_reaches_its_servers_with_a_beat_and_no_others(gateways, fleet, alice):  # noqa: F811
+async def test_it_reaches_its_servers_with_a_beat_and_no_others(gateways, fleet, ada):  # noqa: F811
     gateway = await gateways()
-    drill = await sync_to_async(begin)(fleet, alice)
+    drill = await sync_to_async(begin)(fleet, ada)
     await gateway.coordination.look()
-    told = (await answered(gateway, "web-1")).drill
-    assert (told.id, told.kind) == (drill.pk, DrillKind.GONE)
-    assert 290_000 < told.remaining_ms <= 300_000
+    answer = (await answered(gateway, "web-1")).drill
+    assert (answer.id, answer.kind) == (drill.pk, DrillKind.GONE)
+    assert 290_000 < answer.remaining_ms <= 300_000
     assert (await answered(gateway, "web-2")).drill is None
-    await sync_to_async(end_drill)(environment=fleet, drill=drill.pk, reason="seen enough of it", actor=alice)
+    await sync_to_async(end_drill)(environment=fleet, drill=drill.pk, reason="seen enough of it", actor=ada)
     await gateway.coordination.look()
     assert (await answered(gateway, "web-1")).drill is None
 

@@ -36,20 +36,20 @@ def postgres_down(production: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield patch.undo
 
 
-def trip(alice: Any, minutes: float = 20, reason: str = "vendor is down, Postgres too") -> None:
+def trip(ada: Any, minutes: float = 20, reason: str = "vendor is down, Postgres too") -> None:
     force_open_without_postgres(
         environment="production",
         dependency="openai",
         reason=reason,
         expires_at=timezone.now() + timedelta(minutes=minutes),
-        actor=alice,
+        actor=ada,
     )
 
 
 def test_a_breaker_is_forced_open_at_once_and_the_override_is_stored_later(
-    postgres_down: Any, text_limits: Any, alice: Any
+    postgres_down: Any, text_limits: Any, ada: Any
 ) -> None:
-    trip(alice)
+    trip(ada)
     held = parse_override(text_limits.get(OVERRIDE))
     assert held is not None
     assert held.mode == OverrideMode.FORCED_OPEN
@@ -57,7 +57,7 @@ def test_a_breaker_is_forced_open_at_once_and_the_override_is_stored_later(
     postgres_down()
     reconcile_environment("production")
     override = Override.objects.get()
-    assert (override.actor, override.reason) == ("alice", "vendor is down, Postgres too")
+    assert (override.actor, override.reason) == ("ada", "vendor is down, Postgres too")
     assert override.expires_at_us == held.expires_at_us
     assert parse_override(text_limits.get(OVERRIDE)).revision == override.revision
     entry = Entry.objects.latest("id")
@@ -66,11 +66,11 @@ def test_a_breaker_is_forced_open_at_once_and_the_override_is_stored_later(
 
 
 def test_a_reset_closes_the_breaker_at_once_and_reaches_the_pods_later(
-    postgres_down: Any, text_limits: Any, alice: Any
+    postgres_down: Any, text_limits: Any, ada: Any
 ) -> None:
     text_limits.set(BREAKER, "open 41 99999999999999 5 3 0 consecutive")
     reset_without_postgres(
-        environment="production", dependency="openai", reason="vendor is well again", actor=alice
+        environment="production", dependency="openai", reason="vendor is well again", actor=ada
     )
     assert parse_breaker(text_limits.get(BREAKER)).state == BreakerState.CLOSED
     postgres_down()
@@ -78,8 +78,8 @@ def test_a_reset_closes_the_breaker_at_once_and_reaches_the_pods_later(
     assert Dependency.objects.get().reset_revision == Entry.objects.latest("id").revision
 
 
-def test_a_note_is_adopted_once(postgres_down: Any, text_limits: Any, alice: Any) -> None:
-    trip(alice)
+def test_a_note_is_adopted_once(postgres_down: Any, text_limits: Any, ada: Any) -> None:
+    trip(ada)
     [(entry_id, fields)] = text_limits.xrange(emergency("production"))
     postgres_down()
     enforce("production")
@@ -92,10 +92,8 @@ def test_a_note_is_adopted_once(postgres_down: Any, text_limits: Any, alice: Any
     assert Override.objects.count() == 1
 
 
-def test_an_older_note_does_not_undo_a_newer_override(
-    postgres_down: Any, text_limits: Any, alice: Any
-) -> None:
-    trip(alice)
+def test_an_older_note_does_not_undo_a_newer_override(postgres_down: Any, text_limits: Any, ada: Any) -> None:
+    trip(ada)
     postgres_down()
     newer = override_breaker(
         environment="production",
@@ -103,7 +101,7 @@ def test_an_older_note_does_not_undo_a_newer_override(
         mode=OverrideMode.METRICS_ONLY,
         reason="only watching from now on",
         expires_at=timezone.now() + timedelta(hours=1),
-        actor=alice,
+        actor=ada,
     )
     reconcile_environment("production")
     assert Override.objects.get(ended_at__isnull=True).revision == newer
@@ -112,7 +110,7 @@ def test_an_older_note_does_not_undo_a_newer_override(
 
 
 def test_an_unreadable_note_is_dropped_and_the_others_are_adopted(
-    production: str, text_limits: Any, alice: Any
+    production: str, text_limits: Any, ada: Any
 ) -> None:
     text_limits.xadd(emergency("production"), {"note": "{"})
     text_limits.xadd(emergency("production"), {"other": "thing"})
@@ -126,19 +124,19 @@ def test_an_unreadable_note_is_dropped_and_the_others_are_adopted(
     ("field", "changed"), [("reason", {"reason": "short"}), ("expires_at", {"minutes": 31})]
 )
 def test_an_override_without_postgres_lasts_30_minutes_and_needs_a_reason(
-    postgres_down: Any, alice: Any, field: str, changed: dict[str, Any]
+    postgres_down: Any, ada: Any, field: str, changed: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidEdit) as invalid:
-        trip(alice, **changed)
+        trip(ada, **changed)
     assert list(invalid.value.errors) == [field]
 
 
 def test_a_reset_after_an_override_stays_a_reset_when_both_are_adopted(
-    postgres_down: Any, text_limits: Any, alice: Any
+    postgres_down: Any, text_limits: Any, ada: Any
 ) -> None:
-    trip(alice)
+    trip(ada)
     reset_without_postgres(
-        environment="production", dependency="openai", reason="the vendor is back, Postgres not", actor=alice
+        environment="production", dependency="openai", reason="the vendor is back, Postgres not", actor=ada
     )
     postgres_down()
     reconcile_environment("production")
@@ -148,11 +146,11 @@ def test_a_reset_after_an_override_stays_a_reset_when_both_are_adopted(
     assert parse_breaker(text_limits.get(BREAKER)).state == BreakerState.CLOSED
 
 
-def test_pods_are_notified_to_ask_redis_again(postgres_down: Any, text_limits: Any, alice: Any) -> None:
+def test_pods_are_notified_to_ask_redis_again(postgres_down: Any, text_limits: Any, ada: Any) -> None:
     with text_limits.pubsub(ignore_subscribe_messages=True) as heard:
         heard.subscribe(keys.breaker_channel("production"))
         assert heard.get_message(timeout=20) is None  # the confirmation, which is ignored
-        trip(alice)
+        trip(ada)
         message = heard.get_message(timeout=20)
     generation = parse_breaker(text_limits.get(BREAKER)).generation
     assert message["data"] == f"openai {generation} 0"

@@ -25,11 +25,11 @@ def plain(environment: str) -> dict[Any, Any]:
 
 
 def test_a_copied_environment_starts_equal_and_changes_independently(
-    production: str, alice: Any, text_limits: Any
+    production: str, ada: Any, text_limits: Any
 ) -> None:
-    edits.set_tuning(environment="production", tuning={"ramp_ms": 9_000}, actor=alice, **WHY)
-    edits.create_tier(environment="production", tier="gold", title="", priority=70, actor=alice, **WHY)
-    edits.set_default_tier(environment="production", tier="gold", actor=alice, **WHY)
+    edits.set_tuning(environment="production", tuning={"ramp_ms": 9_000}, actor=ada, **WHY)
+    edits.create_tier(environment="production", tier="gold", title="", priority=70, actor=ada, **WHY)
+    edits.set_default_tier(environment="production", tier="gold", actor=ada, **WHY)
     call_command("create_environment", "staging", "--like", "production", "--tenants", verbosity=0)
     assert plain("staging") == plain("production")
     head = text_limits.hgetall(keys.config_head("staging"))
@@ -38,17 +38,17 @@ def test_a_copied_environment_starts_equal_and_changes_independently(
     assert (policy.environment, policy.default_tier) == ("staging", "gold")
 
     before = Environment.objects.get(pk="production").revision
-    edits.suspend_tenant(environment="staging", tenant="acme", actor=alice, **WHY)
-    edits.rollback(environment="staging", to_revision=1, expected_revision=3, actor=alice, **WHY)
+    edits.suspend_tenant(environment="staging", tenant="acme", actor=ada, **WHY)
+    edits.rollback(environment="staging", to_revision=1, expected_revision=3, actor=ada, **WHY)
     assert Environment.objects.get(pk="production").revision == before
     assert ("tenant", "acme") not in read_state("staging")
     assert ("tenant", "acme") in read_state("production")
 
 
-def test_a_copy_keeps_the_tenants_unless_they_are_copied_too(production: str, alice: Any) -> None:
-    edits.create_environment(environment="staging", actor=alice, **WHY)
-    edits.create_tenant(environment="staging", tenant="own", tier="free", actor=alice, **WHY)
-    copy: dict[str, Any] = {"source": "production", "environment": "staging", "actor": alice, **WHY}
+def test_a_copy_keeps_the_tenants_unless_they_are_copied_too(production: str, ada: Any) -> None:
+    edits.create_environment(environment="staging", actor=ada, **WHY)
+    edits.create_tenant(environment="staging", tenant="own", tier="free", actor=ada, **WHY)
+    copy: dict[str, Any] = {"source": "production", "environment": "staging", "actor": ada, **WHY}
     revision = copy_configuration(**copy)
     assert ("dependency", "openai") in read_state("staging")
     assert ("tenant", "own") in read_state("staging")
@@ -60,6 +60,6 @@ def test_an_unknown_source_environment_is_an_error(production: str) -> None:
         call_command("create_environment", "staging", "--like", "nowhere")
 
 
-def test_creating_an_environment_is_not_recorded_as_sql(production: str, alice: Any) -> None:
-    edits.create_environment(environment="staging", actor=alice, **WHY)
+def test_creating_an_environment_is_not_recorded_as_sql(production: str, ada: Any) -> None:
+    edits.create_environment(environment="staging", actor=ada, **WHY)
     assert not Entry.objects.filter(origin="sql").exists()

@@ -1,4 +1,4 @@
-"""Breakers held open while neither Postgres nor Redis answers: handed over, served, and told later."""
+"""Overrides while Postgres and Redis are both down: sent to gateways, served to pods, and stored later."""
 
 import asyncio
 import time
@@ -98,8 +98,8 @@ async def test_a_pod_applies_it_and_drops_it() -> None:
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     pod = Configuration(environment="production")
-    told = []
-    pod.listen(lambda snapshot: told.append(snapshot.dependency("llm").override is not None))
+    seen = []
+    pod.listen(lambda snapshot: seen.append(snapshot.dependency("llm").override is not None))
 
     await beats(gateway, pod)
     await send(gateway, msgspec.json.encode(hold(clock.wall())))
@@ -111,11 +111,11 @@ async def test_a_pod_applies_it_and_drops_it() -> None:
     gateway.handed_overrides.serve(gateway.configurations.values())
     await beats(gateway, pod)
     assert pod.snapshot.dependency("llm").override is None
-    assert told == [False, True, False]
+    assert seen == [False, True, False]
 
 
 async def test_a_pod_with_a_newer_revision_than_its_gateway_applies_it_too() -> None:
-    """Redis told it of a revision that the gateway could not read any more."""
+    """Redis sent it a revision that the gateway could not read any more."""
     clock = TurnedClock()
     gateway = ready_gateway(clock)
     pod = Configuration(environment="production")
@@ -240,7 +240,7 @@ async def test_a_newer_configuration_without_it_does_not_end_it() -> None:
 # Told to Postgres
 
 
-def test_it_is_adopted_once_with_its_original_time(production: str, alice: Any) -> None:
+def test_it_is_adopted_once_with_its_original_time(production: str, ada: Any) -> None:
     held = hold(time.time() - 60, dependency="openai")
     assert adopt_handed([held]) == [held.id]
     assert adopt_handed([held]) == [held.id]
@@ -250,7 +250,7 @@ def test_it_is_adopted_once_with_its_original_time(production: str, alice: Any) 
     entry = Entry.objects.get(action="breaker.held")
     assert (entry.after["made_without"], entry.actor) == ("postgres and redis", "olga")
     assert entry.after["made_at"] < timezone.now().isoformat()
-    end_override(environment="production", dependency="openai", reason="all is well again", actor=alice)
+    end_override(environment="production", dependency="openai", reason="all is well again", actor=ada)
     assert adopt_handed([held]) == [held.id]
     assert Override.objects.get().ended_at is not None
 
@@ -262,22 +262,22 @@ def test_an_expired_override_is_audited_and_not_applied(production: str) -> None
     assert Entry.objects.filter(action="breaker.held").count() == 1
 
 
-def test_a_newer_override_in_postgres_stays(production: str, alice: Any) -> None:
+def test_a_newer_override_in_postgres_stays(production: str, ada: Any) -> None:
     override_breaker(
         environment="production",
         dependency="openai",
         mode=OverrideMode.METRICS_ONLY,
         reason="made after the other one",
         expires_at=timezone.now() + timedelta(minutes=5),
-        actor=alice,
+        actor=ada,
     )
     adopt_handed([hold(time.time() - 60, dependency="openai")])
     assert Override.objects.get(ended_at__isnull=True).mode == OverrideMode.METRICS_ONLY
     assert Entry.objects.latest("id").after["superseded"] is True
 
 
-def test_a_reset_made_before_postgres_knew_the_override_stays(production: str, alice: Any) -> None:
-    reset_breaker(environment=production, dependency="openai", reason="all is well again", actor=alice)
+def test_a_reset_made_before_postgres_knew_the_override_stays(production: str, ada: Any) -> None:
+    reset_breaker(environment=production, dependency="openai", reason="all is well again", actor=ada)
     adopt_handed([hold(time.time() - 60, dependency="openai")])
     assert not Override.objects.exists()
     assert Entry.objects.latest("id").after["superseded"] is True
@@ -319,38 +319,38 @@ def gateway_url() -> Any:
         thread.join()
 
 
-def give(alice: Any, *, minutes: float = 10) -> tuple[int, int]:
+def give(ada: Any, *, minutes: float = 10) -> tuple[int, int]:
     return hand_over(
         environment="production",
         dependency="llm",
         reason=REASON,
         expires_at=timezone.now() + timedelta(minutes=minutes),
-        actor=alice,
+        actor=ada,
     )
 
 
-def test_it_is_sent_to_every_gateway_that_answers(gateway_url: Any, alice: Any, settings: Any) -> None:
+def test_it_is_sent_to_every_gateway_that_answers(gateway_url: Any, ada: Any, settings: Any) -> None:
     url, gateway = gateway_url
     settings.GATEWAY_URLS = [url, "http://127.0.0.1:1"]
-    assert give(alice) == (1, 2)
+    assert give(ada) == (1, 2)
     (waiting,) = gateway.handed_overrides.waiting
-    assert (waiting.dependency, waiting.actor, waiting.reason) == ("llm", "alice", REASON)
+    assert (waiting.dependency, waiting.actor, waiting.reason) == ("llm", "ada", REASON)
 
 
-def test_it_reports_why_no_gateway_accepted_it(gateway_url: Any, alice: Any, settings: Any) -> None:
+def test_it_reports_why_no_gateway_accepted_it(gateway_url: Any, ada: Any, settings: Any) -> None:
     url, gateway = gateway_url
     gateway.ready = False
     settings.GATEWAY_URLS = [url, "http://127.0.0.1:1"]
     with pytest.raises(
         override_in_gateways.NotHanded, match=r"answers 503.*; http://127.0.0.1:1 does not answer"
     ):
-        give(alice)
+        give(ada)
     settings.GATEWAY_URLS = []
     with pytest.raises(override_in_gateways.NotHanded, match="FUSEBOARD_GATEWAY_URL"):
-        give(alice)
+        give(ada)
 
 
-def test_more_than_fifteen_minutes_are_refused(alice: Any) -> None:
+def test_more_than_fifteen_minutes_are_refused(ada: Any) -> None:
     with pytest.raises(InvalidEdit) as refused:
-        give(alice, minutes=16)
+        give(ada, minutes=16)
     assert "expires_at" in refused.value.errors

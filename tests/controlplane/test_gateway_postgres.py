@@ -1,6 +1,5 @@
 """The gateway and a real Postgres: what it reads, what it writes, and how soon."""
 
-import asyncio
 import json
 import time
 from hashlib import sha256
@@ -46,7 +45,7 @@ async def gateway(token):
     await eventually(lambda: started.ready)
     yield started
     await started.stop()
-    # The thread in which these tests ask Django has a connection of its own.
+    # The thread in which these tests ask Django has a separate connection.
     await sync_to_async(connections.close_all)()
 
 
@@ -70,10 +69,12 @@ async def row(database, columns="state", server="pod-1"):
 
 
 async def row_becomes(database, expected, *, server="pod-1", within_s=20.0):
-    deadline = time.monotonic() + within_s
-    while (found := await row(database, server=server)) != expected:
-        assert time.monotonic() < deadline, f"{found}, not {expected}, after {within_s} s"
-        await asyncio.sleep(0.005)
+    await eventually(
+        lambda: row(database, server=server),
+        f"{server} is {expected}",
+        within_s=within_s,
+        accept=lambda found: found == expected,
+    )
 
 
 async def test_a_heartbeat_becomes_a_row_that_pages_can_read(gateway, database):
@@ -99,7 +100,7 @@ async def test_a_change_of_mode_is_written_and_notified_at_once(gateway, databas
             if named and await row(database, "mode") == mode.value:
                 break
         else:
-            raise AssertionError(f"nobody was told that it is {mode}")
+            raise AssertionError(f"no notification says that it is {mode}")
 
 
 async def test_figures_are_written_every_second(gateway, listener):
@@ -114,12 +115,12 @@ async def test_figures_are_written_every_second(gateway, listener):
     assert (figures.gateways, figures.live_servers, figures.frozen) == (1, 1, False)
 
 
-async def test_an_edit_is_served_as_soon_as_it_is_committed(gateway, database, alice):
+async def test_an_edit_is_served_as_soon_as_it_is_committed(gateway, database, ada):
     from controlplane.editing import edits
 
     head = gateway.configurations["production"].head
     revision = await sync_to_async(edits.create_tenant)(
-        environment="production", tenant="globex", tier="pro", reason="for a test", actor=alice
+        environment="production", tenant="globex", tier="pro", reason="for a test", actor=ada
     )
     held = gateway.configurations["production"]
     await eventually(lambda: held.head.revision == revision)

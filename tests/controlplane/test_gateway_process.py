@@ -1,4 +1,4 @@
-"""``manage.py gateway`` as it runs, with a Postgres of its own that is killed and comes back."""
+"""``manage.py gateway`` as a process, with a separate Postgres that is killed and started again."""
 
 import contextlib
 import os
@@ -29,11 +29,10 @@ SEED = f"""
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from controlplane.accounts.models import AgentToken
-from controlplane.audit.actor import Actor
 from controlplane.editing import edits
-alice = Actor(name="alice", role="admin", origin="command")
-edits.create_environment(environment="production", reason="for a test", actor=alice)
-edits.create_tenant(environment="production", tenant="acme", tier="pro", reason="for a test", actor=alice)
+from tests.people import SEED
+edits.create_environment(environment="production", reason="for a test", actor=SEED)
+edits.create_tenant(environment="production", tenant="acme", tier="pro", reason="for a test", actor=SEED)
 AgentToken.objects.create(
     name="pods", selector="sel1", environment="production",
     digest=sha256({TOKEN.split("_", 2)[2]!r}.encode()).hexdigest(),
@@ -42,10 +41,9 @@ AgentToken.objects.create(
 """
 
 EDIT = """
-from controlplane.audit.actor import Actor
 from controlplane.editing import edits
-alice = Actor(name="alice", role="admin", origin="command")
-edits.create_tenant(environment="production", tenant="later", tier="pro", reason="for a test", actor=alice)
+from tests.people import SEED
+edits.create_tenant(environment="production", tenant="later", tier="pro", reason="for a test", actor=SEED)
 """
 
 
@@ -148,18 +146,18 @@ def test_a_frozen_postgres_delays_no_heartbeat(gateway, postgres):
 
 @contextlib.contextmanager
 def frozen(postmaster):
-    """Stop a postmaster, which starts no more then, and after it all that it has started."""
+    """Suspend a postmaster, which then starts no process, and after it its children."""
     postmaster.suspend()
     children = postmaster.children(recursive=True)
     try:
-        told(children, psutil.Process.suspend)
+        signal_all(children, psutil.Process.suspend)
         yield
     finally:
-        told(children, psutil.Process.resume)
+        signal_all(children, psutil.Process.resume)
         postmaster.resume()
 
 
-def told(processes, signal_of):
+def signal_all(processes, signal_of):
     for process in processes:
         # A backend whose client has just gone may end by itself.
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -20,6 +20,7 @@ from fuseboard.integrations import django as integration
 from fuseboard.integrations.django import FuseboardMiddleware, agent, subject_of
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
+from tests.waiting import wait_until
 
 REQUESTS = Limit(name="requests", limit=5, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
 OPEN = Limit(name="open", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
@@ -186,12 +187,14 @@ def fail(guarded: blocking.Agent) -> None:
 
 
 def until_refused(guarded: blocking.Agent) -> None:
-    for _ in range(1000):
+    def is_refused() -> bool:
         try:
             guarded.give_back(guarded.admit_call("payments"))
         except Refused:
-            return
-    pytest.fail("the breaker never opened")
+            return True
+        return False
+
+    wait_until(is_refused, "an open breaker")
 
 
 async def test_an_impossible_cost_is_logged_and_the_request_passes(

@@ -116,8 +116,8 @@ def test_edits_accept_every_field_by_its_name() -> None:
 
 
 @each_field
-def test_a_value_reaches_the_pods_and_every_file(production: str, alice: Any, field: LimitField) -> None:
-    common: dict[str, Any] = {"environment": production, "reason": "for a test", "actor": alice}
+def test_a_value_reaches_the_pods_and_every_file(production: str, ada: Any, field: LimitField) -> None:
+    common: dict[str, Any] = {"environment": production, "reason": "for a test", "actor": ada}
     edits.set_tenant_quota(**common, tenant="acme", quota="x", expected_version=None, **values_with(field))
     assert on_the_wire(own_quota(), field) == value_of(field)
     files = ["".join(export_plan(production)), "".join(export_csv(production))]
@@ -131,9 +131,9 @@ def test_a_value_reaches_the_pods_and_every_file(production: str, alice: Any, fi
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-def test_a_csv_file_keeps_patterns_whole(production: str, alice: Any, line_break: str) -> None:
+def test_a_csv_file_keeps_patterns_whole(production: str, ada: Any, line_break: str) -> None:
     patterns = ["POST /v1/*", "/caf\u00e9\u00a0noir", "/plain"]
-    common: dict[str, Any] = {"environment": production, "reason": "for a test", "actor": alice}
+    common: dict[str, Any] = {"environment": production, "reason": "for a test", "actor": ada}
     for given in (patterns, patterns[1:]):
         edits.set_tenant_quota(
             **common, tenant="acme", quota="x", expected_version=None, limit=5, window_s=60, endpoints=given

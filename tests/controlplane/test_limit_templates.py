@@ -37,9 +37,9 @@ WHY = {"environment": "production", "reason": "For a test of templates"}
 
 
 @pytest.fixture
-def standard(production: str, alice: Any) -> dict[str, Any]:
+def standard(production: str, ada: Any) -> dict[str, Any]:
     """A template that the quotas of a tier and a tenant, and a limit of a vendor follow."""
-    why = WHY | {"actor": alice}
+    why = WHY | {"actor": ada}
     edits.set_template(
         template="standard",
         title="As most have it",
@@ -101,8 +101,8 @@ def test_a_preview_lists_the_changed_followers(standard: dict[str, Any]) -> None
     found = edits.preview_template(environment="production", template="standard", limit=300)
     # Nothing changes for acme, which overrides the value.
     assert str(changed_followers(found, "standard")) == "2 limits of 1 tier and 1 dependency"
-    everybody = count_followers("production")["standard"]
-    assert str(everybody) == "3 limits of 1 tier, 1 tenant and 1 dependency"
+    counted = count_followers("production")["standard"]
+    assert str(counted) == "3 limits of 1 tier, 1 tenant and 1 dependency"
     [tier, dependency, tenant] = followers("production", "standard", most=9)
     assert (tier.name, dependency.name, tenant.name, tenant.own) == ("pro", "openai", "acme", {"limit": 7})
     replayed = what_if("production", template_plan("standard", limit=1))
@@ -180,7 +180,7 @@ def test_effective_values_name_their_template(standard: dict[str, Any]) -> None:
     found = {value.name: value for value in effective("production", "acme")}
     burst = found["quotas.exports.burst"]
     assert (burst.source, burst.at, burst.followed_by) == ("template", "standard", "acme")
-    assert (burst.value, burst.revision, burst.by) == (30, revision, "alice")
+    assert (burst.value, burst.revision, burst.by) == (30, revision, "ada")
     own = found["quotas.exports.limit"]
     assert (own.source, own.at, own.value) == ("tenant override", "acme", 7)
     of_tier = found["quotas.requests.limit"]
@@ -188,7 +188,7 @@ def test_effective_values_name_their_template(standard: dict[str, Any]) -> None:
     assert "quotas.exports.own" not in found
 
 
-def test_an_export_has_templates_and_only_overridden_values(standard: dict[str, Any], alice: Any) -> None:
+def test_an_export_has_templates_and_only_overridden_values(standard: dict[str, Any], ada: Any) -> None:
     text = "".join(export_plan("production"))
     assert 'standard:\n    title: "As most have it"\n    algorithm: token_bucket\n    limit: 100\n' in text
     assert "exports: {template: standard, limit: 7}" in text
@@ -196,15 +196,15 @@ def test_an_export_has_templates_and_only_overridden_values(standard: dict[str, 
     assert ",exports,7,,," in "".join(export_csv("production"))
     assert not difference("production", read_plan("".join(export_csv("production"))))
 
-    edits.create_environment(environment="staging", reason="For a test", actor=alice)
+    edits.create_environment(environment="staging", reason="For a test", actor=ada)
     copy_configuration(
-        source="production", environment="staging", reason="For a test", actor=alice, with_tenants=True
+        source="production", environment="staging", reason="For a test", actor=ada, with_tenants=True
     )
     kept = {thing: fields for thing, fields in read_state("staging").items() if thing[0] != "environment"}
     assert kept.items() <= read_state("production").items()
 
 
-def test_a_plan_that_changes_a_template_changes_its_followers(standard: dict[str, Any], alice: Any) -> None:
+def test_a_plan_that_changes_a_template_changes_its_followers(standard: dict[str, Any], ada: Any) -> None:
     text = (
         "templates:\n  standard: {limit: 500}\n  wide: {limit: 9, window_s: 1}\n"
         "tenants:\n  acme:\n    quotas:\n      exports: {template: wide}\n"
@@ -214,7 +214,7 @@ def test_a_plan_that_changes_a_template_changes_its_followers(standard: dict[str
         plan=read_plan(text),
         expected_revision=None,
         reason="For a test",
-        actor=alice,
+        actor=ada,
     )
     assert TierQuota.objects.get(tier__name="pro", name="requests").limit == 500
     quota = TenantQuota.objects.get(name="exports")

@@ -30,8 +30,8 @@ DAILY: dict[str, Any] = {
 
 
 @pytest.fixture
-def common(production: str, alice: Any) -> dict[str, Any]:
-    return {"environment": production, "reason": "for a test", "actor": alice}
+def common(production: str, ada: Any) -> dict[str, Any]:
+    return {"environment": production, "reason": "for a test", "actor": ada}
 
 
 def published(environment: str) -> Any:

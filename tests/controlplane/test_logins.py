@@ -9,8 +9,8 @@ from django.test import Client
 from controlplane.accounts import logins
 from controlplane.accounts.models import Login, User
 from controlplane.audit.models import Entry
+from tests.people import PASSWORD, create_person
 
-PASSWORD = "correct horse battery staple"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -24,7 +24,7 @@ def _plainly(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def olga() -> User:
-    return User.objects.create_user("olga", password=PASSWORD, role="operator")
+    return create_person("olga")
 
 
 def log_in(
@@ -46,15 +46,15 @@ def is_in(browser: Client) -> bool:
 
 
 @pytest.fixture
-def postgres_away(monkeypatch: pytest.MonkeyPatch) -> Any:
+def stop_postgres(monkeypatch: pytest.MonkeyPatch) -> Any:
     def refuse(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
 
-    def away() -> None:
+    def stop() -> None:
         connection.close()
         monkeypatch.setattr(connection, "connect", refuse)
 
-    yield away
+    yield stop
     monkeypatch.undo()
 
 
@@ -76,7 +76,7 @@ def test_every_login_is_a_separate_session(olga: User) -> None:
 
 def test_a_wrong_password_is_answered_422_and_says_no_more(olga: User) -> None:
     _, known = log_in(password="wrong")
-    _, unknown = log_in("nobody", password="wrong")
+    _, unknown = log_in("mallory", password="wrong")
     assert known.status_code == unknown.status_code == 422
     assert "No account has this name and password" in known.content.decode()
     assert "No account has this name and password" in unknown.content.decode()
@@ -91,17 +91,17 @@ def test_a_copied_cookie_is_invalid_after_logout(olga: User) -> None:
     assert not is_in(copied(thief))
 
 
-def test_a_copied_cookie_stays_invalid_when_postgres_goes_down(olga: User, postgres_away: Any) -> None:
+def test_a_copied_cookie_stays_invalid_when_postgres_goes_down(olga: User, stop_postgres: Any) -> None:
     browser, _ = log_in()
     assert browser.get("/api/v1/docs").status_code == 200  # stores the claims
     thief = copied(browser)
     browser.post("/logout")
-    postgres_away()
+    stop_postgres()
     assert thief.get("/api/v1/docs").status_code == 302
 
 
 def test_a_logout_while_postgres_is_down_is_written_later(
-    olga: User, postgres_away: Any, monkeypatch: pytest.MonkeyPatch
+    olga: User, stop_postgres: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser, _ = log_in()
     assert browser.get("/api/v1/docs").status_code == 200

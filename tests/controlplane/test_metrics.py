@@ -7,9 +7,8 @@ from django.db import OperationalError, connection
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
-from controlplane.accounts.models import User
 from controlplane.accounts.tokens import create_api_token
-from controlplane.audit.actor import Actor
+from tests.people import SEED, create_person
 
 TOKEN = {"Authorization": "Bearer the token of the scraper"}
 
@@ -52,7 +51,7 @@ def test_labels_never_contain_user_input(production: str) -> None:
 )
 def test_metrics_need_a_token(production: str, sent: str) -> None:
     browser = Client()
-    browser.force_login(User.objects.create_user("ada", role="admin"))
+    browser.force_login(create_person("ada"))
     answer = browser.get("/metrics", headers={"Authorization": sent} if sent else {})
     assert (answer.status_code, answer["WWW-Authenticate"]) == (401, "Bearer")
 
@@ -67,7 +66,7 @@ def test_an_api_token_opens_metrics(production: str) -> None:
         role="viewer",
         expires_at=timezone.now() + timedelta(days=1),
         reason="for a test",
-        actor=Actor(name="t", role="admin", origin="command"),
+        actor=SEED,
     )
     assert Client().get("/metrics", headers={"Authorization": f"Bearer {text}"}).status_code == 200
 

@@ -95,14 +95,14 @@ def _directive(found: Nginx, name: str, *values: str) -> None:
 
 
 @pytest.fixture
-def edit(production: str, alice: Any) -> Any:
+def edit(production: str, ada: Any) -> Any:
     def edit(name: str, /, **values: Any) -> None:
         usual = (
             {"limit": 60, "window_s": 60, "burst": 1} if "limit" not in values and "quota" in values else {}
         )
         if name.startswith("set_t"):
             usual |= {"expected_version": None}
-        getattr(edits, name)(environment=production, reason="for a test", actor=alice, **usual, **values)
+        getattr(edits, name)(environment=production, reason="for a test", actor=ada, **usual, **values)
 
     return edit
 
@@ -209,7 +209,7 @@ def test_tenants_can_have_any_id(edit: Any) -> None:
     assert nginx.limits("ACME2") == {(rate, burst, "ACME2") for rate, burst, _ in nginx_default(nginx)}
 
 
-def test_with_too_many_own_limits_the_tiers_apply(edit: Any, production: str, alice: Any) -> None:
+def test_with_too_many_own_limits_the_tiers_apply(edit: Any, production: str, ada: Any) -> None:
     from controlplane.editing.plans import apply_plan, plan_from_document
 
     quotas = {
@@ -217,7 +217,7 @@ def test_with_too_many_own_limits_the_tiers_apply(edit: Any, production: str, al
         for n in range(MAX_OWN + 5)
     }
     plan = plan_from_document({"tenants": quotas})
-    apply_plan(environment=production, plan=plan, expected_revision=None, reason="for a test", actor=alice)
+    apply_plan(environment=production, plan=plan, expected_revision=None, reason="for a test", actor=ada)
     text = "".join(export_nginx("production"))
     nginx = read(text)
     assert "different own limits of tenants" in text

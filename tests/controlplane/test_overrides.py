@@ -47,11 +47,11 @@ def breaker(store: Any) -> StoredBreaker:
 
 def apply(store: Any, what: str, revision: int, expires_in_us: int = 0) -> int:
     expires = now_us(store) + expires_in_us if expires_in_us else 0
-    done, _ = APPLY_OVERRIDE.run(store, keys=KEYS, args=[what, revision, expires, "alice"])
+    done, _ = APPLY_OVERRIDE.run(store, keys=KEYS, args=[what, revision, expires, "ada"])
     return done
 
 
-def hold(alice: Any, mode: OverrideMode = OverrideMode.FORCED_OPEN, minutes: float = 10, **more: Any) -> int:
+def hold(ada: Any, mode: OverrideMode = OverrideMode.FORCED_OPEN, minutes: float = 10, **more: Any) -> int:
     return override_breaker(
         **{
             "environment": "production",
@@ -59,7 +59,7 @@ def hold(alice: Any, mode: OverrideMode = OverrideMode.FORCED_OPEN, minutes: flo
             "mode": mode,
             "reason": "vendor is having an incident",
             "expires_at": timezone.now() + timedelta(minutes=minutes),
-            "actor": alice,
+            "actor": ada,
         }
         | more
     )
@@ -92,7 +92,7 @@ def test_other_overrides_close_the_breaker_and_clear_its_counts(text_limits: Any
 def test_a_repeated_override_changes_nothing(text_limits: Any) -> None:
     expires = now_us(text_limits) + 60_000_000
     for _ in range(3):
-        APPLY_OVERRIDE.run(text_limits, keys=KEYS, args=["forced_open", 5, expires, "alice"])
+        APPLY_OVERRIDE.run(text_limits, keys=KEYS, args=["forced_open", 5, expires, "ada"])
     assert text_limits.xlen(TRANSITIONS) == 1
     for _ in range(3):
         apply(text_limits, "reset", 6)
@@ -175,35 +175,35 @@ def test_keys_of_another_type_do_not_prevent_an_override(text_limits: Any, what:
 
 
 def test_an_override_is_in_redis_in_the_document_and_in_the_audit(
-    production: str, text_limits: Any, alice: Any
+    production: str, text_limits: Any, ada: Any
 ) -> None:
-    revision = hold(alice)
+    revision = hold(ada)
     assert parse_override(text_limits.get(OVERRIDE)).revision == revision
     [dependency] = policy_of(environment_of("production")).dependencies
     assert dependency.override is not None
-    assert (dependency.override.actor, dependency.override.revision) == ("alice", revision)
+    assert (dependency.override.actor, dependency.override.revision) == ("ada", revision)
     entry = Entry.objects.latest("id")
     assert (entry.action, entry.actor, entry.reason) == (
         "breaker.held",
-        "alice",
+        "ada",
         "vendor is having an incident",
     )
 
 
-def test_a_second_override_replaces_the_first(production: str, text_limits: Any, alice: Any) -> None:
-    hold(alice)
-    revision = hold(alice, OverrideMode.FORCED_CLOSED)
+def test_a_second_override_replaces_the_first(production: str, text_limits: Any, ada: Any) -> None:
+    hold(ada)
+    revision = hold(ada, OverrideMode.FORCED_CLOSED)
     assert Override.objects.filter(ended_at__isnull=True).get().revision == revision
     assert parse_override(text_limits.get(OVERRIDE)).mode == OverrideMode.FORCED_CLOSED
     assert Entry.objects.latest("id").changes["override.mode"] == ("forced_open", "forced_closed")
 
 
 def test_a_reset_closes_the_breaker_clears_it_and_reaches_the_pods(
-    production: str, text_limits: Any, alice: Any
+    production: str, text_limits: Any, ada: Any
 ) -> None:
-    hold(alice)
+    hold(ada)
     revision = reset_breaker(
-        environment="production", dependency="openai", reason="vendor says all clear", actor=alice
+        environment="production", dependency="openai", reason="vendor says all clear", actor=ada
     )
     found = breaker(text_limits)
     assert (found.state, found.cause, found.attempt) == (BreakerState.CLOSED, "reset", 0)
@@ -213,11 +213,11 @@ def test_a_reset_closes_the_breaker_clears_it_and_reaches_the_pods(
 
 
 def test_ending_an_override_that_does_not_exist_is_an_error_and_makes_no_revision(
-    production: str, alice: Any
+    production: str, ada: Any
 ) -> None:
     before = Environment.objects.get().revision
     with pytest.raises(NotFound):
-        end_override(environment="production", dependency="openai", reason="nothing to end", actor=alice)
+        end_override(environment="production", dependency="openai", reason="nothing to end", actor=ada)
     assert Environment.objects.get().revision == before
 
 
@@ -234,16 +234,16 @@ def test_ending_an_override_that_does_not_exist_is_an_error_and_makes_no_revisio
     ],
 )
 def test_an_override_without_a_reason_or_with_a_bad_expiry_names_the_field(
-    production: str, alice: Any, field: str, changed: dict[str, Any]
+    production: str, ada: Any, field: str, changed: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidEdit) as invalid:
-        hold(alice, **changed)
+        hold(ada, **changed)
     assert list(invalid.value.errors) == [field]
     assert not Override.objects.exists()
 
 
-def test_an_expired_override_ends_with_a_revision(production: str, text_limits: Any, alice: Any) -> None:
-    hold(alice)
+def test_an_expired_override_ends_with_a_revision(production: str, text_limits: Any, ada: Any) -> None:
+    hold(ada)
     Override.objects.update(
         created_at=timezone.now() - timedelta(minutes=2), expires_at=timezone.now() - timedelta(minutes=1)
     )
@@ -257,8 +257,8 @@ def test_an_expired_override_ends_with_a_revision(production: str, text_limits: 
     assert Entry.objects.latest("id").action == "override.expired"
 
 
-def test_an_emptied_redis_gets_its_overrides_back(production: str, text_limits: Any, alice: Any) -> None:
-    revision = hold(alice)
+def test_an_emptied_redis_gets_its_overrides_back(production: str, text_limits: Any, ada: Any) -> None:
+    revision = hold(ada)
     text_limits.flushall()
     reconcile_environment("production")
     assert parse_override(text_limits.get(OVERRIDE)).revision == revision
@@ -273,18 +273,16 @@ def test_an_override_that_postgres_does_not_have_is_removed(production: str, tex
 
 
 def test_a_reset_that_redis_missed_is_done_once_later(
-    production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+    production: str, text_limits: Any, ada: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text_limits.set(BREAKER, "open 41 99999999999999 5 3 0 consecutive")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("controlplane.breakers.overrides.enforce_promptly", lambda *_: None)
-        reset_breaker(
-            environment="production", dependency="openai", reason="vendor is well again", actor=alice
-        )
+        reset_breaker(environment="production", dependency="openai", reason="vendor is well again", actor=ada)
     assert breaker(text_limits).state == BreakerState.OPEN
     sweep_outbox()
     assert breaker(text_limits).state == BreakerState.CLOSED
-    assert text_limits.xrange(TRANSITIONS)[0][1]["actor"] == "alice"
+    assert text_limits.xrange(TRANSITIONS)[0][1]["actor"] == "ada"
     text_limits.set(BREAKER, "open 99999999999999 99999999999999 5 3 0 consecutive")
     sweep_outbox()
     assert breaker(text_limits).state == BreakerState.OPEN
@@ -293,20 +291,20 @@ def test_a_reset_that_redis_missed_is_done_once_later(
 # History
 
 
-def test_transitions_are_stored_once(production: str, text_limits: Any, alice: Any) -> None:
-    hold(alice)
-    reset_breaker(environment="production", dependency="openai", reason="vendor is well again", actor=alice)
+def test_transitions_are_stored_once(production: str, text_limits: Any, ada: Any) -> None:
+    hold(ada)
+    reset_breaker(environment="production", dependency="openai", reason="vendor is well again", actor=ada)
     assert collect_transitions("production") == 2
     StreamPosition.objects.all().delete()
     collect_transitions("production")
     rows = list(Transition.objects.order_by("generation").values_list("to_state", "cause", "actor"))
-    assert rows == [("open", "forced_open", "alice"), ("closed", "reset", "alice")]
+    assert rows == [("open", "forced_open", "ada"), ("closed", "reset", "ada")]
 
 
 def test_a_stream_that_was_emptied_is_read_from_its_start(
-    production: str, text_limits: Any, alice: Any
+    production: str, text_limits: Any, ada: Any
 ) -> None:
-    hold(alice)
+    hold(ada)
     collect_transitions("production")
     text_limits.delete(TRANSITIONS)
     text_limits.xadd(
@@ -318,10 +316,10 @@ def test_a_stream_that_was_emptied_is_read_from_its_start(
     assert Transition.objects.filter(generation=7, to_state="half_open").exists()
 
 
-def test_invalid_stream_entries_are_skipped(production: str, text_limits: Any, alice: Any) -> None:
+def test_invalid_stream_entries_are_skipped(production: str, text_limits: Any, ada: Any) -> None:
     text_limits.xadd(TRANSITIONS, {"generation": "x", "to": "open", "at_us": "1"})
     text_limits.xadd(TRANSITIONS, {"rubbish": "\x00"})
-    hold(alice)
+    hold(ada)
     assert collect_transitions("production") == 1
     text_limits.delete(TRANSITIONS)
     text_limits.set(TRANSITIONS, "not a stream")

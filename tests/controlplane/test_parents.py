@@ -34,13 +34,13 @@ tenants:
 
 
 @pytest.fixture
-def common(environment, alice):
-    return {"environment": environment, "reason": REASON, "actor": alice}
+def common(environment, ada):
+    return {"environment": environment, "reason": REASON, "actor": ada}
 
 
 @pytest.fixture
-def environment(transactional_db, limits, alice):
-    edits.create_environment(environment="production", reason=REASON, actor=alice)
+def environment(transactional_db, limits, ada):
+    edits.create_environment(environment="production", reason=REASON, actor=ada)
     return "production"
 
 

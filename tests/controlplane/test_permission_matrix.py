@@ -14,6 +14,7 @@ from controlplane.api.api import api
 from controlplane.editing import edits
 from dashboard.consumer import LiveConsumer
 from tests.controlplane.calling import API, problem, send, token_of
+from tests.people import BY_ROLE, create_person
 
 ROLES = ("viewer", "operator", "admin")
 WHY = {"reason": "for a test"}
@@ -214,8 +215,8 @@ def may(role: str, least: str) -> bool:
 
 
 @pytest.fixture
-def tokens(production: str, alice: Any) -> dict[str, str]:
-    edits.create_environment(environment="staging", reason="for a test", actor=alice)
+def tokens(production: str, ada: Any) -> dict[str, str]:
+    edits.create_environment(environment="staging", reason="for a test", actor=ada)
     return {role: token_of(role) for role in ROLES}
 
 
@@ -225,8 +226,8 @@ def test_every_operation_of_the_api_requires_its_role(tokens: dict[str, str]) ->
         for role in ROLES:
             answer = send(tokens[role], method, path, body)
             # There is no pod for a drill, and no person who could approve.
-            told = {422} if path.endswith(("/drills", "/approvals")) else set()
-            allowed = {200, 201, 404, 409} | told
+            refused = {422} if path.endswith(("/drills", "/approvals")) else set()
+            allowed = {200, 201, 404, 409} | refused
             if answer.status_code not in (allowed if may(role, least) else {403}):
                 wrong.append((method, path, role, answer.status_code, answer.content))
             if answer.status_code >= 400:
@@ -272,7 +273,7 @@ def clients(production: str, settings: Any) -> dict[str, Client]:
     found = {}
     for role in ROLES:
         found[role] = Client()
-        found[role].force_login(User.objects.create_user(f"{role}-by-name", role=role))
+        found[role].force_login(create_person(BY_ROLE[role].name))
     return found
 
 
@@ -308,7 +309,7 @@ def test_the_matrix_misses_no_page() -> None:
 def test_forms_require_the_csrf_token_of_their_page(production: str, settings: Any) -> None:
     settings.SECURE_SSL_REDIRECT = False
     client = Client(enforce_csrf_checks=True)
-    client.force_login(User.objects.create_user("ada", role="admin"))
+    client.force_login(create_person("ada"))
     for method, path, data, _ in FORMS:
         if method == "POST":
             assert client.post(path, data).status_code == 403
@@ -326,7 +327,7 @@ def test_a_socket_opens_for_every_role_and_does_nothing(
 
     monkeypatch.setattr(consumer.hub, "join", lambda topic, member: None)
     monkeypatch.setattr(consumer.hub, "leave", lambda topic, member: None)
-    user: Any = User(username="somebody", role=role) if role else AnonymousUser()
+    user: Any = User(username=BY_ROLE[role].name, role=role) if role else AnonymousUser()
     before = Entry.objects.count()
 
     async def talk() -> int | None:

@@ -24,12 +24,12 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "quotas.ya
 REASON = "Imported for a test"
 
 
-def apply(alice: Any, text: str | bytes, **more: Any) -> int:
+def apply(ada: Any, text: str | bytes, **more: Any) -> int:
     options = {
         "environment": "production",
         "expected_revision": None,
         "reason": REASON,
-        "actor": alice,
+        "actor": ada,
     } | more
     return apply_plan(plan=read_plan(text), **options)
 
@@ -39,12 +39,12 @@ def head() -> int:
 
 
 def test_the_example_is_applied_as_one_revision_and_a_second_time_changes_nothing(
-    production: str, alice: Any, text_limits: Any
+    production: str, ada: Any, text_limits: Any
 ) -> None:
     from test_publishing import record
 
     before = head()
-    revision = apply(alice, EXAMPLE.read_bytes(), expected_revision=before)
+    revision = apply(ada, EXAMPLE.read_bytes(), expected_revision=before)
     assert revision == before + 1 == head()
     [limit] = record(text_limits, "acme-retail").quotas
     assert (limit.limit, limit.window_ms, limit.burst) == (2500, 60_000, 250)
@@ -54,12 +54,12 @@ def test_the_example_is_applied_as_one_revision_and_a_second_time_changes_nothin
     kept = {(change.kind, change.name) for change in Revision.objects.get(number=revision).changes.all()}
     assert kept == {("tenant", "acme-retail"), ("tenant", "customer-0042"), ("tier", "pro")}
 
-    assert apply(alice, EXAMPLE.read_bytes()) == revision
+    assert apply(ada, EXAMPLE.read_bytes()) == revision
     assert head() == revision
     assert not difference("production", read_plan(EXAMPLE.read_bytes()))
 
 
-def test_the_difference_shows_old_and_new_values(production: str, alice: Any) -> None:
+def test_the_difference_shows_old_and_new_values(production: str, ada: Any) -> None:
     plan = read_plan("tenants:\n  acme: {tier: free, suspended: true}\n  new: {tier: pro}\n")
     found = difference("production", plan)
     assert found.to_text() == (
@@ -73,22 +73,22 @@ def test_the_difference_shows_old_and_new_values(production: str, alice: Any) ->
     assert head() == found.revision
 
 
-def test_things_that_a_plan_does_not_contain_stay_unless_pruned(production: str, alice: Any) -> None:
+def test_things_that_a_plan_does_not_contain_stay_unless_pruned(production: str, ada: Any) -> None:
     apply(
-        alice,
+        ada,
         "tenants:\n  acme:\n    quotas: {a: {limit: 1, window_s: 6}, b: {limit: 2, window_s: 6}}\n",
     )
-    apply(alice, "tenants:\n  other: {tier: free}\n")
+    apply(ada, "tenants:\n  other: {tier: free}\n")
     text = "tenants:\n  acme:\n    quotas:\n      b: {limit: 3}\n"
     assert difference("production", read_plan(text)).counts == {"created": 0, "changed": 1, "removed": 0}
-    apply(alice, text, prune=True)
+    apply(ada, text, prune=True)
     assert list(TenantQuota.objects.values_list("name", "limit", "window_s")) == [("b", 3, 6)]
     assert list(Tenant.objects.filter(deleted=False).values_list("key", flat=True)) == ["acme"]
     # The file has no section for tiers or dependencies, so a prune keeps them.
     assert {"tier", "dependency"} <= {kind for kind, _ in read_state("production")}
 
 
-def test_an_export_changes_nothing_and_restores_everything(production: str, alice: Any, hour: Any) -> None:
+def test_an_export_changes_nothing_and_restores_everything(production: str, ada: Any, hour: Any) -> None:
     strange = 'Käse "&" \\ \U0001f600 # no: [comment]'
     apply_plan(
         plan=plan_from_document(
@@ -121,21 +121,19 @@ def test_an_export_changes_nothing_and_restores_everything(production: str, alic
         environment="production",
         expected_revision=None,
         reason=REASON,
-        actor=alice,
+        actor=ada,
     )
     state = read_state("production")
     yaml, table = "".join(export_plan("production")), "".join(export_csv("production"))
     for text in (yaml, table):
         assert not difference("production", read_plan(text), prune=True), text
-    edits.rollback(
-        environment="production", to_revision=1, expected_revision=None, reason=REASON, actor=alice
-    )
+    edits.rollback(environment="production", to_revision=1, expected_revision=None, reason=REASON, actor=ada)
     assert read_state("production") != state
-    apply(alice, yaml, prune=True)
+    apply(ada, yaml, prune=True)
     assert read_state("production") == state
 
 
-def test_a_spreadsheet_executes_no_exported_cell(production: str, alice: Any) -> None:
+def test_a_spreadsheet_executes_no_exported_cell(production: str, ada: Any) -> None:
     for number, title in enumerate(("=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", "'=1")):
         edits.create_tenant(
             environment="production",
@@ -143,15 +141,15 @@ def test_a_spreadsheet_executes_no_exported_cell(production: str, alice: Any) ->
             tier="free",
             title=title,
             reason=REASON,
-            actor=alice,
+            actor=ada,
         )
     cells = [line.split(",")[2] for line in "".join(export_csv("production")).splitlines()[1:]]
     assert [cell for cell in cells if cell] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@SUM(A1)", "''=1"]
 
 
-def test_csv_has_a_row_for_each_quota(production: str, alice: Any) -> None:
+def test_csv_has_a_row_for_each_quota(production: str, ada: Any) -> None:
     apply(
-        alice,
+        ada,
         "\ufefftenant,tier,suspended,quota,limit,window_s,burst,per,reserved_percent\r\n"
         "acme,,,requests,50,60,5,,0\r\nacme,,,uploads,7,3600,1,user ip,\r\nnew,free,true,,,,,,\r\n",
     )
@@ -162,13 +160,13 @@ def test_csv_has_a_row_for_each_quota(production: str, alice: Any) -> None:
     assert (state["tenant", "acme"]["tier"], state["tenant", "new"]["suspended"]) == ("pro", True)
 
 
-def test_a_plan_for_an_older_configuration_is_refused_completely(production: str, alice: Any) -> None:
+def test_a_plan_for_an_older_configuration_is_refused_completely(production: str, ada: Any) -> None:
     seen = head()
-    apply(alice, "tenants:\n  acme: {tier: free}\n")
+    apply(ada, "tenants:\n  acme: {tier: free}\n")
     with pytest.raises(EditConflict):
-        apply(alice, "tenants:\n  acme: {tier: enterprise}\n", expected_revision=seen)
+        apply(ada, "tenants:\n  acme: {tier: enterprise}\n", expected_revision=seen)
     with pytest.raises(EditConflict):
-        apply(alice, "tenants:\n  acme: {tier: free}\n", expected_revision=seen)
+        apply(ada, "tenants:\n  acme: {tier: free}\n", expected_revision=seen)
     assert read_state("production")["tenant", "acme"]["tier"] == "free"
 
 
@@ -199,22 +197,22 @@ def test_a_plan_for_an_older_configuration_is_refused_completely(production: str
     ],
 )
 def test_a_plan_that_does_not_fit_the_configuration_is_refused_by_line(
-    production: str, alice: Any, text: str, line: int, said: str
+    production: str, ada: Any, text: str, line: int, said: str
 ) -> None:
     before = read_state("production")
     with pytest.raises(PlanErrors) as refused:
-        apply(alice, text)
+        apply(ada, text)
     [error] = refused.value.found
     assert said in error.message
     assert error.line == line
     assert (read_state("production"), head()) == (before, 3)
 
 
-def test_a_prune_removes_nothing_that_is_in_use(production: str, alice: Any) -> None:
+def test_a_prune_removes_nothing_that_is_in_use(production: str, ada: Any) -> None:
     for text, said in (
         ("tiers:\n  anonymous: {}\n", "Tenant acme still has this tier"),
         ("tiers:\n  pro: {}\n", "It is the default tier"),
     ):
         with pytest.raises(PlanErrors, match=said):
-            apply(alice, text, prune=True)
+            apply(ada, text, prune=True)
     assert head() == 3

@@ -29,7 +29,7 @@ def record(store: Any, tenant: str) -> Any:
     return decode_tenant(text.encode()) if text else None
 
 
-def quota(alice: Any, limit: int, **more: Any) -> int:
+def quota(ada: Any, limit: int, **more: Any) -> int:
     return edits.set_tenant_quota(
         **{
             "environment": "production",
@@ -40,14 +40,14 @@ def quota(alice: Any, limit: int, **more: Any) -> int:
             "burst": 10,
             "expected_version": None,
             "reason": "for a test",
-            "actor": alice,
+            "actor": ada,
         }
         | more
     )
 
 
-def test_an_edit_is_in_redis_when_it_returns(production: str, text_limits: Any, alice: Any) -> None:
-    revision = quota(alice, 250)
+def test_an_edit_is_in_redis_when_it_returns(production: str, text_limits: Any, ada: Any) -> None:
+    revision = quota(ada, 250)
     assert head(text_limits)["revision"] == str(revision)
     [limit] = record(text_limits, "acme").quotas
     assert (limit.limit, limit.window_ms, limit.burst) == (250, 60_000, 10)
@@ -57,29 +57,29 @@ def test_an_edit_is_in_redis_when_it_returns(production: str, text_limits: Any, 
     assert not OutboxEntry.objects.filter(published_at__isnull=True).exists()
 
 
-def test_a_removed_tenant_leaves_redis_too(production: str, text_limits: Any, alice: Any) -> None:
+def test_a_removed_tenant_leaves_redis_too(production: str, text_limits: Any, ada: Any) -> None:
     assert record(text_limits, "acme") is not None
-    edits.remove_tenant(environment="production", tenant="acme", reason="for a test", actor=alice)
+    edits.remove_tenant(environment="production", tenant="acme", reason="for a test", actor=ada)
     assert record(text_limits, "acme") is None
 
 
-def test_a_nudge_names_the_tenants_that_changed(production: str, limits: Any, alice: Any) -> None:
+def test_a_nudge_names_the_tenants_that_changed(production: str, limits: Any, ada: Any) -> None:
     from fuseboard.contract.sync import decode_nudge
 
     with limits.pubsub() as subscription:
         subscription.subscribe(keys.config_channel("production"))
         subscription.get_message(timeout=30)
-        revision = quota(alice, 9)
+        revision = quota(ada, 9)
         message = subscription.get_message(timeout=30)
     nudge = decode_nudge(message["data"])
     assert (nudge.revision, nudge.since, nudge.tenants) == (revision, revision - 1, ("acme",))
 
 
 def test_the_sweep_publishes_what_a_dead_process_left(
-    production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+    production: str, text_limits: Any, ada: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controlplane.editing.revise.publish_promptly", lambda environment: None)
-    revision = quota(alice, 77)
+    revision = quota(ada, 77)
     assert head(text_limits)["revision"] == str(revision - 1)
     sweep_outbox()
     assert head(text_limits)["revision"] == str(revision)
@@ -87,8 +87,8 @@ def test_the_sweep_publishes_what_a_dead_process_left(
     assert not OutboxEntry.objects.filter(published_at__isnull=True).exists()
 
 
-def test_an_emptied_redis_is_filled_again(production: str, text_limits: Any, alice: Any) -> None:
-    quota(alice, 31)
+def test_an_emptied_redis_is_filled_again(production: str, text_limits: Any, ada: Any) -> None:
+    quota(ada, 31)
     before = head(text_limits)
     text_limits.flushall()
     reconcile_environment("production")
@@ -112,7 +112,7 @@ def test_a_damaged_copy_is_repaired(production: str, text_limits: Any, damage: s
 
 
 def test_a_large_configuration_is_written_in_parts(
-    production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+    production: str, text_limits: Any, ada: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish, "TENANTS_PER_CALL", 10)
     names = [f"tenant-{number}" for number in range(300)]
@@ -120,7 +120,7 @@ def test_a_large_configuration_is_written_in_parts(
         environment="production",
         tenants=[(name, "free", "") for name in names],
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     text_limits.flushall()
     publish_head("production")
@@ -129,11 +129,11 @@ def test_a_large_configuration_is_written_in_parts(
     assert all(record(text_limits, name).tier == "free" for name in names)
 
 
-def test_older_never_overwrites_newer(production: str, text_limits: Any, alice: Any) -> None:
+def test_older_never_overwrites_newer(production: str, text_limits: Any, ada: Any) -> None:
     """Write the snapshots of all revisions in a shuffled order."""
     snapshots = []
     for limit in range(1, 21):
-        revision = quota(alice, limit)
+        revision = quota(ada, limit)
         snapshots.append(take_snapshot("production", since=None))
         assert snapshots[-1].head.revision == revision
     text_limits.flushall()
@@ -152,7 +152,7 @@ def test_older_never_overwrites_newer(production: str, text_limits: Any, alice: 
 
 
 def test_concurrent_publishers_end_with_the_newest_revision(
-    production: str, text_limits: Any, alice: Any
+    production: str, text_limits: Any, ada: Any
 ) -> None:
     failures: list[Exception] = []
     barrier = threading.Barrier(6)
@@ -161,7 +161,7 @@ def test_concurrent_publishers_end_with_the_newest_revision(
         try:
             barrier.wait(10)
             for limit in range(start, start + 5):
-                quota(alice, limit)
+                quota(ada, limit)
         except Exception as error:
             failures.append(error)
         finally:
@@ -182,11 +182,11 @@ def test_concurrent_publishers_end_with_the_newest_revision(
 
 
 def test_a_half_published_newer_revision_excludes_an_older_one(
-    production: str, text_limits: Any, alice: Any
+    production: str, text_limits: Any, ada: Any
 ) -> None:
-    quota(alice, 1)
+    quota(ada, 1)
     older = take_snapshot("production", since=None)
-    quota(alice, 2)
+    quota(ada, 2)
     newer = take_snapshot("production", since=None)
     text_limits.flushall()
     text_limits.hset(keys.config_head("production"), "staged", f"{newer.head.epoch} {newer.head.revision}")
@@ -194,7 +194,7 @@ def test_a_half_published_newer_revision_excludes_an_older_one(
     assert publish._write(text_limits, "production", None, newer)
 
 
-def test_a_crash_before_commit_leaves_nothing(production: str, text_limits: Any, alice: Any) -> None:
+def test_a_crash_before_commit_leaves_nothing(production: str, text_limits: Any, ada: Any) -> None:
     from controlplane.audit.models import Entry
 
     before = Environment.objects.get().revision, Entry.objects.count(), OutboxEntry.objects.count()
@@ -210,28 +210,28 @@ def test_a_crash_before_commit_leaves_nothing(production: str, text_limits: Any,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(revise, "notify", crash)
         with pytest.raises(Exception, match="terminat"):
-            quota(alice, 5)
+            quota(ada, 5)
     connection.close()
     assert (Environment.objects.get().revision, Entry.objects.count(), OutboxEntry.objects.count()) == before
     assert not TenantQuota.objects.exists()
     assert record(text_limits, "acme").quotas == ()
 
 
-def test_the_second_of_two_editors_gets_a_409_with_the_changes(production: str, alice: Any) -> None:
-    quota(alice, 100, expected_version=1)
+def test_the_second_of_two_editors_gets_a_409_with_the_changes(production: str, ada: Any) -> None:
+    quota(ada, 100, expected_version=1)
     with pytest.raises(EditConflict) as conflict:
-        quota(alice, 200, expected_version=1)
+        quota(ada, 200, expected_version=1)
     assert conflict.value.current_version == 2
     assert conflict.value.changed["quotas.requests.limit"] == 100
-    assert conflict.value.by == "alice"
+    assert conflict.value.by == "ada"
     assert TenantQuota.objects.get().limit == 100
 
 
-def test_a_refused_edit_takes_no_revision(production: str, alice: Any) -> None:
+def test_a_refused_edit_takes_no_revision(production: str, ada: Any) -> None:
     before = Environment.objects.get().revision
     with pytest.raises(NotFound):
-        quota(alice, 1, tenant="nobody")
+        quota(ada, 1, tenant="nobody")
     with pytest.raises(InvalidEdit) as invalid:
-        quota(alice, -1, reason="short", window_s=0)
+        quota(ada, -1, reason="short", window_s=0)
     assert set(invalid.value.errors) == {"limit", "window_s", "reason"}
     assert Environment.objects.get().revision == before

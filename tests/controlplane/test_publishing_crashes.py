@@ -86,7 +86,7 @@ def killed_at(step: str, *, before: bool, work: Callable[[], Any], nth: int = 1)
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
-def set_limit(alice: Any, limit: int, tenant: str = "acme") -> int:
+def set_limit(ada: Any, limit: int, tenant: str = "acme") -> int:
     return edits.set_tenant_quota(
         environment="production",
         tenant=tenant,
@@ -96,7 +96,7 @@ def set_limit(alice: Any, limit: int, tenant: str = "acme") -> int:
         burst=10,
         expected_version=None,
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
 
 
@@ -117,15 +117,15 @@ def redis_is_right(store: Any) -> None:
 
 
 def test_an_edit_killed_at_any_step_is_complete_or_absent_and_the_sweep_publishes_it(
-    production: str, text_limits: Any, alice: Any
+    production: str, text_limits: Any, ada: Any
 ) -> None:
     limit = 100
     for number, step in enumerate(STEPS):
         committed = number >= COMMITTED_FROM
         for before in (True, False):
             limit += 10
-            revision = set_limit(alice, limit)
-            killed_at(step, before=before, work=partial(set_limit, alice, limit + 1))
+            revision = set_limit(ada, limit)
+            killed_at(step, before=before, work=partial(set_limit, ada, limit + 1))
 
             tried = f"{'before' if before else 'after'} {step}"
             row = Environment.objects.get(pk="production")
@@ -137,16 +137,16 @@ def test_an_edit_killed_at_any_step_is_complete_or_absent_and_the_sweep_publishe
             sweep_outbox()
             redis_is_right(text_limits)
             # The next edit does not wait for anything that the dead process left.
-            assert set_limit(alice, limit + 2) == row.revision + 1, tried
+            assert set_limit(ada, limit + 2) == row.revision + 1, tried
             assert in_redis(text_limits) == (row.revision + 1, limit + 2), tried
 
 
 def test_a_publisher_killed_between_two_parts_of_a_large_configuration_leaves_the_old_head(
-    production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+    production: str, text_limits: Any, ada: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_limit(alice, 100)
+    set_limit(ada, 100)
     names = [(f"tenant-{number}", "free", "") for number in range(150)]
-    edits.create_tenants(environment="production", tenants=names, reason="for a test", actor=alice)
+    edits.create_tenants(environment="production", tenants=names, reason="for a test", actor=ada)
     monkeypatch.setattr(publish, "TENANTS_PER_CALL", 20)
     for nth in (2, 100):
         text_limits.flushall()
@@ -157,13 +157,13 @@ def test_a_publisher_killed_between_two_parts_of_a_large_configuration_leaves_th
             work=partial(publish.publish_head, "production"),
         )
         assert text_limits.hget(keys.config_head("production"), "revision") is None
-        set_limit(alice, 100 + nth)
+        set_limit(ada, 100 + nth)
         redis_is_right(text_limits)
         assert "staged" not in text_limits.hgetall(keys.config_head("production"))
 
 
 def test_an_override_killed_before_redis_is_enforced_by_the_next_round(
-    production: str, text_limits: Any, alice: Any, hour: Any
+    production: str, text_limits: Any, ada: Any, hour: Any
 ) -> None:
     modes = cycle((OverrideMode.FORCED_OPEN, OverrideMode.METRICS_ONLY))
     for step in (
@@ -183,7 +183,7 @@ def test_an_override_killed_before_redis_is_enforced_by_the_next_round(
                     mode=mode,
                     expires_at=hour,
                     reason="for a test",
-                    actor=alice,
+                    actor=ada,
                 ),
             )
             sweep_outbox()

@@ -18,14 +18,14 @@ def bucket(tenant: str, *, own: bool = False) -> str:
 
 
 @pytest.fixture
-def tenants(production: str, alice: Any) -> list[str]:
+def tenants(production: str, ada: Any) -> list[str]:
     """Two hundred tenants, one with an own quota."""
     names = [f"tenant-{number}" for number in range(200)]
     edits.create_tenants(
         environment="production",
         tenants=[(name, "free", "") for name in names],
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     edits.set_tenant_quota(
         environment="production",
@@ -36,7 +36,7 @@ def tenants(production: str, alice: Any) -> list[str]:
         burst=3,
         expected_version=None,
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     return names
 
@@ -48,7 +48,7 @@ def test_an_intact_copy_is_not_repaired(tenants: list[str], text_limits: Any) ->
 
 
 def test_a_tenant_with_own_quotas_is_stored_separately_until_it_has_none(
-    tenants: list[str], text_limits: Any, alice: Any
+    tenants: list[str], text_limits: Any, ada: Any
 ) -> None:
     assert decode_tenant(text_limits.hget(bucket("tenant-7", own=True), "tenant-7").encode()).quotas
     assert text_limits.hget(bucket("tenant-7"), "tenant-7") is None
@@ -58,7 +58,7 @@ def test_a_tenant_with_own_quotas_is_stored_separately_until_it_has_none(
         quota="requests",
         expected_version=None,
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     assert text_limits.hget(bucket("tenant-7", own=True), "tenant-7") is None
     assert text_limits.hget(bucket("tenant-7"), "tenant-7") == '{"tier":"free"}'
@@ -66,7 +66,7 @@ def test_a_tenant_with_own_quotas_is_stored_separately_until_it_has_none(
 
 
 def test_a_tenant_with_a_parent_and_no_own_quota_needs_no_repair(
-    tenants: list[str], text_limits: Any, alice: Any
+    tenants: list[str], text_limits: Any, ada: Any
 ) -> None:
     edits.move_tenant(
         environment="production",
@@ -74,7 +74,7 @@ def test_a_tenant_with_a_parent_and_no_own_quota_needs_no_repair(
         parent="tenant-8",
         expected_version=None,
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     edits.move_tenant(
         environment="production",
@@ -82,7 +82,7 @@ def test_a_tenant_with_a_parent_and_no_own_quota_needs_no_repair(
         parent="tenant-8",
         expected_version=None,
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     before = Environment.objects.get().revision
     assert reconcile_tenants("production") == []

@@ -15,7 +15,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
 
 
-def set_limit(alice: Any, limit: int) -> int:
+def set_limit(ada: Any, limit: int) -> int:
     return edits.set_tenant_quota(
         environment="production",
         tenant="acme",
@@ -25,7 +25,7 @@ def set_limit(alice: Any, limit: int) -> int:
         burst=10,
         expected_version=None,
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
 
 
@@ -37,11 +37,11 @@ def in_redis(store: Any) -> tuple[int, int, int]:
 
 
 @pytest.fixture
-def restored(production: str, text_limits: Any, alice: Any) -> int:
+def restored(production: str, text_limits: Any, ada: Any) -> int:
     """Redis has three edits and Postgres only the first. Returns the revision of Postgres."""
-    first = set_limit(alice, 100)
-    set_limit(alice, 200)
-    set_limit(alice, 300)
+    first = set_limit(ada, 100)
+    set_limit(ada, 200)
+    set_limit(ada, 300)
     from django.db import connection
 
     # The state of a backup from that time.
@@ -59,7 +59,7 @@ def restored(production: str, text_limits: Any, alice: Any) -> int:
 
 
 def test_nothing_is_published_over_a_revision_that_postgres_lost(
-    restored: int, text_limits: Any, alice: Any
+    restored: int, text_limits: Any, ada: Any
 ) -> None:
     known = in_redis(text_limits)
     with pytest.raises(PublishError, match="republish production --new-epoch"):
@@ -69,17 +69,17 @@ def test_nothing_is_published_over_a_revision_that_postgres_lost(
     assert (ahead.who, ahead.epoch, ahead.revision) == ("Redis", *known[:2])
     # Also after edits brought Postgres to the same numbers and beyond, because these are other revisions.
     for limit in range(1, 6):
-        assert set_limit(alice, limit) == restored + limit
+        assert set_limit(ada, limit) == restored + limit
         assert in_redis(text_limits) == known
     sweep_outbox()
     assert in_redis(text_limits) == known
 
 
 def test_a_new_epoch_continues_above_every_known_revision(
-    restored: int, text_limits: Any, alice: Any, capsys: pytest.CaptureFixture[str]
+    restored: int, text_limits: Any, ada: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, newest, _ = in_redis(text_limits)
-    set_limit(alice, 150)
+    set_limit(ada, 150)
     note_ahead("production", epoch=1, revision=newest + 5, who="pod-7")
     with pytest.raises(CommandError, match="--reason"):
         call_command("republish", "production", "--new-epoch")
@@ -87,14 +87,14 @@ def test_a_new_epoch_continues_above_every_known_revision(
     assert in_redis(text_limits) == (2, newest + 6, 150)
     assert "epoch 2" in capsys.readouterr().out
     assert who_is_ahead("production") is None
-    assert set_limit(alice, 160) == newest + 7
+    assert set_limit(ada, 160) == newest + 7
     assert in_redis(text_limits) == (2, newest + 7, 160)
 
 
 def test_republish_writes_everything_again_and_takes_no_revision(
-    production: str, text_limits: Any, alice: Any
+    production: str, text_limits: Any, ada: Any
 ) -> None:
-    set_limit(alice, 100)
+    set_limit(ada, 100)
     before = in_redis(text_limits)
     text_limits.delete(keys.own_bucket("production", keys.tenant_bucket_number("acme")))
     call_command("republish")

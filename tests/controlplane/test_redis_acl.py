@@ -17,7 +17,6 @@ from django.utils import timezone
 
 import fuseboard
 from controlplane import redis_acl
-from controlplane.audit.actor import Actor
 from controlplane.breakers import overrides
 from controlplane.breakers import tasks as breaker_tasks
 from controlplane.breakers.models import Transition
@@ -27,12 +26,12 @@ from controlplane.embedded.valkey import binary
 from controlplane.repair import tasks
 from fuseboard.contract import keys
 from fuseboard.contract.words import OverrideMode
+from tests.people import ADA
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT, CONTROL = "the password of the pods", "the password of the control plane"
-ALICE = Actor(name="alice", role="admin", origin="form")
-COMMON: dict[str, Any] = {"environment": "production", "reason": "for a test", "actor": ALICE}
+COMMON: dict[str, Any] = {"environment": "production", "reason": "for a test", "actor": ADA}
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ WHY: dict[str, Any] = {"environment": "production", "reason": "for a sale in spr
 MORE = {"tenants": {"acme": {"quotas": {"requests": {"limit": 9_000, "window_s": 60}}}}}
 
 
-def quota(alice: Any, limit: int, **more: Any) -> int:
+def quota(ada: Any, limit: int, **more: Any) -> int:
     return edits.set_tenant_quota(
         tenant="acme",
         quota="requests",
@@ -30,7 +30,7 @@ def quota(alice: Any, limit: int, **more: Any) -> int:
         window_s=60,
         burst=10,
         expected_version=None,
-        actor=alice,
+        actor=ada,
         **WHY,
         **more,
     )
@@ -59,9 +59,9 @@ def actions() -> list[str]:
 
 
 def test_after_a_temporary_quota_the_quota_of_the_tier_applies(
-    production: str, alice: Any, hour: datetime, text_limits: Any
+    production: str, ada: Any, hour: datetime, text_limits: Any
 ) -> None:
-    quota(alice, 9_000, expires_at=hour)
+    quota(ada, 9_000, expires_at=hour)
     found = {value.name: value for value in effective("production", "acme")}["quotas.requests.limit"]
     assert (found.value, found.source, found.until, found.instead_of) == (
         9_000,
@@ -82,36 +82,36 @@ def test_after_a_temporary_quota_the_quota_of_the_tier_applies(
 
 
 def test_after_a_temporary_quota_the_permanent_one_applies(
-    production: str, alice: Any, hour: datetime, text_limits: Any
+    production: str, ada: Any, hour: datetime, text_limits: Any
 ) -> None:
-    quota(alice, 300)
-    quota(alice, 9_000, expires_at=hour)
+    quota(ada, 300)
+    quota(ada, 9_000, expires_at=hour)
     # Extended and changed: the permanent one still applies afterwards.
-    quota(alice, 8_000, expires_at=hour + timedelta(hours=1))
+    quota(ada, 8_000, expires_at=hour + timedelta(hours=1))
     pass_time()
     run_due()
     assert limit_of(text_limits) == 300
     assert TenantQuota.objects.get().expires_at is None
 
 
-def test_an_edit_without_an_end_makes_a_quota_permanent(production: str, alice: Any, hour: datetime) -> None:
-    quota(alice, 9_000, expires_at=hour)
-    quota(alice, 8_000)
+def test_an_edit_without_an_end_makes_a_quota_permanent(production: str, ada: Any, hour: datetime) -> None:
+    quota(ada, 9_000, expires_at=hour)
+    quota(ada, 8_000)
     pass_time()
     before = head()
     run_due()
     assert (head(), TenantQuota.objects.get().limit) == (before, 8_000)
 
 
-def test_a_plan_can_contain_the_end_of_a_quota(production: str, alice: Any, hour: datetime) -> None:
-    quota(alice, 300)
+def test_a_plan_can_contain_the_end_of_a_quota(production: str, ada: Any, hour: datetime) -> None:
+    quota(ada, 300)
     text = {"tenants": {"acme": {"quotas": {"requests": {"limit": 7, "expires_at": hour.isoformat()}}}}}
-    apply_plan(plan=plan_from_document(text), expected_revision=None, actor=alice, **WHY)
+    apply_plan(plan=plan_from_document(text), expected_revision=None, actor=ada, **WHY)
     assert "".join(export_plan("production")).count("expires_at") == 1
     pass_time()
     run_due()
     assert TenantQuota.objects.get().limit == 300
-    edits.rollback(to_revision=head() - 1, expected_revision=None, actor=alice, **WHY)
+    edits.rollback(to_revision=head() - 1, expected_revision=None, actor=ada, **WHY)
     again = TenantQuota.objects.get()
     assert (again.limit, again.returns_to["limit"]) == (7, 300)
     run_due()
@@ -119,21 +119,21 @@ def test_a_plan_can_contain_the_end_of_a_quota(production: str, alice: Any, hour
 
 
 @pytest.mark.parametrize("delta", [timedelta(seconds=-1), timedelta(days=401)])
-def test_an_invalid_end_is_refused(production: str, alice: Any, delta: timedelta) -> None:
+def test_an_invalid_end_is_refused(production: str, ada: Any, delta: timedelta) -> None:
     with pytest.raises(InvalidEdit, match="expires_at"):
-        quota(alice, 5, expires_at=timezone.now() + delta)
+        quota(ada, 5, expires_at=timezone.now() + delta)
     with pytest.raises(InvalidEdit, match="time zone"):
-        quota(alice, 5, expires_at=datetime(2100, 1, 1))  # noqa: DTZ001
+        quota(ada, 5, expires_at=datetime(2100, 1, 1))  # noqa: DTZ001
     with pytest.raises(InvalidEdit, match="due_at"):
-        schedule_change(due_at=timezone.now() + delta, document=MORE, actor=alice, **WHY)
+        schedule_change(due_at=timezone.now() + delta, document=MORE, actor=ada, **WHY)
     assert head() == 3
 
 
 def test_a_scheduled_change_is_applied_once_when_it_is_due(
-    production: str, alice: Any, hour: datetime, text_limits: Any
+    production: str, ada: Any, hour: datetime, text_limits: Any
 ) -> None:
-    quota(alice, 300)
-    made = schedule_change(due_at=hour, document=MORE, actor=alice, **WHY)
+    quota(ada, 300)
+    made = schedule_change(due_at=hour, document=MORE, actor=ada, **WHY)
     assert made.title == "tenant acme"
     before = head()
     run_due()
@@ -147,16 +147,16 @@ def test_a_scheduled_change_is_applied_once_when_it_is_due(
     assert limit_of(text_limits) == 9_000
     assert applied._value.get() == counted + 1
     [entry] = Entry.objects.filter(revision=before + 1)
-    assert (entry.actor, entry.origin, entry.reason) == ("alice", "celery", WHY["reason"])
+    assert (entry.actor, entry.origin, entry.reason) == ("ada", "celery", WHY["reason"])
 
 
 def test_a_change_that_is_no_longer_valid_fails_with_an_alert_and_changes_nothing(
-    production: str, alice: Any, hour: datetime, caplog: Any
+    production: str, ada: Any, hour: datetime, caplog: Any
 ) -> None:
-    edits.create_tier(tier="gold", title="", priority=50, actor=alice, **WHY)
-    made = schedule_change(due_at=hour, document={"tenants": {"acme": {"tier": "gold"}}}, actor=alice, **WHY)
-    good = schedule_change(due_at=hour, document={"tenants": {"acme": {"title": "A"}}}, actor=alice, **WHY)
-    edits.rollback(to_revision=3, expected_revision=None, actor=alice, **WHY)
+    edits.create_tier(tier="gold", title="", priority=50, actor=ada, **WHY)
+    made = schedule_change(due_at=hour, document={"tenants": {"acme": {"tier": "gold"}}}, actor=ada, **WHY)
+    good = schedule_change(due_at=hour, document={"tenants": {"acme": {"title": "A"}}}, actor=ada, **WHY)
+    edits.rollback(to_revision=3, expected_revision=None, actor=ada, **WHY)
     pass_time()
     counted = failed._value.get()
     run_due()
@@ -168,26 +168,24 @@ def test_a_change_that_is_no_longer_valid_fails_with_an_alert_and_changes_nothin
     assert "schedule.failed" in caplog.text
     good.refresh_from_db()
     assert good.state == "applied", "one that fails does not hold up the next"
-    acknowledge_failure(schedule=made.pk, actor=alice, **WHY)
+    acknowledge_failure(schedule=made.pk, actor=ada, **WHY)
     made.refresh_from_db()
     assert made.seen
     run_due()
     assert failed._value.get() == counted + 1
 
 
-def test_a_cancelled_change_is_not_applied(production: str, alice: Any, hour: datetime) -> None:
-    made = schedule_change(
-        due_at=hour, document=MORE | {"tenants": {"n": {"tier": "pro"}}}, actor=alice, **WHY
-    )
-    cancel_schedule(schedule=made.pk, actor=alice, **WHY)
+def test_a_cancelled_change_is_not_applied(production: str, ada: Any, hour: datetime) -> None:
+    made = schedule_change(due_at=hour, document=MORE | {"tenants": {"n": {"tier": "pro"}}}, actor=ada, **WHY)
+    cancel_schedule(schedule=made.pk, actor=ada, **WHY)
     before = head()
     pass_time()
     run_due()
     assert head() == before
     with pytest.raises(InvalidEdit, match="already cancelled"):
-        cancel_schedule(schedule=made.pk, actor=alice, **WHY)
+        cancel_schedule(schedule=made.pk, actor=ada, **WHY)
     with pytest.raises(NotFound):
-        cancel_schedule(schedule=made.pk + 1, actor=alice, **WHY)
+        cancel_schedule(schedule=made.pk + 1, actor=ada, **WHY)
     assert actions()[-2:] == ["change.scheduled", "schedule.cancelled"]
 
 
@@ -196,18 +194,18 @@ def test_a_cancelled_change_is_not_applied(production: str, alice: Any, hour: da
     [{"tenants": {"acme": {"tier": "nowhere"}}}, {"tenants": {"acme": {"tier": "pro"}}}, {"nope": 1}, {}],
 )
 def test_an_invalid_change_cannot_be_scheduled(
-    production: str, alice: Any, hour: datetime, document: Any
+    production: str, ada: Any, hour: datetime, document: Any
 ) -> None:
     with pytest.raises(InvalidEdit):
-        schedule_change(due_at=hour, document=document, actor=alice, **WHY)
+        schedule_change(due_at=hour, document=document, actor=ada, **WHY)
     assert not Schedule.objects.exists()
 
 
 def test_due_changes_and_ending_quotas_are_announced_once(
-    production: str, alice: Any, settings: Any, caplog: Any
+    production: str, ada: Any, settings: Any, caplog: Any
 ) -> None:
-    quota(alice, 300, expires_at=datetime.now(UTC) + timedelta(hours=3))
-    schedule_change(due_at=timezone.now() + timedelta(hours=3), document=MORE, actor=alice, **WHY)
+    quota(ada, 300, expires_at=datetime.now(UTC) + timedelta(hours=3))
+    schedule_change(due_at=timezone.now() + timedelta(hours=3), document=MORE, actor=ada, **WHY)
     announce()
     assert "tenant_quota.ends_soon" not in actions()
     settings.ANNOUNCE_S = 4 * 3600
@@ -219,9 +217,9 @@ def test_due_changes_and_ending_quotas_are_announced_once(
 
 
 def test_the_status_reads_scheduled_changes_without_their_plans(
-    production: str, alice: Any, django_assert_max_num_queries: Any
+    production: str, ada: Any, django_assert_max_num_queries: Any
 ) -> None:
-    made = schedule_change(due_at=timezone.now() + timedelta(minutes=10), document=MORE, actor=alice, **WHY)
+    made = schedule_change(due_at=timezone.now() + timedelta(minutes=10), document=MORE, actor=ada, **WHY)
     with django_assert_max_num_queries(2) as asked:
         [change] = upcoming("production")
     assert (change.key, change.title) == (f"schedule {made.pk}", "Scheduled change: tenant acme")
@@ -230,28 +228,26 @@ def test_the_status_reads_scheduled_changes_without_their_plans(
 
 
 def test_scheduled_changes_are_not_recorded_as_sql(
-    production: str, alice: Any, settings: Any, hour: datetime
+    production: str, ada: Any, settings: Any, hour: datetime
 ) -> None:
     settings.ANNOUNCE_S = 7_200
     made = [
-        schedule_change(
-            due_at=hour, document={"tenants": {name: {"tier": "gold"}}, **new}, actor=alice, **WHY
-        )
+        schedule_change(due_at=hour, document={"tenants": {name: {"tier": "gold"}}, **new}, actor=ada, **WHY)
         for name, new in (("a", {"tiers": {"gold": {}}}), ("acme", {"tiers": {"gold": {}}}))
     ]
-    quota(alice, 300, expires_at=hour)
+    quota(ada, 300, expires_at=hour)
     run_due()
-    cancel_schedule(schedule=made[0].pk, actor=alice, **WHY)
+    cancel_schedule(schedule=made[0].pk, actor=ada, **WHY)
     _fail(made[1].pk, "no tier gold")
-    acknowledge_failure(schedule=made[1].pk, actor=alice, **WHY)
+    acknowledge_failure(schedule=made[1].pk, actor=ada, **WHY)
     assert not Entry.objects.filter(origin="sql").exists()
 
 
 def test_the_web_process_applies_what_the_worker_does_not(
-    production: str, alice: Any, hour: datetime, text_limits: Any
+    production: str, ada: Any, hour: datetime, text_limits: Any
 ) -> None:
-    quota(alice, 300, expires_at=hour)
-    made = schedule_change(due_at=hour, document={"tenants": {"later": {"tier": "free"}}}, actor=alice, **WHY)
+    quota(ada, 300, expires_at=hour)
+    made = schedule_change(due_at=hour, document={"tenants": {"later": {"tier": "free"}}}, actor=ada, **WHY)
     assert not make_overdue()
     pass_time()
     assert not make_overdue(), "the worker has some seconds to do it first"

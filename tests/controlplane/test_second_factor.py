@@ -19,8 +19,8 @@ from controlplane.accounts import settings as account_settings
 from controlplane.accounts.mfa import Adapter
 from controlplane.accounts.models import Kept, User
 from controlplane.audit.models import Entry
+from tests.people import PASSWORD, create_person
 
-PASSWORD = "correct horse battery staple"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -32,7 +32,7 @@ def _plainly(settings: Any) -> None:
 
 @pytest.fixture
 def ada() -> User:
-    return User.objects.create_user("ada", password=PASSWORD, role="admin")
+    return create_person("ada")
 
 
 def code_for(secret: str, *, ahead: int = 0) -> str:
@@ -164,7 +164,7 @@ def test_a_member_of_a_group_logs_in_with_its_role(company: Provider) -> None:
 
 
 def test_an_invited_person_keeps_their_account(company: Provider) -> None:
-    User.objects.create_user("otto.b", email="Otto@example.com", role="viewer")
+    User.objects.create_user("otto.b", email="Otto@example.com", role="operator")
     company.person["email_verified"] = True
     browser = Client()
     assert come_in(browser, company).status_code == 302
@@ -174,8 +174,12 @@ def test_an_invited_person_keeps_their_account(company: Provider) -> None:
 
 @pytest.mark.parametrize("verified", [False, None, "true"])
 def test_an_unverified_address_opens_no_account(company: Provider, verified: Any) -> None:
-    User.objects.create_user("otto.b", email="otto@example.com", role="admin")
-    company.person["email_verified"] = verified
+    create_person("ada", email="ada@example.com")
+    company.person |= {
+        "preferred_username": "mallory",
+        "email": "ada@example.com",
+        "email_verified": verified,
+    }
     browser = Client()
     assert come_in(browser, company).status_code == 403
     assert browser.get("/account").status_code == 302

@@ -29,7 +29,7 @@ NOTE = Note(
     what="forced_open",
     in_redis=True,
     reason="everything burns",
-    actor="oskar",
+    actor="otto",
     made_at=NOW - 5,
     expires_at=NOW + 60,
 )
@@ -40,7 +40,7 @@ FORCED = BreakerSeen(state="closed", override="forced_open", since=NOW - 9, unti
 def test_a_note_of_an_override_says_who_and_why_until_it_expires() -> None:
     found = from_note(NOTE, KNOWN, NOW)
     assert found is not None
-    assert (found.actor, found.reason, found.made_at, found.revision) == ("oskar", NOTE.reason, NOW - 5, 7)
+    assert (found.actor, found.reason, found.made_at, found.revision) == ("otto", NOTE.reason, NOW - 5, 7)
     assert from_note(NOTE, KNOWN, NOW + 60) is None
     assert from_note(None, KNOWN, NOW) is None
 
@@ -94,7 +94,7 @@ def test_a_remembered_note_of_an_earlier_outage_does_not_count(
     note = {
         "what": "forced_open",
         "reason": "r",
-        "actor": "oskar",
+        "actor": "otto",
         "id": f"{int(made_at * 1000)}-0",
         "expires_at_us": int((made_at + 1_800) * 1_000_000),
     }
@@ -114,6 +114,6 @@ def test_a_remembered_note_of_an_earlier_outage_does_not_count(
         override = status.facts(known).dependencies[0].override
         return override.actor if override is not None else None
 
-    assert [actor(known), actor(known)] == ["oskar", "oskar"], "Redis stopped answering during the outage"
+    assert [actor(known), actor(known)] == ["otto", "otto"], "Redis stopped answering during the outage"
     since = replace(known, as_of=made_at + 60)
     assert actor(since) is None, "Postgres was back, and knows of no override"

@@ -29,6 +29,7 @@ from tests.controlplane.calling import send, token_of
 
 STORED: dict[str, Any] = json.loads((RECORD / "stored.json").read_text())
 REQUESTS = {row["action"]: row for row in STORED["approvals_changerequest"]}
+#: Names of the record. The people of all other tests are in tests/people.py.
 ALICE, BOB = (Actor(name=name, role="admin", origin="form") for name in ("alice", "bob"))
 API = f"/api/v1/{REVIEWED}"
 

@@ -28,7 +28,7 @@ def test_every_scheduled_task_exists_and_is_dropped_when_late() -> None:
 
 
 def test_an_edit_does_not_wait_long_for_a_hanging_redis(
-    production: str, alice: Any, valkey: Any, settings: Any
+    production: str, ada: Any, valkey: Any, settings: Any
 ) -> None:
     settings.REDIS_URL = valkey.url
     sweep_outbox()
@@ -41,7 +41,7 @@ def test_an_edit_does_not_wait_long_for_a_hanging_redis(
             mode=OverrideMode.FORCED_OPEN,
             reason="vendor is having an incident",
             expires_at=timezone.now() + timedelta(minutes=5),
-            actor=alice,
+            actor=ada,
         )
         # One question each for the override and for the configuration.
         assert time.monotonic() - begun < 2 * 0.5 + 4.0
@@ -53,11 +53,9 @@ def test_an_edit_does_not_wait_long_for_a_hanging_redis(
     assert read_head(client_of_limits(), "production").revision == revision
 
 
-def test_a_redis_that_is_down_is_reported_and_stops_no_task(
-    production: str, settings: Any, alice: Any
-) -> None:
+def test_a_redis_that_is_down_is_reported_and_stops_no_task(production: str, settings: Any, ada: Any) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1"
-    edits.suspend_tenant(environment="production", tenant="acme", reason="for a test", actor=alice)
+    edits.suspend_tenant(environment="production", tenant="acme", reason="for a test", actor=ada)
     sweep_outbox()
     reconcile()
     assert OutboxEntry.objects.filter(published_at__isnull=True).exists()
@@ -74,13 +72,13 @@ def test_published_entries_are_kept_for_a_week(production: str) -> None:
 
 @pytest.mark.parametrize("more", [1, 20])
 def test_reading_the_configuration_takes_few_queries(
-    production: str, alice: Any, more: int, django_assert_max_num_queries: Any
+    production: str, ada: Any, more: int, django_assert_max_num_queries: Any
 ) -> None:
     edits.create_tenants(
         environment="production",
         tenants=[(f"tenant-{number}", "free", "") for number in range(more)],
         reason="for a test",
-        actor=alice,
+        actor=ada,
     )
     for number in range(more):
         edits.create_dependency(
@@ -88,7 +86,7 @@ def test_reading_the_configuration_takes_few_queries(
             dependency=f"vendor-{number}",
             kind="external",
             reason="for a test",
-            actor=alice,
+            actor=ada,
         )
     with django_assert_max_num_queries(7):
         assert len(policy_of(environment_of("production")).dependencies) == more + 1

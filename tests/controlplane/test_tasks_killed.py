@@ -57,7 +57,7 @@ def actions(action: str, since: int) -> int:
     return Entry.objects.filter(action=action, revision__gt=since).count()
 
 
-def test_the_sweep(production: str, text_limits: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep(production: str, text_limits: Any, ada: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     publish = "controlplane.publishing.publish"
 
     def edit(number: int) -> int:
@@ -65,7 +65,7 @@ def test_the_sweep(production: str, text_limits: Any, alice: Any, monkeypatch: p
             patch.setattr(
                 f"{REVISION}.publish_promptly", lambda *_: None
             )  # as if that process were killed, too
-            return set_limit(alice, 100 + number)
+            return set_limit(ada, 100 + number)
 
     def check(number: int, revision: int, tried: str) -> None:
         assert head() == revision, tried
@@ -82,10 +82,10 @@ def test_the_sweep(production: str, text_limits: Any, alice: Any, monkeypatch: p
 
 
 def test_the_reconciler_after_redis_lost_everything(
-    production: str, text_limits: Any, alice: Any, hour: datetime
+    production: str, text_limits: Any, ada: Any, hour: datetime
 ) -> None:
-    set_limit(alice, 100)
-    held = {"dependency": "openai", "mode": OverrideMode.FORCED_OPEN, "expires_at": hour, "actor": alice}
+    set_limit(ada, 100)
+    held = {"dependency": "openai", "mode": OverrideMode.FORCED_OPEN, "expires_at": hour, "actor": ada}
     revision = override_breaker(**held, **WHY)
 
     def check(number: int, _: Any, tried: str) -> None:
@@ -105,16 +105,16 @@ def test_the_reconciler_after_redis_lost_everything(
     )
 
 
-def test_the_import_of_overrides_made_without_postgres(production: str, text_limits: Any, alice: Any) -> None:
+def test_the_import_of_overrides_made_without_postgres(production: str, text_limits: Any, ada: Any) -> None:
     journal = keys.emergency("production")
 
     def act(number: int) -> int:
         since = head()
         force_open_without_postgres(
-            dependency="openai", expires_at=timezone.now() + timedelta(minutes=20), actor=alice, **WHY
+            dependency="openai", expires_at=timezone.now() + timedelta(minutes=20), actor=ada, **WHY
         )
         if number % 2:
-            reset_without_postgres(dependency="openai", actor=alice, **WHY)
+            reset_without_postgres(dependency="openai", actor=ada, **WHY)
         return since
 
     def check(number: int, since: int, tried: str) -> None:
@@ -137,10 +137,10 @@ def test_the_import_of_overrides_made_without_postgres(production: str, text_lim
     )
 
 
-def test_the_end_of_an_override(production: str, text_limits: Any, alice: Any, hour: datetime) -> None:
+def test_the_end_of_an_override(production: str, text_limits: Any, ada: Any, hour: datetime) -> None:
     def hold(number: int) -> int:
         held = {"dependency": "openai", "mode": OverrideMode.FORCED_OPEN, "expires_at": hour}
-        revision = override_breaker(**held, actor=alice, **WHY)
+        revision = override_breaker(**held, actor=ada, **WHY)
         past = timezone.now() - timedelta(seconds=1)
         held_since = past - timedelta(seconds=1)
         Override.objects.filter(ended_at__isnull=True).update(created_at=held_since, expires_at=past)
@@ -158,10 +158,10 @@ def test_the_end_of_an_override(production: str, text_limits: Any, alice: Any, h
     each_killed("breakers.expire_overrides", *COMMIT, enforcing, prepare=hold, check=check)
 
 
-def test_the_end_of_a_quota(production: str, text_limits: Any, alice: Any, hour: datetime) -> None:
+def test_the_end_of_a_quota(production: str, text_limits: Any, ada: Any, hour: datetime) -> None:
     def quota(number: int) -> int:
-        set_limit(alice, 100 + number)
-        common = {"tenant": "acme", "quota": "requests", "window_s": 60, "burst": 10, "actor": alice}
+        set_limit(ada, 100 + number)
+        common = {"tenant": "acme", "quota": "requests", "window_s": 60, "burst": 10, "actor": ada}
         edits.set_tenant_quota(limit=9_000, expires_at=hour, expected_version=None, **common, **WHY)
         TenantQuota.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
         return head()
@@ -177,12 +177,12 @@ def test_the_end_of_a_quota(production: str, text_limits: Any, alice: Any, hour:
     each_killed("schedules.run_due", writing, *COMMIT, prepare=quota, check=check)
 
 
-def test_a_scheduled_change(production: str, text_limits: Any, alice: Any, hour: datetime) -> None:
-    set_limit(alice, 1)
+def test_a_scheduled_change(production: str, text_limits: Any, ada: Any, hour: datetime) -> None:
+    set_limit(ada, 1)
 
     def plan(number: int) -> tuple[int, int]:
         document = {"tenants": {"acme": {"quotas": {"requests": {"limit": 500 + number, "window_s": 60}}}}}
-        made = schedule_change(due_at=hour, document=document, actor=alice, **WHY)
+        made = schedule_change(due_at=hour, document=document, actor=ada, **WHY)
         Schedule.objects.filter(state="waiting").update(due_at=timezone.now() - timedelta(seconds=1))
         return made.pk, head()
 
@@ -196,16 +196,16 @@ def test_a_scheduled_change(production: str, text_limits: Any, alice: Any, hour:
     each_killed("schedules.run_due", *COMMIT, prepare=plan, check=check)
 
 
-def test_an_uploaded_file(production: str, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_uploaded_file(production: str, ada: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafting, "AT_ONCE_BYTES", 0)
 
     def ordered(number: int) -> tuple[Any, int]:
         file = io.BytesIO(f"tenant,tier\nc-{number}-a,free\nc-{number}-b,pro\n".encode())
         draft = drafting.upload(
-            environment="production", filename="c.csv", stream=file, prune=False, actor=alice
+            environment="production", filename="c.csv", stream=file, prune=False, actor=ada
         )
         run("policies.work_drafts")
-        drafting.order(draft=draft.pk, reason="for a test", actor=alice)
+        drafting.order(draft=draft.pk, reason="for a test", actor=ada)
         return draft.pk, head()
 
     def check(number: int, made: tuple[Any, int], tried: str) -> None:

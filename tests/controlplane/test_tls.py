@@ -327,7 +327,7 @@ def test_web_speaks_tls_itself(
 
 
 def test_an_agent_syncs_with_a_gateway_it_trusts(
-    production: str, papers: Papers, forged: Papers, tmp_path: Path, redis_url: str, alice: Any
+    production: str, papers: Papers, forged: Papers, tmp_path: Path, redis_url: str, ada: Any
 ) -> None:
     from datetime import timedelta
 
@@ -341,7 +341,7 @@ def test_an_agent_syncs_with_a_gateway_it_trusts(
             name="shop",
             expires_at=timezone.now() + timedelta(days=1),
             reason="for a test",
-            actor=alice,
+            actor=ada,
         )
 
     first = new_token()
@@ -370,7 +370,7 @@ def test_an_agent_syncs_with_a_gateway_it_trusts(
             token_file.write_text(new_token())
             before = beats(believer)
             runner.run(eventually(lambda: beats(believer) >= before + 2))
-            revoke_token(selector=first.split("_")[1], reason="for a test", actor=alice)
+            revoke_token(selector=first.split("_")[1], reason="for a test", actor=ada)
             before = beats(believer)
             runner.run(eventually(lambda: beats(believer) >= before + 20))
         finally:

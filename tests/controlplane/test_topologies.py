@@ -113,8 +113,8 @@ def behind_sentinels(watched: Watched, settings: Any) -> Watched:
     return watched
 
 
-def suspend(alice: Any) -> int:
-    return edits.suspend_tenant(environment="production", tenant="acme", reason="for a test", actor=alice)
+def suspend(ada: Any) -> int:
+    return edits.suspend_tenant(environment="production", tenant="acme", reason="for a test", actor=ada)
 
 
 def once_answered(do: Callable[[], object]) -> None:
@@ -131,24 +131,24 @@ def once_answered(do: Callable[[], object]) -> None:
 
 
 class TestCluster:
-    def test_edits_and_nudges_reach_an_agent(self, on_cluster: Cluster, production: str, alice: Any):
+    def test_edits_and_nudges_reach_an_agent(self, on_cluster: Cluster, production: str, ada: Any):
         with Pod(on_cluster.url) as pod:
             assert pod.allowed("acme")
-            revision = suspend(alice)
+            revision = suspend(ada)
             wait_until(lambda: pod.revision == revision)
             wait_until(lambda: not pod.allowed("acme"))
 
-    def test_overrides_and_resets_work_on_every_shard(self, on_cluster: Cluster, production: str, alice: Any):
+    def test_overrides_and_resets_work_on_every_shard(self, on_cluster: Cluster, production: str, ada: Any):
         for name in DEPENDENCIES[1:]:
             edits.create_dependency(
-                environment="production", dependency=name, kind="llm", reason="for a test", actor=alice
+                environment="production", dependency=name, kind="llm", reason="for a test", actor=ada
             )
         shards = {on_cluster.primary_of(keys.breaker("production", name)) for name in DEPENDENCIES}
         assert len(shards) == 3
         about: dict[str, Any] = {
             "environment": "production",
             "reason": "vendor has an incident",
-            "actor": alice,
+            "actor": ada,
         }
         with Pod(on_cluster.url) as pod:
             for name in DEPENDENCIES:
@@ -177,7 +177,7 @@ class TestCluster:
         assert head is not None
         assert head.revision > 0
 
-    def test_a_new_primary_is_found_and_published_to(self, on_cluster: Cluster, production: str, alice: Any):
+    def test_a_new_primary_is_found_and_published_to(self, on_cluster: Cluster, production: str, ada: Any):
         head = keys.config_head("production")
         before = on_cluster.primary_of(head)
         index = on_cluster.nodes.index(before)
@@ -185,7 +185,7 @@ class TestCluster:
         with Pod(on_cluster.url) as pod:
             replica.client.execute_command("CLUSTER", "FAILOVER")
             wait_until(lambda: on_cluster.primary_of(head) is replica)
-            revision = suspend(alice)
+            revision = suspend(ada)
             once_answered(lambda: publish_head("production"))
             assert replica.client.hget(head, "revision") == str(revision).encode()
             wait_until(lambda: pod.revision == revision)
@@ -199,13 +199,13 @@ class TestCluster:
 
 
 class TestSentinel:
-    def test_edits_follow_a_failover(self, behind_sentinels: Watched, production: str, alice: Any):
+    def test_edits_follow_a_failover(self, behind_sentinels: Watched, production: str, ada: Any):
         before = behind_sentinels.primary()
         with Pod(behind_sentinels.url) as pod:
             wait_until(lambda: pod.revision > 0)
             before.kill()
             wait_until(lambda: behind_sentinels.primary() is not before)
-            revision = suspend(alice)
+            revision = suspend(ada)
             once_answered(lambda: publish_head("production"))
             wait_until(lambda: pod.revision == revision)
             head = behind_sentinels.primary().client.hget(keys.config_head("production"), "revision")

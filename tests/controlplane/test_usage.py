@@ -165,8 +165,8 @@ def test_an_edit_is_replayed_on_the_last_days(production: str) -> None:
     assert found.refused_after == found.refused_before + 299
 
 
-def test_a_tier_is_replayed_for_tenants_that_use_it(production: str, alice: Any) -> None:
-    edits.create_tenant(tenant="own", tier="pro", actor=alice, **WHY)
+def test_a_tier_is_replayed_for_tenants_that_use_it(production: str, ada: Any) -> None:
+    edits.create_tenant(tenant="own", tier="pro", actor=ada, **WHY)
     edits.set_tenant_quota(
         tenant="own",
         quota="requests",
@@ -174,7 +174,7 @@ def test_a_tier_is_replayed_for_tenants_that_use_it(production: str, alice: Any)
         window_s=60,
         burst=1,
         expected_version=None,
-        actor=alice,
+        actor=ada,
         **WHY,
     )
     for tenant in ("acme", "own", "stranger"):
@@ -189,7 +189,7 @@ def test_a_tier_is_replayed_for_tenants_that_use_it(production: str, alice: Any)
     assert (found.tenants, found.unmeasured) == ((), 1)
 
 
-def test_a_shadow_limit_reports_what_it_would_have_refused(production: str, alice: Any) -> None:
+def test_a_shadow_limit_reports_what_it_would_have_refused(production: str, ada: Any) -> None:
     put("acme", asked=500, count=3)
     edits.set_tenant_quota(
         tenant="acme",
@@ -199,7 +199,7 @@ def test_a_shadow_limit_reports_what_it_would_have_refused(production: str, alic
         burst=1,
         shadow=True,
         expected_version=None,
-        actor=alice,
+        actor=ada,
         **WHY,
     )
     found = what_if_shadow("production", "acme", "requests")

@@ -3,8 +3,7 @@
 import os
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane import env
 from controlplane.accounts.tokens import create_api_token
-from controlplane.audit.actor import Actor
 from controlplane.celery import app
 from controlplane.demo.processes import Process, Processes
 from controlplane.worker_metrics import SILENCE_S, MetricsServer
 from fuseboard.contract import keys
 from tests.controlplane.web_process import database_url
+from tests.people import SEED
+from tests.waiting import wait_until
 
 TOKEN = {"Authorization": "Bearer the token of the scraper"}
 REPAIRS = ("fuseboard_reconcile_repairs_total", "policy")
+#: A worker starts within this time on a busy machine.
 WITHIN_S = 60.0
 
 
@@ -62,13 +63,6 @@ def scrape(url: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_what_a_task_counts_is_read_from_the_worker(
     production: str, processes: Processes, limits: Any, tmp_path: Path, pool: str
@@ -83,8 +77,11 @@ def test_what_a_task_counts_is_read_from_the_worker(
     assert scrape(worker.url).get(REPAIRS, 0) == 0
     limits.delete(keys.config_head("production"))  # as if Redis had lost it
     app.send_task("publishing.reconcile", queue=f"metrics-{pool}")
-    until(lambda: scrape(worker.url).get(REPAIRS) == 1)
-    until(lambda: scrape(worker.url).get(("fuseboard_task_seconds_count", "publishing.reconcile")) == 1)
+    counted = (REPAIRS, ("fuseboard_task_seconds_count", "publishing.reconcile"))
+    for name in counted:
+        wait_until(
+            lambda name=name: scrape(worker.url).get(name) == 1, name[0], within_s=WITHIN_S, every_s=0.05
+        )
     assert scrape(worker.url)["fuseboard_tasks_total", "publishing.reconcile", "success"] == 1
     if pool == "threads":
         answers_scrapers_alone(worker.url)
@@ -105,7 +102,7 @@ def answers_scrapers_alone(url: str) -> None:
             role="viewer",
             expires_at=timezone.now() + timedelta(days=1),
             reason="for a test",
-            actor=Actor(name="t", role="admin", origin="command"),
+            actor=SEED,
         )
         assert client.get(f"{url}/metrics", headers={"Authorization": f"Bearer {text}"}).status_code == 200
 
@@ -119,11 +116,11 @@ def test_tasks_run_although_the_port_is_in_use(
         processes.add(worker_of("solo", tmp_path, FUSEBOARD_WORKER_METRICS_PORT=port))
         processes.begin("worker")
         app.send_task("publishing.reconcile", queue="metrics-solo")
-        until(lambda: limits.exists(keys.config_head("production")) == 1)
+        wait_until(lambda: limits.exists(keys.config_head("production")) == 1, within_s=WITHIN_S)
     assert "metrics.not_served" in (tmp_path / "logs" / "worker.log").read_text()
 
 
-def test_a_worker_answers_over_tls_and_a_silent_client_stops_nobody(tmp_path: Path) -> None:
+def test_a_worker_answers_over_tls_and_a_silent_client_blocks_no_other(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     files = {"ssl_certfile": str(tmp_path / "cert.pem"), "ssl_keyfile": str(tmp_path / "key.pem")}

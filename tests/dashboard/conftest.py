@@ -4,16 +4,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from fleet_rows import breaker, put_figures, put_server
-from people import PASSWORD
 
 from tests import database
+from tests.people import SEED, create_people
 from tests.waiting import wait_until
 
 #: The shell has no window to draw around a page, which halves what a page costs.
@@ -38,22 +37,11 @@ Charges time out. <script>alert(1)</script>
 """
 
 
-@cache
-def _hashed() -> str:
-    """Hash it once: hashing is slow on purpose."""
-    from django.contrib.auth.hashers import make_password
-
-    return make_password(PASSWORD, hasher="argon2")
-
-
 @pytest.fixture
 def production(transactional_db: Any, limits: Any) -> str:
     """An environment with two dependencies, a tenant, three users and three pods."""
-    from controlplane.accounts.models import User
-
     database.fill("dashboard", _production, limits)
-    for name, role in (("vera", "viewer"), ("olga", "operator"), ("ada", "admin"), ("bob", "admin")):
-        User.objects.create(username=name, password=_hashed(), role=role)
+    create_people("vera", "olga", "ada", "bob")
     for number in (1, 2, 3):
         put_server(f"web-{number}", breakers=[breaker("payments-api"), breaker("search")])
     put_figures()
@@ -61,11 +49,9 @@ def production(transactional_db: Any, limits: Any) -> str:
 
 
 def _production() -> None:
-    from controlplane.audit.actor import Actor
     from controlplane.editing import edits
 
-    seed = Actor(name="seed", role="admin", origin="command")
-    common: dict[str, Any] = {"reason": "for a test", "actor": seed}
+    common: dict[str, Any] = {"reason": "for a test", "actor": SEED}
     edits.create_environment(environment="production", **common)
     edits.save_runbook(
         runbook="payment-provider-timeouts", title="Payment provider timeouts", body=RUNBOOK, **common

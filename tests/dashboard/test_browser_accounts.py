@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
-from people import PASSWORD
 
 from controlplane.accounts.models import User
+from tests.people import PASSWORD
 from tests.waiting import wait_until
 
 
@@ -22,14 +22,14 @@ def test_an_admin_invites_a_person_and_issues_tokens(page: Any, sign_in: Any, we
     picture_of_login(page)
     sign_in("ada")
     page.goto("/people")
-    page.fill("#f-username", "nina")
+    page.fill("#f-username", "otto")
     page.select_option("#f-role", "operator")
     page.fill("#f-reason", "joins the people on call")
     page.click("text=Create invitation")
     link = page.inner_text("code.secret")
     picture(page, "people")
     assert link.startswith(f"{web}/welcome/")
-    page.click("a:text-is('nina')")
+    page.click("a:text-is('otto')")
     page.wait_for_selector("#f-why")
     picture(page, "person")
     page.goto("/tokens")

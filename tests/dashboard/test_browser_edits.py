@@ -3,6 +3,8 @@
 import pytest
 from browsing import becomes, choose, is_live
 
+from tests.people import BOB, OLGA, PASSWORD
+
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
@@ -122,7 +124,6 @@ def test_an_admin_edits_a_quota_and_sees_it_arrive(sign_in):
 
 
 def test_two_admins_at_the_same_time_lose_nothing_typed(sign_in):
-    from controlplane.audit.actor import Actor
     from controlplane.editing import edits
 
     page = sign_in("ada")
@@ -138,7 +139,7 @@ def test_two_admins_at_the_same_time_lose_nothing_typed(sign_in):
         burst=20,
         expected_version=None,
         reason="bob was faster",
-        actor=Actor(name="bob", role="admin", origin="form"),
+        actor=BOB,
     )
     page.click("text=Save quota requests")
     page.wait_for_selector(".conflict")
@@ -150,8 +151,6 @@ def test_two_admins_at_the_same_time_lose_nothing_typed(sign_in):
 
 
 def test_an_override_works_without_any_script(chromium, web, production):
-    from people import PASSWORD
-
     context = chromium.new_context(base_url=web, java_script_enabled=False)
     page = context.new_page()
     page.goto("/login")
@@ -169,7 +168,6 @@ def test_an_override_works_without_any_script(chromium, web, production):
 
 
 def test_audit_says_how_many_entries_are_new_and_does_not_move(sign_in):
-    from controlplane.audit.actor import Actor
     from controlplane.breakers import overrides
 
     page = sign_in("vera")
@@ -180,7 +178,7 @@ def test_audit_says_how_many_entries_are_new_and_does_not_move(sign_in):
         environment="production",
         dependency="search",
         reason="for a test",
-        actor=Actor(name="olga", role="operator", origin="form"),
+        actor=OLGA,
     )
     page.wait_for_selector("#news >> text=1 new since you opened this page")
     assert page.locator("tbody tr").count() == rows

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from people import PASSWORD
+
+from tests.people import BOB, OLGA, PASSWORD
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -73,27 +74,25 @@ def something_everywhere(production: Any) -> None:
 
     from controlplane.approvals.gate import Proposed
     from controlplane.approvals.rules import set_approvals
-    from controlplane.audit.actor import Actor
     from controlplane.breakers.overrides import override_breaker
     from controlplane.editing import edits
     from fuseboard.contract.words import OverrideMode
 
     common = {"environment": "production", "reason": "CHG-4822 a new contract"}
-    by = Actor(name="bob", role="admin", origin="form")
     values = {"limit": 100, "window_s": 60, "burst": 20}
-    edits.set_template(template="contract", expected_version=0, actor=by, **values, **common)
-    set_approvals(needed=1, actor=by, **common)
+    edits.set_template(template="contract", expected_version=0, actor=BOB, **values, **common)
+    set_approvals(needed=1, actor=BOB, **common)
     with connection.cursor() as cursor:
         cursor.execute("SELECT setval('approvals_changerequest_id_seq', 4710)")
     with pytest.raises(Proposed):
-        edits.change_tier(tenant="acme-retail", tier="enterprise", expected_version=None, actor=by, **common)
+        edits.change_tier(tenant="acme-retail", tier="enterprise", expected_version=None, actor=BOB, **common)
     override_breaker(
         environment="production",
         dependency="payments-api",
         mode=OverrideMode.FORCED_OPEN,
         reason="CHG-4821 vendor maintenance",
         expires_at=datetime.now(UTC) + timedelta(hours=1),
-        actor=Actor(name="olga", role="operator", origin="page"),
+        actor=OLGA,
     )
 
 

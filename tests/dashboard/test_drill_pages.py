@@ -8,6 +8,7 @@ from fleet_rows import put_server
 from controlplane.drills.models import Drill
 from controlplane.editing import edits
 from controlplane.shares.models import Piece
+from tests.people import SEED
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,7 +86,6 @@ def test_a_pod_in_a_drill_differs_from_one_without_redis(log_in, production):
 
 
 def test_the_page_of_a_pod_lists_what_it_allows_alone_of_every_rule(log_in, pods, production):
-    from controlplane.audit.actor import Actor
     from controlplane.fleet.models import Server
 
     edits.set_vendor_limit(
@@ -98,7 +98,7 @@ def test_the_page_of_a_pod_lists_what_it_allows_alone_of_every_rule(log_in, pods
         algorithm="sliding_window",
         failure_policy="reserved",
         reason="for a test of it",
-        actor=Actor(name="seed", role="admin", origin="command"),
+        actor=SEED,
     )
     viewer = log_in("vera")
     assert "0 of 1,000 (no share of the reserved 100 assigned)" in text_of(viewer.get("/servers/pod-1"))

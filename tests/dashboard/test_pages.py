@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from shown import text_of
 
+from tests.people import PASSWORD, SEED, create_person
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGES = (
@@ -49,8 +51,6 @@ def test_a_wrong_password_is_reported_and_the_name_kept(client, production):
 
 
 def test_login_leads_to_the_requested_page_and_never_off_site(client, production):
-    from people import PASSWORD
-
     who = {"username": "vera", "password": PASSWORD}
     assert client.post("/login?next=/servers", who | {"next": "/servers"})["Location"] == "/servers"
     client.post("/logout")
@@ -246,13 +246,11 @@ def test_removing_an_override_of_the_tier_quota_needs_only_a_reason(log_in):
 
 
 def test_tenants_are_searched_and_paged_by_the_server(log_in):
-    from controlplane.audit.actor import Actor
     from controlplane.editing import edits
 
     client = log_in("vera")
     many = [(f"shop-{i:03d}", "free", f"Shop {i}") for i in range(120)]
-    who = Actor(name="seed", role="admin", origin="command")
-    edits.create_tenants(environment="production", tenants=many, reason="for a test", actor=who)
+    edits.create_tenants(environment="production", tenants=many, reason="for a test", actor=SEED)
     page = client.get("/tenants").content.decode()
     assert "shop-048" in page
     assert "shop-049" not in page
@@ -278,12 +276,10 @@ def test_tenants_are_searched_and_paged_by_the_server(log_in):
 def test_a_tenant_may_have_any_name(log_in, key):
     from urllib.parse import quote
 
-    from controlplane.audit.actor import Actor
     from controlplane.editing import edits
 
     client = log_in("ada")
-    who = Actor(name="seed", role="admin", origin="command")
-    edits.create_tenant(environment="production", tenant=key, tier="pro", reason="for a test", actor=who)
+    edits.create_tenant(environment="production", tenant=key, tier="pro", reason="for a test", actor=SEED)
     address = f"/tenant?key={quote(key, safe='')}"
     assert address.replace("&", "&amp;") in client.get("/tenants").content.decode()
     assert client.post(address, quota(1)).status_code == 302
@@ -344,9 +340,7 @@ def test_an_unknown_theme_is_ignored(log_in):
     "path", ["/", "/breakers", "/servers", "/tenants", "/audit", "/runbooks", "/palette"]
 )
 def test_an_empty_installation_has_pages_too(client, transactional_db, path):
-    from controlplane.accounts.models import User
-
-    client.force_login(User.objects.create_user("first", role="admin"))
+    client.force_login(create_person("ada"))
     answer = client.get(path)
     assert answer.status_code == 200
     if path == "/":

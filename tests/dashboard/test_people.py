@@ -8,14 +8,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
-from people import PASSWORD
 
 from controlplane.accounts.models import AgentToken, ApiToken, Login, Ticket, User
-from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
+from tests.people import PASSWORD, SEED
 
-WHY = {"reason": "somebody asked for it"}
+WHY = {"reason": "olga asked for it"}
 NEW = "a password of some length 7"
 
 
@@ -88,21 +87,21 @@ def test_a_password_that_is_too_easy_leaves_the_link_usable(client: Any, transac
 
 def test_an_admin_invites_a_person_who_then_logs_in(log_in: Any) -> None:
     ada = log_in("ada")
-    answer = ada.post("/people", {"username": "nina", "role": "operator", **WHY})
+    answer = ada.post("/people", {"username": "otto", "role": "operator", **WHY})
     assert set_password(shown(answer)).status_code == 302
-    assert can_log_in("nina")
-    assert User.objects.get(username="nina").role == "operator"
+    assert can_log_in("otto")
+    assert User.objects.get(username="otto").role == "operator"
     entry = Entry.objects.get(action="user.invited")
-    assert (entry.actor, entry.target_name, entry.after["role"]) == ("ada", "nina", "operator")
-    assert "nina" in ada.get("/people").content.decode()
+    assert (entry.actor, entry.target_name, entry.after["role"]) == ("ada", "otto", "operator")
+    assert "otto" in ada.get("/people").content.decode()
 
 
 def test_a_person_who_has_not_logged_in_is_listed_as_invited(log_in: Any) -> None:
     ada = log_in("ada")
-    ada.post("/people", {"username": "nina", "role": "viewer", **WHY})
+    ada.post("/people", {"username": "otto", "role": "operator", **WHY})
     page = ada.get("/people").content.decode()
     assert page.count(">invited<") == 1
-    assert page.index("/people/nina") < page.index(">invited<")
+    assert page.index("/people/otto") < page.index(">invited<")
 
 
 def test_an_invitation_reports_every_mistake(log_in: Any) -> None:
@@ -204,9 +203,7 @@ def test_a_rotated_token_stays_valid_for_its_overlap(log_in: Any) -> None:
 
 
 def test_an_admin_of_one_environment_makes_no_tokens_for_another(log_in: Any) -> None:
-    edits.create_environment(
-        environment="staging", reason="for a test", actor=Actor(name="t", role="admin", origin="command")
-    )
+    edits.create_environment(environment="staging", reason="for a test", actor=SEED)
     User.objects.filter(username="olga").update(environment_roles={"production": "admin"})
     olga = log_in("olga")
     asked = {"act": "api", "name": "x", "role": "admin", "days": "30", **WHY}

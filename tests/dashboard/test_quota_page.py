@@ -13,11 +13,11 @@ from controlplane.policies.models import TenantQuota
 from controlplane.schedules.models import Schedule
 from controlplane.usage.models import Demand
 from fuseboard.contract.words import FailurePolicy
+from tests.people import ADA
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PATH = "/tenant?key=acme-retail&quota=requests"
-ADA = Actor(name="ada", role="admin", origin="form")
 
 
 def form(**changed: str) -> dict[str, str]:
@@ -139,7 +139,7 @@ def reserve(percent: int) -> None:
         failure_policy=FailurePolicy.RESERVED,
         reserved_percent=percent,
         expected_version=None,
-        reason="Half of it is theirs whatever happens",
+        reason="Half of it is always theirs",
         actor=ADA,
     )
 
@@ -167,7 +167,6 @@ def test_the_part_spent_without_redis_is_edited_where_a_quota_has_one(log_in: An
 
 
 def test_earlier_changes_include_plans_and_rollbacks(log_in: Any) -> None:
-    from controlplane.audit.actor import Actor
     from controlplane.editing.edits.rollback import rollback
     from controlplane.editing.plans import apply_plan, plan_from_document
     from controlplane.policies.models import Environment

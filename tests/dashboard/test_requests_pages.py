@@ -6,7 +6,8 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from people import PASSWORD
+
+from tests.people import BOB, PASSWORD
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WHY = "CHG-4822 a new contract"
@@ -15,10 +16,8 @@ WHY = "CHG-4822 a new contract"
 @pytest.fixture
 def guarded(production: str) -> str:
     from controlplane.approvals.rules import set_approvals
-    from controlplane.audit.actor import Actor
 
-    actor = Actor(name="bob", role="admin", origin="form")
-    set_approvals(environment=production, needed=1, reason=WHY, actor=actor)
+    set_approvals(environment=production, needed=1, reason=WHY, actor=BOB)
     return production
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
-from controlplane.audit.actor import Actor
 from controlplane.demo.story.imports import PROGRESS
 from controlplane.editing import edits
 from controlplane.editing.plans import drafting
 from controlplane.policies.drafts import Draft
 from controlplane.policies.models import Environment, Revision, Tenant
+from tests.people import ADA, BOB
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,20 +38,18 @@ def send(client: Any, text: str, name: str = "quotas.yaml", **more: str) -> Any:
 
 
 def suspend_as_bob() -> None:
-    bob = Actor(name="bob", role="admin", origin="form")
-    edits.suspend_tenant(environment="production", tenant="acme-retail", reason=WHY, actor=bob)
+    edits.suspend_tenant(environment="production", tenant="acme-retail", reason=WHY, actor=BOB)
 
 
 @pytest.fixture
 def moved(production: str) -> int:
-    actor = Actor(name="ada", role="admin", origin="form")
     return edits.change_tier(
         environment=production,
         tenant="acme-retail",
         tier="free",
         expected_version=None,
         reason=WHY,
-        actor=actor,
+        actor=ADA,
     )
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.audit.actor import Actor
 from controlplane.editing import edits
 from controlplane.policies.models import Tenant
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule
+from tests.people import ADA
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,7 +56,6 @@ def test_a_failed_scheduled_change_is_an_alert_until_it_is_acknowledged(log_in: 
 
 
 def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:
-    actor = Actor(name="ada", role="admin", origin="form")
     edits.set_tenant_quota(
         environment="production",
         tenant="acme-retail",
@@ -67,7 +66,7 @@ def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:
         expected_version=None,
         expires_at=timezone.now() + timedelta(minutes=20),
         reason=WHY,
-        actor=actor,
+        actor=ADA,
     )
     client = log_in("vera")
     assert "Quota requests of acme-retail ends" in page(client.get("/"))

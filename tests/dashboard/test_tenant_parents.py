@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from controlplane.audit.actor import Actor
 from controlplane.editing import edits
 from controlplane.policies.models import Tenant
+from tests.people import ADA
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 COMMON: dict[str, Any] = {
     "environment": "production",
     "reason": "A team of theirs",
-    "actor": Actor(name="ada", role="admin", origin="form"),
+    "actor": ADA,
 }
 
 

@@ -78,7 +78,7 @@ def test_without_redis_the_fleet_is_what_most_pods_report():
 
 def test_an_override_in_force_is_violet_and_counts_confirmations():
     held = Override(
-        mode="forced_open", reason="CHG-1", actor="mira", expires_at=NOW + 60, made_at=NOW, revision=7
+        mode="forced_open", reason="CHG-1", actor="olga", expires_at=NOW + 60, made_at=NOW, revision=7
     )
     confirmed = BreakerSeen(state="open", generation=5, override="forced_open")
     breaker = picture(facts(server("a", confirmed), server("b", CLOSED), override=held)).breakers[0]
@@ -88,7 +88,7 @@ def test_an_override_in_force_is_violet_and_counts_confirmations():
 
 def test_an_expired_override_is_not_displayed():
     over = Override(
-        mode="forced_open", reason="x", actor="m", expires_at=NOW - 1, made_at=NOW - 9, revision=7
+        mode="forced_open", reason="x", actor="olga", expires_at=NOW - 1, made_at=NOW - 9, revision=7
     )
     assert picture(facts(server("a", CLOSED), override=over)).breakers[0].face.word == "Closed"
 

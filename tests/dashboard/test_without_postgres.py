@@ -189,7 +189,7 @@ def test_an_override_in_memory_is_displayed_with_actor_and_reason(
         "id": f"{time.time_ns() // 1_000_000:013d}-0123456789abcdef",
         "dependency": "payments-api",
         "reason": "everything burns",
-        "actor": "oskar",
+        "actor": "otto",
         "expires_at_us": int((time.time() + 600) * 1_000_000),
     }
     forced = {"override": "forced_open"}
@@ -197,7 +197,7 @@ def test_an_override_in_memory_is_displayed_with_actor_and_reason(
     page = operator.get(PAGE).content.decode()
     assert "Forced open" in page
     assert "everything burns" in page
-    assert "by oskar" in page
+    assert "by otto" in page
     assert "Confirmed by 1 of 2" in text_of(page)
     reset = REASON | {"act": "reset", "confirm": "payments-api"}
     assert "Gateways force it open until" in operator.post(PAGE, reset).content.decode()

@@ -3,6 +3,7 @@
 import time
 
 from tests.faults.field import Broken, Field
+from tests.waiting import wait_until
 
 #: The ordinary work of a pod: every call asks Redis.
 WORK = ["t:acme", "d:open-road", "t:ledger"]
@@ -37,12 +38,13 @@ class Callers:
 def used(field: Field) -> int:
     """What Redis has counted for the ledger; the question itself is not in it."""
     # On a busy machine one may be late: then it is decided locally, by what was known before.
-    for _ in range(50):
-        answer = field.pods[0].ask("t:ledger")
-        if answer["source"] == "s" and answer["remaining"] is not None:
-            return int(answer["limit"] - answer["remaining"]) - 1
-        time.sleep(0.1)
-    raise Broken(f"the ledger cannot be read: {answer}")
+    answer = wait_until(
+        lambda: field.pods[0].ask("t:ledger"),
+        "the ledger from Redis",
+        every_s=0.1,
+        accept=lambda answer: answer["source"] == "s" and answer["remaining"] is not None,
+    )
+    return int(answer["limit"] - answer["remaining"]) - 1
 
 
 def granted(field: Field) -> int:
@@ -63,11 +65,13 @@ class Ledger:
         self._now = self._used, self._granted
 
     def __str__(self) -> str:
-        charged, told = self._now
-        return f"charged {self._used} before, {charged} now; granted {self._granted} before, {told} now"
+        charged, granted_now = self._now
+        return (
+            f"charged {self._used} before, {charged} now; granted {self._granted} before, {granted_now} now"
+        )
 
     def lost(self) -> int:
         """Calls that Redis charged without a grant; below 0, granted without a charge."""
         time.sleep(0.5)  # what is in flight, and what the next settlement gives back
-        self._now = charged, told = used(self._field), granted(self._field) - 1
-        return (charged - self._used) - (told - self._granted)
+        self._now = charged, granted_now = used(self._field), granted(self._field) - 1
+        return (charged - self._used) - (granted_now - self._granted)

@@ -1,6 +1,5 @@
 """The agent's admission, as a pod runs it, with limits that admit everything."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,6 +22,7 @@ from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome
 from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
 from fuseboard.store.single_store import SingleStore
+from tests.waiting import eventually
 
 DEPENDENCY = "payments"
 MANY_TENANTS = 200
@@ -106,11 +106,7 @@ async def running(
     pod = Pod(redis_url, environment, tuning, live_servers)
     pod.admission.start()
     try:
-        deadline = asyncio.get_running_loop().time() + 5
-        while pod.admission.mode is not Mode.SHARED:
-            if asyncio.get_running_loop().time() > deadline:
-                raise SystemExit("Redis did not answer within 5 s")
-            await asyncio.sleep(0.005)
+        await eventually(lambda: pod.admission.mode is Mode.SHARED, "an answer of Redis", within_s=5)
         yield pod
     finally:
         await pod.admission.stop()

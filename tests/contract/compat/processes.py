@@ -5,18 +5,17 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from tests.contract.compat.release import python_path
-
-Found = TypeVar("Found")
+from tests.waiting import wait_until
 
 _SERVING = re.compile(rb"Serving (http://\S+)/\s")
-WITHIN_S = 60.0
+#: For processes that start, and for what they report.
+WITHIN_S, EVERY_S = 60.0, 0.02
 
 
 @contextmanager
@@ -42,8 +41,8 @@ def serving(root: Path, environment: Mapping[str, str], logs: Path) -> Iterator[
                     start_new_session=True,
                 )
         yield (
-            eventually(lambda: _address(started["web"], logs / "web")),
-            eventually(lambda: _address(started["gateway"], logs / "gateway")),
+            _served(started["web"], logs / "web"),
+            _served(started["gateway"], logs / "gateway"),
         )
     finally:
         for process in started.values():
@@ -52,20 +51,17 @@ def serving(root: Path, environment: Mapping[str, str], logs: Path) -> Iterator[
             _end(process)
 
 
-def eventually(look: Callable[[], Found | None], *, within_s: float = WITHIN_S) -> Found:
-    """What ``look`` finds as soon as it finds something."""
-    deadline = time.monotonic() + within_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"not within {within_s:g} s"
-        time.sleep(0.02)
-    return found
+def _served(process: subprocess.Popen[bytes], log: Path) -> str:
+    """The address of a process, once it serves."""
+    look = partial(_address, process, log)
+    return wait_until(look, f"the address of {log.name}", within_s=WITHIN_S, every_s=EVERY_S)
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str | None:
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     said = log.read_bytes()
     assert process.poll() is None, f"{log.name} ended:\n{said[-4_000:].decode(errors='replace')}"
     found = _SERVING.search(said)
-    return found[1].decode() if found else None
+    return found[1].decode() if found else ""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -18,8 +18,9 @@ import psycopg
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contract.compat.control_side import celery_app
-from tests.contract.compat.processes import eventually
+from tests.contract.compat.processes import EVERY_S, WITHIN_S
 from tests.contract.compat.shapes import merged, shape
+from tests.waiting import wait_until
 
 _HERE = Path(__file__).parent
 SEED = (_HERE / "seed.yaml").read_bytes()
@@ -69,7 +70,7 @@ class ControlPlane:
         return answer
 
     def ask_gateway(self, path: str, document: dict[str, Any]) -> Any:
-        """As a web process does while Postgres is away."""
+        """Ask as a web process does while Postgres is down."""
         body = json.dumps(document).encode()
         key = sha256((_SALTS[path] + self.secret_key).encode()).digest()
         headers = {
@@ -104,9 +105,11 @@ def observe(plane: ControlPlane) -> dict[str, Any]:
             f"export.{kind}": plane.call("GET", f"production/export?format={kind}").text
             for kind in ("yaml", "csv")
         }
-        eventually(plane.beat)
+        wait_until(plane.beat, "a heartbeat", within_s=WITHIN_S, every_s=EVERY_S)
         _act(plane)
-        eventually(lambda: plane.beat() and _figures(plane)["tenants"])
+        wait_until(
+            lambda: plane.beat() and _figures(plane)["tenants"], "figures", within_s=WITHIN_S, every_s=EVERY_S
+        )
         status = _status(plane)
         metrics = {"web": _metrics(plane, plane.web), "gateway": _metrics(plane, plane.gateway), "agent": {}}
         heard = _heard(connection)
@@ -120,7 +123,7 @@ def _act(plane: ControlPlane) -> None:
     call("POST", "production/breakers/payments-api/hold", hold)
     # Its transition is collected by the worker, which does not run here.
     celery_app().tasks["breakers.collect_transitions"]()
-    for name in ("olga", "ben"):
+    for name in ("olga", "bob"):
         call("POST", "people", {"username": name, "email": "", "role": "admin", "reason": REASON})
     call("PUT", "people/olga/roles", {"role": "operator", "reason": REASON})
     call("POST", "production/agent-tokens", {"name": "other pods", "expires_in_s": 3600, "reason": REASON})
@@ -153,21 +156,21 @@ def _status(plane: ControlPlane) -> dict[str, Any]:
         "address": "192.0.2.1",
     }
     with psycopg.connect(plane.database_url) as connection:
-        # A gateway gives what it was handed to Postgres at once; it is to be seen before.
+        # A gateway writes an override to Postgres at once. The lock keeps it visible at the gateway.
         connection.execute("LOCK TABLE breakers_override IN ACCESS EXCLUSIVE MODE")
         held = plane.ask_gateway("/control/v1/hold", hold)
-        told = eventually(lambda: _with_hold(plane))
+        answer = wait_until(lambda: _with_hold(plane), "the override", within_s=WITHIN_S, every_s=EVERY_S)
     question = _question()
     return {
         "POST /control/v1/hold": {"request": shape(hold), "answer": shape(held)},
-        "POST /control/v1/fleet": {"request": shape(question), "answer": shape(told)},
+        "POST /control/v1/fleet": {"request": shape(question), "answer": shape(answer)},
     }
 
 
 def _with_hold(plane: ControlPlane) -> Any:
     """An answer may be a second old."""
-    told = plane.ask_gateway("/control/v1/fleet", _question())
-    return told if told["holds"] else None
+    answer = plane.ask_gateway("/control/v1/fleet", _question())
+    return answer if answer["holds"] else None
 
 
 def _metrics(plane: ControlPlane, url: str) -> dict[str, Any]:

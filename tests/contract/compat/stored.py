@@ -66,6 +66,7 @@ def stored() -> dict[str, Any]:
     """Rows by table, and the requests whose answers are stored, by key."""
     prepare(REVIEWED)
     prepare(FREE)
+    # Names of the record of version 0.1.0. The people of all other tests are in tests/people.py.
     for name in ("alice", "bob"):
         User.objects.create_user(name, role="admin")
     send_requests = _Requests(token_of("admin"))

@@ -1,3 +1,0 @@
-"""The people who log in."""
-
-PASSWORD = "correct horse battery staple"
