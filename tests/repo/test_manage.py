@@ -14,9 +14,14 @@ def test_every_name_that_manage_imports_exists():
         f"{node.module}.{alias.name}"
         for node in found
         for alias in node.names
-        # A name may be a module of a package.
-        if not hasattr(importlib.import_module(node.module), alias.name)
-        and importlib.util.find_spec(f"{node.module}.{alias.name}") is None
+        if not _has(importlib.import_module(node.module), alias.name)
     ]
     assert found
     assert missing == []
+
+
+def _has(module, name):
+    """Whether a module has a name, or as a package a module of that name."""
+    if hasattr(module, name):
+        return True
+    return hasattr(module, "__path__") and importlib.util.find_spec(f"{module.__name__}.{name}") is not None
