@@ -103,7 +103,7 @@ class _TileBuilder:
     def p99(self, link: str = "") -> Tile:
         budget_ms, measured = self.facts.store_deadline_ms, self.figures.store.p99_us
         if measured is None:
-            value, unit, foot, over = "no data", "", "no pod reaches Redis", False
+            value, unit, foot, over = "no data", "", "no recent calls to Redis", False
         else:
             value, unit, foot = f"{measured / 1000:.1f}", "ms", f"budget {budget_ms:g} ms"
             over = measured > self.facts.store_deadline_us

@@ -136,6 +136,13 @@ def test_slow_redis_and_too_many_refusals_are_alerts_with_runbooks():
     assert keys == {"429": "too-many-429s", "p99": "redis-unreachable"}
 
 
+def test_a_fleet_without_calls_is_not_called_cut_off_from_redis():
+    live = picture(facts(server("a", CLOSED)))
+    [tile] = (tile for tile in live.tiles if tile.key == "p99")
+    assert (tile.value, tile.foot) == ("no data", "no recent calls to Redis")
+    assert live.fleet.shared == 1
+
+
 def test_an_alert_keeps_the_moment_it_was_first_seen():
     seen = FirstSeen()
     figures = FleetFigures(store=StoreFigures(p99_us=7_000))
