@@ -82,6 +82,8 @@ _ACTIONS = {
     "vendor_limit.removed": ("Vendor limit removed", "removed a vendor limit of"),
     "vendor_limit.set": ("Vendor limit changed", "changed a vendor limit of"),
 }
+#: What a drill simulates.
+_DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
 #: First parts of a field name that add nothing for a reader.
 _GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
 #: Fields that mean nothing without the others.
@@ -126,6 +128,12 @@ def target_words(target: str) -> str:
     return ", ".join(part for part in (number, action_words(action).lower() if action else "", of) if part)
 
 
+def schedule_words(target: str) -> str:
+    """``17 tenant acme``, a scheduled change, to "#17, tenant acme"."""
+    number, _, title = target.partition(" ")
+    return ", ".join(part for part in (f"#{number}", title) if part)
+
+
 def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[str, str]:
     """The old and the new values of a change, as short texts; empty when there are none."""
     old, new = _flat(before), _flat(after)
@@ -165,6 +173,10 @@ def _weight(field: str) -> tuple[int, str]:
 def _said(field: str, value: Any) -> str:
     if field == "mode":
         return str(value).replace("_", " ")
+    if field == "things":
+        return f"{value:,} item{'' if value == 1 else 's'}"
+    if field == "kind":
+        return drill_words(str(value)) if str(value) in _DRILLS else f"kind {value}"
     if field == "expires_at":
         return f"until {str(value)[11:16]}"
     if field.endswith("_at") and _MOMENT.match(str(value)):
@@ -240,4 +252,4 @@ def request_words(state: str) -> str:
 
 def drill_words(kind: str) -> str:
     """What a drill simulates."""
-    return {"gone": "Redis unreachable", "slow": "Redis slow"}.get(kind, kind)
+    return _DRILLS.get(kind, kind)

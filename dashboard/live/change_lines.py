@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 from controlplane.status.facts import Change
-from dashboard.labels import action_verb, action_words, difference, target_words
+from dashboard.labels import action_verb, action_words, difference, schedule_words, target_words
+
+#: Kind of target -> the words for a target of this kind, where its stored name is none.
+_TARGETS = {"change_request": target_words, "schedule": schedule_words}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +37,7 @@ def line_of(change: Change) -> ChangeLine:
         action=action_words(change.action),
         verb=action_verb(change.action),
         target_kind=change.target_kind,
-        target=target_words(change.target) if change.target_kind == "change_request" else change.target,
+        target=_TARGETS.get(change.target_kind, str)(change.target),
         reason=change.reason,
         before=before,
         after=after,

@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-from dashboard.labels import _ACTIONS, action_verb, action_words
+from controlplane.status.facts import Change
+from dashboard.labels import _ACTIONS, action_verb, action_words, difference
+from dashboard.live.change_lines import line_of
 from tests.contract.compat.compare import RECORD
 
 #: Words of version 0.1.0 that the pages no longer use.
@@ -21,11 +23,29 @@ def test_an_action_of_version_0_1_0_is_displayed_in_present_words(action: str) -
         assert not set("._") & set(text), text
 
 
-def test_an_action_and_its_target_read_as_one_sentence() -> None:
-    for action, target, sentence in (
-        ("schedule.applied", "production", "applied a scheduled change to production"),
-        ("schedule.cancelled", "17 tenant acme", "cancelled scheduled change 17 tenant acme"),
-        ("change_request.opened", "#7, quota changed, acme", "opened change request #7, quota changed, acme"),
-        ("tenant_quota.ends_soon", "acme", "announced the end of a quota of acme"),
-    ):
-        assert f"{action_verb(action)} {target}" == sentence
+@pytest.mark.parametrize(
+    ("action", "kind", "target", "sentence"),
+    [
+        ("schedule.applied", "environment", "production", "applied a scheduled change to production"),
+        ("schedule.cancelled", "schedule", "17 tenant acme", "cancelled scheduled change #17, tenant acme"),
+        (
+            "change_request.opened",
+            "change_request",
+            "#7 tenant_quota.set acme",
+            "opened change request #7, quota changed, acme",
+        ),
+        ("tenant_quota.ends_soon", "tenant", "acme", "announced the end of a quota of acme"),
+    ],
+)
+def test_an_action_and_its_target_read_as_one_sentence(
+    action: str, kind: str, target: str, sentence: str
+) -> None:
+    line = line_of(Change(at=0.0, actor="ada", human=True, action=action, target=target, target_kind=kind))
+    assert f"{line.verb} {line.target}" == sentence
+
+
+def test_values_of_requests_and_drills_have_the_words_of_their_pages() -> None:
+    assert difference(None, {"state": "open", "things": 1})[1] == "state open, 1 item"
+    assert difference(None, {"state": "open", "things": 2000})[1] == "state open, 2,000 items"
+    assert difference(None, {"kind": "gone"})[1] == "Redis unreachable"
+    assert difference(None, {"kind": "external"})[1] == "kind external"
