@@ -83,7 +83,7 @@ def _plots(breaker: Breaker, history: History) -> list[Plot]:
             value=f"{now * 100:.0f} %",
             hot=now > limit,
             svg=plot([("s2", ratio)], limit=limit, label=f"Share of calls that failed, {span}"),
-            keys=(("k2", "failed"), ("kl", f"trips at {limit * 100:.0f} %")),
+            keys=(("k2", "failed"), ("kl", f"opens at {limit * 100:.0f} %")),
         ),
         Plot(
             name="Calls per second",
