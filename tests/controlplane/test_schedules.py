@@ -243,6 +243,17 @@ def test_scheduled_changes_are_not_recorded_as_sql(
     assert not Entry.objects.filter(origin="sql").exists()
 
 
+def test_a_change_that_another_edit_has_already_made_is_not_recorded_as_sql(
+    production: str, ada: Any, hour: datetime
+) -> None:
+    made = [schedule_change(due_at=hour, document=MORE, actor=ada, **WHY) for _ in range(2)]
+    pass_time()
+    by_this_test = Entry.objects.filter(origin="sql").count()
+    run_due()
+    assert {Schedule.objects.get(pk=row.pk).state for row in made} == {"applied"}
+    assert Entry.objects.filter(origin="sql").count() == by_this_test
+
+
 def test_the_web_process_applies_what_the_worker_does_not(
     production: str, ada: Any, hour: datetime, text_limits: Any
 ) -> None:

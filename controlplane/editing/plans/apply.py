@@ -1,6 +1,9 @@
 from collections.abc import Callable
 
+from django.db import transaction
+
 from controlplane.audit.actor import Actor
+from controlplane.audit.record import acting
 from controlplane.editing.plans.difference import difference
 from controlplane.editing.plans.plan import Plan
 from controlplane.editing.revise import revise
@@ -38,7 +41,9 @@ def apply_plan(
     check_revision(environment=environment, expected=expected_revision)
     if not found:
         if inside is not None:
-            inside(found.revision)
+            with transaction.atomic():
+                acting(actor)
+                inside(found.revision)
         return found.revision
     with revise(
         environment=environment,
