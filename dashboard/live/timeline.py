@@ -14,6 +14,8 @@ from dashboard.plots import short, svg
 RANGES = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400}
 _NAMES = {"15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h"}
 _WIDTH, _LEFT = 880, 86
+#: The mean width of a letter, and the space around a label.
+_LETTER, _APART = 6.2, 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,17 @@ class Segment:
     end: float
     kind: str
     word: str
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """A mark on a lane, and the text that belongs to it."""
+
+    left: float
+    right: float
+    text: str
+    #: A label clipped to fewer letters is left out.
+    shortest: int
 
 
 def range_name(key: str) -> str:
@@ -119,19 +132,19 @@ def lanes(
             body += (
                 f'<text{on} x="{short((left + right) / 2)}" y="27" text-anchor="middle">{segment.word}</text>'
             )
-    for override in overrides:
+    bars = []
+    for override in sorted(overrides, key=lambda override: -override.made_at):
         left, right = x(override.made_at), x(min(override.expires_at, end))
         body += f'<rect class="seg-forced" x="{short(left)}" y="46" '
         body += f'width="{short(max(3, right - left - 1))}" height="22" rx="2"/>'
-        body += _beside(left, right, f"{override.actor}, {override.reason}", 61)
-    for change in changes:
-        at = x(change.at)
-        title = f"<title>{escape(change.reason)}</title>"
+        bars.append(_Labelled(left, right, f"{override.actor}, {override.reason}", shortest=6))
+    marks = []
+    for change in sorted(changes, key=lambda change: -change.at):
+        at, text = x(change.at), f"revision {change.revision}"
+        title = f"<title>{escape(f'{text}: {change.reason}')}</title>"
         body += f'<path class="mark" d="M{short(at)} 82l5 5-5 5-5-5z">{title}</path>'
-        if at < _WIDTH - 110:
-            body += (
-                f'<text x="{short(at + 9)}" y="91">{escape(_clip(f"revision {change.revision}", 18))}</text>'
-            )
+        marks.append(_Labelled(at - 5, at + 5, text, shortest=len(text)))
+    body += _labels(bars, 61) + _labels(marks, 91)
     body += f'<path class="nowline" d="M{short(x(end))} 4V104"/>'
     label = "State over time. " + ", ".join(
         f"{segment.word.lower()} from {_clock(segment.start)} to {_clock(segment.end)}"
@@ -146,28 +159,47 @@ def _axis(x: Callable[[float], float], start: float, end: float) -> str:
     while at <= end:
         place = short(x(at))
         body += f'<path class="ax" d="M{place} 8V104"/>'
-        body += f'<text x="{place}" y="119" text-anchor="middle">{_clock(at)}</text>'
+        if x(at) > _WIDTH - 16:  # Centred, the last one would leave the picture.
+            body += f'<text x="{_WIDTH}" y="119" text-anchor="end">{_clock(at)}</text>'
+        else:
+            body += f'<text x="{place}" y="119" text-anchor="middle">{_clock(at)}</text>'
         at += step
     for y, name in ((27, "State"), (61, "Override"), (92, "Changes")):
         body += f'<text class="lane-lab" x="0" y="{y}">{name}</text>'
     return body
 
 
-def _beside(left: float, right: float, text: str, y: int) -> str:
-    """A label where there is room: left of the bar, or right of it."""
-    room_left, room_right = int((left - _LEFT - 8) / 6.2), int((_WIDTH - right - 16) / 6.2)
-    if max(room_left, room_right) < 6:
-        return ""
-    if room_left >= room_right:
-        return (
-            f'<text x="{short(left - 7)}" y="{y}" text-anchor="end">{escape(_clip(text, room_left))}</text>'
-        )
-    return f'<text x="{short(right + 7)}" y="{y}">{escape(_clip(text, room_right))}</text>'
+def _labels(drawn: Sequence[_Labelled], y: int) -> str:
+    """The labels of one lane, in the order of their importance.
+
+    Each is right or left of its mark, where there is more room until the next mark or label. One
+    without room is left out.
+    """
+    taken = [(mark.left, mark.right) for mark in drawn]
+    body = ""
+    for mark in drawn:
+        before = max((right for left, right in taken if left < mark.left), default=_LEFT)
+        after = min((left for left, right in taken if right > mark.right), default=_WIDTH)
+        left_room, right_room = mark.left - _APART - before, after - _APART - mark.right
+        text = _clip(mark.text, int((max(left_room, right_room) - _APART) / _LETTER))
+        if len(text) < min(mark.shortest, len(mark.text)):
+            continue
+        width = len(text) * _LETTER
+        if right_room >= left_room:
+            start = mark.right + _APART
+            body += f'<text x="{short(start)}" y="{y}">{escape(text)}</text>'
+            taken.append((start, start + width))
+        else:
+            end = mark.left - _APART
+            body += f'<text x="{short(end)}" y="{y}" text-anchor="end">{escape(text)}</text>'
+            taken.append((end - width, end))
+    return body
 
 
 def _clip(text: str, room: int) -> str:
-    room = min(room, 60)
-    return text if len(text) <= room else text[: room - 1] + "\u2026"
+    """At most ``room`` letters; empty without room."""
+    room = max(0, min(room, 60))
+    return text if len(text) <= room else text[: room - 1] + "\u2026" if room else ""
 
 
 def _css(kind: str) -> str:
