@@ -86,6 +86,10 @@ _ACTIONS = {
 _DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
 #: First parts of a field name that add nothing for a reader.
 _GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
+#: Fields of change requests and approval rules -> what they count.
+_COUNTED = {"things": "item", "needed": "approval"}
+#: Last parts of a field name that are units.
+_UNITS = {"s": "s", "ms": "ms", "us": "\u00b5s", "percent": "%"}
 #: Fields that mean nothing without the others.
 _QUIET_FIELDS = {
     "version",
@@ -173,20 +177,22 @@ def _weight(field: str) -> tuple[int, str]:
 def _said(field: str, value: Any) -> str:
     if field == "mode":
         return str(value).replace("_", " ")
-    if field == "things":
-        return f"{value:,} item{'' if value == 1 else 's'}"
+    if field in _COUNTED:
+        return f"{value:,} {_COUNTED[field]}{'' if value == 1 else 's'}"
     if field == "kind":
         return drill_words(str(value)) if str(value) in _DRILLS else f"kind {value}"
     if field == "expires_at":
         return f"until {str(value)[11:16]}"
-    if field.endswith("_at") and _MOMENT.match(str(value)):
-        return f"{field.removesuffix('_at').replace('_', ' ')} {str(value)[:16].replace('T', ' ')} UTC"
+    if _MOMENT.match(str(value)):
+        name = "" if field == "at" else f"{field.removesuffix('_at').replace('_', ' ')} "
+        return f"{name}{str(value)[:16].replace('T', ' ')} UTC"
     if isinstance(value, bool):
         return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
     if _COUNT.fullmatch(field):
         return count_words(field, value)
-    if field.endswith("window_s"):
-        return f"{field.removesuffix('_s')} {value:,} s"
+    name, _, suffix = field.rpartition("_")
+    if isinstance(value, int) and name and suffix in _UNITS:
+        return f"{name.replace('_', ' ')} {value:,} {_UNITS[suffix]}"
     if isinstance(value, int):
         return f"{field.replace('_', ' ')} {value:,}"
     return f"{field.replace('_', ' ')} {value}"
@@ -243,6 +249,22 @@ def event_words(kind: str) -> str:
         "config_accepted": "Configuration applied",
         "duplicate": "Duplicate name",
     }.get(kind, kind.replace("_", " "))
+
+
+def config_source_words(source: str) -> str:
+    """Where a pod got its configuration from."""
+    return {
+        "http": "from the control plane",
+        "redis": "from Redis",
+        "disk": "from the copy on its disk",
+        "bootstrap": "from its bootstrap file",
+        "built_in": "from the built-in defaults",
+    }.get(source, f"from {source}")
+
+
+def event_detail_words(detail: str) -> str:
+    """The detail of an event of a pod; a trigger of the database stores it."""
+    return {"it said goodbye": "stopped cleanly"}.get(detail, detail)
 
 
 def request_words(state: str) -> str:

@@ -7,13 +7,22 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from django import template
+from django.forms import BoundField
 from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dashboard import plots
-from dashboard.labels import cause_words, drill_words, event_words, policy_words, request_words
+from dashboard.labels import (
+    cause_words,
+    config_source_words,
+    drill_words,
+    event_detail_words,
+    event_words,
+    policy_words,
+    request_words,
+)
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
 from dashboard.live.servers import Zone
@@ -121,8 +130,9 @@ def said(value: object) -> str:
 
 @register.filter
 def breakable(name: str) -> SafeString:
-    """A dotted name, which breaks on a narrow screen after a dot, not within a word."""
-    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in re.findall(r"[^.]+\.?", name)))
+    """A name that breaks on a narrow screen after a dot or an underscore, not within a word."""
+    parts = (part for part in re.split(r"(?<=[._])", name) if part)
+    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in parts))
 
 
 def _moment(at: float) -> datetime:
@@ -212,14 +222,28 @@ def hm(at: float) -> str:
 
 
 @register.filter
+def sentence_case(text: str) -> str:
+    """ "Current Password", a label of allauth's, to "Current password"."""
+    return text[:1] + text[1:].lower()
+
+
+@register.filter
+def without_placeholder(bound: BoundField) -> SafeString:
+    """The control without allauth's placeholder, which only repeats the label."""
+    return bound.as_widget(attrs={"placeholder": ""})
+
+
+@register.filter
 def lower_first(text: str) -> str:
     """ "Quota changed" to "quota changed", but "PSP outage" stays."""
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
 register.filter("cause", cause_words)
+register.filter("config_source", config_source_words)
 register.filter("drill", drill_words)
 register.filter("event", event_words)
+register.filter("event_detail", event_detail_words)
 register.filter("policy", policy_words)
 register.filter("request_state", request_words)
 

@@ -198,7 +198,7 @@ def _with_what_holds(environment: str, things: list[ChangedItem]) -> list[Change
         fields = [
             (
                 field,
-                f"{said(of_tier[field])}, of tier {tier}" if old is None and field in of_tier else old,
+                f"{said(of_tier[field])} (tier {tier})" if old is None and field in of_tier else old,
                 new,
             )
             for field, old, new in thing.fields

@@ -45,7 +45,7 @@ def _field(form: QuotaForm, described: LimitField, current: QuotaRow) -> Field:
 
 def _hint(described: LimitField, current: QuotaRow) -> str:
     now = value_words(described, current.columns[described.name])
-    units = {"limit": f" per {current.window}", "burst": " at once"}
+    units = {"limit": f" per {current.window}", "window_s": " s", "burst": " at once"}
     usual = WORDS[described.name].usual
     return f"now {now}{units.get(described.name, '')}{f'; empty: {usual}' if usual else ''}"
 

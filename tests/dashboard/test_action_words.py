@@ -49,3 +49,12 @@ def test_values_of_requests_and_drills_have_the_words_of_their_pages() -> None:
     assert difference(None, {"state": "open", "things": 2000})[1] == "state open, 2,000 items"
     assert difference(None, {"kind": "gone"})[1] == "Redis unreachable"
     assert difference(None, {"kind": "external"})[1] == "kind external"
+    assert difference({"needed": 0}, {"needed": 2}) == ("0 approvals", "2 approvals")
+
+
+def test_values_carry_their_units_and_moments_are_readable() -> None:
+    tuning = {"failure_window_ms": 2_000, "store_deadline_us": 20_000}
+    assert difference(None, tuning)[1] == "failure window 2,000 ms, store deadline 20,000 \u00b5s"
+    assert difference(None, {"failure_percent": 50})[1] == "failure 50 %"
+    announced = {"at": "2026-11-22T15:39:19+00:00"}
+    assert difference(None, announced) == ("", "2026-11-22 15:39 UTC")

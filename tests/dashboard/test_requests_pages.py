@@ -69,7 +69,7 @@ def test_a_request_in_conflict_is_rebased_and_approved_again(guarded: str, log_i
         for limit in ("8", "9")
     )
     log_in("olga")
-    assert "1,000, of tier pro" in client.get(first).content.decode()
+    assert "1,000 (tier pro)" in client.get(first).content.decode()
     for address in (first, second):
         assert client.post(address, {"act": "approve", "version": "1"}).status_code == 302
     log_in("ada")

@@ -27,7 +27,7 @@ def test_a_pod_has_a_history(log_in: Any) -> None:
         "No heartbeat",
         "Heartbeat is back",
         "Configuration applied",
-        "it said goodbye",
+        "stopped cleanly",
     ):
         assert said in page, said
 
