@@ -31,6 +31,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "revisions": "/revisions",
     "revision": ("/revisions?only=changes", "tbody .strong a"),
     "import": "/import",
+    "draft": ("/import", "tbody .strong a"),
     "requests": "/requests",
     "request": ("/requests", "tbody .strong a"),
     "schedules": "/schedules",
@@ -43,11 +44,18 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "tokens": "/tokens",
     "account": "/account",
     "password": "/account/password",
+    "reauthenticate": "/account/again",
     "second-factor": "/account/second-factor",
+    "logout": "/logout",
     "not-found": "/no-such-page",
 }
 #: Seen by those who are not logged in.
-OUTSIDE = {"login": "/login", "welcome": "/welcome/no-such-link"}
+OUTSIDE = {
+    "login": "/login",
+    "welcome": "/welcome/no-such-link",
+    "no-account": "/login/closed",
+    "deactivated": "/login/off",
+}
 
 
 def main() -> int:
@@ -97,6 +105,9 @@ def _photograph(context: BrowserContext, given: argparse.Namespace, suffix: str)
     page.wait_for_selector("#nav")
     for name in given.only or PAGES:
         if name in PAGES and _open(page, name):
+            if name == "second-factor" and page.locator("#id_password").count():
+                page.fill("#id_password", given.password)
+                page.click("button[type=submit]")
             _shoot(page, given.out / f"{name}-{suffix}.png")
 
 
