@@ -98,8 +98,8 @@ def test_the_reconciler_after_redis_lost_everything(
     each_killed(
         "publishing.reconcile",
         "before controlplane.publishing.publish.PUBLISH_CONFIG.run",
-        "before controlplane.breakers.enforce.apply",
-        "after controlplane.breakers.enforce.apply",
+        "before controlplane.breakers.enforce.apply_override",
+        "after controlplane.breakers.enforce.apply_override",
         prepare=lambda _: text_limits.flushall(),
         check=check,
     )

@@ -1,4 +1,4 @@
-"""manage.py imports inside its functions, where no import check and no type checker looks."""
+"""Start-up imports stand inside functions, where no import check and no type checker looks."""
 
 import ast
 import importlib
