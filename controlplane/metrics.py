@@ -50,6 +50,11 @@ class CountRequests:
         return response
 
 
+def count_refusal(status: int) -> None:
+    """Count a request that was refused before Django got it, so before it had a route."""
+    REQUESTS.labels("none", str(status)).inc()
+
+
 class FleetCollector(Collector):
     """Reads Postgres at every scrape; while Postgres is down, only reports that."""
 

@@ -94,6 +94,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
 def topic_of(query: str, role: str) -> Topic | None:
     fields = {name: values[0] for name, values in parse_qs(query).items()}
     page, span = fields.get("page", ""), fields.get("range", "1h")
-    if page not in PAGES or span not in RANGES:
+    key = fields.get("key", "")[:200]
+    # No name has a NUL, and Postgres refuses it in a query.
+    if page not in PAGES or span not in RANGES or "\0" in key:
         return None
-    return Topic(page=page, role=role, key=fields.get("key", "")[:200], range=span)
+    return Topic(page=page, role=role, key=key, range=span)

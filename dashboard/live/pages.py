@@ -36,6 +36,6 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
         case "tenant":
             context |= tenant_context(live, topic.key)
         case "audit":
-            newest = int(topic.key) if topic.key.isdigit() else 0
+            newest = int(topic.key) if topic.key.isdecimal() else 0
             context["fresh"] = sum(change.id > newest for change in live.facts.changes) if newest else 0
     return Page(topic, context)

@@ -101,6 +101,22 @@ async def test_a_socket_for_an_unknown_page_is_closed(hub):
         assert await closing_code(socket) == 4404
 
 
+@pytest.mark.parametrize("key", ["%00", "a%00b"])
+@pytest.mark.parametrize("page", ["breaker", "tenant", "audit"])
+async def test_a_socket_for_a_name_that_cannot_be_is_closed(hub, page, key):
+    async with opened("vera", f"page={page}&key={key}") as socket:
+        assert await closing_code(socket) == 4404
+
+
+async def test_finding_12_every_other_key_is_drawn(hub, caplog):
+    """``\u00b2`` is a digit for Python and no number."""
+    for page in ("breaker", "tenant", "audit"):
+        for key in ("%C2%B2", "%FF%FE", "%1b", "9" * 200, "%EF%BF%BD"):
+            async with opened("vera", f"page={page}&key={key}") as socket:
+                await until(socket, "data-whole")
+    assert "hub.topic_not_drawn" not in caplog.text
+
+
 async def test_the_first_message_is_the_whole_page(hub):
     async with opened("vera") as socket:
         first = await socket.receive_from(timeout=PATIENCE_S)

@@ -13,6 +13,7 @@ from controlplane.api.http.body_limit import DRAINED
 from controlplane.http_limits.limits import Limits
 from controlplane.http_limits.serving import Application, limited
 from controlplane.listening import listen
+from controlplane.metrics import count_refusal
 from controlplane.tls import uvicorn_options
 
 #: Sizes are up to `BodyLimit`, which also reads what it refuses, up to this much.
@@ -44,9 +45,11 @@ class Command(BaseCommand):
 def server_config(app: Application, *, limits: Limits = LIMITS, **tls: Any) -> uvicorn.Config:
     """How the web process is served."""
     return uvicorn.Config(
-        **limited(app, limits),
+        **limited(app, limits, refused=count_refusal),
         log_config=None,
         access_log=False,
+        # What serves the pages is not a visitor's concern.
+        server_header=False,
         # Else anybody on this machine could say which address they come from.
         proxy_headers=settings.BEHIND_PROXY,
         forwarded_allow_ips=settings.PROXIES,
