@@ -7,6 +7,9 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 
+#: Checks of what the environment configures.
+CONFIGURATION = "configuration"
+
 #: Every variable that any part of Fuseboard reads, without its prefix; README describes them.
 VARIABLES = frozenset(
     """
@@ -20,7 +23,7 @@ VARIABLES = frozenset(
 )
 
 
-@checks.register
+@checks.register(CONFIGURATION)
 def variables_are_spelled_as_they_are_read(**_: Any) -> list[checks.CheckMessage]:
     """Report unknown variables: a misspelled one would silently leave its default."""
     found: list[checks.CheckMessage] = []
@@ -40,7 +43,7 @@ def variables_are_spelled_as_they_are_read(**_: Any) -> list[checks.CheckMessage
     return found
 
 
-@checks.register
+@checks.register(CONFIGURATION)
 def stores_are_configured(**_: Any) -> list[checks.CheckMessage]:
     stores = {
         "DATABASE_URL": settings.DATABASE_URL,

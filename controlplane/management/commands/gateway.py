@@ -6,6 +6,7 @@ from typing import Any
 import uvicorn
 from django.core.management.base import BaseCommand
 
+from controlplane.checks import CONFIGURATION
 from controlplane.gateway.app import GatewayApp
 from controlplane.gateway.process import Gateway
 from controlplane.gateway.settings import from_environment
@@ -15,6 +16,8 @@ from controlplane.tls import uvicorn_options
 
 
 class Command(BaseCommand):
+    #: The other checks import every page and operation, which takes nearly half of a start.
+    requires_system_checks = (CONFIGURATION,)
     help = "Serves /agent/v1/sync, where agents send heartbeats and receive configuration."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
