@@ -240,6 +240,16 @@ RULES: tuple[Rule[Any], ...] = (
         ),
         since=lambda status: status.fleet.silent_since,
     ),
+    Rule[Status](
+        key="unknown-revision",
+        severity="critical",
+        runbook="unknown-revision",
+        scope=FLEET,
+        subject=lambda status: Subject(kind="server", name=status.facts.unknown_revisions[0].server),
+        test=lambda status: bool(status.facts.unknown_revisions),
+        text=texts.unknown_revision,
+        detail=texts.how_unknown,
+    ),
     Rule[Due](
         key="soon",
         severity="warning",

@@ -36,6 +36,21 @@ def approximate_limits(status: Status) -> str:
     )
 
 
+def unknown_revision(status: Status) -> str:
+    pods = tuple(one.server for one in status.facts.unknown_revisions)
+    return f"{name_or_count(pods)} {they(pods, 'reports', 'report')} a revision that Postgres never made"
+
+
+def how_unknown(status: Status) -> str:
+    facts = status.facts
+    first = facts.unknown_revisions[0]
+    return (
+        f"{first.server} reports {first.epoch}.{first.revision}; the newest is"
+        f" {facts.epoch}.{facts.revision}. Edits are published all the same."
+        " Either its token is misused, or Postgres was restored."
+    )
+
+
 def moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%H:%M UTC on %-d %B}"
 

@@ -117,16 +117,14 @@ def figures(environment: str) -> FleetFigures:
     return add_figures(list(fresh.values_list("document", flat=True)))
 
 
-def confirmed(environment: str, revision: int, *, epoch: int | None = None) -> tuple[int, int]:
-    """How many live pods apply ``revision`` or a newer one, and how many are live.
+def confirmed(environment: str, revision: int, *, epoch: int) -> tuple[int, int]:
+    """How many live pods apply ``revision`` of ``epoch`` or a newer one, and how many are live.
 
-    Without ``epoch``, the newest epoch that any live pod reports counts: a revision of an older epoch
-    never confirms one of a newer epoch.
+    A revision of an older epoch never confirms one of a newer epoch.
     """
     live = Server.objects.filter(environment=environment, state__in=LIVE_STATES)
     applied = list(live.values_list("epoch", "revision"))
-    newest = max((at for at, _ in applied), default=0) if epoch is None else epoch
-    return sum(1 for pair in applied if pair >= (newest, revision)), len(applied)
+    return sum(1 for pair in applied if pair >= (epoch, revision)), len(applied)
 
 
 def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:

@@ -53,12 +53,18 @@ class GatewayCollector(Collector):
         stale = CounterMetricFamily(
             "fuseboard_gateway_stale_beats", "Beats that came too late to count.", labels=["environment"]
         )
+        unknown = GaugeMetricFamily(
+            "fuseboard_fleet_unknown_revisions",
+            "Pods that report a revision that Postgres never made.",
+            labels=["environment"],
+        )
         for fleet in fleets:
             for state in ServerState:
                 servers.add_metric([fleet.environment, state.value], fleet.count(state))
             frozen.add_metric([fleet.environment], float(fleet.preservation.frozen))
             stale.add_metric([fleet.environment], fleet.stale_beats)
-        return [servers, frozen, stale]
+            unknown.add_metric([fleet.environment], len(fleet.unknown_revisions))
+        return [servers, frozen, stale, unknown]
 
     def _configurations(self) -> Iterable[Metric]:
         revision = GaugeMetricFamily(

@@ -35,7 +35,9 @@ class OutboxEntry(models.Model):
 
 
 class Ahead(models.Model):
-    """A revision that Redis or a pod has and this database does not, because it was restored.
+    """A revision that Redis has and this database does not, because it was restored.
+
+    What a pod reports is noted only when the history in this database has that revision.
 
     Once this is noted, nothing more is published in that epoch: the database would reach the same
     numbers again with other contents. ``manage.py republish --new-epoch`` starts a new epoch.
@@ -44,7 +46,7 @@ class Ahead(models.Model):
     environment = models.CharField(max_length=64, primary_key=True)
     epoch = models.BigIntegerField()
     revision = models.BigIntegerField()
-    #: ``Redis``, or the name of a pod.
+    #: ``Redis``, or the history in Postgres with the name of the pod that reported it.
     who = models.CharField(max_length=100)
     at = models.DateTimeField(db_default=Now())
 

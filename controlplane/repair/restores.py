@@ -1,4 +1,7 @@
-"""After a restore of Postgres: notice that a pod or Redis is ahead, and continue in a new epoch."""
+"""After a restore of Postgres: notice that Redis is ahead, and continue in a new epoch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from django.db import connection
 from django.db.models import F
@@ -6,17 +9,25 @@ from django.db.models.functions import Greatest
 
 from controlplane.audit.actor import Actor
 from controlplane.editing.revise import revise
-from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.publishing.publish import NOTE_AHEAD, read_head
+from controlplane.publishing.unknown_revisions import UnknownRevision, unknown_revisions
 from controlplane.redis.scripts import PATIENT_S, limits
 from fuseboard.contract.policy import ConfigHead
 
 
+@dataclass(frozen=True)
+class Raised:
+    """The head of a new epoch, and the pods whose revisions it does not continue above."""
+
+    head: ConfigHead
+    ignored: Sequence[UnknownRevision]
+
+
 def who_is_ahead(environment: str) -> Ahead | None:
-    """Pods and Redis that have a revision of this epoch that the database never made, or made again later."""
+    """A revision of this epoch that the database never made, or made again later."""
     row = environment_of(environment)
     return Ahead.objects.filter(environment=environment, epoch__gte=row.epoch).first()
 
@@ -27,21 +38,24 @@ def note_ahead(environment: str, *, epoch: int, revision: int, who: str) -> None
         cursor.execute(NOTE_AHEAD, [epoch, revision, who[:100], environment, epoch, revision])
 
 
-def raise_epoch(*, environment: str, reason: str, actor: Actor) -> ConfigHead:
+def raise_epoch(*, environment: str, reason: str, actor: Actor, ignore_pods: bool = False) -> Raised:
     """Begin a new epoch: pods and Redis take the configuration of the database, even if it is older.
 
     Revisions continue above every known one, because overrides in Redis are compared by revision
-    alone. Raises ``redis.RedisError`` when Redis does not answer.
+    alone. Of pods only those near the head count, and none with ``ignore_pods``, because a token of a pod
+    can report any number. Raises ``redis.RedisError`` when Redis does not answer.
     """
     row = environment_of(environment)
     stored = read_head(limits(deadline_s=PATIENT_S), environment)
     ahead = Ahead.objects.filter(environment=environment).first()
-    servers = Server.objects.filter(environment=environment).values_list("epoch", "revision")
-    known = [(row.epoch, row.revision), *servers.order_by("-epoch", "-revision")[:1]]
+    known = [(row.epoch, row.revision)]
     known += [(one.epoch, one.revision) for one in (stored, ahead) if one is not None]
+    head = _largest(known)
+    claims = unknown_revisions(environment)
+    believed = [one for one in claims if not ignore_pods and one.is_near(head)]
+    head = _largest([*known, *((one.epoch, one.revision) for one in believed)])
     Environment.objects.filter(pk=environment).update(
-        epoch=Greatest(F("epoch"), max(epoch for epoch, _ in known)) + 1,
-        revision=Greatest(F("revision"), max(revision for _, revision in known)),
+        epoch=Greatest(F("epoch"), head.epoch) + 1, revision=Greatest(F("revision"), head.revision)
     )
     with revise(environment=environment, actor=actor, reason=reason, needs_approval=False) as revision:
         revision.audit(
@@ -51,4 +65,13 @@ def raise_epoch(*, environment: str, reason: str, actor: Actor) -> ConfigHead:
             before={"epoch": row.epoch, "revision": row.revision},
             after={"epoch": revision.epoch, "revision": revision.number},
         )
-    return ConfigHead(epoch=revision.epoch, revision=revision.number, hash="")
+    return Raised(
+        head=ConfigHead(epoch=revision.epoch, revision=revision.number, hash=""),
+        ignored=[one for one in claims if one not in believed],
+    )
+
+
+def _largest(known: Sequence[tuple[int, int]]) -> ConfigHead:
+    """Above each of them; the two parts can come from different ones."""
+    epochs, revisions = zip(*known, strict=True)
+    return ConfigHead(epoch=max(epochs), revision=max(revisions), hash="")

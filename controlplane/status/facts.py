@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from controlplane.fleet.live import FleetFigures
+from controlplane.publishing.unknown_revisions import UnknownRevision
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -160,6 +161,8 @@ class Facts:
     duplicated: tuple[str, ...] = ()
     #: Who has a revision that Postgres lacks, because Postgres was restored; empty when none has.
     ahead: str = ""
+    #: Pods that report a revision that Postgres never made. Only Redis, or Postgres, can confirm it.
+    unknown_revisions: tuple[UnknownRevision, ...] = ()
     #: When the rows were read; older than ``now`` while Postgres is unavailable.
     as_of: float = 0.0
     #: While Postgres is unavailable: how many gateways report pods and figures instead.

@@ -15,6 +15,7 @@ from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
+from controlplane.publishing.unknown_revisions import unknown_revisions
 from controlplane.status import scheduled_changes
 from controlplane.status.facts import Change, Dependency, Facts, Override, Transition
 from controlplane.status.server_rows import server_of_row
@@ -46,6 +47,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
         changes=changes,
         duplicated=tuple(live.duplicated(environment)),
         ahead=_ahead(environment, found.epoch),
+        unknown_revisions=tuple(unknown_revisions(environment)),
         schedules_failed=scheduled_changes.failed(environment),
         scheduled=scheduled_changes.upcoming(environment),
         approvals_needed=needed_in(environment),

@@ -10,6 +10,7 @@ from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.alerts.findings import Finding, Subject
 from controlplane.alerts.rules import RULES
 from controlplane.fleet.live import FleetFigures, StoreFigures, TenantFigures
+from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, ScheduledChange, Server
 from controlplane.status.status import status_of
 
@@ -180,6 +181,13 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "No heartbeat from web-1. It may have stopped, or may be cut off from the control plane and still"
         " decide calls.",
         facts(pod(state="late"), pod("web-2", state="gone")),
+    ),
+    (
+        ("unknown-revision", "critical"),
+        facts(epoch=1, revision=4, unknown_revisions=(UnknownRevision("web-2", 1, 9),)),
+        "web-2 reports a revision that Postgres never made. web-2 reports 1.9; the newest is 1.4. Edits are"
+        " published all the same. Either its token is misused, or Postgres was restored.",
+        facts(epoch=1, revision=4),
     ),
     (
         ("soon", "warning"),

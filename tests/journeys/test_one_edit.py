@@ -54,7 +54,7 @@ def test_an_edit_travels_from_the_form_to_every_server_and_back_to_the_page(
             assert [limit.limit for limit in decision.limits] == [NEW_LIMIT]
             # In a thread, because the pod's loop must keep running for its heartbeats.
             runner.run(asyncio.to_thread(the_page_says_who_decides_by_it, browser, revision))
-            assert confirmed(ENVIRONMENT, revision) == (1, 1)
+            assert confirmed(ENVIRONMENT, revision, epoch=1) == (1, 1)
         finally:
             runner.run(agent.stop())
             browser.close()

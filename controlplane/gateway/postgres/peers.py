@@ -8,12 +8,14 @@ taken over, so that one gateway notices when it falls silent.
 While Postgres is down, the last count stays, and no pod is handed over.
 """
 
+import structlog
 from psycopg import AsyncConnection
 
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.publishing.publish import NOTE_AHEAD
+from controlplane.publishing.unknown_revisions import SELECT, UnknownRevision
 
 #: Two gateways' clocks, and the same beat written twice, differ by less than this.
 SAME_BEAT_S = 0.05
@@ -34,13 +36,14 @@ _ELSEWHERE = """
 """
 
 
+log = structlog.get_logger(__name__)
+
+
 class Peers:
     def __init__(self, fleets: dict[str, Fleet], clock: Clock, *, gateway: str) -> None:
         self._fleets = fleets
         self._clock = clock
         self._gateway = gateway
-        #: Environment -> the newest that was compared with Postgres.
-        self._told: dict[str, tuple[int, int]] = {}
 
     async def look(self, connection: AsyncConnection) -> None:
         """Raises one of ``Unreachable``."""
@@ -48,7 +51,7 @@ class Peers:
         for environment, fleet in list(self._fleets.items()):
             await self._hand_over(connection, fleet)
             fleet.note_everywhere(counts.get(environment, 0))
-            await self._note_ahead(connection, fleet)
+            await self._look_for_unknown_revisions(connection, fleet)
 
     async def _hand_over(self, connection: AsyncConnection, fleet: Fleet) -> None:
         silent = {server.beat.server: server.seen_wall for server in fleet.overdue(self._clock.monotonic())}
@@ -59,10 +62,24 @@ class Peers:
             if seen_wall > silent[name] + SAME_BEAT_S:
                 fleet.hand_over(name)
 
-    async def _note_ahead(self, connection: AsyncConnection, fleet: Fleet) -> None:
-        """A server that applied what Postgres never made says that Postgres was restored."""
-        epoch, revision, server = fleet.newest
-        if self._told.get(fleet.environment, (0, 0)) < (epoch, revision):
-            known = [epoch, revision]
-            await connection.execute(NOTE_AHEAD, [*known, server, fleet.environment, *known])
-            self._told[fleet.environment] = epoch, revision
+    async def _look_for_unknown_revisions(self, connection: AsyncConnection, fleet: Fleet) -> None:
+        """Report pods with a revision that Postgres never made.
+
+        Only the history in Postgres can confirm that Postgres is behind; the word of a pod stops nothing.
+        """
+        rows = await (await connection.execute(SELECT, (fleet.environment,))).fetchall()
+        found = {row[0]: UnknownRevision(*row) for row in rows}
+        for name, one in found.items():
+            if name not in fleet.unknown_revisions:
+                log.warning(
+                    "fleet.unknown_revision",
+                    environment=fleet.environment,
+                    server=name,
+                    epoch=one.epoch,
+                    revision=one.revision,
+                )
+            if one.in_history:
+                known = [one.epoch, one.revision]
+                who = f"The history in Postgres, and {name},"
+                await connection.execute(NOTE_AHEAD, [*known, who, fleet.environment, *known])
+        fleet.unknown_revisions = frozenset(found)

@@ -41,8 +41,8 @@ class Fleet:
         self.totals = Totals()
         self.preservation = SelfPreservation()
         self.stale_beats = 0
-        #: The newest configuration that any pod has applied: epoch, revision, and the pod.
-        self.newest: tuple[int, int, str] = (0, 0, "")
+        #: Pods that report a revision that Postgres never made, as of the last look.
+        self.unknown_revisions: frozenset[str] = frozenset()
         #: Time between two heartbeats of a pod: longer in a larger fleet, so that their rate stays bounded.
         self.next_ms = beat_ms
         #: Pods that may be spending, over all gateways: the most of the last ten minutes, at least 1.
@@ -75,9 +75,6 @@ class Fleet:
         self.dirty[name] = server
         if news:
             self.urgent[name] = server
-            applied = beat.applied
-            if (applied.epoch, applied.revision) > self.newest[:2]:
-                self.newest = applied.epoch, applied.revision, name
         return news
 
     def wait_s(self, name: str, now: float) -> float:

@@ -5,6 +5,7 @@ from msgspec import Struct
 from controlplane.gateway.servers.liveness import due_after
 from controlplane.gateway.servers.rates import percentile_us
 from controlplane.gateway.servers.server import SAME_MOMENT_S, BreakerRow, KnownServer
+from controlplane.publishing.unknown_revisions import LARGEST
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
@@ -52,8 +53,8 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         beat.mode,
         _mode_since(server),
         _clean(beat.mode_cause),
-        applied.epoch,
-        applied.revision,
+        min(applied.epoch, LARGEST),
+        min(applied.revision, LARGEST),
         _clean(applied.hash),
         applied.status,
         applied.source,

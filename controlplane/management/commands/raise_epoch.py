@@ -16,8 +16,16 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("environment", nargs="?", default=DEFAULT_ENVIRONMENT)
         parser.add_argument("--reason", required=True)
+        parser.add_argument(
+            "--ignore-pods", action="store_true", help="do not count revisions that pods report"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         actor = Actor(name="command line", role="admin", origin="command")
-        head = raise_epoch(environment=options["environment"], reason=options["reason"], actor=actor)
+        head = raise_epoch(
+            environment=options["environment"],
+            reason=options["reason"],
+            actor=actor,
+            ignore_pods=options["ignore_pods"],
+        ).head
         self.stdout.write(f"{options['environment']} is at epoch {head.epoch}, revision {head.revision}.")

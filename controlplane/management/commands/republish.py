@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -7,6 +8,7 @@ from controlplane.audit.actor import Actor
 from controlplane.breakers.enforce import enforce
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.publishing.publish import PublishError, republish
+from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.redis.scripts import PATIENT_S
 from controlplane.repair.restores import raise_epoch
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -26,14 +28,28 @@ class Command(BaseCommand):
             "--reason", default="", help="required with --new-epoch; recorded in the audit log"
         )
 
+        parser.add_argument(
+            "--ignore-pods",
+            action="store_true",
+            help="with --new-epoch: do not count revisions that pods report, because one of them lies",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         environment = options["environment"]
         if options["new_epoch"] and not options["reason"].strip():
             raise CommandError("--new-epoch needs --reason: it stands in the audit log.")
+        if options["ignore_pods"] and not options["new_epoch"]:
+            raise CommandError("--ignore-pods is for --new-epoch: only a new epoch counts what pods report.")
+        ignored: Sequence[UnknownRevision] = ()
         try:
             if options["new_epoch"]:
                 actor = Actor(name="command line", role="admin", origin="command")
-                raise_epoch(environment=environment, reason=options["reason"], actor=actor)
+                ignored = raise_epoch(
+                    environment=environment,
+                    reason=options["reason"],
+                    actor=actor,
+                    ignore_pods=options["ignore_pods"],
+                ).ignored
             head = republish(environment)
             held = enforce(environment, deadline_s=PATIENT_S)
         except (redis.RedisError, PublishError, NotFound, InvalidEdit) as error:
@@ -42,3 +58,8 @@ class Command(BaseCommand):
             f"{environment} is at epoch {head.epoch}, revision {head.revision} in Redis;"
             f" {len(held)} overrides were repaired."
         )
+        for one in ignored:
+            self.stdout.write(
+                f"Ignored: {one.server} reports {one.epoch}.{one.revision}. If it keeps this revision,"
+                " restart it without its copy on disk, or revoke its token."
+            )
