@@ -9,11 +9,15 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.signals import beat_init, celeryd_init, setup_logging
+from celery.signals import beat_init, celeryd_init, setup_logging, worker_shutting_down
 
 from controlplane.embedded import reachable
+from controlplane.shutdown import EndWatch
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+
+#: From a signal to the end of a worker: a task in progress may take CELERY_TASK_TIME_LIMIT, which is 30 s.
+WORKER_END_S = 35.0
 
 app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -60,6 +64,13 @@ def _name_what_is_missing(**_: Any) -> None:
     """Log which variable is wrong: Celery retries without naming it."""
     for variable, problem in reachable.problems().items():
         structlog.get_logger(__name__).error("server.unreachable", variable=variable, problem=problem)
+
+
+@celeryd_init.connect
+def _end_in_time(**_: Any) -> None:
+    """A worker waits for its tasks without a limit: with the pool ``threads``, none applies to a task."""
+    watch = EndWatch("worker", within_s=WORKER_END_S)
+    worker_shutting_down.connect(lambda **_: watch.begin(), weak=False)
 
 
 @setup_logging.connect

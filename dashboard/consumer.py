@@ -22,6 +22,8 @@ RECHECK_S = 10.0
 
 class LiveConsumer(AsyncWebsocketConsumer):
     topic: Topic | None = None
+    #: Ends the tasks also when they do not hear their cancellation.
+    _left = False
 
     async def connect(self) -> None:
         # Accept first in any case: a refused handshake shows the browser no code.
@@ -49,6 +51,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if self.topic is None:
             return
         hub.leave(self.topic, self)
+        self._left = True
         for task in self._tasks:
             task.cancel()
 
@@ -68,7 +71,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._doubt.set()
 
     async def _write(self) -> None:
-        while True:
+        while not self._left:
             await self._news.wait()
             self._news.clear()
             if self._latest is None:
@@ -80,7 +83,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 await self.send(text_data=text)
 
     async def _recheck(self, role: str) -> None:
-        while True:
+        while not self._left:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RECHECK_S):
                     await self._doubt.wait()

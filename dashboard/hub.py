@@ -15,6 +15,7 @@ import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.alerts.evaluate import FirstSeen
+from controlplane.shutdown import stop_tasks
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
 from controlplane.status.without_postgres import WithoutPostgres
@@ -31,6 +32,8 @@ log = structlog.get_logger(__name__)
 TICK_S = 1.0
 #: Changes are collected for this long: at most four messages a second.
 COALESCE_S = 0.25
+#: ``stop`` waits for the end of the tasks for at most this time.
+STOP_S = 1.0
 
 
 class Socket(Protocol):
@@ -69,10 +72,8 @@ class Hub:
         ]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        tasks, self._tasks = self._tasks, []
+        await stop_tasks(*tasks, within_s=STOP_S)
 
     def join(self, topic: Topic, socket: Socket) -> Drawing | None:
         """Add a socket; returns the whole page when it is already drawn."""

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from controlplane.schedules.worker_backup import stand_in
-from dashboard.hub import hub
+from controlplane.shutdown import stop_tasks
+from dashboard.hub import STOP_S, hub
 
 Message = MutableMapping[str, Any]
 
@@ -23,8 +24,7 @@ async def lifespan(
             beside = asyncio.create_task(stand_in(), name="standing-in")
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
-            if beside is not None:
-                beside.cancel()
+            await stop_tasks(beside, within_s=STOP_S)
             await hub.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return

@@ -90,13 +90,7 @@ _FIRST = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Continuous integration retries a failed test once, but never a property: its counterexample is a
-    finding.
-    """
     items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
-    for item in items:
-        if item.get_closest_marker("hypothesis"):
-            item.add_marker(pytest.mark.flaky(reruns=0))
 
 
 if "pytest_django" in sys.modules:

@@ -27,6 +27,7 @@ from fuseboard.agent import Agent as AsyncAgent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.threads import ThreadCalls, submit
+from fuseboard.cancellation import stop_tasks
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
@@ -223,10 +224,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(stop_tasks(*asyncio.all_tasks(loop), within_s=JOIN_S))
         loop.close()
 
 

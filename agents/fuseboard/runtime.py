@@ -13,6 +13,7 @@ from collections.abc import Callable
 from secrets import token_hex
 from threading import get_ident
 from time import monotonic
+from typing import Any
 
 from fuseboard.admission.admission import Admission
 from fuseboard.admission.call_admission import CallAdmission
@@ -23,6 +24,7 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.reports import Reports
+from fuseboard.cancellation import happens, stop_tasks
 from fuseboard.configuration.checked_config import (
     CheckedConfig,
     ConfigError,
@@ -57,8 +59,9 @@ ACKNOWLEDGE_PART = 0.2
 CONNECT_S = 0.5
 #: How long the first heartbeat waits for the same.
 FIRST_BEAT_S = 0.1
-#: How long ``stop`` takes at most.
+#: How long ``stop`` takes at most, and how long it waits for the end of what took longer.
 STOP_S = 0.5
+GIVE_UP_S = 0.1
 
 
 class Runtime:
@@ -116,9 +119,9 @@ class Runtime:
         self.configuration.listen(self._acknowledge)
         self._sync.start()
         if settings.url:
-            await _wait(self._first_beat, settings.boot_http_s)
+            await happens(self._first_beat, settings.boot_http_s)
         if self.configuration.snapshot.source is not ConfigSource.HTTP:
-            await _wait(self._watch.looked, settings.boot_redis_s - (monotonic() - began))
+            await happens(self._watch.looked, settings.boot_redis_s - (monotonic() - began))
         if settings.bootstrap_file is not None:
             await apply_bootstrap(self.configuration, settings.bootstrap_file, timeout_s=settings.boot_file_s)
         await self._connected(began + CONNECT_S - monotonic())
@@ -131,17 +134,15 @@ class Runtime:
         """
         # Before the last heartbeat, which reports it: another pod may get the share soon.
         self.admission.redis_fallback.share.give_up()
-        parts = [
-            asyncio.ensure_future(self.admission.stop()),
-            asyncio.ensure_future(self._watch.stop()),
+        parts: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self.admission.stop()),
+            asyncio.create_task(self._watch.stop()),
         ]
         if self._sync is not None:
             self._sync.stop()
-            parts.append(asyncio.ensure_future(_wait(self._left, STOP_S)))
+            parts.append(asyncio.create_task(happens(self._left, STOP_S)))
         done, late = await asyncio.wait(parts, timeout=STOP_S)
-        for part in late:
-            part.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await stop_tasks(*late, within_s=GIVE_UP_S)
         for part in done:
             if (error := part.exception()) is not None:
                 logger.error("agent.stop: %s", error, exc_info=error)
@@ -151,7 +152,7 @@ class Runtime:
         until = monotonic() + timeout_s
         while self.admission.mode is Mode.LOCAL and (left := until - monotonic()) > 0:
             self._mode_changed.clear()
-            await _wait(self._mode_changed, left)
+            await happens(self._mode_changed, left)
 
     def _make_sync(self, port: LoopPort) -> SyncThread:
         gateway = None
@@ -312,12 +313,3 @@ def compose_admission(
         calls=calls,
         on_change=on_change,
     )
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for ``event``, at most ``timeout_s``."""
-    if timeout_s > 0 and not event.is_set():
-        try:
-            await asyncio.wait_for(event.wait(), timeout_s)
-        except TimeoutError:
-            return

@@ -24,6 +24,7 @@ from controlplane.gateway.settings import GatewaySettings
 from controlplane.gateway.wire import problems
 from controlplane.gateway.wire.heartbeat_names import HeartbeatNames
 from controlplane.gateway.wire.tokens import TokenBook
+from controlplane.shutdown import stop_tasks
 from fuseboard.contract.policy import PolicyError
 
 SWEEP_S = 1.0
@@ -42,6 +43,8 @@ RESTART_S = 1.0
 
 #: Between a SIGTERM and the last batch.
 STOP_S = 2.0
+#: How long the background work may take to end before that.
+CANCEL_S = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -127,9 +130,7 @@ class Gateway:
         """Write what is not written yet, for at most ``STOP_S``. Does nothing the second time."""
         if self._flusher is None or self._refresher is None:
             return
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_tasks(*self._tasks, within_s=CANCEL_S)
         try:
             async with asyncio.timeout(STOP_S):
                 await self._flusher.finish()

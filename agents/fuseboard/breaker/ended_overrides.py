@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import hiredis
 
+from fuseboard.cancellation import happens, stop_tasks
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract import keys
 from fuseboard.store.health import StoreHealth
@@ -20,6 +21,7 @@ from fuseboard.store.store import ConnectionLostError, NotServedError, Store
 #: Pause between two looks while an override applies and there is no news.
 LOOK_S = 5.0
 ANSWER_S = 1.0
+STOP_S = 0.3
 
 _ENDED = re.compile(rb"^none 0 (\d{1,16})$")
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError, NotServedError)
@@ -48,10 +50,8 @@ class EndedOverrides:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="fuseboard-ended-overrides")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        task, self._task = self._task, None
+        await stop_tasks(task, within_s=STOP_S)
 
     def look(self) -> None:
         """Look again now, because there may be news."""
@@ -63,12 +63,8 @@ class EndedOverrides:
             for dependency, revision in overrides:
                 if self._health.usable and await self._is_over(dependency, revision):
                     self._on_end(dependency)
-            try:
-                pause_s = LOOK_S * random.uniform(0.8, 1.2)
-                await asyncio.wait_for(self._wake.wait(), pause_s if overrides else None)
-            except TimeoutError:
-                continue
-            self._wake.clear()
+            if await happens(self._wake, LOOK_S * random.uniform(0.8, 1.2) if overrides else None):
+                self._wake.clear()
 
     def _in_force(self) -> list[tuple[str, int]]:
         """The dependencies with an override that applies, and the revision that made it."""

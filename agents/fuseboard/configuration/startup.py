@@ -113,4 +113,5 @@ async def _read(read: Callable[[], T], *, timeout_s: float) -> T:
             logger.debug("config.read_too_late")
 
     threading.Thread(target=run, name="fuseboard-read", daemon=True).start()
-    return await asyncio.wait_for(result, timeout_s)
+    async with asyncio.timeout(timeout_s):
+        return await result

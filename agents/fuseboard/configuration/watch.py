@@ -15,6 +15,7 @@ import msgspec
 from redis.asyncio.client import PubSub
 from redis.exceptions import MovedError, RedisError
 
+from fuseboard.cancellation import stop_tasks
 from fuseboard.configuration.checked_config import ConfigError, check_config
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.redis_copy import StoredConfig, read_configuration, read_head
@@ -33,7 +34,8 @@ LOOK_S = 15.0
 BACKOFF_S = (0.2, 10.0)
 #: How long ``stop`` waits for a question in progress.
 STOP_S = 0.2
-#: How long a cancelled task may take to end: longer than closing a connection does.
+#: How long a cancelled task may take to end before it is cancelled again: longer than closing a connection
+#: does.
 CANCEL_S = 2 * IO_TIMEOUT_S
 #: After an unusable answer, new tenants do not wait for Redis for this time.
 USELESS_S = 0.25
@@ -65,6 +67,8 @@ class Watch:
         self._batches: set[asyncio.Task[None]] = set()
         self._asked_at = 0.0
         self._useless_until = 0.0
+        # A library that takes a cancellation for a timeout of its own returns to a loop, which looks at this.
+        self._stopping = False
         #: Set when the first look has ended, well or not.
         self.looked = asyncio.Event()
         self.connected = False
@@ -75,7 +79,7 @@ class Watch:
         self._task = asyncio.create_task(self._run(), name="fuseboard-watch")
 
     async def stop(self) -> None:
-        self._configuration.fetch = None
+        self._configuration.fetch, self._stopping = None, True
         # Let a question or a handshake in progress end: redis-py loses the socket of a cancelled one.
         try:
             async with asyncio.timeout(STOP_S):
@@ -83,13 +87,7 @@ class Watch:
                 await self._turn.acquire()
         except TimeoutError:
             logger.debug("watch.stopped_in_a_question")
-        tasks = [*self._batches, *([self._task] if self._task else [])]
-        while going := [task for task in tasks if not task.done()]:
-            # Cancel again: a library may have taken the first one for a timeout of its own.
-            for task in going:
-                task.cancel()
-            await asyncio.wait(going, timeout=CANCEL_S)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop_tasks(*self._batches, self._task, within_s=CANCEL_S * 2, again_s=CANCEL_S)
         await self._source.close()
 
     # New tenants
@@ -120,7 +118,7 @@ class Watch:
 
     async def _run(self) -> None:
         attempt = 0
-        while True:
+        while not self._stopping:
             began = monotonic()
             pubsub: PubSub | None = None
             try:
@@ -152,7 +150,7 @@ class Watch:
         await self._look([])
         self.connected = True
         self.looked.set()
-        while True:
+        while not self._stopping:
             nudges = await self._next_nudges(pubsub)
             current = self._configuration.snapshot.head
             if nudges and all((n.epoch, n.revision) <= (current.epoch, current.revision) for n in nudges):

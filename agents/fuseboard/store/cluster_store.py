@@ -18,6 +18,7 @@ from time import monotonic
 
 import hiredis
 
+from fuseboard.cancellation import happens, stop_tasks
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.store.cluster_map import NODE_TIMEOUT_S, ClusterMap
 from fuseboard.store.cluster_node import Node, Question
@@ -35,6 +36,8 @@ MISSING_S = (0.05, 1.0)
 MAX_HOPS = 2
 #: A node at fault is not asked for at least this time.
 REST_S = 1.0
+#: ``drop`` waits for the end of the background task for at most this time.
+STOP_S = 0.3
 
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
 
@@ -86,9 +89,7 @@ class ClusterStore:
 
     async def drop(self) -> None:
         keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        await stop_tasks(keeper, within_s=STOP_S)
         self._connected, self._trouble = False, ""
         self._map.drop()
         # Let the waiting callers run before anything relies on the connections being closed.
@@ -158,7 +159,7 @@ class ClusterStore:
             # Never at once: a thousand MOVED answers cause one reading.
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
             if not self._trouble:
-                await self._woken()
+                await happens(self._wake, REFRESH_S * random.uniform(0.8, 1.2))
             self._wake.clear()
             try:
                 resting = [node for node in self._map.nodes.values() if node.resting]
@@ -168,12 +169,6 @@ class ClusterStore:
                 log.debug("cluster.map_unread: %s", error)
             self._look_around()
             pause_s = min(MISSING_S[1], pause_s * 2) if self._trouble else MISSING_S[0]
-
-    async def _woken(self) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), REFRESH_S * random.uniform(0.8, 1.2))
-        except TimeoutError:
-            return
 
     # Faults of nodes
 

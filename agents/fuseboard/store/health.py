@@ -19,6 +19,7 @@ from time import monotonic
 
 import hiredis
 
+from fuseboard.cancellation import happens, stop_tasks
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import Mode
@@ -40,6 +41,8 @@ RETURN_SPREAD_S = 1.0
 
 #: The timeout of a probe, including the connection. Nothing waits for it.
 PROBE_TIMEOUT_S = 1.0
+#: ``stop`` waits for the end of the background task for at most this time.
+STOP_S = 0.3
 _NOT_CONNECTED = "not connected yet"
 
 
@@ -119,10 +122,8 @@ class StoreHealth:
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(), name="fuseboard-store")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        task, self._task = self._task, None
+        await stop_tasks(task, within_s=STOP_S)
         await self._store.close()
 
     def answered(self, now_us: int) -> None:
@@ -275,9 +276,7 @@ class StoreHealth:
     async def _pause(self) -> None:
         """Wait until the next probe is due, or until the store expects it to succeed."""
         try:
-            await asyncio.wait_for(self._news.wait(), self._interval())
-        except TimeoutError:
-            return
+            await happens(self._news, self._interval())
         finally:
             self._news.clear()
 

@@ -4,11 +4,15 @@ import asyncio
 
 import hiredis
 
+from fuseboard.cancellation import stop_tasks
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.pipelined_connection import Pipe
 from fuseboard.store.sentinels import Sentinels
 from fuseboard.store.single_store import SingleStore
 from fuseboard.store.store import Reply, Word
+
+#: ``close`` waits for the end of the background task for at most this time.
+STOP_S = 0.3
 
 
 class SentinelStore(SingleStore):
@@ -35,9 +39,7 @@ class SentinelStore(SingleStore):
 
     async def close(self) -> None:
         following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        await stop_tasks(following, within_s=STOP_S)
         await super().close()
 
     async def _address(self) -> Address | None:

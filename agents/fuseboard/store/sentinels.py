@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import hiredis
 
+from fuseboard.cancellation import happens
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.pipelined_connection import open_pipe
 
@@ -79,7 +80,7 @@ class Sentinels:
                 # Whatever the message says, all are asked: one Sentinel alone may be ahead of the others, or
                 # behind.
                 settled = on_primary(await self.primary())
-                if await _happens(self._reason, LOOK_S if settled else pause_s * random.uniform(0.8, 1.2)):
+                if await happens(self._reason, LOOK_S if settled else pause_s * random.uniform(0.8, 1.2)):
                     pause_s = UNSETTLED_S
                 else:
                     pause_s = min(LOOK_S, pause_s * 2)
@@ -101,12 +102,3 @@ class Sentinels:
             case [bytes() as host, bytes() as port] if port.isdigit():
                 return Address(host.decode(), int(port))
         return f"{sentinel}: unknown name"
-
-
-async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
-    """Whether ``event`` was set within the time."""
-    try:
-        await asyncio.wait_for(event.wait(), timeout_s)
-    except TimeoutError:
-        return False
-    return True

@@ -3,7 +3,6 @@
 from argparse import ArgumentParser
 from typing import Any
 
-import uvicorn
 from django.core.management.base import BaseCommand
 
 from controlplane.checks import CONFIGURATION
@@ -12,6 +11,7 @@ from controlplane.gateway.process import Gateway
 from controlplane.gateway.settings import from_environment
 from controlplane.gateway.wire.serving import BACKLOG, gateway_config
 from controlplane.listening import listen
+from controlplane.shutdown import EndingServer
 from controlplane.tls import uvicorn_options
 
 
@@ -33,4 +33,5 @@ class Command(BaseCommand):
             app = GatewayApp(Gateway(from_environment(port=port, alone=True)))
             self.stdout.write(f"Serving {'https' if tls else 'http'}://{host}:{port}/")
             self.stdout.flush()
-            uvicorn.Server(gateway_config(app, app.count_refusal, **tls)).run(sockets=[listener])
+            config = gateway_config(app, app.count_refusal, **tls)
+            EndingServer(config, process="gateway").run(sockets=[listener])

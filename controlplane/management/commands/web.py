@@ -14,6 +14,7 @@ from controlplane.http_limits.limits import Limits
 from controlplane.http_limits.serving import Application, limited
 from controlplane.listening import listen
 from controlplane.metrics import count_refusal
+from controlplane.shutdown import EndingServer
 from controlplane.tls import uvicorn_options
 
 #: Sizes are up to `BodyLimit`, which also reads what it refuses, up to this much.
@@ -39,7 +40,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Serving {scheme}://{host}:{port}/")
             # Imported now, because it reads the origins.
             application = import_string(settings.ASGI_APPLICATION)
-            uvicorn.Server(server_config(application, **tls)).run(sockets=[listener])
+            EndingServer(server_config(application, **tls), process="web").run(sockets=[listener])
 
 
 def server_config(app: Application, *, limits: Limits = LIMITS, **tls: Any) -> uvicorn.Config:

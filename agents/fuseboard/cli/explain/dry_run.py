@@ -1,13 +1,13 @@
 """The agent's own admission, composed for questions that charge nothing."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
 from fuseboard.admission.inspection import Inspection
+from fuseboard.cancellation import happens
 from fuseboard.cli.found_configuration import FoundConfiguration
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.reporting.counters import Counters
@@ -36,8 +36,8 @@ async def inspecting(found: FoundConfiguration, store: Store) -> AsyncIterator[I
     )
     admission.start()
     try:
-        with contextlib.suppress(TimeoutError):  # the mode stays local, and the explanation says so
-            await asyncio.wait_for(changed.wait(), CONNECT_S)
+        # Without an answer, the mode stays local, and the explanation displays it.
+        await happens(changed, CONNECT_S)
         yield admission.inspect()
     finally:
         await admission.stop()

@@ -1,0 +1,48 @@
+"""Waits that always hear a cancellation, and an end of tasks that does not depend on one.
+
+Up to Python 3.11, ``asyncio.wait_for`` swallows a cancellation that arrives as the awaited thing
+completes, and a library may take one for a timeout of its own. A ``stop`` that awaits such a task
+never returns. So the agent waits with ``happens``, and ends its tasks with ``stop_tasks``.
+"""
+
+import asyncio
+import logging
+from time import monotonic
+from typing import Any
+
+logger = logging.getLogger("fuseboard")
+
+#: A task that is still there after this time is cancelled again.
+AGAIN_S = 0.1
+
+
+async def happens(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Whether ``event`` is set within the time; ``None`` waits without a limit."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def stop_tasks(
+    *tasks: asyncio.Task[Any] | None, within_s: float, again_s: float = AGAIN_S
+) -> tuple[asyncio.Task[Any], ...]:
+    """Cancel tasks until they end, and return those that have not ended after ``within_s``.
+
+    ``again_s`` is the time that a task gets for its own cleanup between two cancellations.
+    """
+    until = monotonic() + within_s
+    given = [task for task in tasks if task is not None]
+    going = {task for task in given if not task.done()}
+    while going and (left := until - monotonic()) > 0:
+        for task in going:
+            task.cancel()
+        _, going = await asyncio.wait(going, timeout=min(left, again_s))
+    for task in given:
+        if task in going:
+            logger.error("task.not_ended name=%s within_s=%g: it is left behind", task.get_name(), within_s)
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("task.failed name=%s: %s", task.get_name(), error, exc_info=error)
+    return tuple(going)

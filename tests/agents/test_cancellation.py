@@ -1,0 +1,231 @@
+"""No ``stop`` of the agent depends on one cancellation being heard (issue 11, finding 13 f)."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fuseboard.blocking import _run
+from fuseboard.breaker.ended_overrides import EndedOverrides
+from fuseboard.cancellation import happens, stop_tasks
+from fuseboard.configuration.startup import _read
+from fuseboard.configuration.watch import Watch
+from fuseboard.contract.policy import Tuning
+from fuseboard.contract.store_url import StoreUrl
+from fuseboard.runtime import Runtime
+from fuseboard.settings import AgentSettings
+from fuseboard.store import open_store
+from fuseboard.store.cluster_store import ClusterStore
+from fuseboard.store.health import StoreHealth
+from fuseboard.store.sentinel_store import SentinelStore
+from fuseboard.store.sentinels import Sentinels
+from tests.agents.servers import POLICY, configured
+from tests.agents.test_local_breaker import held_open
+from tests.cancelling import TIMES, deaf_task, ends_at
+
+#: Nothing listens here.
+NOWHERE = "redis://127.0.0.1:1/0"
+#: A bound of each ``stop``, on a busy machine.
+SOON_S = 5.0
+
+
+async def test_a_wait_for_an_event_hears_a_cancellation_at_the_moment_of_the_event():
+    for turn in range(TIMES):
+        event = asyncio.Event()
+
+        async def for_ever(event: asyncio.Event = event) -> None:
+            while True:
+                await happens(event, 60)
+                event.clear()
+
+        await ends_at(event, asyncio.create_task(for_ever()), turn)
+
+
+async def test_a_wait_for_an_event_ends_after_its_time():
+    event = asyncio.Event()
+    assert not await happens(event, 0.01)
+    assert not await happens(event, -1)
+    event.set()
+    assert await happens(event, -1)
+    assert await happens(event, None)
+
+
+async def test_the_watch_on_ended_overrides_hears_it():
+    configuration = configured(held_open(POLICY, 600), revision=8)
+    store = open_store(NOWHERE)
+    health = StoreHealth(store=store, environment="production", tuning=Tuning)
+    for turn in range(TIMES):
+        overrides = EndedOverrides(
+            configuration=configuration, store=store, health=health, on_end=lambda _: None
+        )
+        task = asyncio.create_task(overrides._run(), name="overrides")
+        await ends_at(overrides._wake, task, turn)
+
+
+async def test_the_watch_on_the_health_of_redis_hears_it(tmp_path: Path):
+    for turn in range(TIMES):
+        store = open_store(f"unix://{tmp_path}/no.sock")
+        health = StoreHealth(store=store, environment="production", tuning=Tuning)
+        task = asyncio.create_task(health._keep_connected(), name="health")
+        await ends_at(health._news, task, turn)
+
+
+async def test_the_keeper_of_a_cluster_hears_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fuseboard.store.cluster_store.MISSING_S", (0.0, 0.0))
+    for turn in range(TIMES):
+        store = ClusterStore(StoreUrl.parse("redis+cluster://127.0.0.1:1"))
+        task = asyncio.create_task(store._keep(), name="cluster")
+        await ends_at(store._wake, task, turn)
+
+
+class Pipe:
+    """A Sentinel that answers at once."""
+
+    open = True
+
+    async def insist(self, *command: object) -> list[bytes]:
+        return [b"127.0.0.1", b"6379"]
+
+    def abort(self) -> None:
+        """There is no connection."""
+
+
+async def test_the_follower_of_sentinels_hears_it(monkeypatch: pytest.MonkeyPatch):
+    async def open_pipe(*_: object, **__: object) -> Pipe:
+        return Pipe()
+
+    monkeypatch.setattr("fuseboard.store.sentinels.open_pipe", open_pipe)
+    for turn in range(TIMES):
+        sentinels = Sentinels(StoreUrl.parse("redis+sentinel://127.0.0.1:1/main"))
+        task = asyncio.create_task(sentinels.follow(lambda _: True), name="sentinels")
+        await ends_at(sentinels._reason, task, turn)
+
+
+async def test_a_file_that_is_read_at_start_lets_a_cancellation_through():
+    for turn in range(TIMES // 10):
+        go = threading.Event()
+
+        async def for_ever(go: threading.Event = go) -> None:
+            while True:
+                await _read(go.wait, timeout_s=60)
+
+        task = asyncio.create_task(for_ever())
+        await asyncio.sleep(0.001)
+        go.set()
+        for _ in range(turn % 6):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=SOON_S)
+        assert done
+
+
+async def test_a_task_that_swallows_two_cancellations_is_cancelled_again():
+    heard = 0
+
+    async def hard_of_hearing() -> None:
+        nonlocal heard
+        while heard < 3:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                heard += 1
+
+    task = asyncio.create_task(hard_of_hearing())
+    await asyncio.sleep(0)
+    assert await stop_tasks(task, None, within_s=SOON_S, again_s=0.01) == ()
+    assert heard == 3
+
+
+async def test_a_task_that_never_ends_is_logged_and_left_behind(caplog: pytest.LogCaptureFixture):
+    async with deaf_task() as task:
+        assert await stop_tasks(task, within_s=0.05, again_s=0.01) == (task,)
+    assert "task.not_ended name=deaf within_s=0.05" in caplog.text
+
+
+async def test_a_task_that_failed_is_logged(caplog: pytest.LogCaptureFixture):
+    async def fails() -> None:
+        raise RuntimeError("out of order")
+
+    task = asyncio.create_task(fails(), name="broken")
+    await asyncio.wait({task})
+    await stop_tasks(task, within_s=1)
+    assert "task.failed name=broken: out of order" in caplog.text
+
+
+async def test_no_stop_of_a_part_waits_for_a_task_that_hears_nothing():
+    store = open_store(NOWHERE)
+    health = StoreHealth(store=store, environment="production", tuning=Tuning)
+    overrides = EndedOverrides(configuration=configured(), store=store, health=health, on_end=lambda _: None)
+    cluster = ClusterStore(StoreUrl.parse("redis+cluster://127.0.0.1:1"))
+    sentinel = SentinelStore(StoreUrl.parse("redis+sentinel://127.0.0.1:1/main"))
+    async with deaf_task() as task:
+        health._task = overrides._task = cluster._keeper = sentinel._following = task
+        async with asyncio.timeout(SOON_S):
+            await overrides.stop()
+            await health.stop()
+            await cluster.close()
+            await sentinel.close()
+
+
+async def test_a_watch_stops_although_a_task_of_its_own_hears_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fuseboard.configuration.watch.CANCEL_S", 0.1)
+    watch = Watch(url=NOWHERE, configuration=configured())
+    async with deaf_task() as task:
+        watch._task = task
+        async with asyncio.timeout(SOON_S):
+            await watch.stop()
+
+
+async def test_a_watch_whose_library_swallows_the_cancellation_ends_with_its_next_turn():
+    watch = Watch(url=NOWHERE, configuration=configured())
+    turns, begun = 0, asyncio.Event()
+
+    async def follow(_: object) -> None:
+        nonlocal turns
+        turns += 1
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise TimeoutError("a timeout of its own") from None
+
+    watch._follow = follow  # type: ignore[method-assign]
+    watch.start()
+    watch.looked.set()
+    await begun.wait()
+    began = time.monotonic()
+    await watch.stop()
+    assert turns == 1
+    assert time.monotonic() - began < SOON_S
+
+
+async def test_an_agent_stops_in_time_although_a_part_hears_nothing(caplog: pytest.LogCaptureFixture):
+    runtime = Runtime(AgentSettings(redis_url=NOWHERE, server="web-1"))
+    async with deaf_task() as task:
+        runtime.admission._ended_overrides._task = task
+        runtime.admission.health._task = task
+        runtime._watch._task = task
+        began = time.monotonic()
+        await runtime.stop()
+        assert time.monotonic() - began < SOON_S
+    assert "task.not_ended" in caplog.text
+
+
+def test_the_thread_of_a_blocking_agent_ends_although_a_task_hears_nothing():
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_run, args=(loop,), daemon=True)
+    thread.start()
+
+    async def deaf() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
+    asyncio.run_coroutine_threadsafe(deaf(), loop)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(SOON_S)
+    assert not thread.is_alive()
