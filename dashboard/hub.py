@@ -34,6 +34,8 @@ TICK_S = 1.0
 COALESCE_S = 0.25
 #: ``stop`` waits for the end of the tasks for at most this time.
 STOP_S = 1.0
+#: A page that opens never gets an older drawing. It waits for the next one, which it wakes.
+FRESH_S = 2.0
 
 
 class Socket(Protocol):
@@ -50,7 +52,8 @@ class Hub:
         self._live: Live | None = None
         self._sockets: dict[Topic, set[Socket]] = defaultdict(set)
         self._sent: dict[Topic, SentFragments] = {}
-        self._drawn: dict[Topic, Drawing] = {}
+        #: Of each topic that has sockets: the newest drawing, and when the hub began to read for it.
+        self._drawn: dict[Topic, tuple[float, Drawing]] = {}
         self._rev = 0
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -76,12 +79,14 @@ class Hub:
         await stop_tasks(*tasks, within_s=STOP_S)
 
     def join(self, topic: Topic, socket: Socket) -> Drawing | None:
-        """Add a socket; returns the whole page when it is already drawn."""
+        """Add a socket; returns the whole page if it was drawn within the last seconds."""
         self.start()
         self._sockets[topic].add(socket)
-        if topic not in self._drawn:
+        began, drawing = self._drawn.get(topic, (0.0, None))
+        if drawing is None or asyncio.get_running_loop().time() - began > FRESH_S:
             self._wake.set()
-        return self._drawn.get(topic)
+            return None
+        return drawing
 
     def leave(self, topic: Topic, socket: Socket) -> None:
         self._sockets[topic].discard(socket)
@@ -111,15 +116,20 @@ class Hub:
                 # One page that cannot be drawn must not stop the others.
                 log.exception("hub.tick_failed")
                 drawn = {}
-            for topic, drawing in drawn.items():
-                self._drawn[topic] = drawing
-                for socket in list(self._sockets.get(topic, ())):
-                    socket.offer(drawing)
+            self._hand_out(drawn, began)
             await asyncio.sleep(max(0.0, began + COALESCE_S - loop.time()))
             # Not wait_for: up to Python 3.11 it swallows a cancellation that comes together with the wake.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.01, began + TICK_S - loop.time())):
                     await wake.wait()
+
+    def _hand_out(self, drawn: dict[Topic, Drawing], began: float) -> None:
+        for topic, drawing in drawn.items():
+            # The last socket may have left during the tick. Its drawing would be kept, and served much later.
+            if sockets := self._sockets.get(topic):
+                self._drawn[topic] = (began, drawing)
+                for socket in list(sockets):
+                    socket.offer(drawing)
 
     def _tick(self, topics: list[Topic]) -> dict[Topic, Drawing]:
         """In the hub's thread: read, build, draw."""

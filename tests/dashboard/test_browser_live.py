@@ -1,5 +1,6 @@
 """The pages in a real browser, with the real web process."""
 
+import re
 import time
 
 import pytest
@@ -113,6 +114,32 @@ def test_a_silent_socket_is_marked_stale_and_reconnected(sign_in):
     assert "You can still submit forms" in page.text_content("#stale")
     page.evaluate("window.mute = false")
     page.wait_for_selector("#stale", state="hidden", timeout=40_000)
+    is_live(page)
+
+
+def test_a_state_older_than_two_seconds_is_never_called_live(page, sign_in):
+    """S1.1: messages that arrive in time, and bring an old state."""
+    late_s = [0.0]
+
+    def behind(socket):
+        server = socket.connect_to_server()
+
+        def older(stamp):
+            return f'data-now="{float(stamp[1]) - late_s[0]}"'
+
+        server.on_message(lambda text: socket.send(re.sub(r'data-now="([0-9.]+)"', older, text)))
+
+    page.route_web_socket(re.compile("/ws/live"), behind)
+    sign_in("vera")
+    is_live(page)
+    clock = page.text_content("[data-clock]")
+    late_s[0] = 30.0
+    becomes(page, "document.querySelector('#live b').textContent === 'Delayed'")
+    rev = page.get_attribute("#tick", "data-rev")
+    becomes(page, f"document.querySelector('#tick').dataset.rev > {rev} + 2")
+    assert page.text_content("#live b") == "Delayed"
+    assert page.text_content("[data-clock]") > clock, "the clock does not jump back"
+    late_s[0] = 0.0
     is_live(page)
 
 

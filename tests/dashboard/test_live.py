@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.db import OperationalError, transaction
 from fleet_rows import breaker, notify, put_server
 
+import dashboard.hub
 from dashboard.consumer import LiveConsumer, topic_of
 from dashboard.hub import Hub
 from dashboard.live.drawing import Drawing, draw
@@ -199,6 +201,60 @@ async def test_all_sockets_of_a_topic_get_the_same_object(hub):
         assert await one.first is await two.first
     hub.leave(topic, one)
     hub.leave(topic, two)
+
+
+class Offered:
+    """A socket that keeps what the hub offers."""
+
+    def __init__(self):
+        self.drawings = []
+
+    def offer(self, drawing):
+        self.drawings.append(drawing)
+
+
+async def drawn_for(socket):
+    await eventually(lambda: socket.drawings, "a drawing for the socket")
+
+
+async def test_a_drawing_finished_after_its_last_reader_left_is_never_served(hub, monkeypatch):
+    """S1.1: the next visitor of the page, minutes later, got it as the first whole."""
+    topic, reader, other = topic_of("page=overview", "viewer"), Offered(), Offered()
+    loop, leaving = asyncio.get_running_loop(), threading.Event()
+    tick = hub._tick
+
+    def a_tick_during_which_the_reader_leaves(topics):
+        drawn = tick(topics)
+        if topic in drawn and not leaving.is_set():
+            leaving.set()
+            asyncio.run_coroutine_threadsafe(leave(), loop).result(PATIENCE_S)
+        return drawn
+
+    async def leave():
+        hub.leave(topic, reader)
+
+    monkeypatch.setattr(hub, "_tick", a_tick_during_which_the_reader_leaves)
+    hub.join(topic, reader)
+    hub.join(topic_of("page=servers", "viewer"), other)
+    await drawn_for(other)
+    assert leaving.is_set()
+    assert not reader.drawings
+    assert hub.join(topic, reader) is None
+    await drawn_for(reader)
+
+
+async def test_a_drawing_older_than_two_seconds_is_never_served(hub, monkeypatch):
+    """S1.1: also while the hub cannot draw, and while a tick takes long."""
+    monkeypatch.setattr("dashboard.hub.TICK_S", 60.0)
+    topic, first, second = topic_of("page=overview", "viewer"), Offered(), Offered()
+    hub.join(topic, first)
+    await drawn_for(first)
+    assert hub.join(topic, second) is not None
+    assert dashboard.hub.FRESH_S == 2.0
+    monkeypatch.setattr("dashboard.hub.FRESH_S", -1.0)  # from here on, each drawing is too old
+    assert hub.join(topic, second) is None
+    # It waits for no tick: the next drawing is made at once.
+    await drawn_for(second)
 
 
 async def test_the_hub_stops_although_a_notice_arrives_at_the_same_time(hub, monkeypatch):

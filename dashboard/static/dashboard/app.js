@@ -5,9 +5,9 @@
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
   const root = document.documentElement;
 
-  // ---- clock
-  let skew = root.dataset.now * 1000 - Date.now();
-  const now = () => (Date.now() + skew) / 1000;
+  // ---- clock: the server's, by the message of this connection that was on its way for the shortest time
+  let ahead = root.dataset.now * 1000 - performance.now();
+  const now = () => (performance.now() + ahead) / 1000;
   const two = n => String(n).padStart(2, "0");
   const countdown = s => {
     s = Math.max(0, Math.round(s));
@@ -38,6 +38,8 @@
 
   // ---- connection: shown honestly, and mended when a silent socket only looks open
   let connection = null, heard = Date.now(), met = false, opened = 0;
+  const LIVE_S = 2; // an older state is not called live; the hub draws every second
+  let fresh = true; // the next message is the first of its connection, whose server may have another clock
   let paused = false, pausedAt = 0, missed = 0, shownAt = now();
   const utc = s => new Date(s * 1000).toISOString().slice(11, 19);
   const indicator = (css, word, text) => {
@@ -49,11 +51,12 @@
   };
   const showConnection = () => {
     if (!$("#socket")) return;
-    const silent = (Date.now() - heard) / 1000;
+    // What is shown may be older than the message that brought it.
+    const silent = (Date.now() - heard) / 1000, age = Math.max(silent, now() - shownAt);
     const waiting = `${missed} update${missed === 1 ? "" : "s"} waiting`;
     if (paused) indicator("is-paused", "Paused", `at ${utc(pausedAt)}, ${waiting}`);
     else if (!met && silent < 10) return; // the server's own words stand until the first message
-    else if (silent < 3) indicator("", "Live", `updated ${Math.max(0, silent).toFixed(1)}\u202fs ago`);
+    else if (age < LIVE_S) indicator("", "Live", `updated ${age.toFixed(1)}\u202fs ago`);
     else if (silent < 10) indicator("is-late", "Delayed", `showing ${utc(shownAt)}`);
     else indicator("is-down", "Reconnecting", `showing ${utc(shownAt)}`);
     const stale = !paused && silent >= 10;
@@ -73,6 +76,7 @@
   document.addEventListener("htmx:ws:after:connection", e => {
     connection = e.detail.connection;
     opened = Date.now();
+    fresh = true;
   });
   document.addEventListener("htmx:ws:close", e => { if (e.detail.code === 4401) location.reload(); });
   document.addEventListener("htmx:ws:before:message:incoming", e => {
@@ -112,7 +116,9 @@
     if (rev && !snapshot && next !== rev + 1) { rev = 0; reconnect(); return; } // a delta was lost: ask for the whole
     rev = next;
     shownAt = Number(tick.dataset.now);
-    skew = tick.dataset.now * 1000 - Date.now();
+    const first = tick.dataset.now * 1000 - performance.now();
+    ahead = fresh ? first : Math.max(ahead, first);
+    fresh = false;
     const title = [tick.dataset.title, $("main").dataset.title, "Fuseboard"].filter(Boolean).join(" \u00b7 ");
     if (document.title !== title) document.title = title;
     const icon = $("link[rel=icon]"), wanted = icon.dataset[tick.dataset.kind || "ok"];
