@@ -112,6 +112,8 @@ class Permit(Struct, kw_only=True, gc=False):
     reported: bool = False
     #: Where the agent counts the call if it ends well and holds no slots.
     tally: Any = None
+    #: The generation of the pod's own breaker, if there is no ``tally``, which contains it.
+    local_generation: int = 0
     #: Corrects what the call was charged: the agent that gave the permit.
     settler: Callable[[Decision, str, int], None] | None = None
     #: Measures that are corrected already.

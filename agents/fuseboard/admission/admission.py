@@ -197,7 +197,9 @@ class Admission:
             raise
         charges = decision.charges + permit.decision.charges
         permit.made = msgspec.structs.replace(permit.decision, charges=charges)
-        permit.tally = None  # its quotas may hold slots
+        if permit.tally is not None:
+            # Its quotas may hold slots.
+            permit.tally, permit.local_generation = None, permit.tally.local_generation
         return permit
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int = 0) -> None:

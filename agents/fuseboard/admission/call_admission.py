@@ -149,7 +149,12 @@ class CallAdmission:
         if lease is None:
             self.leases.note(demand.supply)
             return None
-        return Permit(made=lease.decision, dependency=gate.name, generation=lease.answer.generation)
+        return Permit(
+            made=lease.decision,
+            dependency=gate.name,
+            generation=lease.answer.generation,
+            local_generation=gate.local.generation,
+        )
 
     def refusal_in(self, lane: CallLane, answer: Answer) -> tuple[Refusal, tuple[LimitStatus, ...]]:
         """Why Redis refused a call, and the limits to show with it."""
@@ -183,7 +188,9 @@ class CallAdmission:
         decision = self.decisions.allow(
             lane.snapshot, demand.statuses(), dependency=gate.name, charges=(charge,)
         )
-        return Permit(made=decision, dependency=gate.name, generation=0)
+        return Permit(
+            made=decision, dependency=gate.name, generation=0, local_generation=gate.local.generation
+        )
 
     def _refuse(self, lane: CallLane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
         name = lane.gate.name
@@ -221,7 +228,10 @@ class CallAdmission:
         # Count the successes before this outcome first.
         gate.tally.count()
         self.counters.call(permit.dependency, outcome)
-        self._record_locally(gate, outcome)
+        tally = permit.tally
+        local_generation = permit.local_generation if tally is None else tally.local_generation
+        if not gate.overridden or self.override(gate.name) is None:
+            gate.record_locally(outcome, permit.generation, local_generation)
         probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
         if permit.generation and self.health.mode is not LOCAL:
             gate.record(outcome, permit.generation, probe)
@@ -231,15 +241,6 @@ class CallAdmission:
         urgent = bad or bool(probe or cooldown_ms)
         if urgent or not gate.scheduled:
             self.reports.add(gate, urgent=urgent)
-
-    def _record_locally(self, gate: FleetBreaker, outcome: Outcome) -> None:
-        """Count an outcome in this pod's own breaker, unless an override applies."""
-        if gate.overridden and self.override(gate.name) is not None:
-            return
-        before = gate.local.state
-        gate.local.record(outcome, gate.dependency.breaker)
-        if gate.local.state is not before:
-            self.on_change()
 
     def finish(self, charge: Charge) -> None:
         """The call has ended: free the slots it held."""
@@ -323,5 +324,6 @@ def _permit_with_token(lane: CallLane, answer: Answer) -> Permit:
         dependency=lane.gate.name,
         generation=answer.generation,
         token=answer.token,
+        local_generation=lane.gate.local.generation,
         state=BreakerState.HALF_OPEN if half_open else BreakerState.CLOSED,
     )

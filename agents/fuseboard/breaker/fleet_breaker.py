@@ -64,17 +64,20 @@ class PendingReport:
 
 
 class UncountedSuccesses:
-    """Successes under one generation of a breaker that are not counted yet.
+    """Successes under one generation of both breakers that are not counted yet.
 
     Nearly every call ends well. So a success is one number at first, and is counted with the next
     report, or before any other outcome is counted.
     """
 
-    __slots__ = ("gate", "generation", "ok", "scheduled")
+    __slots__ = ("gate", "generation", "local_generation", "ok", "scheduled")
 
     def __init__(self, gate: "FleetBreaker", generation: int) -> None:
         self.gate = gate
         self.generation = generation
+        #: That of the pod's own breaker. When either changes, others are counted from then on: so a permit
+        #: that refers to this knows both, and an admission compares neither.
+        self.local_generation = gate.local.generation
         self.ok = 0
         #: It is in the list of tallies that will be counted.
         self.scheduled = False
@@ -83,7 +86,7 @@ class UncountedSuccesses:
         """Count them in both breakers and in the metrics."""
         if self.ok:
             ok, self.ok = self.ok, 0
-            self.gate.went_well(ok, self.generation)
+            self.gate.went_well(ok, self.generation, self.local_generation)
 
 
 class FleetBreaker:
@@ -150,20 +153,41 @@ class FleetBreaker:
         self._demands.clear()
         self.denial = None
         if dependency.reset_revision != before.reset_revision:
-            self.local.reset()
+            self._change_local(self.local.reset)
             self._see(BreakerState.CLOSED, self.generation, 0.0)
         elif dependency.override != before.override:
             self.override_ended()
 
     def override_ended(self) -> None:
         """The override was changed or ended: drop what was learned before."""
-        self.local.reset()
+        self._change_local(self.local.reset)
         self.until = min(self.until, monotonic())
         self._on_change()
 
     def not_sent(self) -> None:
         """The call is not made. If it was the local probe, another call may be it."""
         self.local.record(Outcome.NEUTRAL, self.dependency.breaker)
+
+    def record_locally(self, outcome: Outcome, generation: int, local_generation: int) -> None:
+        """Count an outcome in this pod's own breaker, if neither breaker has changed since the admission.
+
+        ``generation`` is 0 for a call that this pod decided alone.
+        """
+        local, policy = self.local, self.dependency.breaker
+        if local_generation != local.generation or generation not in (0, self.generation):
+            return
+        before = local.state
+        self._change_local(lambda: local.record(outcome, policy))
+        if local.state is not before:
+            self._on_change()
+
+    def _change_local(self, change: Callable[[], None]) -> None:
+        """Change this pod's own breaker. Later successes are counted apart if that began a generation."""
+        before = self.local.generation
+        self.tally.count()
+        change()
+        if self.local.generation != before:
+            self.tally = UncountedSuccesses(self, self.generation)
 
     def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> StandingDemand:
         """The limits of the vendor, and the tenant's quotas on this dependency."""
@@ -231,10 +255,11 @@ class FleetBreaker:
 
     # Outcomes
 
-    def went_well(self, calls: int, generation: int) -> None:
-        """Count successes that were collected under ``generation``."""
+    def went_well(self, calls: int, generation: int, local_generation: int) -> None:
+        """Count successes that were collected under these generations."""
         self._counters.calls_ok(self.name, calls)
-        self.local.went_well(calls)
+        if generation == self.generation and local_generation == self.local.generation:
+            self.local.went_well(calls)
         pending = self.pending.get(generation)
         if pending is None:
             pending = self.pending[generation] = PendingReport()
@@ -288,10 +313,8 @@ class FleetBreaker:
 
     def _see(self, state: BreakerState, generation: int, until: float) -> None:
         changed = state is not self.state or generation != self.generation
-        if generation != self.tally.generation:
-            self.tally.count()
-            self.tally = UncountedSuccesses(self, generation)
         if changed:
+            self.tally.count()
             self._rests(0, generation)
             self.since = monotonic()
             self.end_leases()
@@ -302,6 +325,7 @@ class FleetBreaker:
         self.state, self.generation = state, generation
         self.until = until if state is BreakerState.OPEN else 0.0
         if changed:
+            self.tally = UncountedSuccesses(self, generation)
             self._on_change()
 
     def node_changed(self, *, served: bool) -> None:
@@ -313,7 +337,7 @@ class FleetBreaker:
     def stand_alone(self) -> None:
         """Redis is lost: continue from the last shared state with this pod's own breaker."""
         if self.state is not BreakerState.CLOSED and self.local.state is BreakerState.CLOSED:
-            self.local.take_over(self.until, self.dependency.breaker)
+            self._change_local(lambda: self.local.take_over(self.until, self.dependency.breaker))
         self.pending.clear()
         if self.denial is not None and self.denial.reason is not Reason.COOLING_DOWN:
             self.denial = None

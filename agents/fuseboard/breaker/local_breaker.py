@@ -21,6 +21,7 @@ class LocalBreaker:
         "_unfolded",
         "attempt",
         "consecutive",
+        "generation",
         "probing_until",
         "since",
         "state",
@@ -29,10 +30,13 @@ class LocalBreaker:
     )
 
     def __init__(self) -> None:
+        #: Rises when it opens and when it closes. The probes of a recovery belong to the opening before them.
+        self.generation = 0
         self.reset()
 
     def reset(self) -> None:
         """Closed, with nothing counted."""
+        self.generation += 1
         self.state = BreakerState.CLOSED
         self.since = monotonic()
         self.until = 0.0
@@ -52,6 +56,7 @@ class LocalBreaker:
         All pods know the same moment. Each waits up to a tenth of the open time longer, so that their
         probes do not come together.
         """
+        self.generation += 1
         self._move(BreakerState.OPEN)
         self.until = max(until, monotonic()) + policy.open_ms / 1000 * random.uniform(0.0, 0.1)
 
@@ -134,6 +139,7 @@ class LocalBreaker:
     def _open(self, policy: BreakerPolicy) -> None:
         length = min(policy.open_max_ms, policy.open_ms * 2 ** min(self.attempt, 20)) / 1000
         self.attempt += 1
+        self.generation += 1
         self._move(BreakerState.OPEN)
         self.until = monotonic() + length * random.uniform(1.0, 1.1)
 
