@@ -57,6 +57,7 @@ def form_field(described: LimitField, *, complete: bool) -> forms.Field:
                 choices=choices,
                 required=complete and described.default != "",
                 initial=form_value(described, described.default),
+                help_text=words.hint,
                 **common,
             )
         case _:
@@ -116,8 +117,6 @@ class TemplateForm(LimitForm):
 
     SHOWS = TEMPLATE
     COMPLETE = True
-    #: A new template starts from what most tenants' quotas need, where that is not the default.
-    NEW: ClassVar[dict[str, str]] = {"failure_policy": "local_share"}
 
     name = forms.CharField(max_length=64, required=False)
     title = forms.CharField(max_length=200, required=False)

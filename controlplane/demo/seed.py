@@ -57,6 +57,8 @@ def _configuration() -> None:
             expected_version=None,
             reason=_REASON,
             actor=DIRECTOR,
+            # The demo takes Redis away, and shows what each pod allows alone.
+            failure_policy=FailurePolicy.LOCAL_SHARE,
             **asdict(quota),
         )
     tenants = [(tenant.key, tenant.tier, tenant.title) for tenant in scenario.TENANTS]

@@ -24,6 +24,8 @@ class Words:
     #: Labels of the choices, where a form shows them.
     choices: Mapping[str, str] = field(default_factory=dict)
     forms: tuple[str, ...] = ()
+    #: What to know while choosing, under the input of a form.
+    hint: str = ""
 
 
 WORDS: dict[str, Words] = {
@@ -46,10 +48,18 @@ WORDS: dict[str, Words] = {
             "concurrency": "Concurrency",
         },
         forms=(TEMPLATE,),
+        hint="Under full load, a strict sliding window admits 91 % of the limit.",
     ),
     "failure_policy": Words(
         label="Without Redis",
-        help="What pods do while Redis is down.",
+        help=(
+            "What pods do while Redis is down. A new quota gets fail_open, a new limit of callers without a"
+            " tenant local_share, a new vendor limit reserved."
+        ),
+        hint=(
+            "Allow: no bound; pods report the calls later. Local share: each pod allows limit / live pods."
+            " Reserved share: pods divide a part that Redis never grants."
+        ),
         choices={
             "fail_open": "Allow",
             "fail_closed": "Refuse",

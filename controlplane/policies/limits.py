@@ -154,6 +154,10 @@ VENDOR_DEFAULTS: dict[str, Any] = {
     "shadow": False,
 }
 
+#: The columns of a new limit on callers without a tenant: addresses, logins, and keys. It protects
+#: against abuse, so it must also refuse while Redis is down.
+SUBJECT_DEFAULTS: dict[str, Any] = {"failure_policy": FailurePolicy.LOCAL_SHARE}
+
 #: The columns of a limit that follows no template.
 ALONE: dict[str, Any] = {"template": "", "own": []}
 

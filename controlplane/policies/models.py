@@ -195,10 +195,10 @@ class Kind(models.TextChoices):
 
 #: Kind -> breaker columns that differ from the model's defaults.
 BREAKER_PRESETS: dict[str, dict[str, int]] = {
-    Kind.LLM: {"consecutive_failures": 3, "open_ms": 60_000, "slow_ms": 30_000},
-    Kind.EXTERNAL: {"consecutive_failures": 5, "open_ms": 60_000, "slow_ms": 10_000},
-    Kind.DATABASE: {"consecutive_failures": 3, "open_ms": 30_000, "slow_ms": 5_000},
-    Kind.INTERNAL: {"consecutive_failures": 5, "open_ms": 30_000, "slow_ms": 5_000},
+    Kind.LLM: {"consecutive_failures": 3, "open_ms": 60_000, "slow_ms": 30_000, "slow_percent": 50},
+    Kind.EXTERNAL: {"consecutive_failures": 5, "open_ms": 60_000, "slow_ms": 10_000, "slow_percent": 50},
+    Kind.DATABASE: {"consecutive_failures": 3, "open_ms": 30_000, "slow_ms": 5_000, "slow_percent": 50},
+    Kind.INTERNAL: {"consecutive_failures": 5, "open_ms": 30_000, "slow_ms": 5_000, "slow_percent": 50},
 }
 
 MAX_MS = 400 * 86_400_000
@@ -241,7 +241,8 @@ class Dependency(models.Model):
 
     consecutive_failures = models.IntegerField(default=5)
     failure_percent = models.IntegerField(default=50)
-    slow_percent = models.IntegerField(default=100)
+    #: The policy document has another default, 100: a pod reads it where the field is omitted.
+    slow_percent = models.IntegerField(default=50)
     slow_ms = models.BigIntegerField(default=10_000)
     minimum_calls = models.IntegerField(default=20)
     window_s = models.IntegerField(default=30)

@@ -22,7 +22,8 @@ from dashboard.hub import hub
 from dashboard.limit_forms import TemplateForm
 from dashboard.live.tenant import window_words
 from dashboard.reader import actor_of
-from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
+from dashboard.views.outage import outage_words
+from dashboard.views.page import bounded_text, context_of, current_facts, not_found, text_parameter
 from dashboard.views.quotas import peak_at
 from dashboard.views.revisions import changed_item_of
 
@@ -186,9 +187,7 @@ def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int
     who = count_followers(SHOWN)
     rows = Template.objects.filter(environment=SHOWN).order_by("name")
     shown = [(row, window_words(row.window_s), who.get(row.name, Followers())) for row in rows]
-    context = context_of(
-        request, "templates", rows=shown, form=form or TemplateForm(initial=TemplateForm.NEW), fresh=True
-    )
+    context = context_of(request, "templates", rows=shown, form=form or TemplateForm(), fresh=True)
     return render(request, "dashboard/templates.html", context, status=status)
 
 
@@ -242,8 +241,10 @@ def _reach(name: str, form: TemplateForm) -> dict[str, Any]:
         replayed = what_if(SHOWN, template_plan(name, **form.values()))
     except InvalidEdit as error:
         return {"reach": None, "wrong": [text for texts in error.errors.values() for text in texts][:3]}
+    outage = outage_words(form.columns(), current_facts())
     changes = [change for change in found.changes if change.kind != "template"]
     return {
+        "outage": outage,
         "reach": str(changed_followers(found, name)),
         "things": [changed_item_of(change) for change in changes[:5]],
         "more": max(0, len(changes) - 5),

@@ -21,10 +21,11 @@ from controlplane.schedules.edits import schedule_change
 from controlplane.usage.what_if import WhatIf, what_if, what_if_shadow
 from dashboard.hub import hub
 from dashboard.limit_forms import QuotaForm
-from dashboard.live.tenant import QuotaRow
+from dashboard.live.tenant import QuotaRow, find_tenant, quota_rows
 from dashboard.live.tenant_parents import members, parents
 from dashboard.reader import actor_of
-from dashboard.views.page import HtmxHttpRequest, context_of, not_found, text_parameter
+from dashboard.views.outage import outage_words
+from dashboard.views.page import HtmxHttpRequest, context_of, current_facts, not_found, text_parameter
 from dashboard.views.quota_fields import conflict_of, quota_fields
 from fuseboard.contract.limit_fields import NUMBERS
 
@@ -43,7 +44,7 @@ def tenant(request: HtmxHttpRequest) -> HttpResponseBase:
 def quota_preview(request: HtmxHttpRequest) -> HttpResponse:
     """Replay the last seven days with the quota in the form. Nothing is written."""
     key, form = text_parameter(request, "key"), QuotaForm(request.POST)
-    found = None
+    found = outage = None
     # The form reports an incomplete number when it is sent.
     if not any(each.name in form.errors for each in form.described):
         try:
@@ -51,7 +52,9 @@ def quota_preview(request: HtmxHttpRequest) -> HttpResponse:
             found = what_if(SHOWN, plan_from_document(document))
         except InvalidEdit:
             found = None
-    context = {"whatif": found, "peak_at": peak_at(found) if found else None}
+        else:
+            outage = _outage_of(key, request.POST.get("quota", ""), form.columns())
+    context = {"whatif": found, "peak_at": peak_at(found) if found else None, "outage": outage}
     return render(request, "dashboard/quota_form.html#whatif_text", context)
 
 
@@ -62,6 +65,13 @@ def effective_values(request: HtmxHttpRequest) -> HttpResponse:
     key = text_parameter(request, "key")
     context = context_of(request, "tenants", key=key, tenant_key=key, values=effective(SHOWN, key))
     return render(request, "dashboard/effective.html", context)
+
+
+def _outage_of(key: str, quota: str, typed: dict[str, Any]) -> str | None:
+    """What the quota in the form allows while Redis is down."""
+    row = find_tenant(SHOWN, key)
+    current = next((each for each in quota_rows(row, {}) if each.name == quota), None) if row else None
+    return outage_words({**current.columns, **typed}, current_facts()) if current else None
 
 
 def quota_document(key: str, quota: str, columns: dict[str, Any]) -> dict[str, Any]:
@@ -213,5 +223,6 @@ def _editor(row: Tenant, current: QuotaRow, form: QuotaForm) -> dict[str, Any]:
         "fields": quota_fields(form, current),
         "templates": list(templates.values_list("name", flat=True)),
         "ends_at": ends[0] if ends else None,
+        "outage": outage_words(current.columns, current_facts()),
         "promotion": what_if_shadow(SHOWN, row.key, current.name) if current.shadow else None,
     }

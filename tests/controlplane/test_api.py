@@ -27,7 +27,7 @@ def test_a_quota_is_set_and_read_back(call: Any) -> None:
         {
             "name": "requests",
             **{field.name: field.default for field in FIELDS},
-            **{"per": [], "endpoints": [], "failure_policy": "local_share"},
+            **{"per": [], "endpoints": [], "failure_policy": "fail_open"},
             **{name: GOOD[name] for name in NUMBERS},
             "template": "",
             "own": [],

@@ -84,7 +84,7 @@ def test_a_bulk_edit_is_previewed_and_is_one_revision(many: str, ada: Any) -> No
     assert bulk(ada, who, what, expected=shown.revision) == before + 1
     for tenant in Tenant.objects.filter(tier__name="free"):
         [quota] = tenant.quotas.all()
-        assert (quota.limit, quota.burst, quota.failure_policy) == (500, 50, "local_share")
+        assert (quota.limit, quota.burst, quota.failure_policy) == (500, 50, "fail_open")
         assert (tenant.suspended, tenant.changed_revision) == (False, before + 1)
     [entry] = Entry.objects.filter(revision=before + 1)
     assert (entry.action, entry.after["tenants"], entry.after["filter.tier"]) == (

@@ -29,6 +29,7 @@ NO_TOKEN = "0123456789abcdef"
 #: Method, address, body, and the lowest role that may. A 404 or 409 counts as allowed.
 OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/configuration", None, "viewer"),
+    ("GET", f"{API}/configuration/older-defaults", None, "viewer"),
     ("PUT", f"{API}/configuration/default-tier", {"tier": "free", **WHY}, "admin"),
     ("PATCH", f"{API}/configuration/tuning", {"tuning": {"ramp_ms": 5000}, **WHY}, "admin"),
     ("GET", f"{API}/tenants", None, "viewer"),
@@ -162,6 +163,7 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("GET", "/servers/web-1", None, "viewer"),
     ("GET", "/tenant/effective?key=acme", None, "viewer"),
     ("GET", "/templates", None, "viewer"),
+    ("GET", "/defaults", None, "viewer"),
     ("POST", "/templates/new", {"name": "usual"}, "admin"),
     ("GET", "/templates/of/standard", None, "viewer"),
     ("POST", "/templates/of/standard", {"act": "remove", **WHY}, "admin"),

@@ -48,7 +48,7 @@ def test_the_example_is_applied_as_one_revision_and_a_second_time_changes_nothin
     assert revision == before + 1 == head()
     [limit] = record(text_limits, "acme-retail").quotas
     assert (limit.limit, limit.window_ms, limit.burst) == (2500, 60_000, 250)
-    assert limit.failure_policy == "local_share"  # from the tier's quota, because the file has no other value
+    assert limit.failure_policy == "fail_open"  # from the tier's quota, because the file has no other value
     [entry] = Entry.objects.filter(revision=revision)
     assert (entry.action, entry.after["tenant.created"], entry.reason) == ("plan.applied", 2, REASON)
     kept = {(change.kind, change.name) for change in Revision.objects.get(number=revision).changes.all()}

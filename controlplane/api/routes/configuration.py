@@ -6,12 +6,26 @@ from msgspec import to_builtins
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.schemas.configuration_out import ConfigurationOut, Done, RevisionOut, RunbookOut
-from controlplane.api.schemas.edits_in import DefaultTierIn, Environment, RunbookIn, Slug, TuningIn
+from controlplane.api.schemas.configuration_out import (
+    ConfigurationOut,
+    DifferingOut,
+    Done,
+    RevisionOut,
+    RunbookOut,
+)
+from controlplane.api.schemas.edits_in import (
+    DefaultTierIn,
+    Environment,
+    PageSize,
+    RunbookIn,
+    Slug,
+    TuningIn,
+)
 from controlplane.editing import edits
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.models import Runbook
+from controlplane.policies.older_defaults import DifferingRows, differing_rows
 
 router = Router()
 runbooks = Router()
@@ -31,6 +45,17 @@ def get_configuration(
         default_tier=row.default_tier.name,
         tuning=to_builtins(tuning_of(row)),
     )
+
+
+@router.get("/older-defaults", response=DifferingOut)
+def list_older_defaults(
+    request: HttpRequest, environment: Environment, limit: PageSize = 100
+) -> DifferingRows:
+    """Breakers and limits that differ from a new row in a value whose default has changed.
+
+    A new default never changes an existing row.
+    """
+    return differing_rows(environment, most=limit)
 
 
 @router.put("/default-tier", response=RevisionOut, auth=needs("edit_quota"))

@@ -129,6 +129,26 @@ class ConfigurationOut(Schema):
     tuning: dict[str, int]
 
 
+class DifferingRowOut(Schema):
+    """One value of a breaker or a limit, and what a new row gets."""
+
+    kind: Literal["dependency", "environment", "tier", "tenant"]
+    name: str
+    #: Name of the limit; empty for the breaker of a dependency.
+    limit: str
+    #: The template that the limit follows; empty for none.
+    template: str
+    field: str
+    value: str
+    new: str
+
+
+class DifferingOut(Schema):
+    #: How many values differ; ``rows`` has the first of them.
+    count: int
+    rows: list[DifferingRowOut]
+
+
 class RevisionOut(Schema):
     revision: int
 

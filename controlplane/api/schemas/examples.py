@@ -99,6 +99,15 @@ _REVISION = {
     "changed": 1,
     "restores": None,
 }
+_DIFFERING = {
+    "kind": "dependency",
+    "name": "payments-api",
+    "limit": "",
+    "template": "",
+    "field": "slow_percent",
+    "value": "100",
+    "new": "50",
+}
 _LATER: dict[str, Any] = {
     "document": {"tenants": {"acme": {"tier": "enterprise"}}},
     "reason": "Their new contract begins on 1 December",
@@ -206,6 +215,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LimitOut": _LIMIT,
     "QuotaOut": _QUOTA,
     "TenantQuotaOut": _QUOTA | {"expires_at": "2026-05-04T15:12:09Z"},
+    "DifferingOut": {"count": 1, "rows": [_DIFFERING]},
+    "DifferingRowOut": _DIFFERING,
     "TierOut": {"name": "pro", "title": "Pro", "priority": 60, "version": 2, "quotas": [_QUOTA]},
     "TenantOut": _TENANT,
     "TenantPage": {"items": [_TENANT], "next": "acme"},

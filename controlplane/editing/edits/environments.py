@@ -47,7 +47,7 @@ def create_environment(*, environment: str, reason: str, actor: Actor) -> int:
                 limit=per_minute,
                 window_s=60,
                 burst=burst,
-                failure_policy=FailurePolicy.LOCAL_SHARE,
+                failure_policy=FailurePolicy.FAIL_OPEN,
             )
             for tier, (_, _, _, per_minute, burst) in zip(tiers, TIERS, strict=True)
         )

@@ -9,6 +9,7 @@ from controlplane.editing.rows.limit_rows import given_columns, put_limit, remov
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, environment_fields, limit_fields
 from controlplane.policies.limit_fields import LimitOptions
+from controlplane.policies.limits import SUBJECT_DEFAULTS
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems
 
@@ -21,13 +22,15 @@ def set_subject_limit(
     actor: Actor,
     **options: Unpack[LimitOptions],
 ) -> int:
-    """Limit requests without a tenant. A new limit needs ``per``."""
+    """Limit requests without a tenant. A new limit needs ``per``. By default each pod applies its local
+    share while Redis is down.
+    """
     given = given_columns(options)
     check_new_limit(name, given, reason)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         row = environment_of(environment)
         before = environment_fields(row)
-        put_limit(row.subject_limits, name, given, environment=environment)
+        put_limit(row.subject_limits, name, given, environment=environment, like=SUBJECT_DEFAULTS)
         _audit(revision, "subject_limit.set", row, before)
     return revision.number
 

@@ -15,6 +15,7 @@ from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import (
     ALONE,
     OPTIONAL,
+    SUBJECT_DEFAULTS,
     VALUES,
     VENDOR_DEFAULTS,
     followed,
@@ -136,7 +137,7 @@ class _Resolving:
             base = {field: value for field, value in base.items() if not field.startswith("tuning.")}
         if given.get("default_tier", base["default_tier"]) not in self.tiers:
             self._error("environment", name, "default_tier", "There is no such tier.")
-        return self._with_limits("environment", name, given, base, lambda limit: {})
+        return self._with_limits("environment", name, given, base, lambda limit: SUBJECT_DEFAULTS)
 
     def _tenant(self, name: str, given: Fields, now: Fields | None) -> Fields:
         if now is None and not is_plain_key(name):

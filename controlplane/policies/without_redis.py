@@ -1,0 +1,31 @@
+"""What a limit allows while Redis is down, in words, for the forms where the limit is typed."""
+
+from fuseboard.contract.policy import Limit, Tuning
+from fuseboard.contract.shares import allowed_alone, reserved_calls, settled_limit
+from fuseboard.contract.words import FailurePolicy
+
+
+def without_redis(limit: Limit, *, pods: int, tuning: Tuning) -> str:
+    """One or two sentences. ``pods`` is the number of live pods."""
+    if limit.shadow:
+        return "Pods allow every call: the limit only counts."
+    if limit.failure_policy is FailurePolicy.FAIL_OPEN:
+        return (
+            f"Pods allow every call, also beyond {limit.limit:,}. They count the calls in a journal and"
+            " report them when Redis returns."
+        )
+    if limit.failure_policy is FailurePolicy.FAIL_CLOSED or limit.limit == 0:
+        return "Pods refuse every call."
+    if limit.failure_policy is FailurePolicy.RESERVED:
+        part = reserved_calls(settled_limit(limit, tuning))
+        if part == 0:
+            return (
+                "Pods refuse every call: nothing is reserved of a calendar quota, of a limit that remembers"
+                " calls for longer than share_rest_ms, or of a part below one call."
+            )
+        return (
+            f"All pods together allow {part:,} of {limit.limit:,}; with Redis, {limit.limit - part:,}."
+            " A pod without a reserved share refuses."
+        )
+    alone = allowed_alone(limit, servers=pods, share=None).words.removesuffix(" here")
+    return f"Each of {pods:,} pods allows {alone}." if pods > 1 else f"The pod allows {alone}."

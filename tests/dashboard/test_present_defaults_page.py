@@ -1,0 +1,67 @@
+"""C.10: forms say what a limit allows without Redis, and admins see rows with older defaults."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.audit.actor import Actor
+from controlplane.editing import edits
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ADA = Actor(name="ada", role="admin", origin="command")
+WHY = "for a test"
+TENANT = "key=acme-retail"
+
+
+def test_the_page_lists_rows_that_differ(log_in: Any) -> None:
+    client = log_in("ada")
+    common: dict[str, Any] = {"environment": "production", "reason": WHY, "actor": ADA}
+    edits.create_dependency(dependency="ledger", kind="database", breaker={"slow_percent": 90}, **common)
+    edits.set_tenant_quota(
+        tenant="acme-retail",
+        quota="exports",
+        limit=5,
+        window_s=60,
+        failure_policy="fail_closed",
+        expected_version=None,
+        **common,
+    )
+    page = client.get("/defaults").content.decode()
+    assert "A new default never changes an existing row" in page
+    assert "ledger" in page
+    assert "90 %" in page
+    assert "exports" in page
+    assert "refuses" in page
+    assert 'href="/defaults"' in client.get("/templates").content.decode()
+
+
+def test_a_quota_form_says_what_it_allows_without_redis(log_in: Any) -> None:
+    client = log_in("ada")
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=60,
+        window_s=60,
+        failure_policy="local_share",
+        expected_version=None,
+        reason=WHY,
+        actor=ADA,
+    )
+    assert "Each of 3 pods allows" in client.get(f"/tenant?{TENANT}&quota=requests").content.decode()
+    typed = {"quota": "requests", "limit": "30", "window_s": "60", "burst": "7", "version": "2", "reason": ""}
+    preview = client.post(f"/tenant/preview?{TENANT}", typed).content.decode()
+    assert "Each of 3 pods allows 10 of 30." in preview
+
+
+def test_a_template_form_says_what_each_choice_allows(log_in: Any) -> None:
+    client = log_in("ada")
+    new = client.get("/templates").content.decode()
+    assert "limit / live pods" in new
+    assert "admits 91 % of the limit" in new
+    common: dict[str, Any] = {"environment": "production", "reason": WHY, "actor": ADA}
+    edits.set_template(template="standard", limit=9, window_s=60, expected_version=0, **common)
+    typed = {"limit": "9", "window_s": "60", "burst": "9", "algorithm": "token_bucket", "shadow": "no"}
+    preview = client.post("/templates/of/standard/preview", typed | {"failure_policy": "fail_open"})
+    assert "Pods allow every call, also beyond 9." in preview.content.decode()
