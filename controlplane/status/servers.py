@@ -41,6 +41,13 @@ class FleetSummary:
     silent: tuple[str, ...]
     rejected: tuple[str, ...]
     shared: int
+    #: Live pods that decide together through Redis, whatever configuration they have.
+    sharing: int
+    #: Every limit was decided by the whole fleet together; false also when that is not known.
+    exact: bool
+    decided_locally_per_s: float
+    #: Whether rates of every live pod are known.
+    measured: bool
     #: Live pods that have applied the newest revision, and all live pods.
     applied: int
     live: int
@@ -89,6 +96,9 @@ def _kind(server: Server, lag_s: float) -> str:
 def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSummary:
     by_kind = {kind: [one for one in servers if one.kind == kind] for kind in KINDS}
     live = [one for one in servers if one.server.live]
+    sharing = sum(one.server.mode == "shared" for one in live)
+    figures = facts.figures
+    measured = figures.gateways > 0 and not figures.uncounted
     worst = max(live, key=lambda one: one.lag_s, default=None)
 
     def names(kind: str) -> tuple[str, ...]:
@@ -106,6 +116,11 @@ def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSumma
         silent=names("silent"),
         rejected=names("rejected"),
         shared=len(by_kind["shared"]),
+        sharing=sharing,
+        # A pod that is silent may still decide calls, without Redis.
+        exact=0 < sharing == len(servers) and measured and not figures.decided_locally_per_s,
+        decided_locally_per_s=figures.decided_locally_per_s,
+        measured=measured,
         applied=sum(not facts.behind(one.server) for one in live),
         live=len(live),
         divisor=facts.divisor,

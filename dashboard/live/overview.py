@@ -12,27 +12,10 @@ from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.history import History
 from dashboard.live.servers import Fleet, fleet_of
-from dashboard.live.tiles import Tile, samples, server_tiles, tiles
+from dashboard.live.tiles import Tile, samples, server_tiles, tiles, why_not_exact
+from dashboard.live.verdict import Verdict, verdict_of
 
 MAX_CARDS = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
-    subject: str
-    verb: str
-    css: str
-    link: str = ""
-    join: str = "is"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    sentences: tuple[Sentence, ...]
-    more: int
-    calm: str
-    since: float | None
-    degraded: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +66,11 @@ class Live:
         return tuple(breaker for breaker in self.breakers if breaker.override is not None)
 
     @property
+    def inexact(self) -> str:
+        """What keeps the limits from being exact, in words."""
+        return why_not_exact(self.fleet)
+
+    @property
     def attention(self) -> int:
         """Breakers that are not closed."""
         return sum(not breaker.quiet for breaker in self.breakers)
@@ -126,48 +114,12 @@ def build(facts: Facts, history: History, first_seen: FirstSeen, *, observe: boo
         alerts=alerts,
         tiles=tuple(tiles(facts, fleet, history)),
         server_tiles=tuple(server_tiles(facts, fleet, history)),
-        verdict=_verdict(every, fleet, alerts),
+        verdict=verdict_of(facts, every, fleet, alerts),
         tenants=rows,
         others=others,
         counts=_counts(every),
         events=_events(facts),
     )
-
-
-def _verdict(every: tuple[Breaker, ...], fleet: Fleet, alerts: tuple[Alert, ...]) -> Verdict:
-    loud = [breaker for breaker in every if not breaker.quiet]
-    sentences = [
-        Sentence(subject=b.name, verb=b.face.verb, css=b.face.css, link=f"/breakers/{b.name}") for b in loud
-    ]
-    if fleet.local:
-        everyone = len(fleet.local) == fleet.live
-        who = "Every pod" if everyone else _count(len(fleet.local), "pod")
-        uses = "uses" if everyone or len(fleet.local) == 1 else "use"
-        sentences.append(
-            Sentence(subject=who, join=uses, verb="local limits", css="st-warn", link="/servers")
-        )
-    if fleet.lagging:
-        who = fleet.lagging[0] if len(fleet.lagging) == 1 else _count(len(fleet.lagging), "pod")
-        has = "has" if len(fleet.lagging) == 1 else "have"
-        sentences.append(
-            Sentence(subject=who, join=has, verb="old configuration", css="st-warn", link="/servers")
-        )
-    count = len(every)
-    calm = "No dependency is registered yet." if not count else f"All {count} breakers are closed."
-    if count == 1:
-        calm = f"{every[0].name} is closed."
-    since = min((alert.since for alert in alerts if alert.since is not None), default=None)
-    return Verdict(
-        sentences=tuple(sentences[:3]),
-        more=max(0, len(sentences) - 3),
-        calm=calm,
-        since=since,
-        degraded=bool(sentences),
-    )
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _counts(every: Iterable[Breaker]) -> tuple[tuple[BreakerLook, int], ...]:

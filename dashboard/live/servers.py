@@ -14,7 +14,7 @@ from dashboard.live.breaker_looks import FACES
 class ServerRow(ServerStatus):
     word: str
     css: str
-    #: "exact", or "1/3 each".
+    #: "exact", "1/3 each", or what is known of it.
     limits: str
     #: Breakers that this pod reports differently from the fleet.
     differs: tuple[str, ...]
@@ -48,17 +48,17 @@ _WORDS = {
 
 
 def fleet_of(status: Status) -> Fleet:
-    rows = tuple(_row(server, status.facts, status.breakers) for server in status.fleet.servers)
+    rows = tuple(_row(server, status) for server in status.fleet.servers)
     return Fleet(**vars(status.fleet), rows=rows, zones=_zones(rows))
 
 
-def _row(status: ServerStatus, facts: Facts, breakers: tuple[BreakerStatus, ...]) -> ServerRow:
+def _row(status: ServerStatus, whole: Status) -> ServerRow:
     return ServerRow(
         **vars(status),
         word=_WORDS[status.kind],
         css=_css(status.kind),
-        limits=_limits(status.server, facts.divisor),
-        differs=tuple(_differences(status.server, breakers)),
+        limits=_limits(status.server, whole.facts, whole.fleet),
+        differs=tuple(_differences(status.server, whole.breakers)),
     )
 
 
@@ -68,10 +68,17 @@ def _css(kind: str) -> str:
     return "st-open" if kind in ("rejected", "silent") else "st-warn"
 
 
-def _limits(server: Server, divisor: int) -> str:
+def _limits(server: Server, facts: Facts, fleet: FleetSummary) -> str:
+    if not server.live:
+        return "unknown"
     if server.mode in ("local", "drill"):
-        return f"1/{divisor} each"
-    return "rising" if server.mode == "ramping" else "exact"
+        return f"1/{facts.divisor} each"
+    if server.mode == "ramping":
+        return "rising"
+    if (server.redis_p99_us or 0) > facts.store_deadline_us:
+        return "partly local"
+    # Which pods made the local decisions is not known.
+    return "exact" if fleet.measured and not fleet.decided_locally_per_s else "shared"
 
 
 def _differences(server: Server, breakers: tuple[BreakerStatus, ...]) -> list[str]:

@@ -39,7 +39,7 @@ def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
         "lag": fleet.worst_lag_s,
         "short": _short_circuited(facts),
         "failed": _failed_percent(facts),
-        "shared": float(fleet.shared),
+        "shared": float(fleet.sharing),
         "lagging": float(len(fleet.lagging)),
         "store_errors": figures.store.errors_per_s + figures.store.timeouts_per_s,
         "requests": figures.requests_per_s,
@@ -63,6 +63,24 @@ def number(value: float) -> str:
     if value >= 99.5:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+
+
+def why_not_exact(fleet: FleetSummary) -> str:
+    """What keeps the limits from being exact, in words."""
+    alone = (*fleet.local, *fleet.drill)
+    if alone:
+        return f"{_apply(alone)} only 1/{fleet.divisor} of each limit"
+    if fleet.ramping:
+        return f"{_apply(fleet.ramping)} limits that still rise after an outage of Redis"
+    if fleet.decided_locally_per_s:
+        return f"{number(fleet.decided_locally_per_s)} decisions/s are made without Redis"
+    if fleet.silent:
+        return f"{_apply(fleet.silent)} unknown limits, without a heartbeat"
+    return "not every pod is measured"
+
+
+def _apply(names: tuple[str, ...]) -> str:
+    return f"{names[0]} applies" if len(names) == 1 else f"{len(names)} pods apply"
 
 
 class _TileBuilder:
@@ -110,15 +128,20 @@ class _TileBuilder:
         return self.tile("p99", "Redis p99", value, unit, foot, over=over, link=link, limit=budget_ms)
 
     def local(self) -> Tile:
-        local, live = self.fleet.local, self.fleet.live
-        foot = "limits are exact" if not local else "all of them" if len(local) == live else _some(local)
+        local, total = self.fleet.local, self.fleet.total
+        if local:
+            foot = "all of them" if len(local) == total else _some(local)
+        elif self.fleet.decided_locally_per_s:
+            foot = f"{number(self.fleet.decided_locally_per_s)} local decisions/s"
+        else:
+            foot = "limits are exact" if self.fleet.exact else "limits are approximate"
         return self.tile(
             "local",
             "On local fallback",
             str(len(local)),
-            f"of {live} pods",
+            f"of {total} pods",
             foot,
-            over=bool(local),
+            over=bool(local) or self.fleet.decided_locally_per_s > 0,
             link="/servers",
         )
 
@@ -179,7 +202,13 @@ def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Ti
     builder = _TileBuilder(facts, fleet, history)
     local, lagging, requests = fleet.local, fleet.lagging, facts.figures.requests_per_s
     return [
-        builder.tile("shared", "Shared", str(fleet.shared), f"of {fleet.total}", "exact limits"),
+        builder.tile(
+            "shared",
+            "Shared limits",
+            str(fleet.sharing),
+            f"of {fleet.total}",
+            "limits are exact" if fleet.exact else "limits are approximate",
+        ),
         builder.tile(
             "local", "Local fallback", str(len(local)), "", _some(local) or "none", over=bool(local)
         ),

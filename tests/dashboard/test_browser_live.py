@@ -46,7 +46,7 @@ def test_a_page_is_live_fits_and_complains_about_nothing(sign_in, path):
 def test_an_opening_breaker_appears_without_reload_within_a_second(sign_in):
     page = sign_in("vera")
     is_live(page)
-    assert page.text_content("#verdict h1").strip() == "All 2 breakers are closed."
+    assert "payments-api" not in page.text_content("#verdict h1")
     took = []
     for _ in range(4):  # the best of a few, because the machine may be busy
         open_everywhere("closed")

@@ -1,5 +1,7 @@
 """Pure functions from facts to what a page displays; no database, no clock."""
 
+from dataclasses import replace
+
 import pytest
 from django.template.loader import get_template
 
@@ -33,6 +35,7 @@ def server(name, view=None, **fields):
 
 def facts(*servers, override=None, now=NOW, **fields):
     dependency = Dependency(name="payments-api", fallback="Order queue", override=override)
+    fields["figures"] = replace(fields.get("figures", FleetFigures()), gateways=1)
     return Facts(
         now=now,
         as_of=now,
@@ -100,7 +103,9 @@ def test_the_worst_breaker_comes_first_and_a_quiet_fleet_says_so():
     live = picture(facts(one, dependencies=dependencies))
     assert [b.name for b in live.breakers] == ["broken", "calm"]
     calm = picture(facts(server("a", CLOSED)))
-    assert calm.verdict.calm == "payments-api is closed."
+    assert calm.verdict.sentences == ()
+    assert calm.verdict.calm == "All healthy."
+    assert calm.verdict.breakers == "payments-api is closed."
     assert calm.alerts == ()
     assert calm.title == ""
 

@@ -1,0 +1,168 @@
+"""The headline of the overview: calm only while nothing is wrong, and exact only while limits are."""
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.rules import RULES
+from controlplane.fleet.live import FleetFigures, StoreFigures
+from controlplane.status.facts import BreakerSeen, Dependency, Facts, ScheduledChange, Server
+from dashboard.live.history import History
+from dashboard.live.overview import build
+from dashboard.live.verdict import WEIGHTS
+
+NOW = 1_795_144_367.0
+MEASURED = FleetFigures(requests_per_s=100.0, gateways=1, live_servers=3)
+CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
+OPEN = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=31)
+
+
+def pod(number, view=CLOSED, **fields):
+    usual = {"last_seen": NOW, "revision": 7, "epoch": 1, "breakers": {"payments-api": view}}
+    return Server(name=f"web-{number}", **usual | fields)
+
+
+def fleet(*servers, figures=MEASURED, **fields):
+    return Facts(
+        now=fields.pop("now", NOW),
+        as_of=fields.pop("as_of", NOW),
+        epoch=1,
+        revision=7,
+        servers=servers or (pod(1), pod(2), pod(3)),
+        dependencies=(Dependency(name="payments-api"),),
+        figures=figures,
+        **fields,
+    )
+
+
+def picture(facts):
+    return build(facts, History(), FirstSeen())
+
+
+def headline(facts):
+    verdict = picture(facts).verdict
+    found = [" ".join(f"{s.subject} {s.join} {s.verb}".split()) for s in verdict.sentences]
+    return found or [verdict.calm]
+
+
+def with_figures(**fields):
+    return replace(MEASURED, **fields)
+
+
+def others(**fields):
+    return (pod(1), pod(2), pod(3, **fields))
+
+
+PLANNED = ScheduledChange(key="schedule 3", title="Planned change: tenant initech", at=NOW + 60)
+CONDITIONS = {
+    "a silent pod": (fleet(*others(state="offline")), "web-3 is silent"),
+    "a pod out of sight": (fleet(*others(state="unknown")), "web-3 is silent"),
+    "a slow Redis": (
+        fleet(figures=with_figures(store=StoreFigures(p99_us=47_000))),
+        "Redis p99 is 47.0 ms, over its deadline",
+    ),
+    "decisions without Redis": (
+        fleet(figures=with_figures(decided_locally_per_s=42.9)),
+        "42.9 decisions/s are made without Redis",
+    ),
+    "refused configuration": (
+        fleet(*others(config_status="rejected")),
+        "web-3 rejected the configuration",
+    ),
+    "a drill": (fleet(*others(mode="drill")), "web-3 is in a drill"),
+    "a ramp": (fleet(*others(mode="ramping")), "web-3 is ramping up after an outage of Redis"),
+    "refused requests": (
+        fleet(figures=with_figures(refused_per_s=37.0)),
+        "37.0 % of requests are refused",
+    ),
+    "uncounted pods": (fleet(figures=with_figures(uncounted=2)), "The figures are incomplete"),
+    "an open breaker": (fleet(*others(view=OPEN)), "payments-api is open"),
+    "fallback": (fleet(*others(mode="local")), "1 pod uses local limits"),
+    "lag": (
+        fleet(*others(revision=6), revisions=((6, NOW - 60), (7, NOW - 50))),
+        "web-3 has old configuration",
+    ),
+    "no gateway": (fleet(figures=FleetFigures()), "No gateway is reporting"),
+    "no Postgres": (fleet(as_of=NOW - 30), "Postgres is unavailable"),
+    "a failed schedule": (fleet(schedules_failed=1), "1 scheduled change failed"),
+}
+
+
+def test_all_healthy_is_said_of_a_fleet_in_which_nothing_is_wrong():
+    live = picture(fleet())
+    assert headline(live.facts) == ["All healthy."]
+    assert live.verdict.pods == "3 of 3 pods use shared limits. Limits are exact."
+    assert live.verdict.since is None
+
+
+@pytest.mark.parametrize(("facts", "said"), CONDITIONS.values(), ids=CONDITIONS)
+def test_no_active_condition_leaves_the_headline_calm(facts, said):
+    """S1.2: it knew breakers, local fallback and lag only."""
+    assert headline(facts) == [said]
+
+
+def test_a_planned_change_is_not_a_condition():
+    assert headline(fleet(scheduled=(PLANNED,))) == ["All healthy."]
+
+
+def test_every_alert_is_a_condition():
+    """A new rule needs a weight, unless it is about a breaker or about the future."""
+    elsewhere = {"soon", "override"}
+    assert {rule.key for rule in RULES} - elsewhere <= set(WEIGHTS)
+
+
+def test_the_worst_comes_first_and_the_rest_is_counted():
+    figures = with_figures(refused_per_s=37.0, store=StoreFigures(p99_us=47_000), uncounted=2)
+    broken = fleet(
+        pod(1, OPEN), pod(2, OPEN, config_status="rejected"), pod(3, state="offline"), figures=figures
+    )
+    verdict = picture(broken).verdict
+    assert [s.subject for s in verdict.sentences] == ["payments-api", "web-2", "web-3"]
+    assert verdict.more == 3
+
+
+def test_a_silent_pod_stays_in_the_denominator():
+    """S1.2: "2 of 2 servers share limits" with one of three dead."""
+    live = picture(fleet(*others(state="offline")))
+    assert live.verdict.pods.startswith("2 of 3 pods use shared limits.")
+    [tile] = (tile for tile in live.tiles if tile.key == "local")
+    assert tile.unit == "of 3 pods"
+
+
+def test_many_open_breakers_are_one_sentence():
+    names = [f"vendor-{number}" for number in range(4)]
+    one = pod(1, breakers=dict.fromkeys(names, OPEN))
+    facts = replace(fleet(one), dependencies=tuple(Dependency(name=name) for name in names))
+    assert headline(facts) == ["4 breakers are open"]
+
+
+@pytest.mark.parametrize(
+    ("servers", "figures", "why"),
+    [
+        (others(), {"decided_locally_per_s": 42.9}, "42.9 decisions/s are made without Redis"),
+        (others(mode="ramping"), {}, "web-3 applies limits that still rise after an outage of Redis"),
+        (others(mode="local"), {}, "web-3 applies only 1/3 of each limit"),
+        (others(mode="drill"), {}, "web-3 applies only 1/3 of each limit"),
+        (others(state="offline"), {}, "web-3 applies unknown limits, without a heartbeat"),
+        (others(), {"uncounted": 1}, "not every pod is measured"),
+        (others(), {"gateways": 0}, "not every pod is measured"),
+    ],
+)
+def test_exact_is_said_only_while_every_limit_is_decided_together(servers, figures, why):
+    """S1.3: it was said during the ramp, and while every request was decided locally."""
+    live = picture(fleet(*servers, figures=with_figures(**figures)))
+    assert live.verdict.pods.endswith(f"Limits are approximate: {why}.")
+    assert live.inexact == why
+    feet = [tile.foot for tile in (*live.tiles, *live.server_tiles)]
+    assert "limits are exact" not in feet
+
+
+def test_a_pods_row_says_exact_only_while_its_limits_are():
+    figures = with_figures(decided_locally_per_s=5.0)
+    slow = (pod(1), pod(2, redis_p99_us=47_000), pod(3, mode="ramping"))
+    assert [row.limits for row in picture(fleet(*slow, figures=figures)).fleet.rows] == [
+        *("rising", "shared", "partly local"),
+    ]
+    assert {row.limits for row in picture(fleet()).fleet.rows} == {"exact"}
+    assert picture(fleet(*others(state="offline"))).fleet.rows[0].limits == "unknown"
