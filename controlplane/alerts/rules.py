@@ -157,6 +157,18 @@ RULES: tuple[Rule[Any], ...] = (
         detail=texts.approximate_limits,
         since=lambda status: status.fleet.local_since,
     ),
+    Rule[Status](
+        key="new-pods",
+        severity="warning",
+        runbook="new-pods-refused",
+        scope=FLEET,
+        test=lambda status: status.figures.new_pods_refused > 0,
+        text=lambda _: "New pods are refused",
+        detail=lambda status: (
+            f"{texts.count(status.figures.new_pods_refused, 'heartbeat')} within a minute, because a token"
+            " brought too many new names. These pods decide with Redis, but are not displayed."
+        ),
+    ),
     Rule[BreakerStatus](
         key="near",
         severity="warning",

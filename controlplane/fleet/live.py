@@ -83,6 +83,8 @@ class FleetFigures:
     frozen: bool = False
     #: Pods missing from the rates because their gateway has just started.
     uncounted: int = 0
+    #: Heartbeats of the last minute that were refused, because their token brought too many new pods.
+    new_pods_refused: int = 0
     #: How many gateways these figures come from; 0 means that none measures.
     gateways: int = 0
 
@@ -153,6 +155,7 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         live_servers=max(int(document.get("live_servers", 0)) for document in documents),
         frozen=any(document.get("frozen", False) for document in documents),
         uncounted=sum(int(document.get("uncounted", 0)) for document in documents),
+        new_pods_refused=sum(int(document.get("new_pods_refused", 0)) for document in documents),
         gateways=len(documents),
     )
 

@@ -61,6 +61,8 @@ class Server(models.Model):
     gateway = models.CharField(max_length=100, blank=True, default="", db_default="")
     #: Other processes that send heartbeats under the same name to that gateway.
     rivals = models.IntegerField(default=0, db_default=0)
+    #: Processes under this name that ever counted a request. Only these divide local shares.
+    spending = models.IntegerField(default=1, db_default=1)
     #: The boot before this one, and how often the two alternated: once for a restart. A trigger counts it.
     previous_boot = models.CharField(max_length=64, blank=True, default="", db_default="")
     alternations = models.IntegerField(default=0, db_default=0)

@@ -9,6 +9,7 @@ from hmac import compare_digest
 from typing import Any
 
 import msgspec
+import structlog
 
 from controlplane.breakers.override_in_gateways import MAX_BODY_BYTES as HOLD_BYTES
 from controlplane.breakers.override_in_gateways import PATH
@@ -17,7 +18,7 @@ from controlplane.fleet.status_client import PATH as FLEET_PATH
 from controlplane.gateway.answers.overrides import read_handed_override
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.process import Gateway
-from controlplane.gateway.servers.fleet import FleetFull
+from controlplane.gateway.servers.fleet import Fleet, FleetFull
 from controlplane.gateway.servers.status_answers import read_question
 from controlplane.gateway.wire import problems
 from controlplane.gateway.wire.problems import Problem
@@ -30,6 +31,8 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 #: Status, body and headers.
 Answer = tuple[int, bytes, Headers]
+
+log = structlog.get_logger(__name__)
 
 _JSON = (b"content-type", b"application/json")
 _JSON_HEADERS = (_JSON,)
@@ -143,6 +146,8 @@ class GatewayApp:
         wait_s = fleet.wait_s(beat.server, now)
         if wait_s:
             raise problems.too_many(wait_s)
+        if beat.server not in fleet.servers:
+            self._admit_name(token, fleet, beat.server, now)
         try:
             if fleet.absorb(beat, now=now, wall=wall):
                 gateway.hurry()
@@ -152,9 +157,28 @@ class GatewayApp:
             beat,
             server_time_us=int(wall * 1_000_000),
             next_ms=fleet.next_ms,
-            live_servers=fleet.live_servers,
+            live_servers=fleet.divisor_of(beat.server),
             also=gateway.coordination.part(beat, now),
         )
+
+    def _admit_name(self, token: Token, fleet: Fleet, name: str, now: float) -> None:
+        """Refuse a pod that is new everywhere, if its token has brought too many. Raises ``Problem``."""
+        gateway = self.gateway
+        if gateway.known_names.has(fleet.environment, name):
+            return
+        wait_s = gateway.tokens.new_name_wait_s(token, now)
+        if not wait_s:
+            return
+        per_min = gateway.settings.new_pods_per_min
+        if fleet.refused_names.add(now):
+            log.warning(
+                "gateway.new_pods_refused",
+                environment=fleet.environment,
+                token=token.selector,
+                server=name,
+                per_min=per_min,
+            )
+        raise problems.too_many_new_pods(fleet.refused_names.wait_s(wait_s, now, per_min=per_min), per_min)
 
     def _other(self, scope: Message) -> Answer:
         path = scope["path"]

@@ -58,13 +58,19 @@ class GatewayCollector(Collector):
             "Pods that report a revision that Postgres never made.",
             labels=["environment"],
         )
+        refused = CounterMetricFamily(
+            "fuseboard_gateway_new_pods_refused",
+            "Heartbeats of pods with a new name that a token's limit refused.",
+            labels=["environment"],
+        )
         for fleet in fleets:
             for state in ServerState:
                 servers.add_metric([fleet.environment, state.value], fleet.count(state))
             frozen.add_metric([fleet.environment], float(fleet.preservation.frozen))
             stale.add_metric([fleet.environment], fleet.stale_beats)
             unknown.add_metric([fleet.environment], len(fleet.unknown_revisions))
-        return [servers, frozen, stale, unknown]
+            refused.add_metric([fleet.environment], fleet.refused_names.total)
+        return [servers, frozen, stale, unknown, refused]
 
     def _configurations(self) -> Iterable[Metric]:
         revision = GaugeMetricFamily(

@@ -19,6 +19,7 @@ from controlplane.gateway.postgres.loading import Reading
 from controlplane.gateway.postgres.peers import Peers
 from controlplane.gateway.postgres.refresh import Refresher
 from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.known_names import KnownNames
 from controlplane.gateway.servers.status_answers import StatusAnswers
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.gateway.wire import problems
@@ -57,7 +58,12 @@ class Gateway:
         self.clock = clock or Clock()
         self.configurations: dict[str, Configuration] = {}
         self.fleets: dict[str, Fleet] = {}
-        self.tokens = TokenBook(rate_per_s=settings.token_rate_per_s, burst=settings.token_burst)
+        self.tokens = TokenBook(
+            rate_per_s=settings.token_rate_per_s,
+            burst=settings.token_burst,
+            new_names_per_min=settings.new_pods_per_min,
+        )
+        self.known_names = KnownNames()
         self.counts = Counts()
         self.names = HeartbeatNames()
         self.handed_overrides = HandedOverrides(self.clock)
@@ -67,7 +73,7 @@ class Gateway:
         self.coordination = Coordination(
             self.clock,
             lambda: [(name, held.tuning) for name, held in self.configurations.items()],
-            Peers(self.fleets, self.clock, gateway=settings.gateway),
+            Peers(self.fleets, self.known_names, self.clock, gateway=settings.gateway),
         )
         self._read_at = self.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -143,6 +149,7 @@ class Gateway:
     def take(self, reading: Reading) -> None:
         """Apply what was read from Postgres. A part with errors changes nothing."""
         self.tokens.replace(reading.tokens)
+        self.known_names.add(reading.names)
         for environment, why in reading.unreadable.items():
             self._reload_failed()
             log.error("gateway.configuration_unreadable", environment=environment, error=why)

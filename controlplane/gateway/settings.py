@@ -17,6 +17,8 @@ class GatewaySettings:
     #: Requests per second of one token, which many pods can share.
     token_rate_per_s: int = 4_000
     token_burst: int = 20_000
+    #: Pods with new names that one token can bring per minute.
+    new_pods_per_min: int = 500
     #: A bearer token for /metrics only. The token of any agent opens it too.
     metrics_token: str = ""
     #: How often the head in Postgres is compared, with or without notifications.
@@ -36,6 +38,7 @@ def from_environment(*, port: int = 0, alone: bool = False) -> GatewaySettings:
         beats_per_s=env.integer("FUSEBOARD_BEATS_PER_S", 2_000, at_least=1, at_most=100_000),
         token_rate_per_s=env.integer("FUSEBOARD_TOKEN_RATE_PER_S", 4_000, at_least=1, at_most=1_000_000),
         token_burst=env.integer("FUSEBOARD_TOKEN_BURST", 20_000, at_least=1, at_most=10_000_000),
+        new_pods_per_min=env.integer("FUSEBOARD_NEW_PODS_PER_MIN", 500, at_least=1, at_most=1_000_000),
         metrics_token=env.text("FUSEBOARD_METRICS_TOKEN"),
         alone=alone,
     )

@@ -34,7 +34,11 @@ FLEET_S = 10.0
 #: Of the whole script; a quiet machine needs a quarter of it.
 MOST_S = 420
 #: One token takes here what a fleet would spread over minutes.
-GENEROUS = {"FUSEBOARD_TOKEN_RATE_PER_S": "1000000", "FUSEBOARD_TOKEN_BURST": "1000000"}
+GENEROUS = {
+    "FUSEBOARD_TOKEN_RATE_PER_S": "1000000",
+    "FUSEBOARD_TOKEN_BURST": "1000000",
+    "FUSEBOARD_NEW_PODS_PER_MIN": "1000000",
+}
 
 
 class Contender(NamedTuple):

@@ -23,7 +23,7 @@ from fuseboard.contract.policy import (
     encode_tenant,
     hash_of,
 )
-from fuseboard.contract.sync import SYNC_PATH, SyncRequest
+from fuseboard.contract.sync import SYNC_PATH, Counters, SyncRequest
 
 TOKEN = "fb_sel1_s3cret_with_underscores"
 NOON = 1_800_000_000.0
@@ -54,6 +54,7 @@ def beat(server: str = "pod-1", **fields: Any) -> SyncRequest:
         "sequence": next(_sequences),
         "agent_version": "0.1.0",
         "up_ms": 3_600_000,
+        "counters": Counters(requests=1),
     }
     return SyncRequest(server=server, **{**usual, **fields})
 

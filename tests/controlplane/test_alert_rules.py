@@ -183,6 +183,13 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         facts(pod(state="late"), pod("web-2", state="gone")),
     ),
     (
+        ("new-pods", "warning"),
+        figures(new_pods_refused=3),
+        "New pods are refused. 3 heartbeats within a minute, because a token brought too many new names."
+        " These pods decide with Redis, but are not displayed.",
+        figures(new_pods_refused=0),
+    ),
+    (
         ("unknown-revision", "critical"),
         facts(epoch=1, revision=4, unknown_revisions=(UnknownRevision("web-2", 1, 9),)),
         "web-2 reports a revision that Postgres never made. web-2 reports 1.9; the newest is 1.4. Edits are"

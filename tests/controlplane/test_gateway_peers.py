@@ -22,7 +22,7 @@ def fleet(clock):
 def test_live_servers_are_those_of_every_gateway(fleet):
     fleet.absorb(beat("pod-1"))
     assert fleet.live_servers == 1
-    fleet.note_everywhere(7)
+    fleet.note_everywhere(7, 7)
     assert fleet.live_servers == 7
     # The pace depends on what this process has to take, not on what the others do.
     assert fleet.next_ms == 5_000

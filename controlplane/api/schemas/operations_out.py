@@ -59,6 +59,8 @@ class FleetOut(Schema):
     frozen: bool
     #: Pods that are missing from the rates, because their gateway has just started.
     uncounted: int
+    #: Heartbeats of the last minute that were refused, because their token brought too many new pods.
+    new_pods_refused: int = 0
     #: Gateways that contribute to these figures; 0 means that nothing is measured.
     gateways: int
 

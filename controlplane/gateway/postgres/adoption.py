@@ -22,6 +22,7 @@ def known_server_of(row: Server, *, now: float, wall: float) -> KnownServer:
         started_wall=row.started_at.timestamp(),
         state=state,
         adopted=True,
+        has_asked=row.spending > 0,
         mode_since=(Mode(row.mode), row.mode_since.timestamp()),
     )
 

@@ -34,6 +34,8 @@ class Reading:
     servers: list[Server]
     #: Environment -> why its configuration could not be read.
     unreadable: dict[str, str]
+    #: Id, environment and name of every pod with a row; only with ``servers``.
+    names: Sequence[tuple[int, str, str]] = ()
     #: Ids of the holds in memory that Postgres has by now.
     adopted: tuple[str, ...] = ()
 
@@ -59,7 +61,15 @@ def read(
         except (PolicyError, NotFound, ValidationError) as error:
             unreadable[slug] = str(error)
     servers = list(_servers(gateway) if with_servers else _orphans(gateway)[:_ORPHANS_AT_ONCE])
-    return Reading(tokens=_tokens(), loaded=loaded, servers=servers, unreadable=unreadable, adopted=adopted)
+    names = list(Server.objects.values_list("id", "environment", "name")) if with_servers else ()
+    return Reading(
+        tokens=_tokens(),
+        loaded=loaded,
+        servers=servers,
+        unreadable=unreadable,
+        names=names,
+        adopted=adopted,
+    )
 
 
 def _orphans(gateway: str) -> QuerySet[Server]:

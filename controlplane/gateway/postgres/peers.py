@@ -14,6 +14,7 @@ from psycopg import AsyncConnection
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.known_names import KnownNames
 from controlplane.publishing.publish import NOTE_AHEAD
 from controlplane.publishing.unknown_revisions import SELECT, UnknownRevision
 
@@ -22,8 +23,10 @@ SAME_BEAT_S = 0.05
 
 _COUNT = f"""
     SELECT environment,
-           (count(*) + coalesce(sum(rivals), 0) + count(*) FILTER (
-               WHERE alternations > 1 AND alternated_at > now() - interval '10 minutes'))::bigint
+           (coalesce(sum(spending), 0) + count(*) FILTER (
+               WHERE spending > 0 AND alternations > 1
+                 AND alternated_at > now() - interval '10 minutes'))::bigint,
+           (count(*) + coalesce(sum(rivals), 0))::bigint
     FROM fleet_server
     WHERE state <> 'gone'
       AND (state <> 'offline' OR last_seen_at > now() - interval '{SPENDING_FOR.total_seconds():.0f} s')
@@ -39,19 +42,37 @@ _ELSEWHERE = """
 log = structlog.get_logger(__name__)
 
 
+_NAMES = "SELECT id, environment, name FROM fleet_server WHERE id > %s"
+#: How often names of deleted rows are forgotten.
+NAMES_AGAIN_S = 3_600.0
+
+
 class Peers:
-    def __init__(self, fleets: dict[str, Fleet], clock: Clock, *, gateway: str) -> None:
+    def __init__(self, fleets: dict[str, Fleet], names: KnownNames, clock: Clock, *, gateway: str) -> None:
         self._fleets = fleets
+        self._names = names
+        self._names_again = clock.monotonic() + NAMES_AGAIN_S
         self._clock = clock
         self._gateway = gateway
 
     async def look(self, connection: AsyncConnection) -> None:
         """Raises one of ``Unreachable``."""
-        counts: dict[str, int] = dict(await (await connection.execute(_COUNT)).fetchall())
+        await self._read_names(connection)
+        rows = await (await connection.execute(_COUNT)).fetchall()
+        counts: dict[str, tuple[int, int]] = {row[0]: (row[1], row[2]) for row in rows}
         for environment, fleet in list(self._fleets.items()):
             await self._hand_over(connection, fleet)
-            fleet.note_everywhere(counts.get(environment, 0))
+            fleet.note_everywhere(*counts.get(environment, (0, 0)))
             await self._look_for_unknown_revisions(connection, fleet)
+
+    async def _read_names(self, connection: AsyncConnection) -> None:
+        now = self._clock.monotonic()
+        if now < self._names_again:
+            cursor = await connection.execute(_NAMES, (self._names.read_from,))
+            self._names.add(await cursor.fetchall())
+        else:
+            self._names.replace(await (await connection.execute(_NAMES, (0,))).fetchall())
+            self._names_again = now + NAMES_AGAIN_S
 
     async def _hand_over(self, connection: AsyncConnection, fleet: Fleet) -> None:
         silent = {server.beat.server: server.seen_wall for server in fleet.overdue(self._clock.monotonic())}

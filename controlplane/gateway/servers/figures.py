@@ -46,6 +46,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "live_servers": fleet.live_servers,
         "frozen": fleet.preservation.frozen,
         "uncounted": fleet.uncounted(),
+        "new_pods_refused": fleet.new_pods_refused(),
     }
 
 

@@ -8,6 +8,7 @@ from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.liveness import ASLEEP_S, RecentMaximum, SelfPreservation
+from controlplane.gateway.servers.new_names import RefusedNames
 from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
@@ -50,9 +51,12 @@ class Fleet:
         self._clock = clock
         self._beat_ms = beat_ms
         self._beats_per_s = beats_per_s
+        self.refused_names = RefusedNames()
         self._most = RecentMaximum()
+        #: Of this process: pods that send heartbeats, and those of them that may be spending.
         self._here = 0
-        self._everywhere = 0
+        self._spending_here = 0
+        self._everywhere = self._present_everywhere = 0
         self._swept = clock.monotonic()
 
     def absorb(self, beat: SyncRequest, *, now: float | None = None, wall: float | None = None) -> bool:
@@ -68,10 +72,18 @@ class Fleet:
             server, news = self._meet(beat, now=now, wall=wall, next_s=next_s), True
         elif server.is_stale(beat, wall=wall):
             self.stale_beats += 1
-            return self._doubt(server, beat, now)
+            news = self._doubt(server, beat, now)
+            if not (server.state is ServerState.GONE and server.rivals):
+                return news
+            # Another process took its name and signed off; this one continues, so it has the name again.
         else:
             news = False
+        asked = server.has_asked
         news = server.take(beat, now=now, wall=wall, next_s=next_s) or news
+        if server.has_asked and not asked and not beat.leaving:
+            self._note_size(self._here, self._spending_here + 1)
+            # Other gateways count it too, from its row.
+            news = True
         self.dirty[name] = server
         if news:
             self.urgent[name] = server
@@ -88,7 +100,7 @@ class Fleet:
         if name not in self.servers and len(self.servers) < MOST_SERVERS:
             # Dirty, so that its row gets the name of this gateway.
             self.servers[name] = self.dirty[name] = server
-            self._note_size(self._here + 1)
+            self._note_size(self._here + 1, self._spending_here + server.spending)
 
     def overdue(self, now: float) -> list[KnownServer]:
         """Those whose next heartbeat is overdue."""
@@ -105,10 +117,21 @@ class Fleet:
         self.dirty.pop(name, None)
         self.urgent.pop(name, None)
 
-    def note_everywhere(self, count: int) -> None:
-        """Record how many pods all gateways together know."""
-        self._everywhere = count
-        self._note_size(self._here)
+    def divisor_of(self, name: str) -> int:
+        """By how much this pod divides a limit without Redis.
+
+        Until it counts a request, it is in the divisor of no other pod. So that it spends no more than its
+        share when it begins, it divides by all pods.
+        """
+        server = self.servers.get(name)
+        if server is not None and server.has_asked:
+            return self.live_servers
+        return max(self.live_servers, self._here, self._present_everywhere)
+
+    def note_everywhere(self, spending: int, present: int) -> None:
+        """Record how many pods may be spending, and how many there are, over all gateways."""
+        self._everywhere, self._present_everywhere = spending, present
+        self._note_size(self._here, self._spending_here)
 
     def sweep(self) -> list[KnownServer]:
         """Update states after silence. Returns the pods whose state changed."""
@@ -123,7 +146,8 @@ class Fleet:
         for server in changed:
             self.dirty[server.beat.server] = self.urgent[server.beat.server] = server
         self._forget_the_gone(others, now)
-        self._note_size(calm + self._spending(others, now))
+        here, spending = self._present(others, now)
+        self._note_size(calm + here, calm + spending)
         return changed
 
     def refresh_rates(self, servers: Iterable[KnownServer]) -> None:
@@ -139,6 +163,10 @@ class Fleet:
         there = (ServerState.ONLINE, ServerState.LATE)
         return sum(1 for server in self.servers.values() if server.state in there and not server.track.counts)
 
+    def new_pods_refused(self) -> int:
+        """Heartbeats refused within the last minute because their names were new."""
+        return self.refused_names.lately(self._clock.monotonic())
+
     def count(self, state: ServerState) -> int:
         return sum(1 for server in self.servers.values() if server.state is state)
 
@@ -151,11 +179,11 @@ class Fleet:
         self.servers[beat.server] = server
         # A process that only leaves spends nothing: `fuseboard doctor`, or a pod without a row.
         if not beat.leaving:
-            self._note_size(self._here + 1)
+            self._note_size(self._here + 1, self._spending_here)
         return server
 
     def _part(self, now: float) -> tuple[int, list[KnownServer]]:
-        """How many were heard in time and own their names alone; and the others.
+        """How many were heard in time, spend, and own their names alone; and the others.
 
         Most are among the first. One look at each keeps a sweep of 10,000 pods short.
         """
@@ -165,12 +193,14 @@ class Fleet:
             if now - server.seen > server.next_s
             or server.state is not ServerState.ONLINE
             or server.rivals_heard is not None
+            or not server.has_asked
         ]
         return len(self.servers) - len(others), others
 
     def _judge(self, wanted: list[tuple[KnownServer, ServerState]], in_time: int, now: float) -> None:
         was_frozen = self.preservation.frozen
-        present = [(s, state) for s, state in wanted if s.state is not ServerState.OFFLINE]
+        # Pods that never counted a request can be invented: their silence must not hide that of real ones.
+        present = [(s, state) for s, state in wanted if s.has_asked and s.state is not ServerState.OFFLINE]
         expected = in_time + len(present)
         silent = [server for server, state in present if state not in (ServerState.ONLINE, ServerState.LATE)]
         self.preservation.observe(
@@ -228,9 +258,9 @@ class Fleet:
         )
         return True
 
-    def _spending(self, others: list[KnownServer], now: float) -> int:
-        """How many of these processes may be spending."""
-        here = 0
+    def _present(self, others: list[KnownServer], now: float) -> tuple[int, int]:
+        """How many of these processes may send heartbeats, and how many may be spending."""
+        here = spending = 0
         for server in others:
             if server.rivals_heard is not None:
                 before = server.rivals
@@ -239,22 +269,23 @@ class Fleet:
                     self.dirty[server.beat.server] = server
             if server.state is not ServerState.GONE and now - server.seen <= _SPENDING_S:
                 here += 1 + server.rivals
-        return here
+                spending += server.spending
+        return here, spending
 
-    def _note_size(self, here: int) -> None:
-        """``here`` pods that this process knows may be spending."""
-        self._here = here
-        self.live_servers = self._most.add(self._clock.monotonic(), max(here, self._everywhere))
+    def _note_size(self, here: int, spending: int) -> None:
+        """This process knows ``here`` pods, of which ``spending`` may be spending."""
+        self._here, self._spending_here = here, spending
+        self.live_servers = self._most.add(self._clock.monotonic(), max(spending, self._everywhere))
         self.next_ms = min(600_000, max(self._beat_ms, here * 1000 // self._beats_per_s))
 
 
 def _silent(servers: list[KnownServer], now: float) -> tuple[int, list[tuple[KnownServer, ServerState]]]:
-    """How many of them are heard in time, and the others with the state that their silence leads to."""
+    """How many spending ones are heard in time, and the others with the state that silence leads to."""
     in_time, silent = 0, []
     # `next_s` is sooner than any state changes.
     for server in servers:
         if server.state is ServerState.ONLINE and now - server.seen <= server.next_s:
-            in_time += 1
+            in_time += server.has_asked
         elif server.state is not ServerState.GONE:
             silent.append((server, server.state_at(now)))
     return in_time, silent

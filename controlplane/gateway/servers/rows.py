@@ -37,6 +37,7 @@ class Row(Struct, gc=False):
     redis_p99_us: int | None
     gateway: str
     rivals: int
+    spending: int
     breakers: list[BreakerRow]
 
 
@@ -67,6 +68,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         percentile_us(server.rates.latency, 0.99),
         gateway,
         server.rivals,
+        server.spending,
         _breakers(server),
     )
 

@@ -66,6 +66,8 @@ class KnownServer:
     allowance: Allowance = field(default_factory=_new_allowance)
     track: Track = field(default_factory=Track)
     rates: Contribution = NOTHING
+    #: Whether it ever counted a request. Until then it is in no divisor of local shares.
+    has_asked: bool = False
     #: Other processes under its name, as the row says.
     rivals: int = 0
     rivals_heard: Duplicates | None = None
@@ -75,6 +77,13 @@ class KnownServer:
     mode_since: tuple[Mode, float] | None = None
     breaker_rows: dict[str, BreakerRow] = field(default_factory=dict)
 
+    @property
+    def spending(self) -> int:
+        """Processes under this name that may be spending."""
+        if not self.has_asked:
+            return 0
+        return 1 + (self.rivals_heard.asking if self.rivals_heard is not None else 0)
+
     def state_at(self, now: float) -> ServerState:
         return state_after(now - self.seen, self.next_s)
 
@@ -83,6 +92,9 @@ class KnownServer:
 
         A pod that fell silent may return with any sequence, and as any of its boots.
         """
+        if beat.leaving and beat.boot != self.beat.boot:
+            # A process signs off for itself only.
+            return True
         if self.state is ServerState.GONE:
             return beat.boot in self.retired or self._repeats(beat)
         if self.adopted or self.state not in (ServerState.ONLINE, ServerState.LATE):
@@ -113,6 +125,7 @@ class KnownServer:
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, beat.counters)
+        self.has_asked = self.has_asked or has_asked(beat.counters)
         # What was counted is in the track.
         beat = replace(beat, counters=_IN_TRACK)
         self.beat, self.seen, self.seen_wall, self.next_s = beat, now, wall, next_s
@@ -125,7 +138,7 @@ class KnownServer:
         """A heartbeat of another process under this name."""
         if self.rivals_heard is None:
             self.rivals_heard = Duplicates()
-        self.rivals_heard.hear(beat.boot, beat.sequence, now)
+        self.rivals_heard.hear(beat.boot, beat.sequence, now, asked=has_asked(beat.counters))
         self.count_rivals(now)
 
     def count_rivals(self, now: float) -> None:
@@ -135,6 +148,18 @@ class KnownServer:
 
     def _repeats(self, beat: SyncRequest) -> bool:
         return beat.boot == self.beat.boot and beat.sequence <= self.beat.sequence
+
+
+def has_asked(counters: Counters) -> bool:
+    """Whether a process with these counters was ever asked for a decision."""
+    return bool(
+        counters.requests
+        or counters.store.asked
+        or counters.decided_locally
+        or counters.refused
+        or counters.dependencies
+        or counters.tenants
+    )
 
 
 def _moved(was: tuple[BreakerView, ...], now: tuple[BreakerView, ...]) -> bool:

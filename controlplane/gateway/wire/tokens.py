@@ -51,11 +51,13 @@ class Allowance:
 class TokenBook:
     """The tokens in force, by selector."""
 
-    def __init__(self, *, rate_per_s: float, burst: int) -> None:
+    def __init__(self, *, rate_per_s: float, burst: int, new_names_per_min: int) -> None:
         self._rate_per_s = rate_per_s
         self._burst = burst
+        self._new_names_per_min = new_names_per_min
         self._tokens: dict[str, Token] = {}
         self._allowances: dict[str, Allowance] = {}
+        self._new_names: dict[str, Allowance] = {}
         #: The tokens that pods have proven, by `Authorization` header. uvicorn keeps the headers of every
         #: open connection in memory, so these secrets are there already.
         self._proven: dict[bytes, Token] = {}
@@ -70,6 +72,7 @@ class TokenBook:
         self._tokens = tokens
         self._proven = {}
         self._allowances = {name: seen for name, seen in self._allowances.items() if name in tokens}
+        self._new_names = {name: seen for name, seen in self._new_names.items() if name in tokens}
 
     def check(self, authorization: bytes, now: float) -> Token | None:
         """The token that an `Authorization` header proves at the unix time `now`, or `None`."""
@@ -99,4 +102,13 @@ class TokenBook:
         if allowance is None:
             allowance = Allowance(rate_per_s=self._rate_per_s, burst=self._burst)
             self._allowances[token.selector] = allowance
+        return allowance.take(now)
+
+    def new_name_wait_s(self, token: Token, now: float) -> float:
+        """How long the sender must wait until it can bring another pod with a new name; 0.0 for now."""
+        allowance = self._new_names.get(token.selector)
+        if allowance is None:
+            per_min = self._new_names_per_min
+            allowance = Allowance(rate_per_s=per_min / 60, burst=per_min)
+            self._new_names[token.selector] = allowance
         return allowance.take(now)

@@ -1,0 +1,166 @@
+"""Security finding 6: one token of a pod invents pods, and signs off in the name of others."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.fleet.models import ServerState
+from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.known_names import KnownNames
+from controlplane.gateway.servers.rows import row_of
+from fuseboard.contract.sync import Counters, DependencyCounters, decode_response
+from tests.controlplane.gateway import TurnedClock, beat, post, ready_gateway
+from tests.controlplane.test_gateway_postgres import database, gateway, token  # noqa: F401 - fixtures
+from tests.waiting import eventually
+
+NOTHING = Counters()
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def fleet(clock: TurnedClock) -> Fleet:
+    return Fleet("production", clock, beat_ms=5_000, beats_per_s=2_000)
+
+
+def test_pods_that_never_counted_a_request_divide_no_share(fleet: Fleet) -> None:
+    for n in range(3):
+        fleet.absorb(beat(f"shop-{n}"))
+    for n in range(400):
+        fleet.absorb(beat(f"invented-{n}", counters=NOTHING))
+    fleet.sweep()
+    assert fleet.live_servers == 3
+    # Their heartbeats still cost time, so the pace of all pods depends on them.
+    assert fleet._here == 403
+    # A pod without a request divides by all pods, so that an idle fleet that begins adds up to a limit.
+    assert fleet.divisor_of("shop-1") == 3
+    assert fleet.divisor_of("invented-7") == 403
+    fleet.note_everywhere(5, 900)
+    assert (fleet.divisor_of("shop-1"), fleet.divisor_of("invented-7")) == (5, 900)
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        Counters(requests=1),
+        Counters(decided_locally=1),
+        Counters(dependencies=(DependencyCounters(dependency="llm", ok=1),)),
+    ],
+)
+def test_a_pod_counts_from_the_heartbeat_with_its_first_request(fleet: Fleet, counted: Counters) -> None:
+    fleet.absorb(beat("shop-1"))
+    fleet.absorb(beat("shop-2", counters=NOTHING))
+    assert (fleet.live_servers, row_of(fleet.servers["shop-2"]).spending) == (1, 0)
+    # At once, also at the other gateways: its row is urgent.
+    fleet.urgent.clear()
+    assert fleet.absorb(beat("shop-2", counters=counted))
+    assert (fleet.live_servers, row_of(fleet.servers["shop-2"]).spending) == (2, 1)
+    # It stays one while it restarts.
+    fleet.absorb(beat("shop-2", boot="boot-0002", up_ms=100, counters=NOTHING))
+    fleet.sweep()
+    assert fleet.live_servers == 2
+
+
+def test_processes_invented_under_a_real_name_divide_no_share(fleet: Fleet, clock: TurnedClock) -> None:
+    fleet.absorb(beat("shop-1", up_ms=1_000))
+    for _ in range(5):
+        clock.turn(5.0)
+        fleet.absorb(beat("shop-1", up_ms=int(clock.now * 1000) - 999_000))
+        for n in range(10):
+            fleet.absorb(beat("shop-1", boot=f"invented-{n}", up_ms=10**9, counters=NOTHING))
+        fleet.sweep()
+    assert fleet.servers["shop-1"].rivals == 10
+    assert fleet.live_servers == 1
+
+
+def test_the_silence_of_invented_pods_hides_no_pod_that_stopped(fleet: Fleet, clock: TurnedClock) -> None:
+    real = [f"shop-{n}" for n in range(12)]
+    for name in real:
+        fleet.absorb(beat(name))
+    for n in range(50):
+        fleet.absorb(beat(f"invented-{n}", counters=NOTHING))
+    for second in range(120):
+        clock.turn(1.0)
+        if second % 5 == 0:
+            for name in real[1:]:
+                fleet.absorb(beat(name))
+        fleet.sweep()
+    assert not fleet.preservation.frozen
+    assert fleet.servers["shop-0"].state is ServerState.OFFLINE
+
+
+async def test_a_token_brings_a_bounded_number_of_new_names_per_minute(
+    clock: TurnedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    ready = ready_gateway(clock, new_pods_per_min=10)
+    ready.known_names.add([(7, "production", "moved-here")])
+    answers = [await post(ready, beat(f"invented-{n}")) for n in range(40)]
+    assert [answer.status_code for answer in answers].count(200) == 10
+    refused = answers[-1]
+    assert refused.status_code == 429
+    assert "FUSEBOARD_NEW_PODS_PER_MIN" in refused.json()["detail"]
+    # 30 wait and 6 s free one place: they must not all return with the first.
+    assert int(refused.headers["retry-after"]) == 60
+    # Names that any gateway knows are never refused.
+    for known in ("invented-3", "moved-here"):
+        assert (await post(ready, beat(known))).status_code == 200
+    assert ready.fleets["production"].new_pods_refused() == 30
+    assert caplog.text.count("gateway.new_pods_refused") == 1
+    clock.turn(61.0)
+    assert (await post(ready, beat("invented-39"))).status_code == 200
+    assert ready.fleets["production"].new_pods_refused() == 0
+
+
+async def test_a_gateway_that_starts_knows_every_name_in_postgres(
+    gateway: Any,  # noqa: F811
+    database: Any,  # noqa: F811
+) -> None:
+    await post(gateway, beat("shop-1", counters=NOTHING))
+    await eventually(lambda: gateway.known_names.has("production", "shop-1"))
+    row = "SELECT spending FROM fleet_server WHERE name = 'shop-1'"
+    assert await (await database.execute(row)).fetchone() == (0,)
+    gateway.known_names.replace([])
+    await gateway.stop()
+    gateway.start()
+    await eventually(lambda: gateway.known_names.has("production", "shop-1"))
+    answer = decode_response((await post(gateway, beat("shop-2"))).content)
+    assert answer.live_servers == 1
+
+
+def test_names_of_deleted_rows_are_forgotten_and_their_number_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controlplane.gateway.servers.known_names.MOST_NAMES", 2)
+    names = KnownNames()
+    names.add([(30_000 + n, "production", f"pod-{n}") for n in range(5)])
+    assert [names.has("production", f"pod-{n}") for n in range(5)] == [True, True, False, False, False]
+    assert names.read_from == 10_004
+    names.replace([(30_009, "production", "pod-4")])
+    assert names.has("production", "pod-4")
+    assert not names.has("production", "pod-0")
+
+
+def test_a_process_signs_off_for_itself_only(fleet: Fleet) -> None:
+    fleet.absorb(beat("shop-1"))
+    fleet.absorb(beat("shop-1", boot="invented-1", up_ms=0, leaving=True))
+    assert fleet.servers["shop-1"].state is ServerState.ONLINE
+    fleet.absorb(beat("shop-1", leaving=True))
+    assert fleet.servers["shop-1"].state is ServerState.GONE
+
+
+def test_a_pod_whose_name_another_process_took_and_left_comes_back_by_itself(
+    fleet: Fleet, clock: TurnedClock
+) -> None:
+    """The younger process has the name, so a token can take a name before it signs off."""
+    fleet.absorb(beat("shop-1"))
+    fleet.absorb(beat("shop-1", boot="invented-1", up_ms=0))
+    fleet.absorb(beat("shop-1", boot="invented-1", up_ms=0, leaving=True))
+    for _ in range(4):
+        clock.turn(5.0)
+        fleet.absorb(beat("shop-1", up_ms=int(clock.now * 1000)))
+        fleet.sweep()
+    server = fleet.servers["shop-1"]
+    assert (server.state, server.beat.boot, server.rivals) == (ServerState.ONLINE, "boot-0001", 0)
