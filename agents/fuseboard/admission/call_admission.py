@@ -158,7 +158,7 @@ class CallAdmission:
 
     def refusal_in(self, lane: CallLane, answer: Answer) -> tuple[Refusal, tuple[LimitStatus, ...]]:
         """Why Redis refused a call, and the limits to show with it."""
-        gate, demand, wait_s = lane.gate, lane.demand, answer.wait_us / 1_000_000
+        gate, demand, wait_s = lane.gate, lane.demand, answer.wait_s
         if answer.blocked <= 0:
             reason = _BREAKER_REASONS.get(answer.verdict, Reason.PROBE_BUSY)
             return Refusal(reason, gate.name, wait_s), ()
@@ -172,7 +172,8 @@ class CallAdmission:
         # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
         by_limit = answer.blocked > 0 and refusal.reason is not Reason.CONCURRENCY
         if by_limit and self.health.shared_tenths >= 1.0:
-            lane.demand.deny(refusal.reason, refusal.rule, monotonic() + refusal.wait_s)
+            lane.demand.deny(refusal.reason, refusal.rule, answer.until)
+            lane.gate.refusals.remember(lane.demand)
         self._refuse(lane, refusal, statuses)
 
     def _decide_locally(self, lane: CallLane) -> Permit:

@@ -163,13 +163,14 @@ class RequestAdmission:
         refusal = self.refusal_in(lane, answer)
         # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
         if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
-            demand.deny(refusal.reason, refusal.rule, monotonic() + refusal.wait_s)
+            demand.deny(refusal.reason, refusal.rule, answer.until)
+            lane.domain.refusals.remember(demand)
         return self.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
 
     def refusal_in(self, lane: RequestLane, answer: Answer) -> Refusal:
         """Why Redis refused a request."""
         limit = lane.demand.refs[answer.blocked - 1].limit
-        return Refusal(refusal_reason(limit, Reason.QUOTA), limit.name, answer.wait_us / 1_000_000)
+        return Refusal(refusal_reason(limit, Reason.QUOTA), limit.name, answer.wait_s)
 
     def _asks_in_a_ramp(self) -> bool:
         """Whether Redis decides this request. Never in local mode; during a ramp, a growing part of the

@@ -26,8 +26,11 @@ def tally_shadows(question: Question, reply: Reply) -> None:
                 demand.tally.would_refuse(ref.limit.name, calls)
 
 
-def distribute_scarce(question: Question, reply: Reply) -> None:
-    """Something was scarce: callers are served in order of arrival."""
+def distribute_scarce(question: Question, reply: Reply, decided: float) -> None:
+    """Something was scarce: callers are served in order of arrival.
+
+    ``decided`` is when Redis decided, in monotonic seconds: its waits begin there.
+    """
     number, figures = 0, reply.figures
     left = figures[3 * len(question.groups) :: 3]
     for position, (demand, callers) in enumerate(question.groups.items()):
@@ -40,7 +43,7 @@ def distribute_scarce(question: Question, reply: Reply) -> None:
         if granted < len(callers):
             # The question numbers limits across all its groups: find the limit of this demand.
             place = places.index(blocked) + 1 if blocked in places else blocked
-            no = Answer(reply, False, of_these, place, wait_us)
+            no = Answer(reply, False, of_these, place, decided + wait_us / 1_000_000 if wait_us else 0.0)
             for caller in callers[granted:]:
                 if not caller.done():
                     caller.set_result(no)
@@ -53,6 +56,8 @@ def _grant(
     number.
     """
     domain = question.domain
+    if granted and domain.refusals.by_counter:
+        domain.refusals.end(demand.keys)
     if yes.verdict == PROBES or demand.holds_slots:
         tokens = [f"{question.token}.{number + place}" for place in range(1, granted + 1)]
         if demand.bulk:

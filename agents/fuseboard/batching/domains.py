@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
 from fuseboard.batching.redis_question import Answer, Question
+from fuseboard.batching.refusals import Refusals
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
@@ -23,9 +24,20 @@ MAX_DEMANDS = 2_000
 class LimitDomain:
     """Limits that one script call can decide together."""
 
-    __slots__ = ("_head", "_incarnation", "_settlements", "gathering", "in_flight", "lonely", "name")
+    __slots__ = (
+        "_head",
+        "_incarnation",
+        "_settlements",
+        "gathering",
+        "in_flight",
+        "lonely",
+        "name",
+        "refusals",
+    )
 
-    def __init__(self, name: str, settlements: Settlements, incarnation: str = "") -> None:
+    def __init__(
+        self, name: str, settlements: Settlements, refusals: Refusals, incarnation: str = ""
+    ) -> None:
         """With the key of an ``incarnation``, a store that lost its data never grants a strict limit
         twice.
         """
@@ -35,6 +47,7 @@ class LimitDomain:
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
+        self.refusals = refusals
         self._settlements = settlements
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
@@ -87,9 +100,13 @@ class RequestDomains:
     def __init__(self, environment: str, settlements: Settlements, *, together: bool) -> None:
         self._environment = environment
         self._settlements = settlements
+        # One for all domains: a parent's quotas are counters of several tenants.
+        self._refusals = Refusals()
         self._everybody: LimitDomain | None = None
         if together:
-            self._everybody = LimitDomain("requests", settlements, keys.incarnation(environment))
+            self._everybody = LimitDomain(
+                "requests", settlements, self._refusals, keys.incarnation(environment)
+            )
         self._asked: OrderedDict[str, SubjectDemands] = OrderedDict()
 
     def of_tenant(
@@ -145,7 +162,7 @@ class RequestDomains:
         if asked is not None and asked.under is under:
             self._asked.move_to_end(name)
             return asked
-        domain = self._everybody or LimitDomain(name, self._settlements)
+        domain = self._everybody or LimitDomain(name, self._settlements, self._refusals)
         asked = self._asked[name] = SubjectDemands(domain, under)
         if len(self._asked) > MAX_KEPT:
             self._asked.popitem(last=False)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from fuseboard.batching.demand import Demand
 from fuseboard.batching.encoding import GroupText, Piece, join_question
+from fuseboard.batching.refusals import Refusals
 from fuseboard.contract.words import Mode
 from fuseboard.decision import Decision
 
@@ -52,12 +53,12 @@ class Answer:
         "mode",
         "signer",
         "token",
+        "until",
         "verdict",
-        "wait_us",
     )
 
     def __init__(
-        self, reply: Reply, granted: bool, left: tuple[int, ...], blocked: int = 0, wait_us: int = 0
+        self, reply: Reply, granted: bool, left: tuple[int, ...], blocked: int = 0, until: float = 0.0
     ) -> None:
         self.granted = granted
         self.verdict = reply.verdict
@@ -68,7 +69,8 @@ class Answer:
         self.left = left
         #: The limit of the demand that refused, from 1; -1 for the breaker; 0 when granted.
         self.blocked = blocked
-        self.wait_us = wait_us
+        #: When a call like this can be granted, if nothing else is granted; monotonic seconds. 0 for never.
+        self.until = until
         #: The token of a probe, or of a call that holds a slot.
         self.token = ""
         #: How many calls it grants.
@@ -78,6 +80,11 @@ class Answer:
         #: What makes that decision when it is first needed, and the mode at the time of the answer.
         self.signer: DecisionMaker | None = None
         self.mode = Mode.SHARED
+
+    @property
+    def wait_s(self) -> float:
+        """The rest of the refusal; 0 when waiting does not help."""
+        return max(0.000_001, self.until - monotonic()) if self.until else 0.0
 
     def decide(self) -> Decision:
         if self.decision is None:
@@ -103,6 +110,8 @@ class Domain(Protocol):
     in_flight: "Question | None"
     #: The last question was of one caller only.
     lonely: bool
+    #: The refusals that a grant of this domain can make longer.
+    refusals: Refusals
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
         """All keys of a question about limits with these ``keys``, and the breaker's part of the question."""

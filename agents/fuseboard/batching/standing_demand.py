@@ -72,6 +72,10 @@ class StandingDemand(Demand):
         """Remember a refusal until ``until`` (monotonic seconds)."""
         self.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
 
+    def forget_refusal(self) -> None:
+        """Ask Redis again: calls were granted since."""
+        self.denial = None
+
     def statuses(self, left: tuple[int, ...] = (), spent: str = "") -> tuple[LimitStatus, ...]:
         """Each limit: ``left`` is what Redis says is left, ``spent`` names a limit that is used up."""
         unknown = self._statuses

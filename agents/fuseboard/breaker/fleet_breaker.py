@@ -21,6 +21,7 @@ from fuseboard.batching.redis_question import (
     Answer,
     Question,
 )
+from fuseboard.batching.refusals import Refusals
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import Denial, StandingDemand
 from fuseboard.breaker.local_breaker import LocalBreaker
@@ -108,6 +109,7 @@ class FleetBreaker:
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
+        self.refusals = Refusals()
         self.denial: Denial | None = None
         self.local = LocalBreaker()
         self.pending: dict[int, PendingReport] = {}

@@ -1,0 +1,139 @@
+"""How long a refusal lasts that a pod remembers (issue 11, finding 13 b)."""
+
+import asyncio
+import struct
+from time import monotonic
+
+import msgspec
+import pytest
+import redis
+
+from fuseboard.batching.refusals import MAX_REMEMBERED, Refusals
+from fuseboard.contract.policy import Limit, Policy, Tier
+from fuseboard.contract.words import Algorithm
+from fuseboard.errors import Refused
+from tests.agents.servers import PATIENT, POLICY, configured, running
+
+#: One call per 500 ms.
+BUCKET = Limit(name="requests", limit=10, window_ms=5_000, burst=10, algorithm=Algorithm.TOKEN_BUCKET)
+
+
+def with_quota(quota: Limit) -> Policy:
+    free = Tier(name="free", quotas=(quota,))
+    return msgspec.structs.replace(POLICY, tiers=(free, POLICY.tiers[1]), tuning=PATIENT)
+
+
+def with_vendor_limit(limit: Limit) -> Policy:
+    payments = msgspec.structs.replace(POLICY.dependencies[0], vendor_limits=(limit,))
+    return msgspec.structs.replace(POLICY, dependencies=(payments,), tuning=PATIENT)
+
+
+def room_in_ms(limits: redis.Redis, cost: int, pattern: str) -> float:
+    """The time until the bucket in Redis has room for ``cost``, as Redis itself would compute it."""
+    (key,) = limits.keys(pattern)
+    ahead_us, fraction, limit, window = struct.unpack(">dddd", limits.get(key))
+    seconds, micros = limits.time()
+    until = ahead_us + fraction / limit - (BUCKET.burst - cost) * window / limit
+    return (until - (seconds * 1_000_000 + micros)) / 1000
+
+
+async def test_a_grant_makes_the_remembered_refusal_of_a_larger_cost_longer(
+    limits: redis.Redis, redis_url: str
+):
+    async with running(redis_url, configuration=configured(with_quota(BUCKET))) as server:
+        for _ in range(10):
+            assert (await server.admission.admit_request("acme")).allowed
+        refused = await server.admission.admit_request("acme", 2)
+        assert 900 < refused.retry_after_ms <= 1000
+        due = await server.admission.admit_request("acme", wait_s=2.0)
+        assert due.allowed
+        again = await server.admission.admit_request("acme", 2)
+        asked = monotonic()
+        truth = room_in_ms(limits, 2, "fb1:production:{t:*") + (monotonic() - asked) * 1000
+        assert again.retry_after_ms == pytest.approx(truth, abs=20)
+        assert again.retry_after_ms > 600
+
+
+async def test_a_grant_to_one_tenant_ends_the_refusal_of_another_by_the_same_vendor_limit(
+    limits: redis.Redis, redis_url: str
+):
+    slow = msgspec.structs.replace(BUCKET, name="calls")
+    async with running(redis_url, configuration=configured(with_vendor_limit(slow))) as server:
+        for _ in range(10):
+            await server.admission.admit_call("payments")
+        with pytest.raises(Refused):
+            await server.admission.admit_call("payments", tenant="acme", cost=2)
+        await server.admission.admit_call("payments", wait_s=2.0)
+        with pytest.raises(Refused) as caught:
+            await server.admission.admit_call("payments", tenant="acme", cost=2)
+        asked = monotonic()
+        truth = room_in_ms(limits, 2, "fb1:production:{d:payments}*calls*") + (monotonic() - asked) * 1000
+        assert caught.value.decision.retry_after_ms == pytest.approx(truth, abs=20)
+
+
+async def test_without_a_grant_a_refusal_is_answered_from_memory(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(with_quota(BUCKET))) as server:
+        for _ in range(10):
+            await server.admission.admit_request("acme")
+        await server.admission.admit_request("acme", 2)
+        # Of another tenant: another counter.
+        assert (await server.admission.admit_request("late")).allowed
+        before = server.admission._batcher._questions
+        for _ in range(100):
+            assert not (await server.admission.admit_request("acme", 2)).allowed
+        assert server.admission._batcher._questions == before
+
+
+async def test_a_late_answer_makes_no_refusal_longer(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with running(redis_url, configuration=configured(with_quota(BUCKET))) as server:
+        for _ in range(10):
+            await server.admission.admit_request("acme")
+        run = server.admission._batcher._store.run
+
+        def slowly(script, keys, arguments, on_reply):  # type: ignore[no-untyped-def]
+            loop = asyncio.get_running_loop()
+            run(script, keys, arguments, lambda reply: loop.call_later(0.03, on_reply, reply))
+
+        monkeypatch.setattr(server.admission._batcher._store, "run", slowly)
+        refused = await server.admission.admit_request("acme", 5)
+        asked = monotonic()
+        assert not refused.allowed
+        truth = room_in_ms(limits, 5, "fb1:production:{t:*") + (monotonic() - asked) * 1000
+        # Rounded up to a whole millisecond; and this pod knows the clock of Redis to a few.
+        assert refused.retry_after_ms <= truth + 10
+        remembered = await server.admission.admit_request("acme", 5)
+        assert remembered.retry_after_ms <= refused.retry_after_ms
+
+
+class Demand:
+    def __init__(self, *keys: bytes) -> None:
+        self.keys = keys
+        self.forgotten = 0
+
+    def forget_refusal(self) -> None:
+        self.forgotten += 1
+
+
+def test_a_grant_ends_the_refusals_of_its_counters_only():
+    refusals, one, two = Refusals(), Demand(b"a", b"b"), Demand(b"c")
+    assert not refusals.by_counter
+    refusals.remember(one)
+    refusals.remember(one)
+    refusals.remember(two)
+    refusals.end((b"b", b"d"))
+    assert (one.forgotten, two.forgotten) == (1, 0)
+    refusals.end((b"a", b"c"))
+    assert two.forgotten == 1
+    assert not refusals.by_counter
+    assert refusals._size == 0
+
+
+def test_the_memory_of_refusals_is_bounded():
+    refusals = Refusals()
+    demands = [Demand(str(number).encode()) for number in range(MAX_REMEMBERED + 1)]
+    for demand in demands:
+        refusals.remember(demand)
+    assert refusals._size == 1
+    assert [demand.forgotten for demand in demands] == [1] * MAX_REMEMBERED + [0]
