@@ -75,9 +75,13 @@ def _user_of(request: HttpRequest) -> Any:
 
 def renew(session: SessionBase, user: Any) -> None:
     """Store the claims in the session, unless they are less than a minute old."""
+    if getattr(user, "lacks_second_factor", False):
+        # Claims of before the role was given, or before it required a second factor.
+        session.pop(KEY, None)
+        return
     role = role_of(user)
     elsewhere = getattr(user, "environment_roles", None) or {}
-    if not role and (not any(elsewhere.values()) or getattr(user, "lacks_second_factor", False)):
+    if not role and not any(elsewhere.values()):
         return
     claims, now = session.get(KEY), time.time()
     mine = {"name": user.get_username(), "role": role, "roles": elsewhere}

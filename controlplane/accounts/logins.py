@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from controlplane import notify_channels
 from controlplane.accounts.models import Login, User
-from controlplane.accounts.permissions import role_of
+from controlplane.accounts.permissions import roles_of
 from controlplane.postgres import notify
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,10 @@ def open_login(request: HttpRequest, user: User, *, strong: bool) -> None:
         browser=request.headers.get("User-Agent", "")[:200],
     )
     request.session[KEY], request.session[STRONG] = login, strong
-    log.info("login.opened", user=user.get_username(), login=login[:8], strong=strong)
+    needs_factor = not strong and needs_second_factor(user)
+    log.info(
+        "login.opened", user=user.get_username(), login=login[:8], strong=strong, needs_factor=needs_factor
+    )
 
 
 def close_login(session: SessionBase) -> None:
@@ -97,7 +100,8 @@ def is_forgotten(session: SessionBase) -> bool:
 def admitted(session: SessionBase, user: Any) -> Any:
     """``user`` while the session's login lasts, else ``None``. Raises ``OperationalError``.
 
-    Sets ``lacks_second_factor`` when the role requires a second factor that the login did not give.
+    Sets ``lacks_second_factor`` when a role, in any environment, requires a second factor that the login
+    did not give.
     """
     if not user.is_authenticated:
         return user
@@ -107,8 +111,14 @@ def admitted(session: SessionBase, user: Any) -> Any:
     )
     if not held.exists():
         return None
-    user.lacks_second_factor = role_of(user) in settings.MFA_ROLES and not session.get(STRONG)
+    user.lacks_second_factor = False
+    user.lacks_second_factor = not session.get(STRONG) and needs_second_factor(user)
     return user
+
+
+def needs_second_factor(user: User) -> bool:
+    """Whether one of the user's roles, in any environment, requires a second factor."""
+    return bool(roles_of(user) & settings.MFA_ROLES)
 
 
 def tell_postgres() -> None:

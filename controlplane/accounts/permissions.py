@@ -55,6 +55,14 @@ def role_of(user: Any, environment: str = "") -> str:
     return str((getattr(user, "environment_roles", None) or {}).get(environment, everywhere))
 
 
+def roles_of(user: Any) -> frozenset[str]:
+    """The user's roles: the one for all environments, and those of single environments."""
+    everywhere = role_of(user)
+    if getattr(user, "is_superuser", False) or not getattr(user, "is_active", True):
+        return frozenset({everywhere}) - {""}
+    return frozenset({everywhere, *(getattr(user, "environment_roles", None) or {}).values()}) - {""}
+
+
 def has_role(user: Any, role: str, environment: str = "") -> bool:
     """Whether the user has this role or a higher one."""
     return _RANK.get(role_of(user, environment), 0) >= _RANK[role]

@@ -11,7 +11,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts import people as edits
-from controlplane.accounts import single_use_links
+from controlplane.accounts import logins, single_use_links
 from controlplane.accounts.models import Login, Role, User
 from controlplane.accounts.permissions import require
 from controlplane.errors import InvalidEdit, NotFound
@@ -49,6 +49,7 @@ def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRes
         {
             "user": user,
             "factor": user.pk in with_factor,
+            "needs_factor": user.is_active and logins.needs_second_factor(user),
             "elsewhere": sorted(user.environment_roles.items()),
             # Has not logged in yet, in any way.
             "invited": user.is_active and user.last_login is None and not user.has_usable_password(),
@@ -124,6 +125,7 @@ def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any)
         environments=[(slug, _role_in(user, slug)) for slug in _environments()],
         logins=Login.objects.filter(user=user, ended_at__isnull=True).order_by("-created_at")[:20],
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
+        needs_factor=logins.needs_second_factor(user),
         **extra,
     )
     return render(request, "dashboard/person.html", context, status=status)

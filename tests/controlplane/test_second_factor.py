@@ -116,6 +116,59 @@ def test_a_role_may_require_a_second_factor(ada: User, settings: Any) -> None:
     assert browser.get("/tenants").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("role", "roles", "listed"),
+    [
+        ("viewer", {"production": "admin"}, {"operator", "admin"}),
+        ("viewer", {"staging": "admin"}, {"admin"}),
+        ("viewer", {"production": "", "staging": "operator"}, {"operator"}),
+        ("admin", {"production": "viewer"}, {"admin"}),
+    ],
+)
+def test_finding_2_a_listed_role_in_any_environment_requires_a_second_factor(
+    production: str, settings: Any, role: str, roles: dict[str, str], listed: set[str]
+) -> None:
+    settings.MFA_ROLES = frozenset(listed)
+    create_person("ada", role=role, environment_roles=roles)
+    browser = Client()
+    log_in(browser)
+    for path in ("/tenants", "/people", "/audit", "/tokens"):
+        assert browser.get(path)["Location"] == "/account/second-factor", path
+    assert browser.get("/api/v1/production/tiers").status_code == 403
+    assert browser.post("/breakers/openai", {"mode": "forced_open"})["Location"] == ("/account/second-factor")
+    assert "claims" not in browser.session, "an outage of Postgres must not replace the factor"
+    browser.post("/account/again", {"password": PASSWORD})
+    assert "Add one to continue" in browser.get("/account/second-factor").content.decode()
+    add_second_factor(browser)
+    allowed = roles.get("production", role) != ""
+    assert (browser.get("/tenants").status_code == 200) == allowed
+
+
+def test_finding_2_a_role_given_to_an_open_session_requires_a_second_factor(
+    ada: User, production: str, settings: Any
+) -> None:
+    settings.MFA_ROLES = frozenset({"admin"})
+    ada.role = "viewer"
+    ada.save()
+    browser = Client()
+    log_in(browser)
+    assert browser.get("/tenants").status_code == 200
+    assert browser.session["claims"]["role"] == "viewer"
+    ada.environment_roles = {"production": "admin"}
+    ada.save()
+    assert browser.get("/tenants")["Location"] == "/account/second-factor"
+    assert "claims" not in browser.session
+
+
+def test_finding_2_people_who_must_add_a_second_factor_are_listed(ada: User, settings: Any) -> None:
+    settings.MFA_ROLES = frozenset({"operator"})
+    create_person("vera", environment_roles={"staging": "operator"})
+    browser = Client()
+    log_in(browser)
+    assert browser.get("/people").content.decode().count("no, required") == 1
+    assert "required at the next password login" in browser.get("/people/vera").content.decode()
+
+
 # Login through an identity provider
 
 
