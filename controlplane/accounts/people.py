@@ -13,6 +13,7 @@ from django.db import transaction
 
 from controlplane.accounts import logins
 from controlplane.accounts.models import Role, User
+from controlplane.accounts.owned_tokens import revoke_tokens_of
 from controlplane.accounts.single_use_links import issue_link
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
@@ -69,12 +70,15 @@ def change_roles(
 
 
 def switch_person(*, username: str, active: bool, reason: str, actor: Actor) -> None:
-    """Deactivate a person and end their sessions at once, or activate them again."""
+    """Deactivate a person, which ends their sessions and revokes their API tokens at once; or activate
+    them again, without sessions and tokens.
+    """
     _check_reason(reason)
     with _changing(username, actor, "user.switched_on" if active else "user.switched_off", reason) as user:
         if not active:
             _keep_an_admin(user, "active")
             logins.close_logins(user)
+            revoke_tokens_of(user, reason=reason, actor=actor)
         user.is_active = active
         user.save(update_fields=["is_active"])
 

@@ -63,6 +63,11 @@ def roles_of(user: Any) -> frozenset[str]:
     return frozenset({everywhere, *(getattr(user, "environment_roles", None) or {}).values()}) - {""}
 
 
+def lower_role(one: str, other: str) -> str:
+    """The role of the two that may do less; an empty text if either is not a role."""
+    return min(one, other, key=lambda role: _RANK.get(role, 0)) if one in _RANK and other in _RANK else ""
+
+
 def has_role(user: Any, role: str, environment: str = "") -> bool:
     """Whether the user has this role or a higher one."""
     return _RANK.get(role_of(user, environment), 0) >= _RANK[role]

@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from controlplane import notify_channels
 from controlplane.accounts.models import AgentToken, ApiToken, Role, TokenColumns
+from controlplane.accounts.owned_tokens import TokenEnded, rights_now
 from controlplane.accounts.people import person_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
@@ -42,12 +43,14 @@ class TokenUser:
     name: str
     #: The role in all environments; empty for a token of one environment.
     role: str
-    #: Environment -> role, for a token of one environment.
+    #: Environment -> role, for a token of one environment, and where its owner has another role.
     environment_roles: dict[str, str] = field(default_factory=dict)
     #: The public part of the token.
     selector: str = ""
     #: Username of the person who owns the token.
     owner: str = ""
+    #: Whether the owner's roles are lower than the role of the token.
+    reduced: bool = False
     is_authenticated: Literal[True] = True
     is_active: Literal[True] = True
 
@@ -146,16 +149,25 @@ def token_of(selector: str) -> AgentToken | ApiToken:
 
 
 def user_of(text: str) -> TokenUser | None:
-    """The program that an API token authenticates, while the token is valid."""
+    """The program that an API token authenticates, with the rights that it has now.
+
+    Returns ``None`` for a token that is not valid. Raises ``TokenEnded`` if its owner is deactivated or
+    does not exist any more.
+    """
     match = _TOKEN.fullmatch(text)
     if match is None:
         return None
     row = ApiToken.objects.filter(selector=match[1]).first()
     if row is None or not _holds(row, match[2]):
         return None
-    everywhere, there = ("", {row.environment: row.role}) if row.environment else (row.role, {})
+    rights = rights_now(row)
     return TokenUser(
-        name=row.name, role=everywhere, environment_roles=there, selector=row.selector, owner=row.owner
+        name=row.name,
+        role=rights.everywhere,
+        environment_roles=rights.there,
+        selector=row.selector,
+        owner=row.owner,
+        reduced=rights.reduced,
     )
 
 
@@ -208,5 +220,5 @@ def may_scrape(authorization: str) -> bool:
         return True
     try:
         return user_of(token) is not None
-    except (OperationalError, InterfaceError):
+    except (OperationalError, InterfaceError, TokenEnded):
         return False

@@ -7,12 +7,14 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.utils import timezone
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts import people as edits
 from controlplane.accounts import logins, single_use_links
+from controlplane.accounts import people as edits
 from controlplane.accounts.models import Login, Role, User
+from controlplane.accounts.owned_tokens import count_by_owner, tokens_of
 from controlplane.accounts.permissions import require
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment
@@ -45,9 +47,11 @@ def people(request: HttpRequest) -> HttpResponse:
 
 def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     with_factor = set(Authenticator.objects.filter(type="totp").values_list("user_id", flat=True))
+    tokens = count_by_owner()
     rows = [
         {
             "user": user,
+            "tokens": tokens.get(user.username, 0),
             "factor": user.pk in with_factor,
             "needs_factor": user.is_active and logins.needs_second_factor(user),
             "elsewhere": sorted(user.environment_roles.items()),
@@ -93,13 +97,17 @@ def _act(request: HttpRequest, name: str, act: str) -> tuple[str, str]:
                 if request.POST.get(f"in-{slug}", "same") != "same"
             }
             edits.change_roles(role=request.POST.get("role", ""), environment_roles=there, **common)
-            return f"The roles of {name} were changed. Open pages update within seconds.", ""
+            return (
+                f"The roles of {name} were changed. API tokens of {name} follow at once,"
+                " open pages within seconds.",
+                "",
+            )
         case "off":
             edits.switch_person(active=False, **common)
-            return f"{name} is deactivated and logged out everywhere.", ""
+            return f"{name} is deactivated and logged out everywhere. API tokens of {name} are revoked.", ""
         case "on":
             edits.switch_person(active=True, **common)
-            return f"{name} can log in again.", ""
+            return f"{name} can log in again. Revoked API tokens stay revoked.", ""
         case "logout":
             count = edits.log_out_everywhere(**common)
             return f"{name} is logged out of {count} session{'' if count == 1 else 's'}.", ""
@@ -117,10 +125,14 @@ def _environments() -> list[str]:
 
 def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any) -> HttpResponse:
     user = User.objects.get(username=name)
+    tokens = tokens_of(user)
+    logins_now = Login.objects.filter(user=user, ended_at__isnull=True, expires_at__gt=timezone.now())
     context = context_of(
         request,
         "people",
         person=user,
+        tokens=tokens,
+        ends={"logins": logins_now.count(), "tokens": [owned for owned in tokens if owned.works]},
         roles=_ROLES,
         environments=[(slug, _role_in(user, slug)) for slug in _environments()],
         logins=Login.objects.filter(user=user, ended_at__isnull=True).order_by("-created_at")[:20],

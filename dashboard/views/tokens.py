@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts import tokens as edits
 from controlplane.accounts.models import AgentToken, ApiToken, Role
+from controlplane.accounts.owned_tokens import with_rights
 from controlplane.accounts.permissions import may, require
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment
@@ -117,22 +118,23 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     visible = [*environments, *([""] if _everywhere(request) else [])]
     now = timezone.now()
 
-    def rows(model: type[AgentToken] | type[ApiToken]) -> list[dict[str, Any]]:
-        found = model.objects.filter(environment__in=visible).order_by("-created_at")[:200]
-        return [
-            {
-                "token": row,
-                "dead": row.revoked_at is not None or row.expires_at <= now,
-                "soon": row.expires_at - now < _SOON,
-            }
-            for row in found
-        ]
+    def newest(model: Any) -> Any:
+        return model.objects.filter(environment__in=visible).order_by("-created_at")[:200]
+
+    def described(row: AgentToken | ApiToken) -> dict[str, Any]:
+        return {
+            "token": row,
+            "dead": row.revoked_at is not None or row.expires_at <= now,
+            "soon": row.expires_at - now < _SOON,
+        }
+
+    owned = with_rights(list(newest(ApiToken)))
 
     context = context_of(
         request,
         "tokens",
-        agents=rows(AgentToken),
-        programs=rows(ApiToken),
+        agents=[described(row) for row in newest(AgentToken)],
+        programs=[{**described(each.token), "owned": each} for each in owned],
         environments=environments,
         everywhere=_everywhere(request),
         roles=tuple(Role.choices),

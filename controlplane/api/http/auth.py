@@ -7,6 +7,7 @@ from ninja.errors import AuthorizationError
 from ninja.security import HttpBearer, SessionAuth
 
 from controlplane.accounts import tokens
+from controlplane.accounts.owned_tokens import refused
 from controlplane.accounts.permissions import may, role_of
 from controlplane.api.http.rate_limit import Spent, allowances
 from controlplane.audit.actor import Actor
@@ -51,6 +52,8 @@ def _allowed(request: HttpRequest, user: Any, action: str) -> Any:
     if not allowance.allowed:
         raise Spent
     if not may(user, action, environment_in(request)):
+        if getattr(user, "reduced", False):
+            refused.labels("owner_role").inc()
         raise AuthorizationError
     return user
 

@@ -9,6 +9,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, AuthorizationError, HttpError, ValidationError
 
+from controlplane.accounts.owned_tokens import TokenEnded
+from controlplane.accounts.tokens import TokenUser
 from controlplane.api.http.idempotency import InProgress, Reused
 from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
 from controlplane.api.http.rate_limit import Spent
@@ -74,6 +76,7 @@ def install(api: NinjaAPI) -> None:
     handle(EditConflict, _conflict)
     handle(NotFound, lambda e: problem(404, str(e)))
     handle(AuthenticationError, lambda e: problem(401))
+    handle(TokenEnded, lambda e: problem(401, f"{e} {_ENDED}", kind="token-ended"))
     handle(HttpError, _http_error)
     handle(RequestDataTooBig, lambda e: problem(413))
     handle(Spent, lambda e: problem(429))
@@ -82,10 +85,18 @@ def install(api: NinjaAPI) -> None:
 
 
 _REUSED = "This Idempotency-Key was used for another request. A new request needs a new key."
+_ENDED = "This token works no more: ask an admin to create or rotate one."
 _IN_PROGRESS = "A request with this Idempotency-Key is still in progress. Send it again later."
 
 
 def _forbidden(request: HttpRequest) -> HttpResponse:
+    user = getattr(request, "auth", None)
+    if isinstance(user, TokenUser) and user.reduced:
+        return problem(
+            403,
+            f"This token may not do this: it has no more rights than its owner, {user.owner}, has now."
+            " Ask an admin for the role, or use a token of another person.",
+        )
     where = request.resolver_match.kwargs.get("environment") if request.resolver_match else None
     if where is None:
         return problem(403, "Your role may not do this.")

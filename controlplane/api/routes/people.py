@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from controlplane.accounts import people as edits
 from controlplane.accounts.models import User
+from controlplane.accounts.owned_tokens import count_by_owner
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import ReasonIn, Slug, Text, printable
@@ -62,6 +63,7 @@ class PersonOut(Schema):
                 "environment_roles": {},
                 "is_active": True,
                 "second_factor": True,
+                "api_tokens": 1,
             }
         }
     )
@@ -72,6 +74,8 @@ class PersonOut(Schema):
     environment_roles: dict[str, str]
     is_active: bool
     second_factor: bool
+    #: API tokens that they own and that are neither revoked nor expired. Deactivation revokes them.
+    api_tokens: int = 0
 
 
 class InvitedOut(Schema):
@@ -91,6 +95,7 @@ class InvitedOut(Schema):
 def list_people(request: HttpRequest) -> list[PersonOut]:
     """By name; the first 500."""
     with_factor = set(Authenticator.objects.filter(type="totp").values_list("user_id", flat=True))
+    tokens = count_by_owner()
     return [
         PersonOut(
             username=user.username,
@@ -99,6 +104,7 @@ def list_people(request: HttpRequest) -> list[PersonOut]:
             environment_roles=user.environment_roles,
             is_active=user.is_active,
             second_factor=user.pk in with_factor,
+            api_tokens=tokens.get(user.username, 0),
         )
         for user in User.objects.order_by("username")[:500]
     ]
@@ -113,14 +119,17 @@ def invite(request: HttpRequest, values: PersonIn) -> InvitedOut:
 
 @router.put("/{username}/roles", response=Done)
 def change_roles(request: HttpRequest, username: Username, values: RolesIn) -> Done:
-    """Change a person's roles; their open pages follow within seconds."""
+    """Change a person's roles; their API tokens follow at once, and open pages within seconds."""
     edits.change_roles(username=username, actor=actor_of(request), **values.model_dump())
     return Done()
 
 
 @router.put("/{username}/active", response=Done)
 def switch(request: HttpRequest, username: Username, values: SwitchIn) -> Done:
-    """Deactivate a person and end their sessions at once, or activate them again."""
+    """Deactivate a person, which ends their sessions and revokes their API tokens at once.
+
+    Or activate them again: sessions and tokens do not come back.
+    """
     edits.switch_person(username=username, actor=actor_of(request), **values.model_dump())
     return Done()
 

@@ -10,6 +10,7 @@ from ninja import Router
 
 from controlplane.accounts import tokens
 from controlplane.accounts.models import AgentToken, ApiToken
+from controlplane.accounts.owned_tokens import OwnedToken, with_rights
 from controlplane.accounts.permissions import may
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import ApiTokenOut, Done, NewTokenOut, TokenOut
@@ -68,7 +69,7 @@ def list_api_tokens(request: HttpRequest, environment: Environment) -> list[ApiT
     Tokens of all environments are listed for admins of all environments.
     """
     rows = _recent(ApiToken.objects.filter(environment__in=_places(request, ApiToken, environment)))
-    return [ApiTokenOut(**TokenOut.from_orm(row).dict(), scope=_SCOPES[row.role]) for row in rows]
+    return [_described(owned) for owned in with_rights(list(rows))]
 
 
 @programs.post("", response={201: NewTokenOut})
@@ -98,6 +99,12 @@ def rotate_api_token(
 def revoke_api_token(request: HttpRequest, environment: Environment, selector: Slug, reason: Reason) -> Done:
     """Revoke it."""
     return _revoke(request, ApiToken, environment, selector, reason)
+
+
+def _described(owned: OwnedToken) -> ApiTokenOut:
+    row = owned.token
+    fields = TokenOut.from_orm(row).dict()
+    return ApiTokenOut(**fields, scope=_SCOPES[row.role], owner=row.owner, state=owned.state)
 
 
 def _recent(rows: Any) -> Any:

@@ -179,6 +179,10 @@ class TokenOut(Schema):
 
 class ApiTokenOut(TokenOut):
     scope: Literal["read", "operate", "admin"]
+    #: Username of the person who owns it; empty for a token that was made on the command line.
+    owner: str = ""
+    #: ``limited``: its owner has a lower role than the scope. ``ended``: its owner is deactivated or deleted.
+    state: Literal["works", "limited", "expired", "revoked", "ended"] = "works"
 
 
 class NewTokenOut(Schema):
