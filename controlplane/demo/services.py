@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from controlplane.demo.seed import Seeded
 
 CONTROL_PLANE = ("web", "gateway", "worker", "beat")
 
+#: An idle machine with two cores starts everything within this time.
+_IDLE_START_S = 6.0
+#: What a machine that is ten times as busy gets.
+_START_S = 60.0
 #: Variables that a pod must not get: it knows neither Postgres nor the queue.
 _CONTROL_PLANE_ONLY = ("DATABASE_URL", "FUSEBOARD_BROKER_URL", "FUSEBOARD_DATA_DIR", "FUSEBOARD_PLAIN_HTTP")
 
@@ -58,22 +63,26 @@ class Demo:
         self.seeded = seeded
         self.processes = Processes(folder / "logs")
         self.client = httpx.Client(timeout=5.0, trust_env=False)
+        #: How many times longer than an idle machine this one takes: checkpoints wait so much longer.
+        self.patience = 1.0
         self._per_pod = per_pod
         self._add_control_plane(web_port)
 
     def open(self) -> None:
         """Start everything and wait until all of it answers. Raises ``DidNotStart``."""
+        began = time.monotonic()
         self.processes.begin("vendor", *CONTROL_PLANE)
-        self.processes.wait_until_ready(["vendor", "gateway"])
+        self.processes.wait_until_ready(["vendor", "gateway"], within_s=_START_S)
         for dependency in DEPENDENCIES:
             self.switch(dependency.name, failure_percent=0, latency_ms=dependency.latency_ms)
         # Only now: their variables contain ports, and a process that lost a race has another one since.
         self._add_pods()
         self.processes.begin(*PODS)
-        self.processes.wait_until_ready(["web", *PODS])
+        self.processes.wait_until_ready(["web", *PODS], within_s=_START_S)
         self._add_load()
         self.processes.begin("load")
-        self.processes.wait_until_ready(self.processes.by_name)
+        self.processes.wait_until_ready(self.processes.by_name, within_s=_START_S)
+        self.patience = max(1.0, (time.monotonic() - began) / _IDLE_START_S)
 
     def _add_control_plane(self, web_port: int) -> None:
         celery = ["-m", "celery", "-A", "controlplane"]

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
     migrated.copy_into(tmp_path / "postgres")
     demo = subprocess.Popen(
-        [sys.executable, "manage.py", "demo"],
+        # As a script starts it in the background: with SIGINT ignored.
+        ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, "manage.py", "demo"],
         cwd=PROJECT,
         env=os.environ | {"FUSEBOARD_DATA_DIR": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -33,6 +34,7 @@ def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
             said = until_it_runs(demo)
             mark = mark_of_child(demo.pid)
             assert len(marked(mark)) > 9, said
+            assert handles(demo.pid, signal.SIGINT)
             assert "running" in a_second_demo_says(tmp_path)
             demo.send_signal(how)
             demo.wait(60)
@@ -62,6 +64,13 @@ def until_it_runs(demo):
         if "Stop with Ctrl-C" in line:
             return said
     raise AssertionError(f"the demo ended with {demo.wait()}: {said}")
+
+
+def handles(process, number):
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{process}/status").read_text()
+    caught = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE).group(1), 16)
+    return bool(caught >> (number - 1) & 1)
 
 
 def mark_of_child(parent):

@@ -5,7 +5,7 @@ import time
 
 from controlplane.demo.browser import text_of
 from controlplane.demo.scenario import PODS, STORYTELLER
-from controlplane.demo.story.chapter import Chapter, CheckFailed, until
+from controlplane.demo.story.chapter import Chapter, CheckFailed
 from fuseboard.contract.words import Mode
 
 _CHOSEN, *_OTHERS = reversed(PODS)
@@ -15,7 +15,7 @@ _LASTS_S = 1.5
 def drill(chapter: Chapter) -> str:
     """Start and end a drill on the drills page."""
     admin = chapter.browser("admin")
-    until(
+    chapter.until(
         f"{_CHOSEN} on the servers page",
         lambda: _listed(chapter, Mode.SHARED).count(_CHOSEN) == 1,
         within_s=15,
@@ -31,9 +31,13 @@ def drill(chapter: Chapter) -> str:
     )
     if begun.status_code != 200 or f"Drill started on {_CHOSEN}" not in begun.text:
         raise CheckFailed(f"the form answered {begun.status_code}: {text_of(begun.text)[:300]}")
-    pretends_ms = until(f"{_CHOSEN} in a drill", lambda: _mode(chapter, _CHOSEN) == Mode.DRILL, within_s=10)
-    until("the drill on the servers page", lambda: _listed(chapter, Mode.DRILL) == [_CHOSEN], within_s=5)
-    until(
+    pretends_ms = chapter.until(
+        f"{_CHOSEN} in a drill", lambda: _mode(chapter, _CHOSEN) == Mode.DRILL, within_s=10
+    )
+    chapter.until(
+        "the drill on the servers page", lambda: _listed(chapter, Mode.DRILL) == [_CHOSEN], within_s=5
+    )
+    chapter.until(
         "the drill's page to count it",
         lambda: "1 of 1 pod has started the drill" in text_of(admin.read("/drills")),
         within_s=5,
@@ -44,7 +48,7 @@ def drill(chapter: Chapter) -> str:
     ended = admin.send(admin.form("/drills", "drill", "act"), act="end")
     if "No drill is running" not in ended.text:
         raise CheckFailed(f"ending it answered {ended.status_code}: {text_of(ended.text)[:300]}")
-    shares_ms = until(
+    shares_ms = chapter.until(
         f"{_CHOSEN} to share again", lambda: _mode(chapter, _CHOSEN) == Mode.SHARED, within_s=15
     )
     if trouble := chapter.demo.figures().trouble():

@@ -56,7 +56,8 @@ def traffic(chapter: Chapter) -> str:
         answer = chapter.ask(pod, "search", STORYTELLER)
         if answer.status != 200 or answer.mode != Mode.SHARED:
             raise CheckFailed(f"{pod} answers {answer.status} in mode {answer.mode!r}: {answer.body}")
-    if min(rates.values()) < 5:
+    # The load generator sends less where the machine is busy.
+    if min(rates.values()) < 5 / chapter.demo.patience:
         raise CheckFailed(f"a pod is idle: {rates} calls/s")
     if trouble := accounts.trouble():
         raise CheckFailed(trouble)

@@ -5,7 +5,7 @@ from typing import Any
 
 from controlplane.demo.scenario import DEPENDENCIES, FLAKY, STORYTELLER
 from controlplane.demo.seed import ENVIRONMENT
-from controlplane.demo.story.chapter import Answer, Chapter, CheckFailed, slowest, until
+from controlplane.demo.story.chapter import Answer, Chapter, CheckFailed, slowest
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker
 from fuseboard.contract.policy import BreakerPolicy
@@ -45,7 +45,9 @@ def recovery(chapter: Chapter) -> str:
     seen = len(transitions(chapter))
     with chapter.watch(FLAKY, STORYTELLER) as watch:
         chapter.demo.switch(FLAKY, failure_percent=0, latency_ms=_PLAYED.latency_ms)
-        took_ms = until("the breaker closed", lambda: _state(chapter) == BreakerState.CLOSED, within_s=15)
+        took_ms = chapter.until(
+            "the breaker closed", lambda: _state(chapter) == BreakerState.CLOSED, within_s=15
+        )
         closed = time.monotonic()
         times = watch.first(
             "call the vendor again", lambda answer: not _refused(answer), since=closed, within_s=5

@@ -13,7 +13,7 @@ from controlplane.accounts.tokens import create_api_token
 from controlplane.audit.models import Entry
 from controlplane.demo.scenario import PENNY, QUOTA, STORYTELLER, TIERS
 from controlplane.demo.seed import DIRECTOR, ENVIRONMENT
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest, until
+from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 from controlplane.policies.models import Environment
 from fuseboard.contract.words import Reason
 
@@ -72,7 +72,7 @@ def api_idempotency(chapter: Chapter) -> str:
         threads = [threading.Thread(target=run.work) for _ in range(_AT_ONCE)]
         for thread in threads:
             thread.start()
-        until("the first edits", lambda: len(run.revisions) >= _BEFORE, within_s=20)
+        chapter.until("the first edits", lambda: len(run.revisions) >= _BEFORE, within_s=20)
         chapter.demo.processes.kill("web")
         chapter.demo.processes.begin("web")
         for thread in threads:
@@ -143,7 +143,7 @@ def expiring_override(chapter: Chapter) -> str:
     with Program(chapter) as program:
         held, let_go = _hold(chapter, program)
         raised, back = _raise(chapter, program)
-    until("the audit has both ends, by fuseboard", _both_expired, within_s=5)
+    chapter.until("the audit has both ends, by fuseboard", _both_expired, within_s=5)
     return (
         f"overridden for {HELD_S} s, all pods refuse after {slowest(held)}, and call again {slowest(let_go)}"
         f" after its end; a quota for {LASTS_S} s after {slowest(raised)}, gone {slowest(back)} after"

@@ -7,7 +7,7 @@ import time
 
 from controlplane import embedded
 from controlplane.demo.scenario import PODS, STORYTELLER
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest, until
+from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 from fuseboard.contract.words import Mode
 
 LIMITS = "FUSEBOARD_REDIS_URL"
@@ -22,7 +22,7 @@ def redis_killed(chapter: Chapter) -> str:
         os.kill(embedded.look_up(LIMITS, folder=chapter.demo.folder).server, signal.SIGKILL)
         killed = time.monotonic()
         times = watch.first("decide locally", lambda a: a.mode == Mode.LOCAL, since=killed, within_s=10)
-        until(
+        chapter.until(
             "three servers listed on local fallback", lambda: _listed_local(chapter) == list(PODS), within_s=5
         )
         listed_ms = (time.monotonic() - killed) * 1000

@@ -38,7 +38,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         checkpoints = BASE + MORE if options["check_all"] else BASE if options["check"] else ()
-        for wanted in (signal.SIGTERM, signal.SIGHUP):
+        # SIGINT too: a shell script starts what it runs in the background with SIGINT ignored.
+        for wanted in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(wanted, _like_ctrl_c)
         self.began = time.monotonic()
         call_command("migrate", verbosity=0, interactive=False)
