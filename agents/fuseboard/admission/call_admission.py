@@ -242,6 +242,8 @@ class CallAdmission:
         urgent = bad or bool(probe or cooldown_ms)
         if urgent or not gate.scheduled:
             self.reports.add(gate, urgent=urgent)
+        if outcome is OK and permit.generation == gate.generation:
+            self.reports.success(gate)
 
     def finish(self, charge: Charge) -> None:
         """The call has ended: free the slots it held."""

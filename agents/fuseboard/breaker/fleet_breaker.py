@@ -127,6 +127,8 @@ class FleetBreaker:
         #: When an open breaker may be probed; monotonic seconds.
         self.until = 0.0
         self.window = (0, 0, 0)
+        #: The generation of the last outcomes that were sent, and when; monotonic seconds.
+        self._sent = (-1, 0.0)
         self.tally = UncountedSuccesses(self, 0)
         self.domain = f"d:{dependency.name}"
         #: The Cluster node that keeps this breaker cannot be asked, while others can.
@@ -284,6 +286,18 @@ class FleetBreaker:
         elif outcome is Outcome.SLOW:
             pending.slow += 1
             pending.tail = 0
+
+    def sent(self, generation: int, outcomes: PendingReport) -> None:
+        """These outcomes are on their way to Redis."""
+        if outcomes.ok or outcomes.failure or outcomes.slow:
+            self._sent = (generation, monotonic())
+
+    def unheard(self, interval_s: float) -> bool:
+        """Whether Redis knows no outcome of this pod that still counts when the next batch is sent."""
+        generation, at = self._sent
+        window_s = self.dependency.breaker.window_s
+        counts_s = max(window_s / 2, window_s - 2 * interval_s)
+        return generation != self.generation or monotonic() - at >= counts_s
 
     def cool_down(self, milliseconds: int, generation: int) -> None:
         """The vendor asked not to be called: stop here at once, and report it to the fleet."""

@@ -41,6 +41,19 @@ class Reports:
         tally.scheduled = True
         self._tallies.append(tally)
         self.add(tally.gate, urgent=False)
+        self.success(tally.gate)
+
+    def success(self, gate: FleetBreaker) -> None:
+        """A success is pending. The first one of a window is sent now, not with the next batch.
+
+        A breaker trips for the fleet only if enough pods saw failures, of those with outcomes. Failures are
+        sent nearly at once. If successes always came later, the failures of one bad pod would be the only
+        outcomes that Redis knows after a quiet time.
+        """
+        interval_s = self._tuning().report_interval_ms / 1000
+        if self._health.usable and gate.unheard(interval_s):
+            self._gates[gate.name] = gate
+            self.flush()
 
     def flush(self) -> None:
         """Send all pending outcomes now. Drop them when Redis is unavailable: its breakers decide nothing
@@ -60,6 +73,7 @@ class Reports:
             if not self._health.usable:
                 continue
             for generation, outcomes in pending.items():
+                gate.sent(generation, outcomes)
                 arguments = _arguments(gate, generation, outcomes)
                 self._store.run(REPORT, gate.guard_keys, arguments, self._answered(gate))
 
