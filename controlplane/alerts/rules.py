@@ -190,9 +190,9 @@ RULES: tuple[Rule[Any], ...] = (
         test=lambda breaker: breaker.effective == "open",
         text=lambda breaker: f"{breaker.name} is open",
         detail=lambda breaker: (
-            f"{texts.failed(breaker)}. Callers get: {breaker.dependency.fallback}."
+            f"{texts.opened(breaker)}. Callers get: {breaker.dependency.fallback}."
             if breaker.dependency.fallback
-            else f"{texts.failed(breaker)}."
+            else f"{texts.opened(breaker)}."
         ),
         since=lambda breaker: breaker.since,
     ),

@@ -19,6 +19,11 @@ def failed(breaker: BreakerStatus) -> str:
     return f"{breaker.failures} of {breaker.calls} calls failed"
 
 
+def opened(breaker: BreakerStatus) -> str:
+    """Why the breaker is open; what it counted since its trip explains nothing."""
+    return f"{breaker.why[:1].upper()}{breaker.why[1:]}" if breaker.why else failed(breaker)
+
+
 def lag(status: Status) -> str:
     lagging = status.fleet.lagging
     return f"{name_or_count(lagging)} {'has' if len(lagging) == 1 else 'have'} old configuration"

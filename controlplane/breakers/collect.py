@@ -24,6 +24,9 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STATES = {state.value for state in BreakerState}
 
+#: Fields of a trip that other transitions lack.
+TRIP_FIGURES = ("calls", "failures", "slow", "consecutive", "threshold")
+
 StreamEntry = tuple[str, dict[str, str]]
 
 
@@ -108,7 +111,16 @@ def _transition(dependency: Dependency, entry: StreamEntry) -> Transition | None
         cause=_text(fields, "cause", 64),
         actor=_text(fields, "actor", 200),
         server=_text(fields, "server", 64),
+        figures=_figures(fields),
     )
+
+
+def _figures(fields: dict[str, str]) -> dict[str, int] | None:
+    """What was counted at a trip; ``None`` unless all of it is there."""
+    found = {name: fields.get(name, "") for name in TRIP_FIGURES}
+    if not all(_NUMBER.fullmatch(text) for text in found.values()):
+        return None
+    return {name: int(text) for name, text in found.items()}
 
 
 def _text(fields: dict[str, str], name: str, longest: int) -> str:

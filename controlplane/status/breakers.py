@@ -1,10 +1,11 @@
 """Each dependency's breaker, as the whole fleet has it. Its look is the dashboard's."""
 
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
 
 from controlplane.fleet.live import DependencyFigures
-from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server
+from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server, Transition
+from controlplane.status.incidents import NOT_CLOSED, Incident, closed_since, incident_of, trip_words
 
 #: No live pod reports the breaker.
 NO_DATA = "no_data"
@@ -47,9 +48,14 @@ class BreakerStatus:
     #: The fleet's own state, which an override covers but does not change; and since when.
     state: str
     state_since: float | None
-    #: When the effective state began, and when it ends or may probe.
+    #: When the effective state began, and when it ends or may probe. An open or half-open breaker counts
+    #: from its trip, over all failed probes; ``None`` for a closed one of which no trip is known.
     since: float | None
     until: float | None
+    #: When the present open time or override began.
+    period_since: float | None
+    #: Of the fleet's own state; ``None`` while it is closed, and while its transitions are not collected.
+    incident: Incident | None
     calls: int
     failures: int
     consecutive: int
@@ -64,6 +70,20 @@ class BreakerStatus:
     def load(self) -> float:
         """Calls per second that would reach the dependency if the breaker let all of them through."""
         return self.traffic.calls_per_s + self.traffic.refused_per_s
+
+    @property
+    def trip(self) -> Transition | None:
+        return self.incident.trip if self.incident is not None else None
+
+    @property
+    def why(self) -> str:
+        """Why it is open or half-open, with the figures of the trip; empty while that is not known."""
+        if self.incident is None:
+            return ""
+        words = [trip_words(self.incident.trip)] if self.incident.trip is not None else []
+        if count := self.incident.reopened:
+            words.append(f"{count} failed probe{'' if count == 1 else 's'} since")
+        return "; ".join(words)
 
     @property
     def ratio(self) -> float:
@@ -85,16 +105,26 @@ class BreakerStatus:
 
 def breaker_statuses(facts: Facts) -> tuple[BreakerStatus, ...]:
     """Every dependency's breaker, worst first: by state, then by failures."""
-    built = [_status(dependency, facts) for dependency in facts.dependencies]
+    transitions: dict[str, list[Transition]] = defaultdict(list)
+    for transition in facts.transitions:
+        transitions[transition.dependency].append(transition)
+    built = [_status(dependency, facts, transitions[dependency.name]) for dependency in facts.dependencies]
     rank = WORST_FIRST.index
     return tuple(sorted(built, key=lambda b: (rank(b.effective), not b.near, -round(b.ratio, 1), b.name)))
 
 
-def _status(dependency: Dependency, facts: Facts) -> BreakerStatus:
+def _status(dependency: Dependency, facts: Facts, transitions: list[Transition]) -> BreakerStatus:
     name, override = dependency.name, _in_force(dependency.override, facts.now)
     live = facts.live_servers
     fleet = _fleet_view([server.breakers[name] for server in live if name in server.breakers])
     effective = override.mode if override else fleet.state if fleet else NO_DATA
+    # Without Redis, the transitions of the fleet do not explain what pods decide alone.
+    incident = incident_of(transitions) if fleet and not fleet.local and fleet.state in NOT_CLOSED else None
+    since = fleet.since if fleet else None
+    if incident is not None:
+        since = incident.since
+    elif fleet is not None and fleet.state == "closed":
+        since = closed_since(transitions)
     seen_by = tuple(_seen_by(server, name) for server in live)
     return BreakerStatus(
         name=name,
@@ -102,7 +132,9 @@ def _status(dependency: Dependency, facts: Facts) -> BreakerStatus:
         effective=effective,
         state=fleet.state if fleet else "closed",
         state_since=fleet.since if fleet else None,
-        since=override.made_at if override else fleet.since if fleet else None,
+        since=override.made_at if override else since,
+        period_since=override.made_at if override else fleet.since if fleet else None,
+        incident=incident,
         until=override.expires_at if override else fleet.until if fleet else None,
         calls=fleet.calls if fleet else 0,
         failures=fleet.failures if fleet else 0,
@@ -123,9 +155,16 @@ def _fleet_view(views: list[BreakerSeen]) -> BreakerSeen | None:
     """The newest generation is the fleet's. Without Redis there is none: then what most pods report."""
     shared = [view for view in views if not view.local]
     if shared:
-        return max(shared, key=lambda view: (view.generation, view.calls))
+        newest = max(shared, key=lambda view: (view.generation, view.calls))
+        return _from_first([view for view in shared if view.generation == newest.generation], newest)
     common = Counter(view.state for view in views).most_common(1)
-    return next((view for view in views if view.state == common[0][0]), None) if common else None
+    alike = [view for view in views if view.state == common[0][0]] if common else []
+    return _from_first(alike, alike[0]) if alike else None
+
+
+def _from_first(alike: list[BreakerSeen], view: BreakerSeen) -> BreakerSeen:
+    """A pod that started since then knows the state for less time than the others."""
+    return replace(view, since=min((one.since for one in alike if one.since is not None), default=None))
 
 
 def _seen_by(server: Server, name: str) -> SeenBy:

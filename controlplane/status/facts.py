@@ -90,6 +90,18 @@ class Dependency:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TripFigures:
+    """What was counted over the fleet when a breaker tripped."""
+
+    calls: int
+    failures: int
+    slow: int
+    consecutive: int
+    #: That was reached: failures in a row, or a percentage.
+    threshold: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transition:
     dependency: str
     at: float
@@ -100,6 +112,8 @@ class Transition:
     server: str = ""
     generation: int = 0
     reason: str = ""
+    #: Of a trip; ``None`` for other transitions, and for a trip by an agent of version 0.1.
+    figures: TripFigures | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.publishing.unknown_revisions import unknown_revisions
 from controlplane.status import scheduled_changes
-from controlplane.status.facts import Change, Dependency, Facts, Override, Transition
+from controlplane.status.facts import Change, Dependency, Facts, Override, Transition, TripFigures
 from controlplane.status.server_rows import server_of_row
 
 #: Enough for six hours of a breaker that flaps.
@@ -131,6 +131,7 @@ def read_transitions(
             actor=row.actor,
             server=row.server,
             generation=row.generation,
+            figures=TripFigures(**row.figures) if row.figures else None,
         )
         for row in rows.order_by("-at", "-generation")[:count]
     )

@@ -43,8 +43,33 @@ class Breaker(BreakerStatus):
         """For people who do not see the ring."""
         if self.override is not None:
             return f"{self.face.word} by {self.override.actor}"
+        if self.why:
+            return f"{self.face.word}. {self.why[:1].upper()}{self.why[1:]}"
         percent = self.dependency.failure_percent
         return f"{self.face.word}. {self.failures} of {self.calls} calls failed, threshold {percent} percent"
+
+    @property
+    def shown_ratio(self) -> float:
+        """For the ring and the bar: what is counted now, or what was when it tripped."""
+        trip = self.trip
+        if trip is None:
+            return self.ratio
+        if trip.figures is None or trip.cause == "consecutive":
+            return 1.0
+        count = trip.figures.slow if trip.cause == "slow" else trip.figures.failures
+        return count / max(1, trip.figures.calls)
+
+    @property
+    def counted(self) -> str:
+        """The same in a cell of a table: "5 in a row", "18/24"."""
+        figures = self.trip.figures if self.trip is not None else None
+        if figures is None:
+            return "" if self.trip is not None else f"{self.failures}/{self.calls}"
+        if self.trip is not None and self.trip.cause == "consecutive":
+            return f"{figures.consecutive} in a row"
+        if self.trip is not None and self.trip.cause == "slow":
+            return f"{figures.slow}/{figures.calls} slow"
+        return f"{figures.failures}/{figures.calls}"
 
     @property
     def disagreeing(self) -> list[tuple[str, int]]:

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from controlplane.status.incidents import trip_words
 from dashboard import plots
 from dashboard.labels import (
     cause_words,
@@ -40,7 +41,7 @@ register.filter("rate", number)
 
 @register.simple_tag
 def ring(breaker: Breaker) -> SafeString:
-    ratio = 0.0 if breaker.override and breaker.face.kind == "forced" else breaker.ratio
+    ratio = 0.0 if breaker.override and breaker.face.kind == "forced" else breaker.shown_ratio
     return plots.ring(breaker.face.kind, ratio, breaker.threshold, label=breaker.label)
 
 
@@ -54,7 +55,7 @@ def strip(breaker: Breaker, small: bool = False) -> SafeString:
 @register.simple_tag
 def ratio_bar(breaker: Breaker) -> SafeString:
     css = "bar-fg" if breaker.quiet and not breaker.near else "bar-st"
-    return plots.bar([(css, breaker.ratio * 100)], marks=[breaker.dependency.failure_percent])
+    return plots.bar([(css, breaker.shown_ratio * 100)], marks=[breaker.dependency.failure_percent])
 
 
 @register.simple_tag
@@ -240,6 +241,7 @@ def lower_first(text: str) -> str:
 
 
 register.filter("cause", cause_words)
+register.filter("tripped", trip_words)
 register.filter("config_source", config_source_words)
 register.filter("drill", drill_words)
 register.filter("event", event_words)

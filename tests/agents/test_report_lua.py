@@ -53,6 +53,32 @@ def test_an_opening_is_published_with_its_length(store: Store):
     listener.close()
 
 
+@pytest.mark.parametrize(
+    ("reports", "cause", "figures"),
+    [
+        ([{"failure": 4}, {"failure": 1}], "consecutive", "5 5 0 5 5"),
+        ([{"ok": 4, "failure": 4, "tail": 1}, {"ok": 1, "failure": 1, "tail": 0}], "ratio", "10 5 0 0 50"),
+        ([{"ok": 4, "slow": 2}, {"ok": 1, "slow": 3}], "slow", "10 0 5 0 50"),
+    ],
+)
+def test_a_trip_is_recorded_with_what_was_counted(store: Store, reports, cause, figures):
+    """S1.4: the counts are gone with the trip, and nothing else says why the breaker opened."""
+    generation = store.admit().generation
+    for server, outcomes in zip("ab", reports, strict=True):
+        store.report(generation, server=server, **outcomes)
+    [(_, entry)] = store.client.xrange("{d}:transitions")
+    found = {name.decode(): value.decode() for name, value in entry.items()}
+    assert found["cause"] == cause
+    names = ("calls", "failures", "slow", "consecutive", "threshold")
+    assert " ".join(found[name] for name in names) == figures
+
+
+def test_other_transitions_have_no_figures(store: Store):
+    open_again(store)
+    newest = store.client.xrevrange("{d}:transitions")[0][1]
+    assert (newest[b"to"], b"calls" in newest) == (b"half_open", False)
+
+
 def test_a_success_between_ends_the_row_of_failures(store: Store):
     generation = store.admit().generation
     store.report(generation, failure=4, server="a")

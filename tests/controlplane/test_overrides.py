@@ -316,6 +316,18 @@ def test_a_stream_that_was_emptied_is_read_from_its_start(
     assert Transition.objects.filter(generation=7, to_state="half_open").exists()
 
 
+def test_a_trip_is_stored_with_its_figures(production: str, text_limits: Any) -> None:
+    """S1.4; an agent of version 0.1 records none, and figures that are no numbers are left out."""
+    trip = {"generation": 7, "from": "closed", "to": "open", "cause": "consecutive", "at_us": 10**15}
+    figures = {"calls": 9, "failures": 5, "slow": 0, "consecutive": 5, "threshold": 5}
+    text_limits.xadd(TRANSITIONS, trip | figures)
+    text_limits.xadd(TRANSITIONS, trip | {"generation": 8})
+    text_limits.xadd(TRANSITIONS, trip | figures | {"generation": 9, "calls": "many"})
+    assert collect_transitions("production") == 3
+    rows = dict(Transition.objects.values_list("generation", "figures"))
+    assert rows == {7: figures, 8: None, 9: None}
+
+
 def test_invalid_stream_entries_are_skipped(production: str, text_limits: Any, ada: Any) -> None:
     text_limits.xadd(TRANSITIONS, {"generation": "x", "to": "open", "at_us": "1"})
     text_limits.xadd(TRANSITIONS, {"rubbish": "\x00"})

@@ -72,21 +72,21 @@ if not breaker or breaker.generation ~= generation then return answer(STALE) end
 if mode and not overridden and mode ~= 'forced_open' and generation < expires then return answer(STALE) end
 if overridden and (mode == 'disabled' or mode == 'forced_open') then return answer(NONE) end
 
-local function change_state(state, cause, till)
+local function change_state(state, cause, till, ...)
     local from = breaker.state
     move(breaker, state, cause, till, now)
     write_breaker(KEYS[2], breaker)
     redis.call('DEL', KEYS[4], KEYS[5])
-    append_transition(KEYS[6], from, breaker, '', server, now)
+    append_transition(KEYS[6], from, breaker, '', server, now, ...)
 end
 
-local function open(cause)
+local function open(cause, ...)
     -- Backs off while recoveries fail, and starts again after ten open times without a trip.
     if breaker.state == 'closed' and now - breaker.since > 10 * open_first then breaker.attempt = 0 end
     local length = math.min(open_max, open_first * 2 ^ math.min(breaker.attempt, 20))
     breaker.attempt = breaker.attempt + 1
     length = math.floor(length * (1000 + jitter) / 1000)
-    change_state('open', cause, now + length)
+    change_state('open', cause, now + length, ...)
     -- Pods with fleet leases rarely ask. This is a hint: a pod that misses it learns it with its next lease.
     redis.pcall('PUBLISH', ARGV[18], ARGV[19] .. ' ' .. whole(breaker.generation) .. ' ' .. whole(length))
 end
@@ -163,14 +163,14 @@ if ok + failure + slow > 0 then
     redis.call('PEXPIRE', KEYS[5], window * 1000 + 1000)
 end
 
-local cause = nil
+local cause, threshold = nil, nil
 if failure + slow > 0 then
     if consecutive_limit > 0 and consecutive >= consecutive_limit then
-        cause = 'consecutive'
+        cause, threshold = 'consecutive', consecutive_limit
     elseif calls >= minimum_calls and failures * 100 >= failure_percent * calls then
-        cause = 'ratio'
+        cause, threshold = 'ratio', failure_percent
     elseif calls >= minimum_calls and slow_calls * 100 >= slow_percent * calls then
-        cause = 'slow'
+        cause, threshold = 'slow', slow_percent
     end
 end
 if not cause then return answer(NONE) end
@@ -191,6 +191,7 @@ if #old > 0 then redis.call('HDEL', KEYS[5], unpack(old)) end
 if with_failures < math.min(minimum_servers, with_outcomes) then return answer(NONE) end
 if overridden then return answer(WOULD_TRIP) end
 local window_calls, window_failures, window_consecutive = calls, failures, consecutive
-open(cause)
+open(cause, 'calls', whole(calls), 'failures', whole(failures), 'slow', whole(slow_calls),
+    'consecutive', whole(consecutive), 'threshold', whole(threshold))
 calls, failures, consecutive = window_calls, window_failures, window_consecutive
 return answer(TRIPPED)

@@ -6,6 +6,15 @@ from typing import Any
 from ninja import Schema
 
 
+class TripFiguresOut(Schema):
+    calls: int
+    failures: int
+    slow: int
+    consecutive: int
+    #: That was reached: failures in a row, or a percentage.
+    threshold: int
+
+
 class TransitionOut(Schema):
     id: int
     dependency: str
@@ -18,6 +27,9 @@ class TransitionOut(Schema):
     actor: str
     #: The server whose report caused it; empty for the control plane.
     server: str
+    #: What was counted over the fleet when the breaker tripped; null for other transitions, and for a trip
+    #: by an agent of version 0.1.
+    figures: TripFiguresOut | None = None
 
 
 class TenantFiguresOut(Schema):

@@ -51,11 +51,12 @@ local function read_override(text)
     return mode, tonumber(expires)
 end
 
-local function append_transition(key, from, breaker, actor, server, now)
+-- The last arguments are further fields: what was counted when the breaker tripped.
+local function append_transition(key, from, breaker, actor, server, now, ...)
     -- A key of another type must not stop a breaker: the history matters least.
     if redis.pcall('XADD', key, 'MAXLEN', '~', '1000', '*', 'generation', whole(breaker.generation), 'from', from,
             'to', breaker.state, 'cause', breaker.cause, 'actor', actor, 'server', server,
-            'at_us', whole(now)).err then
+            'at_us', whole(now), ...).err then
         redis.call('DEL', key)
     end
 end

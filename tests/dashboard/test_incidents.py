@@ -1,0 +1,175 @@
+"""Why a breaker is open, and since when: from the transitions, not from the last probe."""
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.alerts.evaluate import FirstSeen
+from controlplane.fleet.live import FleetFigures
+from controlplane.status.facts import (
+    BreakerSeen,
+    Dependency,
+    Facts,
+    Override,
+    ScheduledChange,
+    Server,
+    Transition,
+    TripFigures,
+)
+from dashboard.live.history import History
+from dashboard.live.overview import build
+from dashboard.live.pages import page_of
+from dashboard.live.topics import Topic, fragments
+
+NOW = 1_795_144_367.0
+FIGURES = TripFigures(calls=24, failures=5, slow=0, consecutive=5, threshold=5)
+
+
+def moved(at, before, after, cause, **fields):
+    return Transition(dependency="payments-api", at=at, before=before, after=after, cause=cause, **fields)
+
+
+TRIP = moved(NOW - 300, "closed", "open", "consecutive", figures=FIGURES)
+#: The breaker tripped five minutes ago, and two probes failed since. Newest first.
+FAILING = (
+    moved(NOW - 6, "half_open", "open", "probe_failed"),
+    moved(NOW - 7, "open", "half_open", "open_time_over"),
+    moved(NOW - 120, "half_open", "open", "probe_failed"),
+    moved(NOW - 121, "open", "half_open", "open_time_over"),
+    TRIP,
+    moved(NOW - 9000, "half_open", "closed", "probes_passed"),
+)
+OPEN = BreakerSeen(state="open", generation=9, since=NOW - 6, until=NOW + 40, calls=33, failures=2)
+CLOSED = BreakerSeen(state="closed", generation=9, since=NOW - 28, calls=33)
+
+
+def facts(view=OPEN, transitions=FAILING, pods=2, override=None, **fields):
+    servers = tuple(
+        Server(name=f"web-{number}", last_seen=NOW, revision=7, epoch=1, breakers={"payments-api": view})
+        for number in range(pods)
+    )
+    usual = {"servers": servers, "figures": FleetFigures(requests_per_s=100.0, gateways=1)}
+    return Facts(
+        now=NOW,
+        as_of=NOW,
+        epoch=1,
+        revision=7,
+        dependencies=(Dependency(name="payments-api", fallback="Order queue", override=override),),
+        transitions=transitions,
+        **usual | fields,
+    )
+
+
+def picture(**fields):
+    return build(facts(**fields), History(), FirstSeen())
+
+
+def drawn(page, live):
+    """Every fragment of a page, by its id."""
+    context = page_of(Topic(page=page, role="viewer", key="payments-api"), live, History()).context
+    return {one.target: one.html(context) for one in fragments(Topic(page=page, role="viewer"), context)}
+
+
+@pytest.mark.parametrize(
+    ("trip", "why", "ratio", "cell"),
+    [
+        (TRIP, "5 failures in a row, opens at 5", 1.0, "5 in a row"),
+        (
+            replace(
+                TRIP,
+                cause="ratio",
+                figures=TripFigures(calls=24, failures=18, slow=0, consecutive=1, threshold=50),
+            ),
+            "18 of 24 calls failed (75 %), opens at 50 %",
+            0.75,
+            "18/24",
+        ),
+        (
+            replace(
+                TRIP,
+                cause="slow",
+                figures=TripFigures(calls=20, failures=1, slow=15, consecutive=0, threshold=50),
+            ),
+            "15 of 20 calls were slow (75 %), opens at 50 %",
+            0.75,
+            "15/20 slow",
+        ),
+        (replace(TRIP, figures=None), "consecutive failures", 1.0, ""),
+        (replace(TRIP, cause="forced_open", actor="olga", figures=None), "opened by olga", 1.0, ""),
+    ],
+)
+def test_an_open_breaker_says_why_with_the_figures_of_its_trip(trip, why, ratio, cell):
+    """S1.4: card, alert, ring and table displayed a window that was frozen after the trip: 2/33."""
+    live = picture(transitions=(trip,))
+    breaker = live.breakers[0]
+    assert (breaker.why, breaker.shown_ratio, breaker.counted) == (why, ratio, cell)
+    [alert] = (alert for alert in live.alerts if alert.key == "open:payments-api")
+    assert alert.detail.lower().startswith(why.lower())
+    assert why.lower() in breaker.label.lower()
+    assert why in drawn("overview", live)["cards"]
+    assert why.lower() in drawn("breaker", live)["hero"].lower()
+    for html in (*drawn("overview", live).values(), *drawn("breakers", live).values()):
+        assert "2/33" not in html
+
+
+def test_failed_probes_belong_to_the_incident_of_the_trip():
+    """S1.5: it said "Open for 6 s" of a breaker that had failed for five minutes."""
+    breaker = picture().breakers[0]
+    assert breaker.since == NOW - 300
+    assert breaker.period_since == NOW - 6
+    assert breaker.why == "5 failures in a row, opens at 5; 2 failed probes since"
+    half = picture(
+        view=replace(OPEN, state="half_open"),
+        transitions=(moved(NOW - 1, "open", "half_open", "open_time_over"), *FAILING),
+    ).breakers[0]
+    assert (half.since, half.why) == (NOW - 300, breaker.why)
+
+
+def test_before_the_transitions_are_collected_the_pods_say_since_when():
+    breaker = picture(transitions=FAILING[-1:]).breakers[0]
+    assert (breaker.since, breaker.why, breaker.counted) == (NOW - 6, "", "2/33")
+
+
+def test_a_trip_that_is_no_longer_listed_is_not_invented():
+    breaker = picture(transitions=FAILING[:3]).breakers[0]
+    assert breaker.trip is None
+    assert breaker.since == NOW - 120
+    assert breaker.why == "2 failed probes since"
+
+
+def test_a_closed_breaker_is_dated_by_its_closing_not_by_the_start_of_a_pod():
+    """S1.5: "Closed for 28 s" because a pod had started."""
+    assert picture(view=CLOSED, transitions=()).breakers[0].since is None
+    assert picture(view=CLOSED, transitions=FAILING[-1:]).breakers[0].since == NOW - 9000
+
+
+def test_a_pod_that_joins_an_open_breaker_does_not_make_it_younger():
+    old, new = replace(OPEN, since=NOW - 50), replace(OPEN, since=NOW - 2, calls=40)
+    live = facts(transitions=())
+    servers = tuple(
+        replace(pod, breakers={"payments-api": view})
+        for pod, view in zip(live.servers, (old, new), strict=True)
+    )
+    assert build(replace(live, servers=servers), History(), FirstSeen()).breakers[0].since == NOW - 50
+
+
+def test_degraded_is_dated_by_the_incident_not_by_a_plan_or_refused_requests():
+    """S1.5: a scheduled change of mine dated the outage of a vendor."""
+    plan = ScheduledChange(key="schedule 3", title="Planned change: tenant initech", at=NOW + 60)
+    overdue = ScheduledChange(key="schedule 4", title="Planned change: tenant acme", at=NOW - 4000)
+    refused = FleetFigures(requests_per_s=100.0, refused_per_s=37.0, gateways=1)
+    seen = FirstSeen()
+    earlier = replace(facts(view=CLOSED, transitions=(), figures=refused, scheduled=(plan,)), now=NOW - 3600)
+    build(earlier, History(), seen)
+    both = facts(figures=refused, scheduled=(plan, overdue))
+    assert build(both, History(), seen).verdict.since == NOW - 300
+    assert build(replace(earlier, now=NOW, as_of=NOW), History(), seen).verdict.since == NOW - 3600
+    assert picture(view=CLOSED, transitions=(), scheduled=(plan, overdue)).verdict.since is None
+
+
+def test_an_override_keeps_its_own_time():
+    held = Override(
+        mode="forced_open", reason="r", actor="olga", made_at=NOW - 20, expires_at=NOW + 60, revision=7
+    )
+    breaker = picture(view=replace(OPEN, override="forced_open"), override=held).breakers[0]
+    assert (breaker.since, breaker.period_since) == (NOW - 20, NOW - 20)
