@@ -24,7 +24,7 @@ def desk(field: Field) -> Iterator[Browser]:
     """An admin who is logged in and has just opened the dashboard."""
     web = field.processes.by_name["web"]
     # Once started it stays: rows before and after this one do not use it.
-    if web.process is None or web.process.poll() is not None:
+    if web.popen is None or web.popen.poll() is not None:
         field.processes.begin("web")
         field.processes.wait_until_ready(["web"])
     browser = Browser(web.url)
