@@ -14,6 +14,7 @@ from channels.sessions import SessionMiddlewareStack  # noqa: E402
 from controlplane import env  # noqa: E402
 from controlplane.accounts.sockets import ClaimsAuthMiddleware, ListedOrigins  # noqa: E402
 from controlplane.api.http.body_limit import BodyLimit  # noqa: E402
+from controlplane.metrics import count_refusal  # noqa: E402
 from dashboard.lifespan import lifespan  # noqa: E402
 from dashboard.routing import websocket_urlpatterns  # noqa: E402
 
@@ -32,7 +33,7 @@ async def _with_head(scope: Any, receive: Any, send: Any) -> None:
 
 application = ProtocolTypeRouter(
     {
-        "http": BodyLimit(_with_head),
+        "http": BodyLimit(_with_head, count_refusal),
         "lifespan": lifespan,
         "websocket": ListedOrigins(
             SessionMiddlewareStack(ClaimsAuthMiddleware(URLRouter(_routes))), _origins

@@ -1,10 +1,12 @@
-"""Static files, and the response while Postgres is down."""
+"""Static files, the response while Postgres is down, and text that cannot be stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import structlog
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]
 from whitenoise.responders import StaticFile  # type: ignore[import-untyped]
@@ -48,3 +50,69 @@ class StoreErrors:
         response = render(request, "503.html", status=503)
         response.headers["Retry-After"] = "5"
         return response
+
+
+_FORM = "application/x-www-form-urlencoded"
+_UPLOAD = "multipart/form-data"
+#: Also in a problem document, if the path is the API's.
+UNREADABLE = (
+    "The address or the form contains a NUL character, or text that is not UTF-8. Nothing was changed."
+)
+
+
+class ReadableText:
+    """Answers 400 to NUL and to invalid UTF-8 in paths, queries and forms, whatever the page.
+
+    Postgres refuses NUL, so any lookup by such a name would be a 500. ``StrictParser`` does the same for
+    the bodies of the API.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if not all(map(_is_text, (_path_of(request), _decoded(request.META.get("QUERY_STRING", ""))))):
+            return _unreadable(request)
+        return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
+        if request.method != "POST" or request.path.startswith("/api/"):
+            return None
+        if request.content_type == _FORM and not _is_text(_decoded(request.body)):
+            return _unreadable(request)
+        # Django has put U+FFFD in place of what was not UTF-8.
+        if request.content_type == _UPLOAD and any(
+            "\0" in text or "\ufffd" in text for text in _texts(request.POST)
+        ):
+            return _unreadable(request)
+        return None
+
+
+def _path_of(request: HttpRequest) -> bytes:
+    """The path as it was sent, without percent signs: Django has replaced what is not UTF-8."""
+    scope = getattr(request, "scope", {})
+    raw: bytes | None = scope.get("raw_path")
+    return request.path.encode() if raw is None else unquote_to_bytes(raw)
+
+
+def _decoded(form: str | bytes) -> bytes:
+    return unquote_to_bytes(form)
+
+
+def _texts(values: QueryDict) -> Iterable[str]:
+    for name, found in values.lists():
+        yield name
+        yield from map(str, found)
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        return "\0" not in content.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def _unreadable(request: HttpRequest) -> HttpResponse:
+    response = render(request, "400.html", {"said": UNREADABLE}, status=400)
+    response.problem = UNREADABLE  # type: ignore[attr-defined]
+    return response

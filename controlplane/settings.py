@@ -121,6 +121,7 @@ MIDDLEWARE = [
     "controlplane.api.http.problems.ProblemResponses",
     "controlplane.middleware.StoreErrors",
     "controlplane.api.http.headers.ApiHeaders",
+    "controlplane.middleware.ReadableText",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -121,7 +121,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/revisions", None, "viewer"),
     ("GET", f"{API}/revisions/1", None, "viewer"),
     ("GET", f"{API}/export", None, "admin"),
-    ("POST", f"{API}/plan", PLAN, "viewer"),
+    ("POST", f"{API}/plan", PLAN, "admin"),
     ("POST", f"{API}/what-if?days=2", PLAN, "viewer"),
     ("GET", f"{API}/tenants/acme/usage", None, "viewer"),
     ("GET", f"{API}/tenants/acme/usage/requests", None, "viewer"),

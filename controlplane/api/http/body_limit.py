@@ -1,20 +1,25 @@
 """Limits the size of a request body: Django would first write any amount to disk.
 
-How long a body may take is limited by `controlplane.http_limits`.
+More than 1 MiB is read only where files are sent, and only from callers who may send them, see
+``large_bodies``. How long a body may take is limited by `controlplane.http_limits`.
 """
 
 import asyncio
 import contextlib
 import json
 import re
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
+
+from controlplane.api.http.large_bodies import RETRY_S, LargeBodies
 
 #: Forms and documents; Django's own limit, DATA_UPLOAD_MAX_MEMORY_SIZE, is the same.
 MOST = 1_048_576
 #: Plans: a row of each of 200,000 tenants.
 MOST_OF_PLAN = 64 * MOST
-#: A refused body is still read and discarded, within limits: closing the connection on a sending client
-#: resets it, and the client would never read the response.
+#: After a refusal the body is still read and discarded, within limits: closing the connection on a sending
+#: client resets it, and the client would never read the response.
 DRAINED = 2 * MOST_OF_PLAN
 DRAINED_S = 5.0
 
@@ -26,24 +31,83 @@ class _TooLarge(Exception):
 
 
 class BodyLimit:
-    """ASGI middleware in front of the application, which reads bodies whole."""
+    """ASGI middleware in front of the application, which reads bodies whole.
 
-    def __init__(self, app: Any) -> None:
+    ``refused`` gets the status of each request that never reaches the application.
+    """
+
+    def __init__(self, app: Any, refused: Callable[[int], None] = lambda status: None) -> None:
         self.app = app
+        self._refused = refused
+        self._large = LargeBodies()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        most = MOST_OF_PLAN if _PLANS.fullmatch(scope["path"]) else MOST
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if not length.isdigit() or len(length) > 18 or int(length) > most:
-            if length.isdigit() and len(length) <= 18 and int(length) <= DRAINED:
-                await _drain(receive)
-            await _refuse(send)
+        takes_files = _PLANS.fullmatch(scope["path"]) is not None
+        most = MOST_OF_PLAN if takes_files else MOST
+        length = _length_of(scope)
+        if length is not None and length > most:
+            await self._refuse(receive, send, 413, "The body is too large.")
+        elif takes_files and (length is None or length > MOST):
+            await self._read_large(scope, receive, send)
+        else:
+            await self._read(scope, receive, send, most)
+
+    async def _read_large(self, scope: Any, receive: Any, send: Any) -> None:
+        caller = await self._large.admit(scope)
+        if not isinstance(caller, str):
+            await self._refuse(receive, send, *caller)
             return
+        try:
+            await self._read(scope, receive, send, MOST_OF_PLAN)
+        finally:
+            self._large.done(caller)
+
+    async def _read(self, scope: Any, receive: Any, send: Any, most: int) -> None:
         try:
             await self.app(scope, _limited(receive, most), send)
         except _TooLarge:
-            await _drain(receive)
-            await _refuse(send)
+            await self._refuse(receive, send, 413, "The body is too large.")
+
+    async def _refuse(self, receive: Any, send: Any, status: int, detail: str) -> None:
+        """Answer at once, then discard what still arrives, and close."""
+        self._refused(status)
+        title = HTTPStatus(status).phrase
+        document = {
+            "type": f"urn:fuseboard:problem:{title.lower().replace(' ', '-')}",
+            "title": title,
+            "status": status,
+            "detail": detail,
+        }
+        if status == 413:
+            document |= {"type": "urn:fuseboard:problem:content-too-large", "title": "Content Too Large"}
+        body = json.dumps(document).encode()
+        headers = [*_HEADERS, (b"content-length", b"%d" % len(body))]
+        if status == 401:
+            headers.append((b"www-authenticate", b'Bearer realm="fuseboard"'))
+        if status in (429, 503):
+            headers.append((b"retry-after", b"%d" % RETRY_S))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await _drain(receive)
+        await send({"type": "http.response.body", "body": b""})
+
+
+_HEADERS = [
+    (b"content-type", b"application/problem+json"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"connection", b"close"),
+]
+
+
+def _length_of(scope: Any) -> int | None:
+    """The announced length; ``None`` for chunks. A length that is none counts as too large."""
+    headers = dict(scope["headers"])
+    if b"transfer-encoding" in headers:
+        return None
+    length = headers.get(b"content-length", b"0")
+    return int(length) if length.isdigit() and len(length) <= 18 else 2**63
 
 
 async def _drain(receive: Any) -> None:
@@ -69,21 +133,3 @@ def _limited(receive: Any, most: int) -> Any:
         return message
 
     return limited
-
-
-async def _refuse(send: Any) -> None:
-    document = {
-        "type": "urn:fuseboard:problem:content-too-large",
-        "title": "Content Too Large",
-        "status": 413,
-        "detail": "The body is too large.",
-    }
-    headers = [
-        (b"content-type", b"application/problem+json"),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(document).encode()})

@@ -2,7 +2,8 @@
 
 import inspect
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, cast
 
@@ -13,6 +14,8 @@ from controlplane.errors import InvalidEdit
 
 #: Part of the error for other types; ``curl --data`` declares a form.
 WANTED = "application/json"
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class UnreadableBody(ValueError):
@@ -38,6 +41,8 @@ class StrictParser(Parser):
             raise UnreadableBody("It is not UTF-8.") from None
         except json.JSONDecodeError as error:
             raise UnreadableBody(f"{error.msg} in line {error.lineno}, column {error.colno}.") from None
+        if not all(map(_is_text, _texts(body))):
+            raise UnreadableBody("A text in it contains a NUL character, or half of a surrogate pair.")
         return cast(dict[str, Any], body)
 
 
@@ -71,6 +76,25 @@ def is_json(request: HttpRequest) -> bool:
     charset = request.content_params.get("charset", "utf-8") if request.content_params else "utf-8"
     plain = request.headers.get("Content-Encoding", "identity") == "identity"
     return request.content_type == WANTED and charset.lower() in ("utf-8", "utf8") and plain
+
+
+def _texts(body: Any) -> Iterator[str]:
+    """Every text in a body, keys too."""
+    left = [body]
+    while left:
+        match left.pop():
+            case str(text):
+                yield text
+            case list(items):
+                left.extend(items)
+            case dict(fields):
+                left.extend(fields)
+                left.extend(fields.values())
+
+
+def _is_text(text: str) -> bool:
+    """Whether Postgres stores it."""
+    return "\0" not in text and not _SURROGATE.search(text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ninja.errors import AuthenticationError, AuthorizationError, HttpError, Val
 from controlplane.accounts.owned_tokens import TokenEnded
 from controlplane.accounts.tokens import TokenUser
 from controlplane.api.http.idempotency import InProgress, Reused
+from controlplane.api.http.one_at_a_time import StillRunning
 from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
 from controlplane.api.http.rate_limit import Spent
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
@@ -80,12 +81,17 @@ def install(api: NinjaAPI) -> None:
     handle(HttpError, _http_error)
     handle(RequestDataTooBig, lambda e: problem(413))
     handle(Spent, lambda e: problem(429))
+    handle(StillRunning, lambda e: _retry_after(problem(429, _STILL_RUNNING, kind="still-running"), 5))
     handle(Reused, lambda e: problem(422, _REUSED, kind="idempotency-key-reused"))
     handle(InProgress, lambda e: _retry_after(problem(409, _IN_PROGRESS, kind="in-progress"), 1))
 
 
 _REUSED = "This Idempotency-Key was used for another request. A new request needs a new key."
 _ENDED = "This token works no more: ask an admin to create or rotate one."
+_STILL_RUNNING = (
+    "An earlier plan or what-if of yours is still running, and each caller gets one at a time."
+    " Send this one after its answer."
+)
 _IN_PROGRESS = "A request with this Idempotency-Key is still in progress. Send it again later."
 
 
@@ -164,7 +170,7 @@ class ProblemResponses:
         is_problem = response.headers.get("Content-Type", "").startswith(CONTENT_TYPE)
         if response.status_code < 400 or is_problem or not request.path.startswith("/api/"):
             return response
-        answer = problem(response.status_code)
+        answer = problem(response.status_code, getattr(response, "problem", ""))
         for name in _KEPT:
             if name in response.headers:
                 answer.headers[name] = response.headers[name]

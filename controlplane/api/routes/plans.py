@@ -7,6 +7,7 @@ from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.idempotency import changes_nothing, reads_file
+from controlplane.api.http.one_at_a_time import one_at_a_time
 from controlplane.api.http.uploads import KINDS, upload_of
 from controlplane.api.http.versions import revision_read
 from controlplane.api.schemas.bulk_in import BulkIn, RollbackIn
@@ -49,11 +50,14 @@ _EXPORTED: dict[str, Any] = {
 }
 
 
-@router.post("/plan", response=PlannedOut, openapi_extra=FILE)
+@router.post("/plan", response=PlannedOut, auth=needs("edit_quota"), openapi_extra=FILE)
 @changes_nothing
+@one_at_a_time
 def plan(request: HttpRequest, environment: Environment, prune: Flag = False) -> PlannedOut:
     """Preview what applying this file would change. ``prune`` removes what the file's sections do not
     name.
+
+    Each caller gets one plan or what-if at a time.
     """
     stream, _ = upload_of(request)
     return _planned(difference(environment, read_plan(stream), prune=prune))

@@ -10,6 +10,7 @@ from ninja import Router, Schema
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.http.one_at_a_time import one_at_a_time
 from controlplane.api.http.uploads import upload_of
 from controlplane.api.routes.plans import FILE
 from controlplane.api.schemas.edits_in import Environment, Moment, PageSize, Slug, Subject, digits
@@ -203,7 +204,11 @@ def replay_shadow(
 
 @router.post("/what-if", response=WhatIfOut, openapi_extra=FILE)
 @changes_nothing
+@one_at_a_time
 def replay_plan(request: HttpRequest, environment: Environment, days: Days = 7) -> WhatIfOut:
-    """Replay the last days without and with a file; changes nothing."""
+    """Replay the last days without and with a file; changes nothing.
+
+    Each caller gets one plan or what-if at a time. A file of more than 1 MiB needs the right to edit quotas.
+    """
     stream, _ = upload_of(request)
     return WhatIfOut.from_orm(what_if(environment_of(environment).slug, read_plan(stream), days=days))

@@ -9,6 +9,7 @@ import uvicorn
 from controlplane.http_limits.limits import Limits
 from controlplane.http_limits.serving import limited
 from controlplane.management.commands import web
+from controlplane.metrics import REQUESTS
 from tests.controlplane.wire import served
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -28,6 +29,13 @@ async def web_wire(*, keep_alive_s=75, **limits):
     config.timeout_keep_alive = keep_alive_s
     async with served(config) as connect:
         yield connect
+
+
+def refusals(status):
+    """How many requests web refused with this status before Django got them."""
+    labels = {"route": "none", "status": str(status)}
+    samples = [sample for metric in REQUESTS.collect() for sample in metric.samples]
+    return sum(each.value for each in samples if each.name.endswith("_total") and each.labels == labels)
 
 
 def post(size, *fields, body=b"", path="/healthz"):

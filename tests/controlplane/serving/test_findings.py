@@ -4,9 +4,8 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from prometheus_client import REGISTRY
 
-from tests.controlplane.serving.clients import GET, HEAD, SOON_S, web_wire
+from tests.controlplane.serving.clients import GET, HEAD, SOON_S, refusals, web_wire
 from tests.controlplane.serving.test_http_order import upgrade
 from tests.controlplane.wire import request, wire
 
@@ -60,16 +59,12 @@ async def test_finding_10_silent_and_trickling_connections_end(serve):
 
 
 async def test_web_counts_what_it_refuses_before_django():
-    def counted():
-        labels = {"route": "none", "status": "400"}
-        return REGISTRY.get_sample_value("fuseboard_web_requests_total", labels) or 0
-
-    before = counted()
+    before = refusals(400)
     async with web_wire() as connect:
         connection = await connect()
         await connection.send(b"nonsense\r\n\r\n")
         assert (await connection.answer())[0] == 400
-    assert counted() == before + 1
+    assert refusals(400) == before + 1
 
 
 async def test_finding_12_no_answer_names_the_server(serve):
