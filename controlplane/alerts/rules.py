@@ -11,7 +11,12 @@ from typing import Any
 
 from controlplane.alerts import texts
 from controlplane.alerts.findings import Rule, Scope, Subject
-from controlplane.alerts.thresholds import OVERDUE_S, REFUSED_SHARE, UNCOUNTED_SHARE
+from controlplane.alerts.thresholds import (
+    OVERDUE_S,
+    REFUSED_SHARE,
+    REFUSED_SHARE_CRITICAL,
+    UNCOUNTED_SHARE,
+)
 from controlplane.status.breakers import CANNOT_OPEN, PHRASES, BreakerStatus
 from controlplane.status.facts import ScheduledChange
 from controlplane.status.servers import LAG_CRITICAL_S
@@ -52,13 +57,21 @@ EACH_SCHEDULED_CHANGE = Scope[Due](
 RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="429",
+        severity="critical",
+        runbook="too-many-429s",
+        scope=FLEET,
+        subject=lambda _: Subject(kind="tenants"),
+        test=lambda status: texts.refused_share(status) > REFUSED_SHARE_CRITICAL,
+        text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
+        detail=texts.refused,
+    ),
+    Rule[Status](
+        key="429",
         severity="warning",
         runbook="too-many-429s",
         scope=FLEET,
         subject=lambda _: Subject(kind="tenants"),
-        test=lambda status: (
-            status.figures.requests_per_s > 1 and status.figures.refused_share > REFUSED_SHARE
-        ),
+        test=lambda status: texts.refused_share(status) > REFUSED_SHARE,
         text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
         detail=texts.refused,
     ),
@@ -142,8 +155,8 @@ RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         runbook="redis-unreachable",
         scope=FLEET,
-        test=lambda status: 0 < status.fleet.live == len(status.fleet.local),
-        text=lambda _: "Redis is unreachable from every pod",
+        test=texts.much_local,
+        text=texts.local,
         detail=texts.approximate_limits,
         since=lambda status: status.fleet.local_since,
     ),
@@ -153,7 +166,7 @@ RULES: tuple[Rule[Any], ...] = (
         runbook="redis-unreachable",
         scope=FLEET,
         test=lambda status: bool(status.fleet.local),
-        text=lambda status: f"{texts.count(len(status.fleet.local), 'pod')} on local fallback",
+        text=texts.local,
         detail=texts.approximate_limits,
         since=lambda status: status.fleet.local_since,
     ),
@@ -208,14 +221,21 @@ RULES: tuple[Rule[Any], ...] = (
     ),
     Rule[Status](
         key="p99",
-        severity="warning",
+        severity="critical",
         runbook="redis-unreachable",
         scope=FLEET,
         test=lambda status: (status.figures.store.p99_us or 0) > status.facts.store_deadline_us,
-        text=lambda status: f"Redis p99 is {(status.figures.store.p99_us or 0) / 1000:.1f} ms",
-        detail=lambda status: (
-            f"A decision waits at most {status.facts.store_deadline_ms:g} ms: pods decide some calls locally."
-        ),
+        text=texts.slow_redis,
+        detail=texts.slow_redis_detail,
+    ),
+    Rule[Status](
+        key="p99",
+        severity="warning",
+        runbook="redis-unreachable",
+        scope=FLEET,
+        test=lambda status: (status.figures.store.p99_us or 0) > texts.p99_warn_us(status),
+        text=texts.slow_redis,
+        detail=texts.slow_redis_detail,
     ),
     Rule[Status](
         key="rejected",

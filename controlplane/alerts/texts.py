@@ -2,7 +2,13 @@
 
 from datetime import UTC, datetime
 
-from controlplane.alerts.thresholds import REFUSED_SHARE
+from controlplane.alerts.thresholds import (
+    LOCAL_PODS,
+    LOCAL_SHARE,
+    P99_WARN_PART,
+    REFUSED_SHARE,
+    REFUSED_SHARE_CRITICAL,
+)
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.status import Status
 
@@ -12,7 +18,45 @@ def refused(status: Status) -> str:
     most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
     whose = f" Most are from {most.tenant}." if most is not None and most.refused_per_s > 0 else ""
     rates = f"{figures.refused_per_s:.0f} of {figures.requests_per_s:.0f}/s"
-    return f"{rates}; the limit is {REFUSED_SHARE * 100:.0f} %.{whose}"
+    return (
+        f"{rates}; more than {REFUSED_SHARE * 100:g} % is a warning, more than"
+        f" {REFUSED_SHARE_CRITICAL * 100:g} % is critical.{whose}"
+    )
+
+
+def refused_share(status: Status) -> float:
+    """The share of requests that are refused; 0 while there are too few requests to say."""
+    return status.figures.refused_share if status.figures.requests_per_s > 1 else 0.0
+
+
+def slow_redis(status: Status) -> str:
+    return f"Redis p99 is {(status.figures.store.p99_us or 0) / 1000:.1f} ms"
+
+
+def p99_warn_us(status: Status) -> float:
+    return status.facts.store_deadline_us * P99_WARN_PART
+
+
+def slow_redis_detail(status: Status) -> str:
+    deadline = f"{status.facts.store_deadline_ms:g} ms"
+    if (status.figures.store.p99_us or 0) > status.facts.store_deadline_us:
+        return f"A decision waits at most {deadline}: pods decide some calls locally."
+    return (
+        f"Usual is below {p99_warn_us(status) / 1000:g} ms. Above {deadline}, pods decide some calls locally."
+    )
+
+
+def local(status: Status) -> str:
+    pods = len(status.fleet.local)
+    if pods == status.fleet.live:
+        return "Redis is unreachable from every pod"
+    return f"{count(pods, 'pod')} on local fallback"
+
+
+def much_local(status: Status) -> bool:
+    """Whether more pods are on local fallback than a few in trouble of their own."""
+    local, live = len(status.fleet.local), status.fleet.live
+    return local > LOCAL_PODS or local > live * LOCAL_SHARE
 
 
 def failed(breaker: BreakerStatus) -> str:

@@ -1,7 +1,15 @@
 """Where a figure becomes an alert. Those of pods and breakers are in ``controlplane.status``."""
 
-#: Share of requests answered 429 above which it is more than one greedy tenant.
-REFUSED_SHARE = 0.02
+#: Share of requests answered 429: above the first it is more than one greedy tenant, above the second
+#: many callers are refused.
+REFUSED_SHARE = 0.005
+REFUSED_SHARE_CRITICAL = 0.02
+#: Redis p99 is critical above the fleet's ``store_deadline_us``, and a warning above this part of it:
+#: 5 ms and 1 ms unless the tuning says otherwise.
+P99_WARN_PART = 0.2
+#: Pods on local fallback: more than this number, or more than this share of the live pods, is critical.
+LOCAL_PODS = 3
+LOCAL_SHARE = 0.5
 #: Share of pods missing from the rates above which it is more than pods that changed their gateway.
 UNCOUNTED_SHARE = 0.1
 #: A change this late is applied neither by the worker nor by a web process in its place.

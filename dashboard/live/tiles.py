@@ -112,7 +112,7 @@ class _TileBuilder:
             "429 responses",
             number(refused),
             "/s",
-            f"{share * 100:.1f} % of {number(asked)}/s, limit {REFUSED_SHARE * 100:.0f} %",
+            f"{share * 100:.1f} % of {number(asked)}/s, limit {REFUSED_SHARE * 100:g} %",
             over=share > REFUSED_SHARE and asked > 1,
             link="/tenants",
             limit=asked * REFUSED_SHARE or None,

@@ -72,10 +72,18 @@ ONE_OF_TWO_LOCAL = facts(pod(mode="local", mode_since=NOW - 60), pod("web-2"))
 #: Of each rule: facts for which it is true, the text then, and facts for which it is only just false.
 CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
-        ("429", "warning"),
+        ("429", "critical"),
         figures(requests_per_s=100, refused_per_s=5, tenants=[TenantFigures("acme", 60, 4)]),
-        "5.0 % of requests are refused. 5 of 100/s; the limit is 2 %. Most are from acme.",
+        "5.0 % of requests are refused. 5 of 100/s; more than 0.5 % is a warning, more than 2 % is critical."
+        " Most are from acme.",
         figures(requests_per_s=100, refused_per_s=2),
+    ),
+    (
+        ("429", "warning"),
+        figures(requests_per_s=1000, refused_per_s=6),
+        "0.6 % of requests are refused. 6 of 1000/s; more than 0.5 % is a warning, more than 2 % is"
+        " critical.",
+        figures(requests_per_s=1000, refused_per_s=5),
     ),
     (
         ("ahead", "critical"),
@@ -157,10 +165,16 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         quota_end(NOW - 30),
     ),
     (
-        ("p99", "warning"),
+        ("p99", "critical"),
         slow(7_000),
         "Redis p99 is 7.0 ms. A decision waits at most 5 ms: pods decide some calls locally.",
         slow(5_000),
+    ),
+    (
+        ("p99", "warning"),
+        slow(1_100),
+        "Redis p99 is 1.1 ms. Usual is below 1 ms. Above 5 ms, pods decide some calls locally.",
+        slow(1_000),
     ),
     (
         ("rejected", "critical"),
@@ -255,7 +269,25 @@ def test_critical_alerts_come_first_then_the_order_of_the_rules() -> None:
         servers=tuple(replace(one, breakers=dict.fromkeys(("zebra", "alpha"), OPEN)) for one in bad.servers),
     )
     keys = [finding.key for finding in evaluate(status_of(bad))]
-    assert keys == ["ahead", "open:alpha", "open:zebra", "429", "duplicated", "frozen", "local"]
+    assert keys == ["429", "ahead", "open:alpha", "open:zebra", "duplicated", "frozen", "local"]
+
+
+def test_pods_on_local_fallback_are_critical_by_number_and_by_share() -> None:
+    def severity(local: int, live: int) -> str:
+        pods = [pod(f"web-{n}", mode="local" if n < local else "shared") for n in range(live)]
+        [one] = [each for each in evaluate(status_of(facts(*pods))) if each.key == "local"]
+        return one.severity
+
+    assert [severity(local, 20) for local in (1, 3, 4)] == ["warning", "warning", "critical"]
+    assert [severity(local, 4) for local in (1, 2, 3)] == ["warning", "warning", "critical"]
+    assert severity(1, 1) == "critical"
+
+
+def test_the_thresholds_of_redis_p99_follow_the_tuning() -> None:
+    patient = replace(slow(7_000), store_deadline_us=20_000)
+    [one] = evaluate(status_of(patient))
+    assert (one.key, one.severity) == ("p99", "warning")
+    assert evaluate(status_of(replace(slow(4_000), store_deadline_us=20_000))) == []
 
 
 def test_only_the_highest_level_of_an_alert_fires() -> None:
