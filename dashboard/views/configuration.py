@@ -2,6 +2,9 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.policies.breaker_advice import advice_about
+from controlplane.policies.fields import dependency_fields
+from controlplane.policies.models import Dependency
 from controlplane.policies.older_defaults import differing_rows
 from dashboard.views.page import show
 
@@ -13,6 +16,12 @@ _SHOWN = 200
 @require_role("viewer")
 def defaults(request: HttpRequest) -> HttpResponse:
     """Rows that differ from the present defaults."""
+    rows = Dependency.objects.filter(environment=SHOWN).order_by("name").prefetch_related("vendor_limits")
     return show(
-        request, "templates", "defaults.html", differing=differing_rows(SHOWN, most=_SHOWN), most=_SHOWN
+        request,
+        "templates",
+        "defaults.html",
+        differing=differing_rows(SHOWN, most=_SHOWN),
+        most=_SHOWN,
+        advice=[(row.name, text) for row in rows for text in advice_about(dependency_fields(row))][:_SHOWN],
     )

@@ -82,6 +82,7 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
         "summary": summary(counts) if any(counts.values()) else "",
         "kinds": [count_words(name, count) for name, count in document.get("by_kind", {}).items()],
         "things": [_thing(change) for change in document.get("changes", ())[:_SHOWN]],
+        "advice": document.get("advice", ()),
         "left_off": max(0, sum(counts.values()) - _SHOWN),
         "rows": document.get("rows", 0),
         "request_made": document.get("request"),

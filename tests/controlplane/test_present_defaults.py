@@ -130,3 +130,22 @@ def test_a_form_says_what_the_limit_allows_without_redis(columns: dict[str, Any]
     row = TenantQuota(name="requests", **full_columns({"limit": 1000, "window_s": 60} | columns))
     found: Limit = limit_of(row)
     assert without_redis(found, pods=20, tuning=Tuning()).startswith(words)
+
+
+def test_a_plan_warns_about_breakers_that_are_seldom_meant(production: str, ada: Any) -> None:
+    token = token_of("viewer")
+    hasty = "dependencies: {ledger: {kind: database, breaker: {consecutive_failures: 1, open_ms: 5000}}}"
+    planned = send(token, "POST", f"{API}/plan", hasty).json()
+    assert planned["advice"] == [
+        "dependency ledger: consecutive_failures is 1: a single failed call opens the breaker. Use 3 to 5.",
+        "dependency ledger: open_ms is 5 s: the dependency has little time to recover. Use at least 30 s.",
+        "dependency ledger: fallback_note is empty: write what callers do while the breaker is open.",
+    ]
+    assert "warning: dependency ledger: open_ms is 5 s" in planned["text"]
+    good = "dependencies: {ledger: {kind: database, fallback_note: Last known rate}}"
+    assert send(token, "POST", f"{API}/plan", good).json()["advice"] == []
+    edits.create_dependency(
+        environment=production, dependency="ledger", kind="database", reason=WHY, actor=ada
+    )
+    [text] = send(token, "GET", f"{API}/dependencies/ledger").json()["advice"]
+    assert text.startswith("fallback_note is empty")

@@ -65,3 +65,17 @@ def test_a_template_form_says_what_each_choice_allows(log_in: Any) -> None:
     typed = {"limit": "9", "window_s": "60", "burst": "9", "algorithm": "token_bucket", "shadow": "no"}
     preview = client.post("/templates/of/standard/preview", typed | {"failure_policy": "fail_open"})
     assert "Pods allow every call, also beyond 9." in preview.content.decode()
+
+
+def test_the_page_lists_breakers_to_check(log_in: Any) -> None:
+    client = log_in("ada")
+    edits.create_dependency(
+        environment="production",
+        dependency="ledger",
+        kind="database",
+        breaker={"consecutive_failures": 1},
+        fallback_note="Last known rate",
+        reason=WHY,
+        actor=ADA,
+    )
+    assert "a single failed call opens the breaker" in client.get("/defaults").content.decode()

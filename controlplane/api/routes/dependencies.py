@@ -17,7 +17,9 @@ from controlplane.api.schemas.edits_in import (
 from controlplane.api.schemas.limits import LimitOut, VendorLimitIn
 from controlplane.editing import edits
 from controlplane.errors import NotFound
+from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.document import environment_of
+from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import BREAKER_RANGES, Dependency, VendorLimit
 
 router = Router()
@@ -135,4 +137,5 @@ def _out(row: Dependency) -> DependencyOut:
         breaker={column: getattr(row, column) for column in BREAKER_RANGES},
         vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
         version=row.version,
+        advice=advice_about(dependency_fields(row)),
     )

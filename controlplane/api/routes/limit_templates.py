@@ -93,6 +93,7 @@ def preview(
         changes=len(found.changes),
         **found.counts,
         text=found.to_text(),
+        advice=found.advice,
         followers=FollowersOut.from_orm(changed_followers(found, template)),
     )
 

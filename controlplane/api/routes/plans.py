@@ -156,5 +156,9 @@ def _bulk(values: BulkIn) -> dict[str, Any]:
 
 def _planned(found: Difference) -> PlannedOut:
     return PlannedOut(
-        revision=found.revision, changes=len(found.changes), **found.counts, text=found.to_text()
+        revision=found.revision,
+        changes=len(found.changes),
+        **found.counts,
+        text=found.to_text(),
+        advice=found.advice,
     )

@@ -97,6 +97,8 @@ class DependencyOut(Schema):
     breaker: dict[str, int]
     vendor_limits: list[LimitOut]
     version: int
+    #: Warnings about settings that are allowed but seldom meant.
+    advice: list[str]
 
 
 class BreakerOut(Schema):

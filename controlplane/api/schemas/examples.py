@@ -193,6 +193,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "changed": 0,
         "removed": 0,
         "text": "production at revision 42: 1 to create, 0 to change, 0 to remove\n",
+        "advice": [],
     },
     "RevisionRow": _REVISION,
     "RevisionPage": {"items": [_REVISION], "next": None},
@@ -222,6 +223,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "TenantPage": {"items": [_TENANT], "next": "acme"},
     "OverrideOut": _OVERRIDE,
     "DependencyOut": _DEPENDENCY
+    | {"advice": []}
     | {
         "name": "payments-api",
         "kind": "external",

@@ -168,6 +168,8 @@ class PlannedOut(Schema):
     removed: int
     #: In words; of very many changes the first.
     text: str
+    #: Warnings about breaker settings that are allowed but seldom meant.
+    advice: list[str]
 
 
 class RevisionRow(Schema):

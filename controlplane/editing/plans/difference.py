@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from controlplane.editing.plans.plan import Plan
 from controlplane.editing.plans.resolving import resolve
+from controlplane.policies.breaker_advice import advice
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed
@@ -44,6 +46,11 @@ class Difference:
             counts[name] = counts.get(name, 0) + 1
         return dict(sorted(counts.items()))
 
+    @property
+    def advice(self) -> list[str]:
+        """Return warnings about breakers. They prevent nothing. Of very many, the first."""
+        return list(islice(advice(self.changes), MOST_SHOWN))
+
     def to_text(self, *, most: int = MOST_SHOWN) -> str:
         return "\n".join(self._lines(most)) + "\n"
 
@@ -65,6 +72,7 @@ class Difference:
                 }
                 for change in shown
             ],
+            "advice": self.advice,
             "left_off": len(self.changes) - len(shown),
         }
 
@@ -81,6 +89,8 @@ class Difference:
                     yield f"    {field}: {_change(before, after)}"
         if len(self.changes) > most:
             yield f"... and {len(self.changes) - most:,} more"
+        for text in self.advice:
+            yield f"warning: {text}"
 
 
 def difference(environment: str, plan: Plan, *, prune: bool = False) -> Difference:

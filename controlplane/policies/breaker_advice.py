@@ -1,0 +1,30 @@
+"""Values of a breaker that are allowed, and are seldom what is meant."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from controlplane.policies.history import Changed
+
+#: Below this, the vendor has hardly recovered before the breaker probes again.
+SHORT_OPEN_MS = 30_000
+
+
+def advice_about(fields: Mapping[str, Any]) -> list[str]:
+    """Warnings about a dependency, from its fields as a revision stores them."""
+    found = []
+    if fields["breaker.consecutive_failures"] == 1:
+        found.append("consecutive_failures is 1: a single failed call opens the breaker. Use 3 to 5.")
+    if fields["breaker.open_ms"] < SHORT_OPEN_MS:
+        seconds = f"{fields['breaker.open_ms'] / 1000:g} s"
+        found.append(f"open_ms is {seconds}: the dependency has little time to recover. Use at least 30 s.")
+    if not fields["fallback_note"]:
+        found.append("fallback_note is empty: write what callers do while the breaker is open.")
+    return found
+
+
+def advice(changes: Iterable[Changed]) -> Iterator[str]:
+    """Warnings about the dependencies that are created or changed."""
+    for change in changes:
+        if change.kind == "dependency" and change.after is not None:
+            for text in advice_about(change.after):
+                yield f"dependency {change.name}: {text}"
