@@ -27,6 +27,8 @@ urlpatterns = [
     path("breakers/<str:name>/preview", breakers.breaker_preview, name="breaker_preview"),
     path("servers", overview.servers, name="servers"),
     path("servers/<str:name>", servers.server, name="server"),
+    path("servers/<str:name>/forget", servers.forget, name="forget_pod"),
+    path("fleet/lift-freeze", servers.lift, name="lift_freeze"),
     path("tenants", tenants.tenants, name="tenants"),
     # By query, not by path: a tenant id may contain slashes and dots.
     path("tenant", quotas.tenant, name="tenant"),

@@ -32,6 +32,8 @@ ACTIONS: dict[str, Role] = {
     #: All customers in one file.
     "export_configuration": Role.ADMIN,
     "run_drills": Role.ADMIN,
+    "forget_pod": Role.OPERATOR,
+    "lift_freeze": Role.OPERATOR,
     # Operators answer for what runs, and an approval alone changes nothing: another person proposed it.
     "approve_change": Role.OPERATOR,
     "set_approvals": Role.ADMIN,

@@ -115,10 +115,7 @@ RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         test=lambda status: status.figures.frozen,
         text=lambda _: "Many pods went silent at once",
-        detail=lambda _: (
-            "The gateway probably lost contact with them, so none is marked offline."
-            " The page displays what they reported last."
-        ),
+        detail=texts.why_frozen,
     ),
     Rule[BreakerStatus](
         key="override",

@@ -85,6 +85,20 @@ def approximate_limits(status: Status) -> str:
     )
 
 
+def why_frozen(status: Status) -> str:
+    figures = status.figures
+    of = (
+        f"{figures.frozen_silent} of {figures.frozen_expected} pods are silent. "
+        if figures.frozen_expected
+        else ""
+    )
+    until = f" until {moment(figures.frozen_until)} at the latest" if figures.frozen_until else ""
+    return (
+        f"{of}The gateway probably lost contact with them, so none is marked offline{until}."
+        " If they really stopped, an operator can mark them offline on the Pods page."
+    )
+
+
 def unknown_revision(status: Status) -> str:
     pods = tuple(one.server for one in status.facts.unknown_revisions)
     return f"{name_or_count(pods)} {they(pods, 'reports', 'report')} a revision that Postgres never made"

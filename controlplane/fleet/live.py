@@ -81,6 +81,10 @@ class FleetFigures:
     live_servers: int = 0
     #: So many pods went silent at once that none is marked offline.
     frozen: bool = False
+    #: Why: pods that are silent, of those expected, at gateways that froze; and when the last freeze ends.
+    frozen_silent: int = 0
+    frozen_expected: int = 0
+    frozen_until: float | None = None
     #: Pods missing from the rates because their gateway has just started.
     uncounted: int = 0
     #: Heartbeats of the last minute that were refused, because their token brought too many new pods.
@@ -137,6 +141,7 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
     for document in documents:
         reasons.update(document.get("refused_by_reason", {}))
     stores = [document.get("store", {}) for document in documents]
+    frozen = [document for document in documents if document.get("frozen", False)]
     return FleetFigures(
         requests_per_s=_sum(documents, "requests_per_s"),
         refused_per_s=_sum(documents, "refused_per_s"),
@@ -153,7 +158,13 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         decided_locally_per_s=_sum(documents, "decided_locally_per_s"),
         unknown_tenants_per_s=_sum(documents, "unknown_tenants_per_s"),
         live_servers=max(int(document.get("live_servers", 0)) for document in documents),
-        frozen=any(document.get("frozen", False) for document in documents),
+        frozen=bool(frozen),
+        frozen_silent=sum(int(document.get("frozen_silent", 0)) for document in frozen),
+        frozen_expected=sum(int(document.get("frozen_expected", 0)) for document in frozen),
+        frozen_until=max(
+            (float(one["frozen_until"]) for one in frozen if one.get("frozen_until") is not None),
+            default=None,
+        ),
         uncounted=sum(int(document.get("uncounted", 0)) for document in documents),
         new_pods_refused=sum(int(document.get("new_pods_refused", 0)) for document in documents),
         gateways=len(documents),

@@ -132,6 +132,29 @@ class Event(models.Model):
         return f"{self.environment}/{self.server} {self.kind}"
 
 
+class OrderKind(models.TextChoices):
+    """What an operator can order of gateways."""
+
+    FORGET = "forget"
+    #: Mark silent pods as offline, although many went silent at once.
+    LIFT_FREEZE = "lift_freeze"
+
+
+class GatewayOrder(models.Model):
+    """What every gateway does once with the fleet in its memory."""
+
+    environment = models.CharField(max_length=64)
+    kind = models.CharField(max_length=16, choices=OrderKind)
+    server = models.CharField(max_length=64, blank=True)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = (models.Index(fields=["at"], name="fleet_order_by_time"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment} {self.kind} {self.server}"
+
+
 class Figures(models.Model):
     """The rates that one gateway process measures over the pods that report to it."""
 

@@ -16,6 +16,7 @@ from controlplane.gateway.postgres.adoption import known_server_of
 from controlplane.gateway.postgres.coordination import Coordination
 from controlplane.gateway.postgres.flush import Flusher
 from controlplane.gateway.postgres.loading import Reading
+from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.postgres.peers import Peers
 from controlplane.gateway.postgres.refresh import Refresher
 from controlplane.gateway.servers.fleet import Fleet
@@ -74,6 +75,7 @@ class Gateway:
             self.clock,
             lambda: [(name, held.tuning) for name, held in self.configurations.items()],
             Peers(self.fleets, self.known_names, self.clock, gateway=settings.gateway),
+            Orders(self.fleets),
         )
         self._read_at = self.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []

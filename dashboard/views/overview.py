@@ -4,7 +4,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import may, require_role
+from controlplane.accounts.permissions import SHOWN, may, require_role
 from controlplane.policies.models import Tenant
 from dashboard.runbooks import every_runbook
 from dashboard.views.page import current_live, show
@@ -30,7 +30,8 @@ def servers(request: HttpRequest) -> HttpResponse:
         ("silent", "Silent"),
         ("shared", "Shared"),
     )
-    return show(request, "servers", "servers.html", kinds=kinds)
+    may_lift = may(request.user, "lift_freeze", SHOWN)
+    return show(request, "servers", "servers.html", kinds=kinds, may_lift=may_lift)
 
 
 @require_GET

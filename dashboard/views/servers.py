@@ -1,13 +1,18 @@
 """One pod: what it does now, and what it would allow alone."""
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_POST
 
-from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.accounts.permissions import SHOWN, may, require, require_role
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet import live
+from controlplane.fleet.edits import forget_pod, lift_freeze
 from controlplane.fleet.models import Server
 from controlplane.shares.allowed_alone import piece_of, rules_alone
+from dashboard.hub import hub
+from dashboard.reader import actor_of
 from dashboard.views.page import context_of, not_found
 
 
@@ -26,5 +31,41 @@ def server(request: HttpRequest, name: str) -> HttpResponse:
         "piece": piece_of(row),
         "divisor": facts.divisor,
         "events": live.events(SHOWN, row.name),
+        "may_forget": may(request.user, "forget_pod", SHOWN),
     }
     return render(request, "dashboard/server.html", context)
+
+
+@require_POST
+@require("forget_pod")
+def forget(request: HttpRequest, name: str) -> HttpResponse:
+    reason = request.POST.get("reason", "")
+    try:
+        forget_pod(environment=SHOWN, server=name[:64], reason=reason, actor=actor_of(request))
+    except InvalidEdit as error:
+        messages.error(request, _first(error))
+        return redirect("server", name)
+    except NotFound:
+        return not_found(request, "No such pod", "It never reported, or was forgotten already.")
+    hub.nudge()
+    messages.success(request, f"{name} is forgotten. If it sends another heartbeat, it is displayed again.")
+    return redirect("servers")
+
+
+@require_POST
+@require("lift_freeze")
+def lift(request: HttpRequest) -> HttpResponse:
+    try:
+        lift_freeze(environment=SHOWN, reason=request.POST.get("reason", ""), actor=actor_of(request))
+    except InvalidEdit as error:
+        messages.error(request, _first(error))
+    except NotFound:
+        messages.success(request, "Nothing to do: pods that stop are marked offline again.")
+    else:
+        hub.nudge()
+        messages.success(request, "Silent pods are marked offline within a few seconds.")
+    return redirect("servers")
+
+
+def _first(error: InvalidEdit) -> str:
+    return next(text for texts in error.errors.values() for text in texts)

@@ -107,9 +107,10 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     ),
     (
         ("frozen", "warning"),
-        figures(frozen=True),
-        "Many pods went silent at once. The gateway probably lost contact with them, so none is marked"
-        " offline. The page displays what they reported last.",
+        figures(frozen=True, frozen_silent=6, frozen_expected=20, frozen_until=NOW + 60),
+        "Many pods went silent at once. 6 of 20 pods are silent. The gateway probably lost contact with them,"
+        " so none is marked offline until 03:13 UTC on 20 November at the latest. If they really stopped, an"
+        " operator can mark them offline on the Pods page.",
         figures(frozen=False),
     ),
     (

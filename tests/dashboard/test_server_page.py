@@ -54,3 +54,26 @@ def test_a_mass_loss_and_a_restored_database_are_reported(log_in: Any) -> None:
     assert "Many pods went silent at once" in page
     assert "4 of 10 pods are missing from the rates until their second heartbeat" in page
     assert "Redis has revision 1.999" in page
+
+
+def test_an_operator_forgets_a_pod_on_its_page(log_in: Any) -> None:
+    assert "Forget this pod" not in log_in("vera").get("/servers/web-1").content.decode()
+    client = log_in("olga")
+    assert "Forget this pod" in client.get("/servers/web-1").content.decode()
+    too_short = client.post("/servers/web-1/forget", {"reason": ""}, follow=True)
+    assert Server.objects.filter(name="web-1").exists()
+    assert "reason" in too_short.content.decode().lower()
+    page = client.post("/servers/web-1/forget", {"reason": "it was invented"}, follow=True)
+    assert "web-1 is forgotten" in page.content.decode()
+    assert not Server.objects.filter(name="web-1").exists()
+
+
+def test_an_operator_ends_a_frozen_expiry_on_the_page_of_pods(log_in: Any) -> None:
+    put_figures(frozen=True, frozen_silent=6, frozen_expected=20, frozen_until=1_800_000_000.0)
+    page = log_in("vera").get("/servers").content.decode()
+    assert "6 of 20 pods are silent" in page
+    assert "mark them offline" not in page
+    client = log_in("olga")
+    assert "They stopped: mark them offline" in client.get("/servers").content.decode()
+    page = client.post("/fleet/lift-freeze", {"reason": "we scaled down"}, follow=True).content.decode()
+    assert "Silent pods are marked offline" in page

@@ -3,10 +3,13 @@ from dataclasses import asdict
 from django.http import HttpRequest
 from ninja import Router
 
-from controlplane.api.schemas.edits_in import Environment, PageSize, Slug
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.configuration_out import Done
+from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, Slug
 from controlplane.api.schemas.operations_out import EventOut, FleetOut, ServerOut
 from controlplane.errors import NotFound
 from controlplane.fleet import live
+from controlplane.fleet.edits import forget_pod, lift_freeze
 from controlplane.fleet.models import Event, Server
 from controlplane.policies.document import environment_of
 
@@ -35,6 +38,20 @@ def list_events(
     """Its events, newest first."""
     rows = Event.objects.filter(environment=environment_of(environment).slug, server=server)
     return list(rows.order_by("-at", "-id")[:limit])
+
+
+@router.post("/{server}/forget", response=Done, auth=needs("forget_pod"))
+def forget(request: HttpRequest, environment: Environment, server: Slug, values: ReasonIn) -> Done:
+    """Delete what is known of a server. If it sends another heartbeat, it is listed again."""
+    forget_pod(environment=environment, server=server, reason=values.reason, actor=actor_of(request))
+    return Done()
+
+
+@fleet.post("/lift-freeze", response=Done, auth=needs("lift_freeze"))
+def lift(request: HttpRequest, environment: Environment, values: ReasonIn) -> Done:
+    """Mark silent pods as offline, although many went silent at once. 404 if `frozen` is false."""
+    lift_freeze(environment=environment, reason=values.reason, actor=actor_of(request))
+    return Done()
 
 
 @fleet.get("", response=FleetOut)

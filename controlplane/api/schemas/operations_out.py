@@ -68,7 +68,12 @@ class FleetOut(Schema):
     tenants: list[TenantFiguresOut]
     dependencies: dict[str, DependencyFiguresOut]
     store: StoreFiguresOut
+    #: Whether silent pods are not marked offline, because many went silent at once.
     frozen: bool
+    #: Then: how many are silent, of how many expected, and until when at most (unix seconds).
+    frozen_silent: int = 0
+    frozen_expected: int = 0
+    frozen_until: float | None = None
     #: Pods that are missing from the rates, because their gateway has just started.
     uncounted: int
     #: Heartbeats of the last minute that were refused, because their token brought too many new pods.

@@ -7,6 +7,7 @@ from controlplane.gateway.answers.drills import Drills
 from controlplane.gateway.answers.shares import Shares
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.postgres.keep_trying import KeepTrying
+from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.postgres.peers import Peers
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import SyncRequest
@@ -18,11 +19,16 @@ TIMEOUT_S = 3.0
 
 class Coordination:
     def __init__(
-        self, clock: Clock, tunings: Callable[[], Iterable[tuple[str, Tuning]]], peers: Peers
+        self,
+        clock: Clock,
+        tunings: Callable[[], Iterable[tuple[str, Tuning]]],
+        peers: Peers,
+        orders: Orders,
     ) -> None:
         self.peers = peers
         self.shares = Shares(clock, tunings)
         self.drills = Drills(clock)
+        self.orders = orders
         self._postgres = KeepTrying(
             "agree", failed="gateway.agree_failed", recovered="gateway.agree_recovered"
         )
@@ -47,6 +53,7 @@ class Coordination:
         """Raises one of `Unreachable`."""
         async with asyncio.timeout(TIMEOUT_S):
             connection = await self._postgres.connection()
+            await self.orders.look(connection)
             await self.peers.look(connection)
             await self.drills.look(connection)
             await self.shares.look(connection)

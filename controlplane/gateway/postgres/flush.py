@@ -47,6 +47,7 @@ _FIGURES = """
 _FORGET = (
     "DELETE FROM fleet_server WHERE state = 'gone' AND last_seen_at < now() - interval '1 day'",
     "DELETE FROM fleet_event WHERE at < now() - interval '30 days'",
+    "DELETE FROM fleet_gatewayorder WHERE at < now() - interval '1 day'",
     "DELETE FROM fleet_figures WHERE at < now() - interval '1 day'",
 )
 FORGET_EVERY_S = 600.0

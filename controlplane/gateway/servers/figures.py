@@ -45,6 +45,9 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "unknown_tenants_per_s": _plain(milli, "unknown_tenants"),
         "live_servers": fleet.live_servers,
         "frozen": fleet.preservation.frozen,
+        "frozen_silent": fleet.preservation.silent,
+        "frozen_expected": fleet.preservation.expected,
+        "frozen_until": fleet.frozen_until(),
         "uncounted": fleet.uncounted(),
         "new_pods_refused": fleet.new_pods_refused(),
     }

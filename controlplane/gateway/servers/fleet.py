@@ -7,7 +7,12 @@ import structlog
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.servers.liveness import ASLEEP_S, RecentMaximum, SelfPreservation
+from controlplane.gateway.servers.liveness import (
+    ASLEEP_S,
+    FROZEN_AT_MOST_S,
+    RecentMaximum,
+    SelfPreservation,
+)
 from controlplane.gateway.servers.new_names import RefusedNames
 from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.server import KnownServer
@@ -116,6 +121,28 @@ class Fleet:
         self.totals.replace(server.rates, NOTHING)
         self.dirty.pop(name, None)
         self.urgent.pop(name, None)
+
+    def forget(self, name: str, *, before: float) -> None:
+        """An operator has this pod forgotten, unless it sent a heartbeat after ``before`` (wall time)."""
+        server = self.servers.get(name)
+        if server is not None and server.seen_wall <= before:
+            self.hand_over(name)
+
+    def lift_freeze(self, *, before: float) -> None:
+        """An operator knows that the silent pods stopped. A freeze since ``before`` (wall time) stays."""
+        preservation = self.preservation
+        since = preservation.frozen_since
+        if since is not None and self._wall_of(since) <= before:
+            preservation.lift()
+            log.warning("fleet_freeze_lifted", environment=self.environment, silent=preservation.silent)
+
+    def frozen_until(self) -> float | None:
+        """Wall time at which the freeze ends if the pods stay silent; ``None`` without a freeze."""
+        since = self.preservation.frozen_since
+        return None if since is None else self._wall_of(since) + FROZEN_AT_MOST_S
+
+    def _wall_of(self, monotonic: float) -> float:
+        return self._clock.wall() - (self._clock.monotonic() - monotonic)
 
     def divisor_of(self, name: str) -> int:
         """By how much this pod divides a limit without Redis.

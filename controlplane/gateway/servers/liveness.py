@@ -63,6 +63,9 @@ class SelfPreservation:
     """Whether the silence is believed. ``frozen_since`` is monotonic; ``None`` when it is."""
 
     frozen_since: float | None = None
+    #: As of the last sweep, see ``observe``.
+    silent: int = 0
+    expected: int = 0
     #: When servers last fell silent, oldest first.
     _silenced: deque[float] | None = None
 
@@ -76,6 +79,7 @@ class SelfPreservation:
         ``newly_silent`` servers lost their lease since the last one; ``silent`` of the
         ``expected`` (neither offline nor gone) have none now.
         """
+        self.silent, self.expected = silent, expected
         if self._silenced is None:
             self._silenced = deque()
         self._silenced.extend([now] * newly_silent)
@@ -88,8 +92,12 @@ class SelfPreservation:
         elif silent <= expected * SILENT_SHARE:
             self.frozen_since = None
         elif now - self.frozen_since >= FROZEN_AT_MOST_S:
-            # The fleet really is smaller: believe it, and count from here.
-            self.frozen_since = None
+            self.lift()
+
+    def lift(self) -> None:
+        """The fleet really is smaller: believe it, and count from here."""
+        self.frozen_since = None
+        if self._silenced is not None:
             self._silenced.clear()
 
 

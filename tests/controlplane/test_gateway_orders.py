@@ -1,0 +1,85 @@
+"""Operators correct the fleet in the memory of gateways: forget a pod, and end a frozen expiry."""
+
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from controlplane.audit.models import Entry
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.fleet import live
+from controlplane.fleet.edits import forget_pod, lift_freeze
+from controlplane.fleet.models import Server, ServerState
+from tests.controlplane.calling import API
+from tests.controlplane.gateway import beat, post
+from tests.controlplane.test_gateway_postgres import gateway, token  # noqa: F401 - fixtures
+from tests.dashboard.fleet_rows import put_figures, put_server
+from tests.people import ADA
+from tests.waiting import eventually
+
+WHY = {"environment": "production", "reason": "it was invented", "actor": ADA}
+
+
+async def test_a_forgotten_pod_disappears_everywhere_and_comes_back_with_its_next_heartbeat(
+    gateway: Any,  # noqa: F811
+) -> None:
+    async def row() -> bool:
+        return await Server.objects.filter(name="shop-1").aexists()
+
+    async def no_row() -> bool:
+        return not await row()
+
+    await post(gateway, beat("shop-1"))
+    await eventually(row)
+    await sync_to_async(forget_pod)(server="shop-1", **WHY)
+    await eventually(lambda: "shop-1" not in gateway.fleets["production"].servers)
+    await eventually(no_row)
+    entry = await Entry.objects.alatest("id")
+    assert (entry.action, entry.target_name, entry.actor) == ("server.forgotten", "shop-1", ADA.name)
+    assert (await post(gateway, beat("shop-1"))).status_code == 200
+    await eventually(row)
+    assert "shop-1" in gateway.fleets["production"].servers
+
+
+async def test_an_operator_ends_a_frozen_expiry_and_sees_why_it_froze(
+    gateway: Any,  # noqa: F811
+) -> None:
+    fleet = gateway.fleet("production")
+    for n in range(12):
+        fleet.absorb(beat(f"shop-{n}"))
+    for n in range(6):
+        fleet.servers[f"shop-{n}"].seen -= 60.0
+
+    async def figures() -> live.FleetFigures | None:
+        found = await sync_to_async(live.figures)("production")
+        return found if found.frozen else None
+
+    found = await eventually(figures)
+    assert (found.frozen_silent, found.frozen_expected) == (6, 12)
+    assert found.frozen_until is not None
+    assert fleet.servers["shop-0"].state is ServerState.UNKNOWN
+    await sync_to_async(lift_freeze)(**WHY)
+    await eventually(lambda: fleet.servers["shop-0"].state is ServerState.OFFLINE)
+    assert not fleet.preservation.frozen
+    assert (await Entry.objects.alatest("id")).action == "fleet.freeze_lifted"
+
+
+def test_only_what_is_there_can_be_forgotten_or_lifted_and_for_a_reason(production: str) -> None:
+    with pytest.raises(NotFound):
+        forget_pod(server="nobody", **WHY)
+    with pytest.raises(NotFound):
+        lift_freeze(**WHY)
+    with pytest.raises(InvalidEdit):
+        lift_freeze(**WHY | {"reason": ""})
+
+
+def test_the_api_forgets_a_pod_and_reports_why_the_expiry_is_frozen(call: Any) -> None:
+    put_server("web-1")
+    put_figures(frozen=True, frozen_silent=6, frozen_expected=20, frozen_until=1_800_000_000.0)
+    fleet = call("viewer", "GET", f"{API}/fleet").json()
+    assert (fleet["frozen_silent"], fleet["frozen_expected"]) == (6, 20)
+    assert fleet["frozen_until"] == 1_800_000_000.0
+    why = {"reason": "it was invented"}
+    assert call("operator", "POST", f"{API}/servers/web-1/forget", why).json() == {"done": True}
+    assert call("operator", "POST", f"{API}/servers/web-1/forget", why).status_code == 404
+    assert call("operator", "POST", f"{API}/fleet/lift-freeze", why).json() == {"done": True}
