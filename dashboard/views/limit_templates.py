@@ -1,5 +1,6 @@
 """Limit templates: which limits a change would reach, and what it would have refused, before it is saved."""
 
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,6 +18,7 @@ from controlplane.editing.edits.limit_templates import changed_followers, templa
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.policies.template_followers import Followers, count_followers, followers
+from controlplane.policies.template_starts import STARTS
 from controlplane.usage.what_if import what_if
 from dashboard.hub import hub
 from dashboard.limit_forms import TemplateForm
@@ -187,8 +189,21 @@ def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int
     who = count_followers(SHOWN)
     rows = Template.objects.filter(environment=SHOWN).order_by("name")
     shown = [(row, window_words(row.window_s), who.get(row.name, Followers())) for row in rows]
-    context = context_of(request, "templates", rows=shown, form=form or TemplateForm(), fresh=True)
+    context = context_of(
+        request,
+        "templates",
+        rows=shown,
+        form=form or TemplateForm(initial=_start(request)),
+        starts=STARTS,
+        fresh=True,
+    )
     return render(request, "dashboard/templates.html", context, status=status)
+
+
+def _start(request: HttpRequest) -> dict[str, Any]:
+    """The usual values that the address names, for a new template."""
+    name = text_parameter(request, "start", most=64)
+    return {"name": name, **asdict(STARTS[name])} if name in STARTS else {}
 
 
 def _page(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from time import time
 from typing import Any
 
 import httpx
@@ -192,8 +193,24 @@ class TestLegacyHeaders:
         assert "X-RateLimit-Reset" not in response.headers
 
     async def test_a_refusal_says_when_it_ends(self):
+        before = time()
         response = await ask(FakeAgent(refused(Reason.QUOTA)), legacy_headers=True)
-        assert response.headers["X-RateLimit-Reset"] == "2"
+        assert before + 1.5 <= int(response.headers["X-RateLimit-Reset"]) <= time() + 2.5
+        assert '"burst";r=0;t=2' in response.headers["RateLimit"]
+
+
+class TestRetryAfter:
+    """C.10: clients that read only the body know when to try again."""
+
+    @pytest.mark.parametrize("reason", [Reason.QUOTA, Reason.BREAKER_OPEN])
+    async def test_the_problem_body_repeats_the_header(self, reason: Reason):
+        response = await ask(FakeAgent(refused(reason)))
+        assert response.json()["retry_after"] == int(response.headers["Retry-After"]) == 2
+
+    async def test_a_refusal_without_an_end_has_none(self):
+        response = await ask(FakeAgent(refused(Reason.QUOTA, retry_after_ms=0)))
+        assert "retry_after" not in response.json()
+        assert "retry_after" not in (await ask(FakeAgent(refused(Reason.SUSPENDED)))).json()
 
 
 class TestRefused:

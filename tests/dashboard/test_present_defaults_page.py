@@ -6,6 +6,8 @@ import pytest
 
 from controlplane.audit.actor import Actor
 from controlplane.editing import edits
+from controlplane.policies.models import Template
+from controlplane.policies.template_starts import STARTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,6 +67,20 @@ def test_a_template_form_says_what_each_choice_allows(log_in: Any) -> None:
     typed = {"limit": "9", "window_s": "60", "burst": "9", "algorithm": "token_bucket", "shadow": "no"}
     preview = client.post("/templates/of/standard/preview", typed | {"failure_policy": "fail_open"})
     assert "Pods allow every call, also beyond 9." in preview.content.decode()
+
+
+def test_a_template_starts_from_usual_values(log_in: Any) -> None:
+    client = log_in("ada")
+    assert 'href="/templates?start=login#h-n"' in client.get("/templates").content.decode()
+    form = client.get("/templates?start=login").context["form"]
+    shown = {name: str(form[name].value()) for name in ("name", "limit", "window_s", "failure_policy")}
+    assert shown == {"name": "login", "limit": "10", "window_s": "60", "failure_policy": "local_share"}
+    for name, start in STARTS.items():
+        form = client.get(f"/templates?start={name}").context["form"]
+        typed = {each: str(form[each].value()) for each in form.fields if form[each].value() is not None}
+        saved = client.post("/templates/new", typed | {"reason": WHY})
+        assert saved.status_code == 302, saved.content.decode()[:2000]
+        assert Template.objects.get(name=name).limit == start.limit
 
 
 def test_the_page_lists_breakers_to_check(log_in: Any) -> None:

@@ -11,6 +11,7 @@
 after authentication, or when routes differ in cost.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ from fastapi import Depends, HTTPException, Request, Response
 from fuseboard.agent import Agent
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
-from fuseboard.integrations.problem import limit_headers, problem, refusal
+from fuseboard.integrations.problem import limit_headers, refusal
 from fuseboard.subject import NOBODY, Subject
 
 Dependency = Callable[..., Any]
@@ -29,9 +30,10 @@ class LimitReached(Refused, HTTPException):
     """The request was refused. Without ``answer_refused``, FastAPI answers it in its own format."""
 
     def __init__(self, decision: Decision) -> None:
-        status, headers, _ = refusal(decision)
+        status, headers, body = refusal(decision)
         ours = {name: value for name, value in headers if not name.startswith("content-")}
-        HTTPException.__init__(self, status, detail=problem(decision), headers=ours)
+        # The same body, so that ``retry_after`` equals the header, which has a random part.
+        HTTPException.__init__(self, status, detail=json.loads(body), headers=ours)
         self.decision = decision
 
 

@@ -8,6 +8,7 @@ import json
 import random
 from functools import lru_cache
 from math import ceil
+from time import time
 from urllib.parse import quote
 
 from fuseboard.contract.words import Algorithm, Reason
@@ -40,7 +41,8 @@ def status_of(decision: Decision) -> int:
 def limit_headers(decision: Decision, *, legacy: bool = False) -> Headers:
     """``RateLimit-Policy`` for every checked limit, ``RateLimit`` for those with a known remainder.
 
-    ``legacy`` adds ``X-RateLimit-*`` for the limit that is nearest to its end. Shadow limits never
+    ``legacy`` adds ``X-RateLimit-*`` for the limit that is nearest to its end. Its ``Reset`` is Unix
+    time, as most clients expect it; ``t`` of ``RateLimit`` is in seconds from now. Shadow limits never
     refuse, so they are not listed.
     """
     limits = [limit for limit in decision.limits if not limit.shadow]
@@ -79,19 +81,22 @@ def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, 
     """Status, headers and body of the response to a refused request."""
     status = status_of(decision)
     headers = limit_headers(decision, legacy=legacy)
-    if decision.retry_after_ms and status != 403:
-        seconds = decision.retry_after_ms / 1000 * (1 + random.uniform(0, _RETRY_JITTER))
-        headers.append(("retry-after", str(ceil(seconds))))
-    body = json.dumps(problem(decision)).encode()
+    details = problem(decision)
+    if "retry_after" in details:
+        headers.append(("retry-after", str(details["retry_after"])))
+    body = json.dumps(details).encode()
     headers.append(("content-type", "application/problem+json"))
     headers.append(("content-length", str(len(body))))
     return status, headers, body
 
 
 def problem(decision: Decision) -> dict[str, object]:
-    """The problem details of a refusal, as a JSON object."""
+    """The problem details of a refusal, as a JSON object. ``retry_after`` is in seconds, like the header."""
     status = status_of(decision)
     details: dict[str, object] = {"status": status, "reason": str(decision.reason or "")}
+    if decision.retry_after_ms and status != 403:
+        seconds = decision.retry_after_ms / 1000 * (1 + random.uniform(0, _RETRY_JITTER))
+        details["retry_after"] = ceil(seconds)
     if status == 429:
         return details | {
             "type": QUOTA_EXCEEDED,
@@ -144,14 +149,14 @@ def _state(limit: LimitStatus, decision: Decision) -> str:
 
 
 def _legacy(known: list[LimitStatus], decision: Decision) -> Headers:
-    """The headers that were usual before the draft. ``Reset`` is in seconds from now, when it is known."""
+    """The headers that were usual before the draft. ``Reset`` is Unix time, when it is known."""
     tightest = min(known, key=lambda limit: (limit.name != decision.rule, _part_left(limit)))
     headers = [
         ("x-ratelimit-limit", str(tightest.limit)),
         ("x-ratelimit-remaining", str(max(0, tightest.remaining or 0))),
     ]
     if tightest.name == decision.rule and decision.retry_after_ms:
-        headers.append(("x-ratelimit-reset", str(ceil(decision.retry_after_ms / 1000))))
+        headers.append(("x-ratelimit-reset", str(ceil(time() + decision.retry_after_ms / 1000))))
     return headers
 
 
