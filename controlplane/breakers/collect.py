@@ -51,6 +51,7 @@ def collect_transitions(environment: str) -> int:
     if not moved:
         return 0
     with transaction.atomic():
+        new = _not_stored(rows)
         Transition.objects.bulk_create(rows, ignore_conflicts=True)
         StreamPosition.objects.bulk_create(
             moved, update_conflicts=True, unique_fields=["dependency"], update_fields=["last_id"]
@@ -58,7 +59,35 @@ def collect_transitions(environment: str) -> int:
         if rows:
             names = sorted({row.dependency.name for row in rows})
             notify(notify_channels.BREAKERS, {"environment": environment, "dependencies": names[:50]})
+    for row in new:
+        _log(environment, row)
     return len(rows)
+
+
+def _not_stored(rows: list[Transition]) -> list[Transition]:
+    """Those that no earlier run has stored, and so logged."""
+    stored = set(
+        Transition.objects.filter(
+            dependency__in={row.dependency_id for row in rows},
+            generation__in={row.generation for row in rows},
+        ).values_list("dependency_id", "generation")
+    )
+    return [row for row in rows if (row.dependency_id, row.generation) not in stored]
+
+
+def _log(environment: str, row: Transition) -> None:
+    log.warning(
+        "breaker.moved",
+        environment=environment,
+        dependency=row.dependency.name,
+        from_state=row.from_state,
+        to_state=row.to_state,
+        cause=row.cause,
+        actor=row.actor,
+        server=row.server,
+        generation=row.generation,
+        at=row.at.isoformat(),
+    )
 
 
 def _read(

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from structlog.testing import capture_logs
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.breakers_in_redis import APPLY_OVERRIDE
@@ -299,6 +300,22 @@ def test_transitions_are_stored_once(production: str, text_limits: Any, ada: Any
     collect_transitions("production")
     rows = list(Transition.objects.order_by("generation").values_list("to_state", "cause", "actor"))
     assert rows == [("open", "forced_open", "ada"), ("closed", "reset", "ada")]
+
+
+def test_each_transition_is_one_warning_in_the_log(production: str, text_limits: Any, ada: Any) -> None:
+    hold(ada)
+    reset_breaker(environment="production", dependency="openai", reason="vendor is well again", actor=ada)
+    with capture_logs() as logs:
+        collect_transitions("production")
+        StreamPosition.objects.all().delete()
+        collect_transitions("production")
+    moved = [line for line in logs if line["event"] == "breaker.moved"]
+    assert [(line["from_state"], line["to_state"], line["cause"], line["actor"]) for line in moved] == [
+        ("missing", "open", "forced_open", "ada"),
+        ("open", "closed", "reset", "ada"),
+    ]
+    assert {line["log_level"] for line in moved} == {"warning"}
+    assert {line["dependency"] for line in moved} == {"openai"}
 
 
 def test_a_stream_that_was_emptied_is_read_from_its_start(

@@ -126,7 +126,7 @@ class CallAdmission:
                     self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
                 owner.denial = None
         if gate.local.state is not CLOSED and self.override(gate.name) is None:
-            wait_s = gate.local.wait(gate.dependency.breaker)
+            wait_s = gate.wait_locally()
             if wait_s > 0:
                 self._refuse(lane, Refusal(Reason.BREAKER_OPEN, gate.name, wait_s))
 

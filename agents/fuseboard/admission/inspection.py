@@ -74,6 +74,7 @@ class Inspection:
         calls, snapshot = self.calls, self.calls.configuration.snapshot
         # A separate breaker, because the pod's own would remember what this question learns.
         gate = calls.new_gate(dependency, on_change=lambda: None)
+        gate.log.quiet = True
         demand = gate.demand(costs, tenant, snapshot.quotas_of(tenant) if tenant else None)
         lane = CallLane(calls.decisions, snapshot, gate, demand, calls.configuration.changes)
         statuses = demand.statuses()

@@ -25,6 +25,7 @@ from fuseboard.batching.refusals import Refusals
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import Denial, StandingDemand
 from fuseboard.breaker.local_breaker import LocalBreaker
+from fuseboard.breaker.transition_log import TransitionLog
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency
@@ -110,6 +111,7 @@ class FleetBreaker:
         self.in_flight: Question | None = None
         self.lonely = False
         self.refusals = Refusals()
+        self.log = TransitionLog(dependency=dependency.name, server=server)
         self.denial: Denial | None = None
         self.local = LocalBreaker()
         self.pending: dict[int, PendingReport] = {}
@@ -157,14 +159,14 @@ class FleetBreaker:
         self._demands.clear()
         self.denial = None
         if dependency.reset_revision != before.reset_revision:
-            self._change_local(self.local.reset)
+            self._change_local(self.local.reset, "an operator has reset the breaker")
             self._see(BreakerState.CLOSED, self.generation, 0.0)
         elif dependency.override != before.override:
             self.override_ended()
 
     def override_ended(self) -> None:
         """The override was changed or ended: drop what was learned before."""
-        self._change_local(self.local.reset)
+        self._change_local(self.local.reset, "an override was changed or has ended")
         self.until = min(self.until, monotonic())
         self._on_change()
 
@@ -181,17 +183,25 @@ class FleetBreaker:
         if local_generation != local.generation or generation not in (0, self.generation):
             return
         before = local.state
-        self._change_local(lambda: local.record(outcome, policy))
+        self._change_local(lambda: local.record(outcome, policy), "outcomes of this pod")
         if local.state is not before:
             self._on_change()
 
-    def _change_local(self, change: Callable[[], None]) -> None:
+    def wait_locally(self) -> float:
+        """Seconds until this pod's own breaker lets a call pass; 0 if this call may be made."""
+        before = self.local.state
+        wait_s = self.local.wait(self.dependency.breaker)
+        self.log.local(before, self.local, "its open time is over")
+        return wait_s
+
+    def _change_local(self, change: Callable[[], None], why: str) -> None:
         """Change this pod's own breaker. Later successes are counted apart if that began a generation."""
-        before = self.local.generation
+        before, generation = self.local.state, self.local.generation
         self.tally.count()
         change()
-        if self.local.generation != before:
+        if self.local.generation != generation:
             self.tally = UncountedSuccesses(self, self.generation)
+        self.log.local(before, self.local, why)
 
     def demand(self, costs: Costs, tenant: str = "", rules: TenantRules | None = None) -> StandingDemand:
         """The limits of the vendor, and the tenant's quotas on this dependency."""
@@ -335,10 +345,14 @@ class FleetBreaker:
             self.since = monotonic()
             self.end_leases()
             # The fleet's decision is newer than what this pod concluded alone.
+            alone = self.local.state
             self.local.reset()
-            if state is BreakerState.CLOSED:
-                self.window = (0, 0, 0)
+            self.log.local(alone, self.local, "the breaker of the fleet has changed")
+        before = self.state
         self.state, self.generation = state, generation
+        self.log.fleet(before, state, generation=generation, until=until, window=self.window)
+        if changed and state is BreakerState.CLOSED:
+            self.window = (0, 0, 0)
         self.until = until if state is BreakerState.OPEN else 0.0
         if changed:
             self.tally = UncountedSuccesses(self, generation)
@@ -353,7 +367,9 @@ class FleetBreaker:
     def stand_alone(self) -> None:
         """Redis is lost: continue from the last shared state with this pod's own breaker."""
         if self.state is not BreakerState.CLOSED and self.local.state is BreakerState.CLOSED:
-            self._change_local(lambda: self.local.take_over(self.until, self.dependency.breaker))
+            self._change_local(
+                lambda: self.local.take_over(self.until, self.dependency.breaker), "Redis is unavailable"
+            )
         self.pending.clear()
         if self.denial is not None and self.denial.reason is not Reason.COOLING_DOWN:
             self.denial = None

@@ -21,6 +21,7 @@ class LocalBreaker:
         "_unfolded",
         "attempt",
         "consecutive",
+        "figures",
         "generation",
         "probing_until",
         "since",
@@ -32,6 +33,8 @@ class LocalBreaker:
     def __init__(self) -> None:
         #: Rises when it opens and when it closes. The probes of a recovery belong to the opening before them.
         self.generation = 0
+        #: Calls, failures and slow calls in the window, and failures in a row, when it last opened.
+        self.figures = (0, 0, 0, 0)
         self.reset()
 
     def reset(self) -> None:
@@ -140,6 +143,8 @@ class LocalBreaker:
         length = min(policy.open_max_ms, policy.open_ms * 2 ** min(self.attempt, 20)) / 1000
         self.attempt += 1
         self.generation += 1
+        calls, failures, slow = self._totals
+        self.figures = (calls, failures, slow, self.consecutive)
         self._move(BreakerState.OPEN)
         self.until = monotonic() + length * random.uniform(1.0, 1.1)
 
