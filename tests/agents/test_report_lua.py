@@ -53,24 +53,29 @@ def test_an_opening_is_published_with_its_length(store: Store):
     listener.close()
 
 
-@pytest.mark.parametrize(
-    ("reports", "cause", "figures"),
-    [
-        ([{"failure": 4}, {"failure": 1}], "consecutive", "5 5 0 5 5"),
-        ([{"ok": 4, "failure": 4, "tail": 1}, {"ok": 1, "failure": 1, "tail": 0}], "ratio", "10 5 0 0 50"),
-        ([{"ok": 4, "slow": 2}, {"ok": 1, "slow": 3}], "slow", "10 0 5 0 50"),
-    ],
-)
-def test_a_trip_is_recorded_with_what_was_counted(store: Store, reports, cause, figures):
-    """S1.4: the counts are gone with the trip, and nothing else says why the breaker opened."""
+def figures_of_trip(store: Store, cause: str, *reports: dict[str, int]) -> list[int]:
+    """What the newest transition says was counted, after pods a and b reported."""
     generation = store.admit().generation
     for server, outcomes in zip("ab", reports, strict=True):
         store.report(generation, server=server, **outcomes)
-    [(_, entry)] = store.client.xrange("{d}:transitions")
-    found = {name.decode(): value.decode() for name, value in entry.items()}
-    assert found["cause"] == cause
-    names = ("calls", "failures", "slow", "consecutive", "threshold")
-    assert " ".join(found[name] for name in names) == figures
+    [(_, entry)] = store.client.xrevrange("{d}:transitions", count=1)
+    assert entry[b"cause"] == cause.encode()
+    names = (b"calls", b"failures", b"slow", b"consecutive", b"threshold")
+    return [int(entry[name]) for name in names]
+
+
+def test_a_trip_by_failures_in_a_row_is_recorded_with_what_was_counted(store: Store):
+    """S1.4: the counts are cleared by the trip, and nothing else says why the breaker opened."""
+    assert figures_of_trip(store, "consecutive", {"failure": 4}, {"failure": 1}) == [5, 5, 0, 5, 5]
+
+
+def test_a_trip_by_ratio_is_recorded_with_what_was_counted(store: Store):
+    reports = ({"ok": 4, "failure": 4, "tail": 1}, {"ok": 1, "failure": 1, "tail": 0})
+    assert figures_of_trip(store, "ratio", *reports) == [10, 5, 0, 0, 50]
+
+
+def test_a_trip_by_slow_calls_is_recorded_with_what_was_counted(store: Store):
+    assert figures_of_trip(store, "slow", {"ok": 4, "slow": 2}, {"ok": 1, "slow": 3}) == [10, 0, 5, 0, 50]
 
 
 def test_other_transitions_have_no_figures(store: Store):
