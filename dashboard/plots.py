@@ -114,6 +114,9 @@ def band(segments: Iterable[tuple[str, float]]) -> SafeString:
     shape = {"closed": (3, 9), "half": (8, 4), "open": (12, 0), "forced": (12, 0), "pinned": (12, 0)}
     x, body = 0.0, ""
     for kind, width in segments:
+        if kind not in shape:  # unknown: blank
+            x += width
+            continue
         height, y = shape[kind]
         css = "forced" if kind == "pinned" else kind
         body += f'<rect class="seg-{css}" x="{short(x)}" y="{y}" width="{short(width)}" height="{height}"/>'
@@ -122,13 +125,17 @@ def band(segments: Iterable[tuple[str, float]]) -> SafeString:
 
 
 def plot(
-    series: Iterable[tuple[str, Sequence[float]]],
+    series: Iterable[tuple[str, Sequence[float | None]]],
     *,
     limit: float | None = None,
     top: float = 1.0,
+    across: int = 2,
     label: str = "",
 ) -> SafeString:
-    """Lines on one scale from 0 to ``top``, each (class, values)."""
+    """Lines on one scale from 0 to ``top``, each (class, values), the newest value at the right edge.
+
+    There is room for ``across`` values. What is missing on the left, and ``None``, is left blank.
+    """
     width, height = 280, 84
 
     def y(value: float) -> float:
@@ -136,10 +143,16 @@ def plot(
 
     body = f'<path class="lim" d="M0 {short(y(limit))}H{width}"/>' if limit is not None else ""
     for css, values in series:
-        points = list(values) if len(values) > 1 else [*(values or [0.0])] * 2
-        step = width / (len(points) - 1)
-        line = " ".join(f"{short(i * step)} {short(y(v))}" for i, v in enumerate(points))
-        body += f'<path class="{css}" d="M{line}"/>'
+        step = width / (max(across, len(values), 2) - 1)
+        left = width - step * (len(values) - 1)
+        line, drawing = "", False
+        for place, value in enumerate(values):
+            if value is not None:
+                # A point without a neighbour is a dot: a line of no length, with a round end.
+                line += f"{'L' if drawing else 'M'}{short(left + place * step)} {short(y(value))}"
+                line += "" if drawing else "h0"
+            drawing = value is not None
+        body += f'<path class="{css}" d="{line}"/>' if line else ""
     return svg("plot", f"0 0 {width} {height}", label, body)
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Q
@@ -108,6 +108,11 @@ def servers(environment: str) -> list[Server]:
 def events(environment: str, server: str, *, most: int = 100) -> list[Event]:
     """What happened to a pod, newest first."""
     return list(Event.objects.filter(environment=environment, server=server).order_by("-at", "-id")[:most])
+
+
+def first_event(environment: str) -> datetime | None:
+    """When the first pod that is remembered was heard; ``None`` before the first heartbeat."""
+    return Event.objects.filter(environment=environment).order_by("at").values_list("at", flat=True).first()
 
 
 def duplicated(environment: str) -> list[str]:

@@ -87,6 +87,8 @@ class Dependency:
     probes: int = 3
     successes_to_close: int = 2
     override: Override | None = None
+    #: When it was added; 0 when that is more than a day ago.
+    added_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +179,8 @@ class Facts:
     ahead: str = ""
     #: Pods that report a revision that Postgres never made. Only Redis, or Postgres, can confirm it.
     unknown_revisions: tuple[UnknownRevision, ...] = ()
+    #: Since when this control plane knows the fleet: states before that are unknown.
+    known_from: float = 0.0
     #: When the rows were read; older than ``now`` while Postgres is unavailable.
     as_of: float = 0.0
     #: While Postgres is unavailable: how many gateways report pods and figures instead.

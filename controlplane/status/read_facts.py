@@ -31,6 +31,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
     """The facts of now. Raises ``OperationalError`` while Postgres is unavailable."""
     found = Environment.objects.filter(slug=environment).first() or Environment(epoch=0)
     changes = read_changes(environment)
+    transitions = read_transitions(environment)
     now = time.time()
     return Facts(
         now=now,
@@ -42,7 +43,8 @@ def read_facts(environment: str = SHOWN) -> Facts:
         servers=tuple(server_of_row(row) for row in live.servers(environment)),
         figures=live.figures(environment),
         dependencies=_dependencies(environment),
-        transitions=read_transitions(environment),
+        transitions=transitions,
+        known_from=_known_from(environment, transitions, now),
         past_overrides=_past_overrides(environment),
         changes=changes,
         duplicated=tuple(live.duplicated(environment)),
@@ -61,14 +63,34 @@ def _ahead(environment: str, epoch: int) -> str:
     return f"{row.who} has revision {row.epoch}.{row.revision}" if row else ""
 
 
+def _known_from(environment: str, transitions: tuple[Transition, ...], now: float) -> float:
+    """When the first pod reported, or the oldest transition that was read if there are more."""
+    first = live.first_event(environment)
+    begun = first.timestamp() if first is not None else now
+    return max(begun, transitions[-1].at) if len(transitions) == _TRANSITIONS else begun
+
+
+def _added(environment: str) -> dict[str, float]:
+    """Dependencies of the last day, and when they were added."""
+    entries = Entry.objects.filter(
+        environment=environment,
+        action="dependency.created",
+        at__gt=datetime.now(UTC) - timedelta(days=1),
+    )
+    return {name: at.timestamp() for name, at in entries.values_list("target_name", "at")}
+
+
 def _dependencies(environment: str) -> tuple[Dependency, ...]:
     now = datetime.now(UTC)
+    added = _added(environment)
     in_force = OverrideRow.objects.filter(
         dependency__environment=environment, ended_at__isnull=True, expires_at__gt=now
     )
     overrides = {row.dependency_id: _override(row) for row in in_force}
     rows = DependencyRow.objects.filter(environment=environment).select_related("runbook").order_by("name")
-    return tuple(_dependency(row, overrides.get(row.pk)) for row in rows)
+    return tuple(
+        replace(_dependency(row, overrides.get(row.pk)), added_at=added.get(row.name, 0.0)) for row in rows
+    )
 
 
 def _dependency(row: DependencyRow, override: Override | None) -> Dependency:

@@ -6,10 +6,10 @@ from django.utils.safestring import SafeString
 
 from controlplane.status.facts import Transition
 from dashboard.live.breakers import Breaker
-from dashboard.live.history import History
+from dashboard.live.history import POINTS, History
 from dashboard.live.overview import Live
 from dashboard.live.tiles import number
-from dashboard.live.timeline import RANGES, lanes, segments
+from dashboard.live.timeline import RANGES, lanes, segments_of
 from dashboard.plots import plot
 
 
@@ -19,6 +19,8 @@ class Plot:
     value: str
     svg: SafeString
     keys: tuple[tuple[str, str], ...]
+    #: The top and the bottom of the scale, and the time that it covers.
+    axis: tuple[str, str, str]
     hot: bool = False
 
 
@@ -39,7 +41,7 @@ def past(live: Live, name: str, span: str, history: History) -> BreakerHistory |
     end = live.facts.now // step * step + step
     start = end - RANGES[span]
     overrides = [override for override in live.facts.overrides(name) if override.expires_at > start]
-    found = segments(own, breaker.state, breaker.state_since, start, end, overrides)
+    found = segments_of(breaker, live.facts, start, end)
     changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
     return BreakerHistory(
         picture=lanes(found, overrides, changes[:6], start, end),
@@ -68,33 +70,44 @@ def _with_reasons(live: Live, transitions: list[Transition]) -> list[Transition]
 
 
 def _plots(breaker: Breaker, history: History) -> list[Plot]:
-    name = breaker.name
-    calls, failures = history.points(f"calls:{name}"), history.points(f"failures:{name}")
-    refused, slow = history.points(f"refused:{name}"), history.points(f"slow:{name}")
+    calls, failures, refused, slow = (
+        history.known(f"{what}:{breaker.name}") for what in ("calls", "failures", "refused", "slow")
+    )
     limit = breaker.threshold
-    ratio = [min(1.0, bad / sent) if sent > 0 else 0.0 for bad, sent in zip(failures, calls, strict=True)]
+    # Without a call there is no share that failed.
+    ratio = [min(1.0, bad / sent) if sent > 0 else None for bad, sent in zip(failures, calls, strict=False)]
     top = max([*calls, *refused, 1.0]) * 1.15
     slow_top = max([*slow, 1.0]) * 1.15
     traffic, span = breaker.traffic, history.span
     now = traffic.failures_per_s / traffic.calls_per_s if traffic.calls_per_s else 0.0
     return [
         Plot(
-            name="Failed calls",
-            value=f"{now * 100:.0f} %",
+            name="Failed calls, % of calls sent",
+            value=f"{now * 100:.0f} %" if traffic.calls_per_s else "no calls",
             hot=now > limit,
-            svg=plot([("s2", ratio)], limit=limit, label=f"Share of calls that failed, {span}"),
+            svg=plot(
+                [("s2", ratio)], limit=limit, across=POINTS, label=f"Share of calls that failed, {span}"
+            ),
             keys=(("k2", "failed"), ("kl", f"opens at {limit * 100:.0f} %")),
+            axis=("100 %", "0 %", span),
         ),
         Plot(
             name="Calls per second",
-            value=number(traffic.calls_per_s),
-            svg=plot([("s1", calls), ("s3", refused)], top=top, label=f"Calls sent and blocked, {span}"),
+            value=f"{number(traffic.calls_per_s)}/s",
+            svg=plot(
+                [("s1", calls), ("s3", refused)],
+                top=top,
+                across=POINTS,
+                label=f"Calls sent and blocked, {span}",
+            ),
             keys=(("", "sent"), ("k3", "blocked")),
+            axis=(f"{number(top)}/s", "0/s", span),
         ),
         Plot(
             name="Slow calls per second",
-            value=number(traffic.slow_per_s),
-            svg=plot([("s1", slow)], top=slow_top, label=f"Slow calls per second, {span}"),
-            keys=(("", f"slow, {span}"),),
+            value=f"{number(traffic.slow_per_s)}/s",
+            svg=plot([("s1", slow)], top=slow_top, across=POINTS, label=f"Slow calls per second, {span}"),
+            keys=(("", "slow"),),
+            axis=(f"{number(slow_top)}/s", "0/s", span),
         ),
     ]

@@ -9,7 +9,7 @@ from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Facts
 from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.history import History
-from dashboard.live.timeline import segments, shares
+from dashboard.live.timeline import segments_of, shares
 from dashboard.plots import band
 
 #: How far back the strip of a row reaches.
@@ -95,6 +95,4 @@ def _band(status: BreakerStatus, facts: Facts) -> SafeString:
     # To the minute, so that the strip's bytes do not change every second.
     end = facts.now // 60 * 60 + 60
     start = end - BAND_S
-    own = [transition for transition in facts.transitions if transition.dependency == status.name]
-    found = segments(own, status.state, status.state_since, start, end, facts.overrides(status.name))
-    return band(shares(found, start, end))
+    return band(shares(segments_of(status, facts, start, end), start, end))

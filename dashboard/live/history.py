@@ -58,15 +58,19 @@ class History:
 
     def points(self, name: str, *, at_least: int = 2) -> list[float]:
         """One value per step, the mean of its seconds; it changes once per step, not every second."""
+        means = self.known(name)
+        return [means[0] if means else 0.0] * max(0, at_least - len(means)) + means
+
+    def known(self, name: str) -> list[float]:
+        """The same without a value where none was measured."""
         series = self._series.get(name)
         if series is None:
-            return [0.0] * at_least
+            return []
         step = self.step_s
         buckets: dict[int, list[float]] = {}
         for at, value in list(series.values):
             buckets.setdefault(int(at // step), []).append(value)
-        means = [sum(bucket) / len(bucket) for _, bucket in sorted(buckets.items())][-POINTS:]
-        return [means[0]] * max(0, at_least - len(means)) + means
+        return [sum(bucket) / len(bucket) for _, bucket in sorted(buckets.items())][-POINTS:]
 
     def marks(self, dependency: str, *, count: int = POINTS) -> str:
         """The last seconds of calls, oldest first, padded with silence."""

@@ -6,7 +6,7 @@ from dashboard.live.breaker_page import past
 from dashboard.live.history import History
 from dashboard.live.overview import Live
 from dashboard.live.tenant import tenant_context
-from dashboard.live.topics import Context, Topic
+from dashboard.live.topics import LIVE_PAGES, Context, Topic
 from dashboard.reader import Reader
 
 
@@ -22,6 +22,7 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
     context: Context = {
         "live": live,
         "page": topic.page,
+        "is_live": topic.page in LIVE_PAGES,
         "operates": reader.operates,
         "administers": reader.administers,
         "approves": reader.approves,

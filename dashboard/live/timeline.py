@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 from django.utils.html import escape
 from django.utils.safestring import SafeString
 
-from controlplane.status.facts import Change, Override, Transition
+from controlplane.status.breakers import NO_DATA, BreakerStatus
+from controlplane.status.facts import Change, Facts, Override, Transition
 from dashboard.live.breaker_looks import FACES
 from dashboard.plots import short, svg
 
 RANGES = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400}
 _NAMES = {"15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h"}
+#: Of a breaker that no live pod reports, and of the time before the fleet was known.
+UNKNOWN = NO_DATA
 _WIDTH, _LEFT = 880, 86
 #: The mean width of a letter, and the space around a label.
 _LETTER, _APART = 6.2, 6
@@ -48,11 +51,13 @@ def segments(
     start: float,
     end: float,
     overrides: Sequence[Override] = (),
+    *,
+    known_from: float = 0.0,
 ) -> list[Segment]:
     """The states between ``start`` and ``end``, from the transitions, newest first.
 
-    The oldest known transition says what was before it. A state that no transition explains begins
-    when pods say it began.
+    The oldest known transition says what was before it, back to ``known_from``; earlier states are
+    unknown. A state that no transition explains begins when pods say it began.
     """
     found: list[Segment] = []
     until, state = end, state_now
@@ -71,11 +76,25 @@ def segments(
         until, state = begin, transition.before
         if until <= start:
             break
-    if until > start:
-        found.append(_segment(start, until, state))
+    known_from = min(max(start, known_from), until)
+    if until > known_from:
+        found.append(_segment(known_from, until, state))
+    if known_from > start:
+        found.append(_segment(start, known_from, UNKNOWN))
     for override in overrides:
         found = _painted(found, override)
     return sorted(found, key=lambda segment: segment.start)
+
+
+def segments_of(status: BreakerStatus, facts: Facts, start: float, end: float) -> list[Segment]:
+    """The states of one breaker. What no pod reports is unknown since the last heartbeat."""
+    own = [transition for transition in facts.transitions if transition.dependency == status.name]
+    state, since = status.state, status.state_since
+    if not any(view.effective != NO_DATA for view in status.seen_by):
+        state, since = UNKNOWN, max((server.last_seen for server in facts.servers), default=0.0)
+    overrides = [override for override in facts.overrides(status.name) if override.expires_at > start]
+    known_from = max(facts.known_from, status.dependency.added_at)
+    return segments(own, state, since, start, end, overrides, known_from=known_from)
 
 
 def _painted(found: list[Segment], override: Override) -> list[Segment]:
@@ -95,12 +114,14 @@ def _painted(found: list[Segment], override: Override) -> list[Segment]:
 
 
 def _segment(start: float, end: float, state: str) -> Segment:
-    face = FACES[state if state in FACES else "closed"]
+    if state not in FACES or state == UNKNOWN:
+        return Segment(start=start, end=end, kind="unknown", word="Unknown")
+    face = FACES[state]
     return Segment(start=start, end=end, kind=face.kind, word=face.word)
 
 
 def not_closed_s(found: Sequence[Segment]) -> float:
-    return sum(segment.end - segment.start for segment in found if segment.kind != "closed")
+    return sum(segment.end - segment.start for segment in found if segment.kind not in ("closed", "unknown"))
 
 
 def shares(found: Sequence[Segment], start: float, end: float) -> list[tuple[str, float]]:
@@ -203,7 +224,7 @@ def _clip(text: str, room: int) -> str:
 
 
 def _css(kind: str) -> str:
-    return {"pinned": "forced", "stale": "closed"}.get(kind, kind)
+    return {"pinned": "forced"}.get(kind, kind)
 
 
 def _clock(at: float) -> str:

@@ -123,3 +123,5 @@ _FRAME_ONLY = (
     "tokens",
 )
 PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))
+#: Pages whose own content is live, not only the frame around it.
+LIVE_PAGES = frozenset(_OF_PAGE)

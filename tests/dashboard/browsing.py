@@ -33,7 +33,12 @@ def _now(page: Any, script: str) -> bool:
 
 
 def is_live(page: Any) -> None:
-    becomes(page, "document.querySelector('#live b').textContent === 'Live'")
+    """Wait for its updates: of the page, or of the frame if nothing else of the page is live."""
+    becomes(
+        page,
+        "(live => live.hasAttribute('data-frame') ? document.querySelector('#tick').dataset.rev !== '0'"
+        " : live.querySelector('b').textContent === 'Live')(document.querySelector('#live'))",
+    )
 
 
 def choose(page: Any, name: str, value: str) -> None:

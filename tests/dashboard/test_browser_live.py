@@ -143,6 +143,19 @@ def test_a_state_older_than_two_seconds_is_never_called_live(page, sign_in):
     is_live(page)
 
 
+def test_a_page_without_live_content_says_when_it_was_loaded(sign_in):
+    """S1.8"""
+    page = sign_in("ada")
+    for path in ("/tenants", "/drills", "/servers/web-1", "/schedules"):
+        page.goto(path)
+        is_live(page)
+        becomes(page, "document.querySelector('#live b').textContent === 'Loaded'")
+        # Also after further updates of its frame.
+        rev = page.get_attribute("#tick", "data-rev")
+        becomes(page, f"document.querySelector('#tick').dataset.rev > {rev}")
+        assert page.text_content("#live").split()[:2] == ["Loaded", "at"]
+
+
 def test_the_palette_filters_and_navigates_by_keyboard(sign_in):
     page = sign_in("vera")
     page.keyboard.press("Control+k")

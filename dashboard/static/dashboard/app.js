@@ -56,6 +56,9 @@
     const waiting = `${missed} update${missed === 1 ? "" : "s"} waiting`;
     if (paused) indicator("is-paused", "Paused", `at ${utc(pausedAt)}, ${waiting}`);
     else if (!met && silent < 10) return; // the server's own words stand until the first message
+    else if (silent < 10 && $("#live").hasAttribute("data-frame")) { // only the frame is sent again
+      indicator("is-frame", "Loaded", `at ${utc(root.dataset.now)}`);
+    }
     else if (age < LIVE_S) indicator("", "Live", `updated ${age.toFixed(1)}\u202fs ago`);
     else if (silent < 10) indicator("is-late", "Delayed", `showing ${utc(shownAt)}`);
     else indicator("is-down", "Reconnecting", `showing ${utc(shownAt)}`);
