@@ -84,7 +84,6 @@ INSTALLED_APPS = [
     "channels",
     "csp",
     "django_htmx",
-    "ninja",
     "pgtrigger",
     "template_partials.apps.SimpleAppConfig",
     "controlplane.apps.ControlPlaneConfig",
@@ -102,6 +101,8 @@ INSTALLED_APPS = [
     "controlplane.usage",
     "controlplane.alerts",
     "dashboard",
+    # After ours, whose export_openapi_schema knows where the API is.
+    "ninja",
     # Last, so that our templates come before theirs.
     *accounts.APPS,
 ]

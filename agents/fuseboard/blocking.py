@@ -17,14 +17,16 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
 from fuseboard.agent import Agent as AsyncAgent
 from fuseboard.agent_api.arguments import check_wait
+from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.threads import ThreadCalls, submit
 from fuseboard.cancellation import stop_tasks
@@ -122,6 +124,54 @@ class Agent(ThreadCalls):
         if answer is None:
             return agent.allow_unasked(tenant=tenant or "")
         return await asyncio.wrap_future(answer)
+
+    async def aadmit_call(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float = 0.0,
+    ) -> Permit:
+        """``admit_call`` for a coroutine on any loop. Raises ``Refused``."""
+        check_wait(wait_s)
+        agent = self._agent
+        if agent is None:
+            agent = await asyncio.to_thread(self._started)
+        answer = submit(
+            agent,
+            lambda: agent.admit_call(
+                dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+            ),
+            agent.give_back,
+        )
+        return agent.permit_unasked(dependency) if answer is None else await asyncio.wrap_future(answer)
+
+    @contextlib.asynccontextmanager
+    async def acall(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float = 0.0,
+        neutral: Neutral = (),
+    ) -> AsyncIterator[Permit]:
+        """``call`` for a coroutine on any loop, such as an asynchronous view. Raises ``Refused``."""
+        permit = await self.aadmit_call(
+            dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+        )
+        agent, started = self._started(), monotonic()
+        try:
+            yield permit
+        except BaseException as error:
+            agent.report_error(permit, error, neutral)
+            raise
+        agent.report(permit, Outcome.OK, monotonic() - started)
 
     def acheck(
         self,

@@ -4,16 +4,20 @@ from typing import Any
 
 from csp.decorators import csp_update
 from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from ninja import NinjaAPI, Swagger
 from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 
+from controlplane.accounts.owned_tokens import TokenEnded
 from controlplane.accounts.permissions import View
-from controlplane.api.http.auth import needs
+from controlplane.api.http.auth import AnyToken, needs
 from controlplane.api.http.idempotency import idempotent, is_read_only
 from controlplane.api.http.openapi import describe
 from controlplane.api.http.parsing import StrictParser, known_query
-from controlplane.api.http.problems import install
+from controlplane.api.http.problems import install, problem
+from controlplane.api.http.rate_limit import Spent
 from controlplane.api.routes import (
     audit,
     breakers,
@@ -36,8 +40,19 @@ from controlplane.api.routes import (
 
 
 def _documentation(view: View) -> View:
+    """For people who are logged in, and for every valid token, of whatever environment."""
     # The page's stylesheet has its icons as data.
-    shown: View = login_required(csp_update({"img-src": ["data:"]})(view))
+    page: View = login_required(csp_update({"img-src": ["data:"]})(view))
+
+    def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if "Authorization" not in request.headers:
+            return page(request, *args, **kwargs)
+        try:
+            user = AnyToken()(request)
+        except (TokenEnded, Spent) as error:
+            return api.on_exception(request, error)
+        return view(request, *args, **kwargs) if user is not None else problem(401)
+
     return shown
 
 

@@ -1,6 +1,7 @@
 """Runs the code in docs/integration.md as it is: a real server, a real vendor, a real Redis."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -188,3 +189,30 @@ def test_no_variable_of_the_control_plane_is_taken_for_a_misspelled_one_of_the_a
     theirs = {name: "" for name in variables if not name.endswith(("_URL", "_TOKEN"))}
     assert len(theirs) > 5
     AgentSettings.from_env(theirs | {"FUSEBOARD_REDIS_URL": "redis://limits"})
+
+
+async def test_the_adapters_for_requests_wsgi_and_django_do_what_the_guide_says(
+    guide: dict[str, Any], vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+):
+    from django.conf import settings
+
+    monkeypatch.setattr(settings, "FUSEBOARD", {"AGENT": guide["worker"]}, raising=False)
+    statuses: list[str] = []
+
+    def in_a_thread() -> None:
+        assert guide["session"].get(f"{os.environ['PAYMENTS_URL']}/rates").status_code == 200
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/"}
+        for tenant in ("acme", "late-payer"):
+            body = guide["wsgi_app"](
+                environ | {"HTTP_X_TENANT": tenant}, lambda *given: statuses.append(given[0])
+            )
+            b"".join(body)
+        assert guide["view"](None, lambda request: "charged") == "charged"
+
+    async def charge(request: object) -> str:
+        return "charged"
+
+    await asyncio.to_thread(in_a_thread)
+    assert [status[:3] for status in statuses] == ["200", "403"]
+    assert vendor.requests == 1
+    assert await guide["asynchronous_view"](None, charge) == "charged"

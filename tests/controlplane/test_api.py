@@ -2,6 +2,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.test import Client
 from django.utils import timezone
 
@@ -11,7 +12,7 @@ from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
 from fuseboard.contract.limit_fields import FIELDS, NUMBERS
-from tests.controlplane.calling import API, problem
+from tests.controlplane.calling import API, problem, send, token_of
 from tests.people import create_person
 
 QUOTA = f"{API}/tenants/acme/quotas/requests"
@@ -270,6 +271,19 @@ def test_a_wrong_token_does_not_pass_because_of_a_cookie(production: str) -> Non
     client = Client()
     client.force_login(create_person("bob"))
     problem(client.get(f"{API}/tiers", headers={"Authorization": "Bearer fb_x_y"}, secure=True), 401)
+
+
+@pytest.mark.parametrize("environment", ["", "production"])
+def test_every_valid_token_reads_the_openapi_document(production: str, environment: str) -> None:
+    """It redirected a token to the login page."""
+    address = "/api/v1/openapi.json"
+    answer = send(token_of("viewer", environment=environment), "GET", address)
+    assert answer.status_code == 200
+    assert "/api/v1/{environment}/tenants" in answer.json()["paths"]
+    problem(send("fb_x_y", "GET", address), 401)
+    client = Client()
+    client.force_login(create_person("vera"))
+    problem(client.get(address, headers={"Authorization": "Bearer fb_x_y"}, secure=True), 401)
 
 
 def test_the_description_needs_a_login_and_has_no_inline_code(production: str) -> None:

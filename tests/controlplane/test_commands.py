@@ -1,4 +1,5 @@
 import io
+import json
 from typing import Any
 
 import pytest
@@ -55,3 +56,10 @@ def test_after_a_restore_the_epoch_rises_above_lost_revisions(production: str, t
     assert run("raise_epoch", "--reason", "restored a backup") == "production is at epoch 2, revision 901."
     assert text_limits.hmget(keys.config_head("production"), "epoch", "revision") == ["2", "901"]
     assert publish_head("production").revision == 901
+
+
+def test_the_openapi_document_is_printed() -> None:
+    """ninja's own command ends in a traceback, because the API is not at /api/."""
+    document = json.loads(run("export_openapi_schema"))
+    assert document["openapi"].startswith("3.")
+    assert "/api/v1/{environment}/tenants" in document["paths"]

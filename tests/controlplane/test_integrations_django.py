@@ -13,14 +13,14 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
 
-from fuseboard import AgentSettings, Refused, blocking
+from fuseboard import AgentSettings, Misconfigured, Outcome, Refused, blocking
 from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension
 from fuseboard.integrations import django as integration
 from fuseboard.integrations.django import FuseboardMiddleware, agent, subject_of
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
-from tests.waiting import wait_until
+from tests.waiting import eventually, wait_until
 
 REQUESTS = Limit(name="requests", limit=5, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
 OPEN = Limit(name="open", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
@@ -57,6 +57,23 @@ def calling(request: HttpRequest) -> HttpResponse:
         return HttpResponse("called")
 
 
+async def async_calling(request: HttpRequest) -> HttpResponse:
+    async with agent().acall("payments"):
+        return HttpResponse("called")
+
+
+async def async_admitting(request: HttpRequest) -> HttpResponse:
+    permit = await agent().aadmit_call("payments")
+    agent().report(permit, Outcome.OK)
+    return HttpResponse("called")
+
+
+async def blocking_the_loop(request: HttpRequest) -> HttpResponse:
+    with pytest.raises(Misconfigured, match="acall"), agent().call("payments"):
+        pass
+    return HttpResponse("told what to use")
+
+
 def broken(request: HttpRequest) -> HttpResponse:
     raise LookupError
 
@@ -78,6 +95,9 @@ urlpatterns = [
     path("async", async_view),
     path("orders/<int:pk>", view),
     path("calling", calling),
+    path("async-calling", async_calling),
+    path("async-admitting", async_admitting),
+    path("blocking-the-loop", blocking_the_loop),
     path("broken", broken),
     path("streaming", streaming),
     path("async-streaming", async_streaming),
@@ -224,3 +244,25 @@ def test_without_an_agent_one_is_created_from_the_environment(settings: Any, mon
     assert made is agent()
     assert not made.running
     integration._from_env.cache_clear()
+
+
+@pytest.mark.parametrize("address", ["/async-calling", "/async-admitting", "/blocking-the-loop"])
+async def test_an_asynchronous_view_guards_its_calls(
+    guarded: blocking.Agent, client: Client | AsyncClient, address: str
+) -> None:
+    assert (await get(client, address)).status_code == 200
+
+
+async def test_a_failed_call_of_an_asynchronous_view_counts(guarded: blocking.Agent) -> None:
+    async def fail() -> bool:
+        try:
+            async with guarded.acall("payments"):
+                raise LookupError
+        except LookupError:
+            return False
+        except Refused:
+            return True
+
+    for _ in range(BREAKER.consecutive_failures):
+        assert not await fail()
+    await eventually(fail, "the breaker to open")

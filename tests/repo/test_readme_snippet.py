@@ -1,11 +1,40 @@
 """The five-minute example of the README, pasted as it is."""
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import httpx
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+#: ``pip install`` of the pages that say how to install the agent.
+PAGES = ("README.md", "docs/integration.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_installs_is_there_and_brings_what_its_code_imports(page):
+    """In a checkout, as the page says. It named a folder that no checkout has, and left out fastapi."""
+    text = (ROOT / page).read_text()
+    (command,) = re.findall(r"^pip install (.*?)\s+#.*$", text, re.MULTILINE)
+    project, *others = shlex.split(command)
+    path, extras = re.fullmatch(r"([./\w]+)\[([\w,]+)\]", project).groups()
+    declared = tomllib.loads((ROOT / path / "pyproject.toml").read_text())["project"]
+    requirements = [*declared["dependencies"], *others]
+    for extra in extras.split(","):
+        requirements += declared["optional-dependencies"][extra]
+    installed = {re.split(r"[^\w-]", each)[0] for each in requirements}
+    first = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    imported = set(re.findall(r"^(?:import|from) (\w+)", first, re.MULTILINE))
+    # starlette comes with fastapi.
+    assert imported - {"os", "fuseboard", "starlette"} <= installed
+    # The page says how to run it.
+    assert "`shop.py`" in text
+    assert "uvicorn shop:app" in text
+    assert "uvicorn" in installed
 
 
 async def test_the_service_of_the_readme_runs(monkeypatch, limits, redis_url):

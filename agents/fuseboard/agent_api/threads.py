@@ -218,5 +218,6 @@ def _refuse_loops() -> None:
     except RuntimeError:
         return
     raise Misconfigured(
-        "this would block the event loop: use fuseboard.Agent with 'await', or call it in a thread"
+        "this would block the event loop: use 'acall', 'aadmit_call' or 'aadmit_request' of a blocking agent,"
+        " or fuseboard.Agent with 'await', or call it in a thread"
     )

@@ -14,7 +14,10 @@
 ``LEGACY_HEADERS``  ``True`` adds ``X-RateLimit-*``
 
 Place it after the middleware that identifies the caller. It answers refused requests, and a
-``fuseboard.Refused`` that escapes from a view becomes a 503. Views get the same agent from ``agent()``.
+``fuseboard.Refused`` that escapes from a view becomes a 503. Views get the same agent from ``agent()``::
+
+    with agent().call("payments-api"): ...
+    async with agent().acall("payments-api"): ...     # in an asynchronous view
 """
 
 import logging
@@ -44,7 +47,10 @@ Question = dict[str, Any]
 
 
 def agent() -> blocking.Agent:
-    """The agent that decides this project's requests. Views use it to guard their calls."""
+    """The agent that decides this project's requests. Views use it to guard their calls.
+
+    An asynchronous view uses ``acall``, ``aadmit_call`` and ``aadmit_request``; the others would block it.
+    """
     given = _option("AGENT")
     return given if given is not None else _from_env()
 
