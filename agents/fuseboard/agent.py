@@ -136,6 +136,7 @@ class Agent(Lifetime, ContextManagers):
                 self._note_defect()
             else:
                 permit.settler = self.settle
+                permit.timeout_s = self.timeout_s(dependency)
                 return permit
         return self.permit_unasked(dependency)
 
@@ -144,7 +145,8 @@ class Agent(Lifetime, ContextManagers):
     ) -> None:
         """Report how a permitted call ended, once. Further reports of the same permit count nothing.
 
-        With ``elapsed_s``, a success that took longer than the breaker's ``slow_ms`` counts as slow.
+        With ``elapsed_s``, a success that took longer than the breaker's ``slow_ms``, or than the
+        dependency's timeout, counts as slow.
         ``cooldown_ms``: for how long the vendor asked not to be called; the whole fleet stops calling
         it.
         """
@@ -199,7 +201,8 @@ class Agent(Lifetime, ContextManagers):
 
     def permit_unasked(self, dependency: str) -> Permit:
         decision = self.allow_unasked(dependency=dependency)
-        return Permit(made=decision, dependency=dependency, generation=0, reported=True)
+        timeout_s = self.timeout_s(dependency)
+        return Permit(made=decision, dependency=dependency, generation=0, reported=True, timeout_s=timeout_s)
 
     def _known(self, tenant: str) -> str:
         if not isinstance(tenant, str):
@@ -216,7 +219,10 @@ class Agent(Lifetime, ContextManagers):
 
     def _is_slow(self, permit: Permit, elapsed_s: float) -> bool:
         known = self.configuration.snapshot.dependency(permit.dependency)
-        return elapsed_s * 1000 > (known.breaker if known is not None else _DEFAULT_BREAKER).slow_ms
+        if known is None:
+            return elapsed_s * 1000 > _DEFAULT_BREAKER.slow_ms
+        # A call that blocks cannot be cancelled: beyond its timeout, even a success is slow.
+        return elapsed_s * 1000 > min(known.breaker.slow_ms, known.timeout_ms)
 
 
 def from_env() -> Agent:

@@ -116,6 +116,9 @@ class Permit(Struct, kw_only=True, gc=False):
     local_generation: int = 0
     #: Corrects what the call was charged: the agent that gave the permit.
     settler: Callable[[Decision, str, int], None] | None = None
+    #: The dependency's timeout; ``None`` when it is not registered. ``Agent.call`` cancels an async block
+    #: at it. Pass it to a client that blocks.
+    timeout_s: float | None = None
     #: Measures that are corrected already.
     settled: set[str] | None = None
 

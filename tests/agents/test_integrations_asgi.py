@@ -43,6 +43,7 @@ class FakeAgent:
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
+        wait_s: float = 0.0,
     ) -> Decision:
         self.asked.append((tenant, cost))
         self.subjects.append(subject)

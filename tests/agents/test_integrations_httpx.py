@@ -28,8 +28,10 @@ class FakeAgent:
         self.reports: list[tuple[Outcome, float | None]] = []
         self.cooldowns: list[int] = []
         self.timeout: float | None = None
+        self.waits: list[float] = []
 
-    async def admit_call(self, dependency: str, *, tenant: str = "") -> Permit:
+    async def admit_call(self, dependency: str, *, tenant: str = "", wait_s: float = 0.0) -> Permit:
+        self.waits.append(wait_s)
         if self.refusal is not None:
             raise Refused(self.refusal)
         decision = Decision(allowed=True, dependency=dependency)

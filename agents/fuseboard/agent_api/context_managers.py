@@ -1,5 +1,6 @@
 """Context managers that guard a whole block, built on single decisions."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from time import monotonic
@@ -49,6 +50,9 @@ class ContextManagers(Decorators, LoopAgent):
     ) -> AsyncIterator[Permit]:
         """Guard one call: admit it, and report how the block ended. Raises ``Refused``.
 
+        A block that takes longer than the dependency's timeout is cancelled, and raises
+        ``TimeoutError``, which is a failure.
+
         ``neutral`` are exceptions that say nothing about the dependency. See
         ``fuseboard.calling.outcomes`` for how the others are judged.
         """
@@ -57,7 +61,8 @@ class ContextManagers(Decorators, LoopAgent):
         )
         started = monotonic()
         try:
-            yield permit
+            async with asyncio.timeout(permit.timeout_s):
+                yield permit
         except BaseException as error:
             self.report_error(permit, error, neutral)
             raise

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from fuseboard.agent import Agent
+from fuseboard.agent_api.arguments import check_wait
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.integrations.problem import encoded, header_pairs, refusal
@@ -45,8 +46,9 @@ class FuseboardMiddleware:
     tenant. ``None`` is a caller without a tenant: with a ``subject``, the limits of its address or key
     decide; without one, nothing does (health checks). ``subject`` says who asks, below the tenant, like
     ``subject_of``. ``cost`` and ``costs`` return what the request costs. What these functions raise is
-    the application's error. The agent starts and stops with the lifespan of the application, unless it
-    is running already.
+    the application's error. With ``wait_s``, a request waits for a refusal that ends within that many
+    seconds, and spends nothing meanwhile. The agent starts and stops with the lifespan of the
+    application, unless it is running already.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class FuseboardMiddleware:
         subject: Callable[[Scope], Subject | None] | None = None,
         costs: Callable[[Scope], Mapping[str, int]] | None = None,
         legacy_headers: bool = False,
+        wait_s: float = 0.0,
     ) -> None:
+        check_wait(wait_s)
         self._app = app
         self._agent = agent
         self._tenant = tenant
@@ -66,6 +70,7 @@ class FuseboardMiddleware:
         self._subject = subject
         self._costs = costs
         self._legacy = legacy_headers
+        self._wait_s = wait_s
         #: Requests that passed because the agent could not decide.
         self.failed_open = 0
 
@@ -115,7 +120,9 @@ class FuseboardMiddleware:
         cost = self._cost(scope) if self._cost is not None else 1
         costs = self._costs(scope) if self._costs is not None else None
         try:
-            return await self._agent.admit_request(tenant, cost, costs=costs, subject=subject or NOBODY)
+            return await self._agent.admit_request(
+                tenant, cost, costs=costs, subject=subject or NOBODY, wait_s=self._wait_s
+            )
         except Misconfigured:
             # Not started, or an invalid cost. Refusing all requests would be worse than no limit.
             self.failed_open += 1

@@ -12,6 +12,7 @@
 ``COST``, ``COSTS`` request -> what it costs
 ``AGENT``           an agent of ``fuseboard.blocking``; the default is made from the environment
 ``LEGACY_HEADERS``  ``True`` adds ``X-RateLimit-*``
+``WAIT_S``          a request waits for a refusal that ends within that many seconds; 0 by default
 
 Place it after the middleware that identifies the caller. It answers refused requests, and a
 ``fuseboard.Refused`` that escapes from a view becomes a 503. Views get the same agent from ``agent()``::
@@ -34,6 +35,7 @@ from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
 
 from fuseboard import blocking
+from fuseboard.agent_api.arguments import check_wait
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
@@ -41,7 +43,7 @@ from fuseboard.subject import NOBODY, Subject
 
 logger = logging.getLogger("fuseboard.django")
 
-_OPTIONS = {"AGENT", "COST", "COSTS", "LEGACY_HEADERS", "SUBJECT", "TENANT"}
+_OPTIONS = {"AGENT", "COST", "COSTS", "LEGACY_HEADERS", "SUBJECT", "TENANT", "WAIT_S"}
 
 Question = dict[str, Any]
 
@@ -83,6 +85,8 @@ class FuseboardMiddleware:
             )
         self._subject, self._cost, self._costs = _option("SUBJECT"), _option("COST"), _option("COSTS")
         self._legacy = bool(_option("LEGACY_HEADERS"))
+        self._wait_s = _option("WAIT_S") or 0.0
+        check_wait(self._wait_s)
         self._agent = agent()
         #: Requests that passed because the agent could not decide.
         self.failed_open = 0
@@ -142,6 +146,7 @@ class FuseboardMiddleware:
             "cost": self._cost(request) if self._cost is not None else 1,
             "costs": self._costs(request) if self._costs is not None else None,
             "subject": subject or NOBODY,
+            "wait_s": self._wait_s,
         }
 
     def _answered(self, response: HttpResponseBase, decision: Decision) -> HttpResponseBase:

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from fastapi import Depends, HTTPException, Request, Response
 
 from fuseboard.agent import Agent
+from fuseboard.agent_api.arguments import check_wait
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
 from fuseboard.integrations.problem import limit_headers, refusal
@@ -60,14 +61,17 @@ def limited(
     costs: Dependency = _nothing_else,
     subject: Dependency = subject_of,
     legacy_headers: bool = False,
+    wait_s: float = 0.0,
 ) -> Callable[..., AsyncIterator[Decision | None]]:
     """A dependency that decides the request. It ends when the response has been sent.
 
     ``tenant``, ``cost``, ``costs`` and ``subject`` are dependencies: they return what
     ``Agent.admit_request`` takes. A tenant of ``None`` is decided by the limits of its address or key.
     Responses that FastAPI makes get the headers of the limits; a route that returns its own
-    ``Response`` sets its own headers. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
+    ``Response`` sets its own headers. With ``wait_s``, a request waits for a refusal that ends within
+    that many seconds. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
     """
+    check_wait(wait_s)
 
     async def decide(
         response: Response,
@@ -79,7 +83,9 @@ def limited(
         if whose is None and (who is None or who == NOBODY):
             yield None
             return
-        decision = await agent.admit_request(whose, calls, costs=estimates, subject=who or NOBODY)
+        decision = await agent.admit_request(
+            whose, calls, costs=estimates, subject=who or NOBODY, wait_s=wait_s
+        )
         if not decision.allowed:
             raise LimitReached(decision)
         for name, value in limit_headers(decision, legacy=legacy_headers):

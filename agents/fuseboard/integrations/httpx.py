@@ -25,6 +25,7 @@ from typing import Self
 import httpx
 
 from fuseboard.agent import Agent
+from fuseboard.agent_api.arguments import check_wait
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling.outcomes import outcome_of_exception, outcome_of_response
 from fuseboard.contract.words import Outcome
@@ -43,7 +44,8 @@ class CallRefused(Refused, httpx.TransportError):
 class GuardedTransport(httpx.AsyncBaseTransport):
     """Admits each request, and reports how it ended, exactly once.
 
-    With a ``tenant``, that tenant's quotas on the dependency apply too.
+    With a ``tenant``, that tenant's quotas on the dependency apply too. With ``wait_s``, a request waits
+    for a refusal that ends within that many seconds.
     """
 
     def __init__(
@@ -53,13 +55,15 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         dependency: str,
         tenant: str = "",
         transport: httpx.AsyncBaseTransport | None = None,
+        wait_s: float = 0.0,
     ) -> None:
-        self._agent, self._dependency, self._tenant = agent, dependency, tenant
+        check_wait(wait_s)
+        self._agent, self._dependency, self._tenant, self._wait_s = agent, dependency, tenant, wait_s
         self._transport = transport if transport is not None else httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            permit = await self._agent.admit_call(self._dependency, tenant=self._tenant)
+            permit = await self._agent.admit_call(self._dependency, tenant=self._tenant, wait_s=self._wait_s)
         except Refused as refused:
             raise CallRefused(refused.decision, request) from None
         _bound(request, self._agent.timeout_s(self._dependency))
@@ -101,13 +105,15 @@ class BlockingGuardedTransport(httpx.BaseTransport):
         dependency: str,
         tenant: str = "",
         transport: httpx.BaseTransport | None = None,
+        wait_s: float = 0.0,
     ) -> None:
-        self._agent, self._dependency, self._tenant = agent, dependency, tenant
+        check_wait(wait_s)
+        self._agent, self._dependency, self._tenant, self._wait_s = agent, dependency, tenant, wait_s
         self._transport = transport if transport is not None else httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            permit = self._agent.admit_call(self._dependency, tenant=self._tenant)
+            permit = self._agent.admit_call(self._dependency, tenant=self._tenant, wait_s=self._wait_s)
         except Refused as refused:
             raise CallRefused(refused.decision, request) from None
         _bound(request, self._agent.timeout_s(self._dependency))

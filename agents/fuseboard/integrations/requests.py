@@ -15,6 +15,7 @@ from typing import Any
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
+from fuseboard.agent_api.arguments import check_wait
 from fuseboard.blocking import Agent
 from fuseboard.calling.outcomes import outcome_of_exception, outcome_of_response
 from fuseboard.decision import Decision
@@ -30,13 +31,23 @@ class CallRefused(Refused, requests.ConnectionError):
 
 
 class GuardedAdapter(BaseAdapter):
-    """With a ``tenant``, that tenant's quotas on the dependency apply too."""
+    """With a ``tenant``, that tenant's quotas on the dependency apply too.
+
+    With ``wait_s``, a request waits for a refusal that ends within that many seconds.
+    """
 
     def __init__(
-        self, agent: Agent, *, dependency: str, tenant: str = "", adapter: BaseAdapter | None = None
+        self,
+        agent: Agent,
+        *,
+        dependency: str,
+        tenant: str = "",
+        adapter: BaseAdapter | None = None,
+        wait_s: float = 0.0,
     ) -> None:
         super().__init__()
-        self._agent, self._dependency, self._tenant = agent, dependency, tenant
+        check_wait(wait_s)
+        self._agent, self._dependency, self._tenant, self._wait_s = agent, dependency, tenant, wait_s
         self._adapter = adapter if adapter is not None else HTTPAdapter()
 
     def send(
@@ -49,7 +60,7 @@ class GuardedAdapter(BaseAdapter):
         proxies: dict[str, str] | None = None,
     ) -> requests.Response:
         try:
-            permit = self._agent.admit_call(self._dependency, tenant=self._tenant)
+            permit = self._agent.admit_call(self._dependency, tenant=self._tenant, wait_s=self._wait_s)
         except Refused as refused:
             raise CallRefused(refused.decision, request) from None
         if timeout is None:

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from fuseboard.agent_api.arguments import check_wait
 from fuseboard.blocking import Agent
 from fuseboard.contract.words import Algorithm
 from fuseboard.decision import Decision
@@ -38,7 +39,7 @@ def subject_of(environ: Environ) -> Subject:
 
 
 class FuseboardMiddleware:
-    """See ``fuseboard.integrations.asgi`` for ``tenant``, ``subject``, ``cost`` and ``costs``."""
+    """See ``fuseboard.integrations.asgi`` for the arguments. A request that waits occupies its thread."""
 
     def __init__(
         self,
@@ -49,7 +50,9 @@ class FuseboardMiddleware:
         subject: Callable[[Environ], Subject | None] | None = None,
         costs: Callable[[Environ], Mapping[str, int]] | None = None,
         legacy_headers: bool = False,
+        wait_s: float = 0.0,
     ) -> None:
+        check_wait(wait_s)
         self._app = app
         self._agent = agent
         self._tenant = tenant
@@ -57,6 +60,7 @@ class FuseboardMiddleware:
         self._subject = subject
         self._costs = costs
         self._legacy = legacy_headers
+        self._wait_s = wait_s
         #: Requests that passed because the agent could not decide.
         self.failed_open = 0
 
@@ -83,7 +87,9 @@ class FuseboardMiddleware:
         cost = self._cost(environ) if self._cost is not None else 1
         costs = self._costs(environ) if self._costs is not None else None
         try:
-            return self._agent.admit_request(tenant, cost, costs=costs, subject=subject or NOBODY)
+            return self._agent.admit_request(
+                tenant, cost, costs=costs, subject=subject or NOBODY, wait_s=self._wait_s
+            )
         except Misconfigured:
             # An invalid cost. Refusing all requests would be worse than no limit.
             self.failed_open += 1

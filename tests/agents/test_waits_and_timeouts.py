@@ -1,0 +1,151 @@
+"""C.11: every integration can wait, and the dependency's timeout bounds a call."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import requests
+
+from fuseboard import Agent, blocking
+from fuseboard.contract.policy import BreakerPolicy, Dependency, Limit, Policy
+from fuseboard.contract.words import Algorithm, Outcome
+from fuseboard.errors import Misconfigured, Refused
+from fuseboard.integrations import asgi, wsgi
+from fuseboard.integrations.httpx import BlockingGuardedTransport, GuardedTransport
+from fuseboard.integrations.requests import GuardedAdapter
+from fuseboard.settings import AgentSettings
+from tests.agents.servers import POLICY
+
+NOWHERE = "redis://127.0.0.1:1/0"
+#: One call per tenth of a second.
+PACED = Limit(name="paced", limit=10, window_ms=1000, burst=1, algorithm=Algorithm.TOKEN_BUCKET)
+SHORT = Policy(
+    environment=POLICY.environment,
+    default_tier="free",
+    tiers=(msgspec.structs.replace(POLICY.tiers[0], name="free", quotas=(PACED,)),),
+    dependencies=(
+        Dependency(name="payments", timeout_ms=50, breaker=BreakerPolicy(slow_ms=10_000)),
+        Dependency(name="paced", timeout_ms=5_000, vendor_limits=(PACED,)),
+    ),
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> AgentSettings:
+    path = tmp_path / "bootstrap.json"
+    strict = json.loads(msgspec.json.encode(SHORT))
+    for owner in (*strict["tiers"], *strict["dependencies"]):
+        for limit in (*owner.get("quotas", ()), *owner.get("vendor_limits", ())):
+            limit["failure_policy"] = "local_share"
+    path.write_text(json.dumps({"policy": strict}))
+    return AgentSettings(
+        redis_url=NOWHERE, server="shop-1", service="shop", state_dir=tmp_path, bootstrap_file=path
+    )
+
+
+def respond(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200)
+
+
+class TestTimeout:
+    async def test_an_async_call_is_cancelled_at_the_timeout_of_its_dependency(self, settings: AgentSettings):
+        async with Agent(settings=settings) as agent:
+            reports: list[Outcome] = []
+            agent.report = lambda permit, outcome, *rest, **more: reports.append(outcome)  # type: ignore[method-assign]
+
+            @agent.guard("payments")
+            async def hang() -> None:
+                await asyncio.Event().wait()
+
+            with pytest.raises(TimeoutError):
+                await hang()
+            assert reports == [Outcome.FAILURE]
+
+    async def test_a_dependency_that_is_not_registered_has_no_timeout(self, settings: AgentSettings):
+        async with Agent(settings=settings) as agent, agent.call("unknown") as permit:
+            assert permit.timeout_s is None
+
+    async def test_an_overrun_that_went_well_is_slow(self, settings: AgentSettings):
+        async with Agent(settings=settings) as agent:
+            permit = await agent.admit_call("payments")
+            assert agent._is_slow(permit, 0.051)
+            assert not agent._is_slow(permit, 0.05)
+
+    def test_a_blocking_call_gets_the_timeout_to_pass_on(self, settings: AgentSettings):
+        with blocking.Agent(settings=settings) as agent, agent.call("payments") as permit:
+            assert permit.timeout_s == agent.timeout_s("payments") == 0.05
+
+
+class TestWait:
+    async def test_asgi(self, settings: AgentSettings):
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        async with Agent(settings=settings) as agent:
+            for wait_s, statuses in ((0.0, {200, 429}), (5.0, {200})):
+                guarded = asgi.FuseboardMiddleware(app, agent, lambda scope: "acme", wait_s=wait_s)
+                async with httpx.AsyncClient(
+                    transport=httpx.ASGITransport(guarded), base_url="http://shop"
+                ) as client:
+                    assert {(await client.get("/")).status_code for _ in range(3)} == statuses
+
+    async def test_httpx(self, settings: AgentSettings):
+        async with Agent(settings=settings) as agent:
+            for wait_s in (0.0, 5.0):
+                transport = GuardedTransport(
+                    agent, dependency="paced", transport=httpx.MockTransport(respond), wait_s=wait_s
+                )
+                async with httpx.AsyncClient(transport=transport) as client:
+                    calls = [client.get("http://vendor/") for _ in range(3)]
+                    ended = await asyncio.gather(*calls, return_exceptions=True)
+                assert any(isinstance(each, Refused) for each in ended) == (wait_s == 0)
+
+    def test_code_that_blocks(self, settings: AgentSettings):
+        with blocking.Agent(settings=settings) as agent:
+            transport = BlockingGuardedTransport(
+                agent, dependency="paced", transport=httpx.MockTransport(respond), wait_s=5
+            )
+            with httpx.Client(transport=transport) as client:
+                assert [client.get("http://vendor/").status_code for _ in range(3)] == [200] * 3
+
+            class Vendor(requests.adapters.BaseAdapter):
+                def send(self, *given: Any, **named: Any) -> requests.Response:
+                    answer = requests.Response()
+                    answer.status_code = 200
+                    return answer
+
+                def close(self) -> None:
+                    """Nothing is open."""
+
+            session = requests.Session()
+            session.mount("http://", GuardedAdapter(agent, dependency="paced", adapter=Vendor(), wait_s=5))
+            assert [session.get("http://vendor/").status_code for _ in range(3)] == [200] * 3
+
+            guarded = wsgi.FuseboardMiddleware(
+                lambda environ, start: (start("200 OK", []), [b""])[1],
+                agent,
+                lambda environ: "acme",
+                wait_s=5,
+            )
+            seen: list[str] = []
+            environ = {"REQUEST_METHOD": "GET"}
+            for _ in range(3):
+                list(guarded(environ, lambda status, headers, error=None: seen.append(status)))  # type: ignore[arg-type,func-returns-value]
+            assert seen == ["200 OK"] * 3
+
+    def test_a_wrong_wait_is_an_error_at_the_start(self, settings: AgentSettings):
+        agent = blocking.Agent(settings=settings)
+        for make in (
+            lambda: BlockingGuardedTransport(agent, dependency="paced", wait_s=-1),
+            lambda: GuardedAdapter(agent, dependency="paced", wait_s=1e9),
+            lambda: wsgi.FuseboardMiddleware(
+                lambda environ, start: [], agent, lambda environ: "a", wait_s=-1
+            ),
+        ):
+            with pytest.raises(Misconfigured):
+                make()
