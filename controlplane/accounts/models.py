@@ -85,6 +85,9 @@ class AgentToken(TokenColumns):
     """Lets a server sync with one environment, and nothing else."""
 
     environment = models.CharField(max_length=64)
+    #: The only service whose pods can use it, and how their names begin; empty for any.
+    service = models.CharField(max_length=64, blank=True, db_default="", default="")
+    name_prefix = models.CharField(max_length=64, blank=True, db_default="", default="")
 
 
 class ApiToken(TokenColumns):

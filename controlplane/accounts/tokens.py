@@ -27,6 +27,7 @@ from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.postgres import notify
 from controlplane.validation import Problems
+from fuseboard.contract.words import is_slug
 
 #: The body of the answer to a scraper that ``may_scrape`` refuses, with status 401.
 SCRAPE_REFUSAL = "An API token, or FUSEBOARD_METRICS_TOKEN."
@@ -59,10 +60,22 @@ class TokenUser:
 
 
 def create_agent_token(
-    *, environment: str, name: str, expires_at: datetime, reason: str, actor: Actor
+    *,
+    environment: str,
+    name: str,
+    expires_at: datetime,
+    reason: str,
+    actor: Actor,
+    service: str = "",
+    name_prefix: str = "",
 ) -> str:
-    """Create a token for pods to sync with; return its text, which is not stored."""
+    """Create a token for pods to sync with; return its text, which is not stored.
+
+    With ``service`` or ``name_prefix``, gateways refuse it from other pods.
+    """
     _check(name, expires_at, reason)
+    _check_binding(service, name_prefix)
+    bound = {"service": service, "name_prefix": name_prefix}
     text, selector, digest = _make()
     with transaction.atomic():
         AgentToken.objects.create(
@@ -71,8 +84,10 @@ def create_agent_token(
             selector=selector,
             digest=digest,
             expires_at=expires_at,
+            **bound,
         )
-        _note("agent_token.created", name, {"environment": environment, "selector": selector}, reason, actor)
+        fields = {"environment": environment, "selector": selector, **{k: v for k, v in bound.items() if v}}
+        _note("agent_token.created", name, fields, reason, actor)
     return text
 
 
@@ -191,6 +206,16 @@ def _check(name: str, expires_at: datetime, reason: str, *, role: str = Role.VIE
     if not timedelta(0) < expires_at - timezone.now() <= LONGEST:
         problems.add("expires_at", f"Choose a time within the next {LONGEST.days} days.")
     problems.reason(reason)
+    problems.settle()
+
+
+def _check_binding(service: str, name_prefix: str) -> None:
+    problems = Problems()
+    if service and not is_slug(service):
+        problems.add("service", "Use the name of a service: lowercase letters, digits, and hyphens.")
+    # A prefix may end with a hyphen, which no name does.
+    if name_prefix and (len(name_prefix) > 63 or not is_slug(f"{name_prefix}0")):
+        problems.add("name_prefix", "Use the beginning of a pod's name, such as shop-.")
     problems.settle()
 
 

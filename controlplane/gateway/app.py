@@ -141,6 +141,7 @@ class GatewayApp:
         if configuration is None:
             raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
         gateway.names.check(beat)
+        token.check_pod(beat.service, beat.server)
         fleet = gateway.fleet(environment)
         now, wall = gateway.clock.monotonic(), gateway.clock.wall()
         wait_s = fleet.wait_s(beat.server, now)

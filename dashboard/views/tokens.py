@@ -72,7 +72,11 @@ def _make(request: HttpRequest, typed: QueryDict) -> str:
             raise InvalidEdit(
                 {"environment": ["Choose an environment: an agent token is valid in only one."]}
             )
-        return edits.create_agent_token(**common)
+        return edits.create_agent_token(
+            service=typed.get("service", "").strip(),
+            name_prefix=typed.get("name_prefix", "").strip(),
+            **common,
+        )
     return edits.create_api_token(role=typed.get("role", ""), **common)
 
 

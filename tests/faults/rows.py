@@ -14,6 +14,7 @@ from tests.faults import (
     rows_pod,
     rows_start,
     rows_stores,
+    rows_trust,
     rows_truth,
 )
 from tests.faults.matrix import ROWS, Row
@@ -31,6 +32,7 @@ __all__ = [
     "rows_pod",
     "rows_start",
     "rows_stores",
+    "rows_trust",
     "rows_truth",
 ]
 

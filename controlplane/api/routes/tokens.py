@@ -13,7 +13,7 @@ from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.accounts.owned_tokens import OwnedToken, with_rights
 from controlplane.accounts.permissions import may
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.schemas.configuration_out import ApiTokenOut, Done, NewTokenOut, TokenOut
+from controlplane.api.schemas.configuration_out import ApiTokenOut, Done, NewTokenOut, TokenOut, TokenRow
 from controlplane.api.schemas.edits_in import ApiTokenIn, Environment, Reason, RotateIn, Slug, TokenIn
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
@@ -34,7 +34,7 @@ def list_agent_tokens(request: HttpRequest, environment: Environment) -> Any:
 
 @agents.post("", response={201: NewTokenOut})
 def create_agent_token(request: HttpRequest, environment: Environment, values: TokenIn) -> NewTokenOut:
-    """Create a token for pods to sync with this environment."""
+    """Create a token for pods to sync with this environment; of one service or one prefix, if you want."""
     expires_at = timezone.now() + timedelta(seconds=values.expires_in_s)
     text = tokens.create_agent_token(
         environment=environment,
@@ -42,6 +42,8 @@ def create_agent_token(request: HttpRequest, environment: Environment, values: T
         expires_at=expires_at,
         reason=values.reason,
         actor=actor_of(request),
+        service=values.service,
+        name_prefix=values.name_prefix,
     )
     return _new(text, expires_at)
 
@@ -103,7 +105,7 @@ def revoke_api_token(request: HttpRequest, environment: Environment, selector: S
 
 def _described(owned: OwnedToken) -> ApiTokenOut:
     row = owned.token
-    fields = TokenOut.from_orm(row).dict()
+    fields = TokenRow.from_orm(row).dict()
     return ApiTokenOut(**fields, scope=_SCOPES[row.role], owner=row.owner, state=owned.state)
 
 

@@ -168,7 +168,7 @@ class RunbookOut(Schema):
     source: str
 
 
-class TokenOut(Schema):
+class TokenRow(Schema):
     """A token, without its secret."""
 
     selector: str
@@ -179,7 +179,15 @@ class TokenOut(Schema):
     revoked_at: datetime | None
 
 
-class ApiTokenOut(TokenOut):
+class TokenOut(TokenRow):
+    """A token of pods, without its secret."""
+
+    #: The only service whose pods can use it, and how their names begin; empty for any.
+    service: str = ""
+    name_prefix: str = ""
+
+
+class ApiTokenOut(TokenRow):
     scope: Literal["read", "operate", "admin"]
     #: Username of the person who owns it; empty for a token that was made on the command line.
     owner: str = ""

@@ -201,7 +201,7 @@ class RunbookIn(ReasonIn):
     body: Annotated[str, Field(max_length=100_000, description="Markdown."), AfterValidator(printable)]
 
 
-class TokenIn(ReasonIn):
+class _NewToken(ReasonIn):
     name: Annotated[
         str,
         Field(min_length=1, max_length=200, description="The purpose of the token."),
@@ -210,7 +210,16 @@ class TokenIn(ReasonIn):
     expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400)]
 
 
-class ApiTokenIn(TokenIn):
+_SERVICE = "Only pods of this service can use it; empty for any."
+_PREFIX = "Only pods whose names begin like this can use it; empty for any."
+
+
+class TokenIn(_NewToken):
+    service: Annotated[str, Field(max_length=64, description=_SERVICE)] = ""
+    name_prefix: Annotated[str, Field(max_length=63, description=_PREFIX)] = ""
+
+
+class ApiTokenIn(_NewToken):
     scope: Annotated[
         Literal["read", "operate", "admin"],
         Field(description="read; operate also controls breakers; admin can do everything."),

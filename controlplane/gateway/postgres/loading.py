@@ -106,8 +106,10 @@ def _tokens() -> dict[str, Token]:
             digest=bytes.fromhex(digest),
             environment=environment,
             expires_at=min(ends.timestamp() for ends in (expires_at, revoked_at) if ends is not None),
+            service=service,
+            name_prefix=name_prefix,
         )
-        for selector, digest, environment, expires_at, revoked_at in valid.values_list(
-            "selector", "digest", "environment", "expires_at", "revoked_at"
+        for selector, digest, environment, expires_at, revoked_at, service, name_prefix in valid.values_list(
+            "selector", "digest", "environment", "expires_at", "revoked_at", "service", "name_prefix"
         )
     }

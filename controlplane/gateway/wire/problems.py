@@ -45,6 +45,21 @@ def wrong_environment(environment: str) -> Problem:
     return Problem(403, "Forbidden", detail, field="environment")
 
 
+def wrong_service(service: str, bound: str) -> Problem:
+    detail = (
+        f"This token is for pods of service {bound!r} only, not {service!r}. Use a token of this service."
+    )
+    return Problem(403, "Forbidden", detail, field="service")
+
+
+def wrong_name(server: str, prefix: str) -> Problem:
+    detail = (
+        f"This token is for pods whose names begin with {prefix!r} only, not {server!r}."
+        " Set FUSEBOARD_SERVER, or use another token."
+    )
+    return Problem(403, "Forbidden", detail, field="server")
+
+
 def not_found() -> Problem:
     return Problem(404, "Not Found", "The gateway serves /agent/v1/sync, /healthz, /readyz and /metrics.")
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 
+from controlplane.gateway.wire import problems
+
 #: Headers remembered, and the length of each. One token has several spellings, with more spaces for example.
 MOST_PROVEN = 10_000
 LONGEST_PROVEN = 256
@@ -22,10 +24,20 @@ class Token:
     environment: str
     #: Unix seconds; ``None`` for never.
     expires_at: float | None = None
+    #: The only service that can use it, and how the names of its pods begin; empty for any.
+    service: str = ""
+    name_prefix: str = ""
 
     def is_over(self, now: float) -> bool:
         """Whether it has expired at the unix time ``now``."""
         return self.expires_at is not None and now >= self.expires_at
+
+    def check_pod(self, service: str, server: str) -> None:
+        """Raises ``Problem`` (403) if the token is bound to other pods."""
+        if self.service and service != self.service:
+            raise problems.wrong_service(service, self.service)
+        if not server.startswith(self.name_prefix):
+            raise problems.wrong_name(server, self.name_prefix)
 
 
 class Allowance:

@@ -20,6 +20,10 @@ class Command(BaseCommand):
         parser.add_argument("name", help="what it is for; shown in the list of tokens")
         parser.add_argument("--environment", default=DEFAULT_ENVIRONMENT)
         parser.add_argument("--days", type=int, default=90, help="valid for this long (default: 90)")
+        parser.add_argument("--service", default="", help="only pods of this service can use it")
+        parser.add_argument(
+            "--name-prefix", default="", help="only pods whose names begin like this can use it"
+        )
         parser.add_argument("--reason", default="Created on the command line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -29,6 +33,8 @@ class Command(BaseCommand):
                 name=options["name"],
                 expires_at=timezone.now() + timedelta(days=options["days"]),
                 reason=options["reason"],
+                service=options["service"],
+                name_prefix=options["name_prefix"],
                 actor=Actor(name="command line", role="admin", origin="command"),
             )
         except EditError as error:
