@@ -115,6 +115,7 @@ METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")
 WORKER_METRICS_ADDRESS = env.listen_address("FUSEBOARD_WORKER_METRICS_PORT")
 
 MIDDLEWARE = [
+    "controlplane.request_ids.RequestIds",
     "controlplane.metrics.CountRequests",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.StaticFiles",
