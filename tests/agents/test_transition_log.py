@@ -32,7 +32,7 @@ def lines(caplog: pytest.LogCaptureFixture, pattern: re.Pattern[str]) -> list[tu
 
 async def test_each_change_of_the_fleets_breaker_is_one_line(
     limits: redis.Redis, redis_url: str, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     async with running(redis_url, configuration=configured(with_breaker(QUICK))) as server:
         report(server, await permits(server, 3), Outcome.FAILURE)
         await eventually(lambda: state(server) is BreakerState.OPEN)
@@ -49,7 +49,7 @@ async def test_each_change_of_the_fleets_breaker_is_one_line(
 
 async def test_each_change_of_a_pods_own_breaker_is_one_line(
     valkey: Valkey, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     async with running(valkey.url, configuration=configured(with_breaker(QUICK))) as server:
         valkey.stop()
         await eventually(lambda: server.admission.mode is Mode.LOCAL)
@@ -67,16 +67,16 @@ async def test_each_change_of_a_pods_own_breaker_is_one_line(
 
 async def test_an_inspection_logs_nothing(
     limits: redis.Redis, redis_url: str, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     long = msgspec.structs.replace(QUICK, open_ms=60_000, open_max_ms=60_000)
     async with running(redis_url, configuration=configured(with_breaker(long))) as server:
         report(server, await permits(server, 3), Outcome.FAILURE)
-        await eventually(lambda: state(server) is BreakerState.OPEN)
-        before = len(lines(caplog, MOVED))
-        # Without an answer of Redis in time, an inspection knows only the configuration.
-        await eventually(
-            lambda: server.admission.inspect().call("payments", ONE_CALL),
-            "an inspection that finds the breaker open",
-            accept=lambda expected: not expected.decision.allowed,
-        )
-        assert len(lines(caplog, MOVED)) == before
+        before = await eventually(lambda: lines(caplog, MOVED), "the line of the opening")
+
+        async def is_refused() -> bool:
+            # Without an answer of Redis in time, an inspection knows only the configuration.
+            expected = await server.admission.inspect().call("payments", ONE_CALL)
+            return not expected.decision.allowed
+
+        await eventually(is_refused, "an inspection that finds the breaker open")
+        assert lines(caplog, MOVED) == before
