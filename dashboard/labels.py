@@ -223,6 +223,7 @@ def cause_words(cause: str) -> str:
         "metrics_only": "override: metrics only",
         "disabled": "override: disabled",
         "reset": "reset by an operator",
+        "own_breaker": "own breaker",
         "expired": "the override expired",
         "override_ended": "an operator ended the override",
     }.get(cause, cause.replace("_", " "))
@@ -250,6 +251,7 @@ def event_words(kind: str) -> str:
         "config_rejected": "Configuration rejected",
         "config_accepted": "Configuration applied",
         "duplicate": "Duplicate name",
+        "breaker": "Own breaker",
     }.get(kind, kind.replace("_", " "))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from controlplane.fleet.models import Event, Figures, Server, ServerState
+from controlplane.fleet.models import Event, EventKind, Figures, Server, ServerState
 
 #: Figures older than this belong to a gateway that has stopped.
 FIGURES_FRESH_FOR = timedelta(seconds=10)
@@ -108,6 +108,13 @@ def servers(environment: str) -> list[Server]:
 def events(environment: str, server: str, *, most: int = 100) -> list[Event]:
     """What happened to a pod, newest first."""
     return list(Event.objects.filter(environment=environment, server=server).order_by("-at", "-id")[:most])
+
+
+def recent_events(environment: str, *, most: int = 300) -> list[Event]:
+    """Of all pods: changed modes and own breakers of the last day, newest first."""
+    kinds = (EventKind.MODE, EventKind.BREAKER)
+    found = Event.objects.filter(environment=environment, kind__in=kinds, at__gt=Now() - timedelta(days=1))
+    return list(found.order_by("-at", "-id")[:most])
 
 
 def first_event(environment: str) -> datetime | None:

@@ -110,6 +110,8 @@ class EventKind(models.TextChoices):
     CONFIG_ACCEPTED = "config_accepted", "Configuration taken"
     #: Two processes send heartbeats under its name.
     DUPLICATE = "duplicate", "Two of one name"
+    #: Its own breaker of a dependency opened or closed; those of the fleet are transitions.
+    BREAKER = "breaker", "Own breaker"
 
 
 class Event(models.Model):

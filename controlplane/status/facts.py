@@ -119,6 +119,17 @@ class Transition:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PodEvent:
+    """A pod changed its mode, or its own breaker changed its state."""
+
+    at: float
+    server: str
+    kind: Literal["mode", "breaker"]
+    #: ``shared -> local: connection refused``, ``payments-api: closed -> open``.
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """One audit entry."""
 
@@ -164,6 +175,8 @@ class Facts:
     #: Newest first.
     transitions: tuple[Transition, ...] = ()
     changes: tuple[Change, ...] = ()
+    #: Of the last day, newest first.
+    pod_events: tuple[PodEvent, ...] = ()
     #: Recent revisions and when they were made, oldest first.
     revisions: tuple[tuple[int, float], ...] = ()
     #: Scheduled changes that failed and that no operator has acknowledged.

@@ -11,13 +11,14 @@ from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override as OverrideRow
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet import live
+from controlplane.fleet.models import EventKind
 from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.publishing.unknown_revisions import unknown_revisions
 from controlplane.status import scheduled_changes
-from controlplane.status.facts import Change, Dependency, Facts, Override, Transition, TripFigures
+from controlplane.status.facts import Change, Dependency, Facts, Override, PodEvent, Transition, TripFigures
 from controlplane.status.server_rows import server_of_row
 
 #: Enough for six hours of a breaker that flaps.
@@ -47,6 +48,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
         known_from=_known_from(environment, transitions, now),
         past_overrides=_past_overrides(environment),
         changes=changes,
+        pod_events=_pod_events(environment),
         duplicated=tuple(live.duplicated(environment)),
         ahead=_ahead(environment, found.epoch),
         unknown_revisions=tuple(unknown_revisions(environment)),
@@ -68,6 +70,18 @@ def _known_from(environment: str, transitions: tuple[Transition, ...], now: floa
     first = live.first_event(environment)
     begun = first.timestamp() if first is not None else now
     return max(begun, transitions[-1].at) if len(transitions) == _TRANSITIONS else begun
+
+
+def _pod_events(environment: str) -> tuple[PodEvent, ...]:
+    return tuple(
+        PodEvent(
+            at=row.at.timestamp(),
+            server=row.server,
+            kind="breaker" if row.kind == EventKind.BREAKER else "mode",
+            detail=row.detail,
+        )
+        for row in live.recent_events(environment)
+    )
 
 
 def _added(environment: str) -> dict[str, float]:

@@ -8,6 +8,7 @@ from controlplane.status.facts import Transition
 from dashboard.live.breakers import Breaker
 from dashboard.live.history import POINTS, History
 from dashboard.live.overview import Live
+from dashboard.live.pod_lines import own_transitions
 from dashboard.live.tiles import number
 from dashboard.live.timeline import RANGES, lanes, segments_of
 from dashboard.plots import plot
@@ -42,11 +43,12 @@ def past(live: Live, name: str, span: str, history: History) -> BreakerHistory |
     start = end - RANGES[span]
     overrides = [override for override in live.facts.overrides(name) if override.expires_at > start]
     found = segments_of(breaker, live.facts, start, end)
+    moves = sorted([*own, *own_transitions(live.facts.pod_events, name)], key=lambda one: -one.at)
     changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
     return BreakerHistory(
         picture=lanes(found, overrides, changes[:6], start, end),
         plots=tuple(_plots(breaker, history)),
-        transitions=tuple(_with_reasons(live, own[:8])),
+        transitions=tuple(_with_reasons(live, moves[:8])),
     )
 
 

@@ -11,6 +11,7 @@ from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.history import History
+from dashboard.live.pod_lines import PodLine, pod_lines
 from dashboard.live.servers import Fleet, fleet_of
 from dashboard.live.tiles import Tile, samples, server_tiles, tiles, why_not_exact
 from dashboard.live.verdict import Verdict, verdict_of
@@ -50,7 +51,7 @@ class Live:
     tenants: tuple[TenantRow, ...]
     others: TenantRow | None
     counts: tuple[tuple[BreakerLook, int], ...]
-    events: tuple[ChangeLine | Transition, ...]
+    events: tuple[ChangeLine | Transition | PodLine, ...]
 
     @property
     def cards(self) -> tuple[Breaker, ...]:
@@ -151,10 +152,11 @@ def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
     return tuple(top), TenantRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
 
 
-def _events(facts: Facts) -> tuple[ChangeLine | Transition, ...]:
-    """People's changes and the breakers' own transitions in one timeline, newest first."""
+def _events(facts: Facts) -> tuple[ChangeLine | Transition | PodLine, ...]:
+    """People's changes, the breakers' own transitions, and what happened to pods; newest first."""
     machines = [t for t in facts.transitions if not t.actor][:7]
-    merged: list[ChangeLine | Transition] = [*_gathered(facts.changes), *machines]
+    pods = pod_lines(facts.pod_events)[:7]
+    merged: list[ChangeLine | Transition | PodLine] = [*_gathered(facts.changes), *machines, *pods]
     return tuple(sorted(merged, key=lambda event: -event.at)[:7])
 
 
