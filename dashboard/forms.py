@@ -54,6 +54,8 @@ class OverrideForm(forms.Form):
         ("reset", "Reset"),
     )
     LASTS = (("5", "5 min"), ("15", "15 min"), ("60", "1 h"), ("240", "4 h"), ("until", "Until\u2026"))
+    #: What the form offers for a breaker that is forced closed.
+    CLOSED_LASTS = ("5", "15")
 
     act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose an action."})
     reason = ReasonField()

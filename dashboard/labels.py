@@ -92,6 +92,24 @@ _GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
 _COUNTED = {"things": "item", "needed": "approval"}
 #: Last parts of a field name that are units.
 _UNITS = {"s": "s", "ms": "ms", "us": "\u00b5s", "percent": "%"}
+#: Browser -> its sign in a User-Agent header. The first that fits: most browsers also name others.
+_BROWSERS = {
+    "Edge": "Edg",
+    "Opera": "OPR/",
+    "Firefox": "Firefox/",
+    "Chrome": "Chrome/",
+    "Safari": "Safari/",
+    "curl": "curl/",
+}
+#: System -> its sign in a User-Agent header, also the first that fits.
+_SYSTEMS = {
+    "Android": "Android",
+    "iPhone": "iPhone",
+    "iPad": "iPad",
+    "Windows": "Windows",
+    "macOS": "Mac OS X",
+    "Linux": "Linux",
+}
 #: Fields that mean nothing without the others.
 _QUIET_FIELDS = {
     "version",
@@ -156,10 +174,10 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     besides = [field for field in shown if field.endswith((" window_s", " shadow"))]
     counts = [field for field in shown if _COUNT.fullmatch(field)]
     shown = counts or ([*limits[:2], *besides[:2]] if limits else shown[:2])
-    return (
-        ", ".join(_said(field, old[field]) for field in shown if old.get(field) not in (None, "")),
-        ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, "")),
-    )
+    was = ", ".join(_said(field, old[field]) for field in shown if old.get(field) not in (None, ""))
+    now = ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, ""))
+    # Values that differ by less than the texts show, such as seconds, are not a change to a reader.
+    return ("" if was == now else was, now)
 
 
 def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
@@ -279,3 +297,10 @@ def request_words(state: str) -> str:
 def drill_words(kind: str) -> str:
     """What a drill simulates."""
     return _DRILLS.get(kind, kind)
+
+
+def browser_words(agent: str) -> str:
+    """A User-Agent header as "Chrome on Linux"; a header that names neither stays as it is."""
+    names = (name for name, sign in _BROWSERS.items() if sign in agent)
+    systems = (name for name, sign in _SYSTEMS.items() if sign in agent)
+    return " on ".join(word for word in (next(names, ""), next(systems, "")) if word) or agent[:40]

@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from controlplane.status.incidents import trip_words
 from dashboard import plots
 from dashboard.labels import (
+    browser_words,
     cause_words,
     config_source_words,
     drill_words,
@@ -240,6 +241,7 @@ def lower_first(text: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
+register.filter("browser", browser_words)
 register.filter("cause", cause_words)
 register.filter("tripped", trip_words)
 register.filter("config_source", config_source_words)

@@ -192,6 +192,8 @@ def preview(found: Breaker, data: Any) -> Preview | None:
     act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
     if act in _NEEDS_OVERRIDE and found.override is None:
         return None
+    if act == "forced_closed" and data.get("lasts") not in OverrideForm.CLOSED_LASTS:
+        lasts = ""  # A duration that the form no longer offers: no button promises it.
     span = (
         f" until {data.get('until', '').replace('T', ' ')}" if lasts.startswith("Until") else f" for {lasts}"
     )

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from controlplane.status.facts import Change
-from dashboard.labels import _ACTIONS, action_verb, action_words, difference
+from dashboard.labels import _ACTIONS, action_verb, action_words, browser_words, difference
 from dashboard.live.change_lines import line_of
 from tests.contract.compat.compare import RECORD
 
@@ -58,3 +58,27 @@ def test_values_carry_their_units_and_moments_are_readable() -> None:
     assert difference(None, {"failure_percent": 50})[1] == "failure 50 %"
     announced = {"at": "2026-11-22T15:39:19+00:00"}
     assert difference(None, announced) == ("", "2026-11-22 15:39 UTC")
+
+
+def test_moments_that_differ_by_seconds_are_not_displayed_as_a_change() -> None:
+    before, after = ({"expires_at": f"2026-11-22T18:38:{second}+00:00"} for second in ("27", "39"))
+    assert difference(before, after) == ("", "until 18:38")
+    later = {"expires_at": "2026-11-22T19:00:00+00:00"}
+    assert difference(before, later) == ("until 18:38", "until 19:00")
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/126.0 Safari/537.36", "Chrome on Linux"),
+        ("Mozilla/5.0 (Windows NT 10.0) Chrome/126.0 Safari/537.36 Edg/126.0", "Edge on Windows"),
+        ("Mozilla/5.0 (Linux; Android 14) Chrome/126.0 Mobile Safari/537.36", "Chrome on Android"),
+        ("Mozilla/5.0 (iPhone; CPU iPhone OS 17_5 like Mac OS X) Safari/604.1", "Safari on iPhone"),
+        ("Mozilla/5.0 (Macintosh; Intel Mac OS X 10.15) Firefox/127.0", "Firefox on macOS"),
+        ("curl/8.5.0", "curl"),
+        ("a program of ours", "a program of ours"),
+        ("", ""),
+    ],
+)
+def test_a_browser_of_a_session_has_its_name_and_system(agent: str, words: str) -> None:
+    assert browser_words(agent) == words

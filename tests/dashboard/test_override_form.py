@@ -58,3 +58,14 @@ def test_without_an_override_the_form_only_offers_to_start_one(log_in):
     page = log_in("olga").get(f"{PATH}?act=extend").content.decode()
     assert 'value="extend"' not in page
     assert "Extend for" not in page
+
+
+def test_the_button_promises_no_duration_that_forced_closed_does_not_offer(log_in):
+    client = log_in("olga")
+    for lasts, button in (
+        ("15", "Force closed for 15 min"),
+        ("60", "Force closed\n"),
+        ("until", "Force closed\n"),
+    ):
+        answer = client.post(f"{PATH}/preview", TRIP | {"act": "forced_closed", "lasts": lasts})
+        assert button in answer.content.decode()

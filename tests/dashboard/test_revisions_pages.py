@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.template.loader import render_to_string
 
 from controlplane.demo.story.imports import PROGRESS
 from controlplane.editing import edits
 from controlplane.editing.plans import drafting
 from controlplane.policies.drafts import Draft
 from controlplane.policies.models import Environment, Revision, Tenant
+from dashboard.views.revisions import ChangedItem
 from tests.people import ADA, BOB
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -219,3 +221,13 @@ def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:
 )
 def test_an_invalid_bulk_edit_reports_why(log_in: Any, form: dict[str, str], said: str) -> None:
     assert said in page(log_in("ada").post("/tenants/bulk", form | {"act": "preview"}), 422)
+
+
+def test_a_value_that_a_changed_thing_did_not_have_is_displayed_as_not_set() -> None:
+    fields = [("quotas.requests.limit", None, 150), ("suspended", True, False)]
+    shown = {what: [ChangedItem("tier", "free", what, fields)] for what in ("changed", "created")}
+    changed, created = (
+        render_to_string("dashboard/changed_items.html", {"things": things}) for things in shown.values()
+    )
+    assert changed.count("not set") == 1
+    assert "not set" not in created
