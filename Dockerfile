@@ -33,7 +33,8 @@ RUN /opt/fuseboard/bin/pip install --no-deps --no-index /wheels/*.whl
 FROM python AS runtime
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fuseboard \
     && install --directory --owner fuseboard --mode 0700 /run/fuseboard /var/lib/fuseboard
-ENV PATH=/opt/fuseboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+# TMPDIR: the one place for files of a moment, which docker-compose.yml mounts.
+ENV PATH=/opt/fuseboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1 TMPDIR=/tmp
 WORKDIR /app
 
 FROM runtime AS pod

@@ -121,3 +121,55 @@ def test_volumes_are_declared_and_only_loopback_is_published():
             assert volume.split(":")[0] in COMPOSE["volumes"], name
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
+
+
+def _networks(name: str) -> set[str]:
+    return set(SERVICES[name]["networks"])
+
+
+def test_pods_see_neither_postgres_nor_the_queue():
+    pods = {"vendor", "shop-1", "shop-2", "shop-3", "load"}
+    for name in pods:
+        for store in ("postgres", "broker"):
+            assert not _networks(name) & _networks(store), name
+    for name in ("shop-1", "shop-2", "shop-3"):
+        assert _networks(name) & _networks("limits")
+        assert _networks(name) & _networks("gateway")
+        assert _networks(name) & _networks("vendor")
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_reaches_what_its_environment_names(name):
+    """And has no network but those of this file: the default one would join all of them."""
+    assert _networks(name) <= set(COMPOSE["networks"])
+    environment = SERVICES[name].get("environment", {})
+    for host in re.findall(r"(?:@|//)(postgres|limits|broker|gateway|vendor)\b", json.dumps(environment)):
+        # Read by its settings, and never asked.
+        if (name, host) not in {("acl", "postgres"), ("acl", "broker"), ("beat", "limits")}:
+            assert _networks(name) & _networks(host), host
+
+
+def test_only_one_network_reaches_other_hosts():
+    open_ones = {name for name, options in COMPOSE["networks"].items() if not (options or {}).get("internal")}
+    assert open_ones == {"outside"}
+    reaching = {name for name in SERVICES if _networks(name) & open_ones}
+    assert reaching == {"web", "gateway"}
+    assert {name for name, service in SERVICES.items() if service.get("ports")} == reaching
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_read_only_service_has_a_folder_for_temporary_files(name):
+    """Django writes a body of more than 2.5 MiB there, and answers 500 if there is none."""
+    mounted = {mount.partition(":")[0]: mount for mount in SERVICES[name]["tmpfs"]}
+    assert "size=" in mounted["/tmp"]  # noqa: S108
+    assert re.search(r"^ENV .*\bTMPDIR=/tmp\b", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+
+def test_the_temporary_folder_of_web_takes_what_is_read_at_once():
+    """A form is there twice: as it was received, and as the file in it."""
+    from controlplane.api.http.body_limit import MOST_OF_PLAN
+    from controlplane.api.http.large_bodies import MOST_AT_ONCE
+
+    [mount] = [mount for mount in SERVICES["web"]["tmpfs"] if mount.startswith("/tmp:")]  # noqa: S108
+    size = int(re.search(r"size=(\d+)m", mount).group(1)) * 1_048_576
+    assert 2 * MOST_AT_ONCE * MOST_OF_PLAN < size < 512 * 1_048_576
