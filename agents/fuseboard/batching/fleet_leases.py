@@ -24,7 +24,8 @@ from fuseboard.decision import Decision
 
 #: Decisions per second across the fleet above which a key is hot, unless the limit sets a threshold.
 HOT_PER_S = 5_000
-#: A key stays leased until it has been below its threshold for this time.
+#: A key stays leased until it has been below this part of its threshold for this time.
+COOL_BELOW = 0.4
 COOL_AFTER_S = 60.0
 #: The part of a limit that all pods together may hold unspent.
 HELD_PART = 0.2
@@ -174,8 +175,11 @@ class Leases:
     def _measure(self, supply: Supply, rate: float) -> None:
         # Rises at once, falls by halves: too small a lease costs a question, too large a one a refund.
         supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
-        if supply.rate >= self._threshold(supply.demand):
-            supply.hot_at = monotonic()
+        now, threshold = monotonic(), self._threshold(supply.demand)
+        # Hot already, it stays so well below the threshold. Otherwise a key near it comes and goes.
+        hot = now - supply.hot_at < COOL_AFTER_S
+        if supply.rate >= (threshold * COOL_BELOW if hot else threshold):
+            supply.hot_at = now
 
     def _threshold(self, demand: Demand) -> float:
         common = HOT_PER_S / self._live_servers()
