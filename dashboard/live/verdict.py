@@ -41,6 +41,7 @@ WEIGHTS = (
     "ramping",
     "schedules",
     "overdue",
+    "new-pods",
     "duplicated",
     "near",
     "uncounted",
@@ -218,6 +219,7 @@ _SENTENCES: dict[str, Callable[[Alert, Fleet], Sentence]] = {
     "unknown-revision": lambda *_: Sentence(
         subject="Revisions", verb="reported that Postgres never made", join="are"
     ),
+    "new-pods": lambda *_: Sentence(subject="New pods", join="are", verb="refused"),
     "uncounted": lambda *_: Sentence(subject="The figures", join="are", verb="incomplete", link="/servers"),
 }
 

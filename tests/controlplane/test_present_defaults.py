@@ -133,7 +133,7 @@ def test_a_form_says_what_the_limit_allows_without_redis(columns: dict[str, Any]
 
 
 def test_a_plan_warns_about_breakers_that_are_seldom_meant(production: str, ada: Any) -> None:
-    token = token_of("viewer")
+    token = token_of("admin")
     hasty = "dependencies: {ledger: {kind: database, breaker: {consecutive_failures: 1, open_ms: 5000}}}"
     planned = send(token, "POST", f"{API}/plan", hasty).json()
     assert planned["advice"] == [

@@ -55,7 +55,7 @@ async def test_the_loops_of_a_gateway_hear_a_cancellation_at_any_moment(loop, mo
     monkeypatch.setattr(Coordination, "look", nothing)
     gateway = Gateway(GatewaySettings(gateway="test"))
     work = {
-        "agree": Coordination(Clock(), list, Peers({}, Clock(), gateway="test")).run,
+        "agree": Coordination(Clock(), list, Peers({}, gateway.known_names, Clock(), gateway="test")).run,
         "sweep": gateway._sweep,
     }
     for turn in range(TIMES):

@@ -262,14 +262,10 @@ def test_tenants_are_searched_and_paged_by_the_server(log_in):
     found = client.get("/tenants?q=shop-11").content.decode()
     assert "10 found" in found
     assert "acme-retail" not in found
-    for odd in (
-        "/tenants?after=%00",
-        "/tenants?before=zzz&after=aaa",
-        "/tenants?before=0",
-        "/tenants?q=%00",
-        "/tenants?page=٣",
-    ):
+    for odd in ("/tenants?before=zzz&after=aaa", "/tenants?before=0", "/tenants?page=٣"):
         assert client.get(odd).status_code == 200
+    for unreadable in ("/tenants?after=%00", "/tenants?q=%00"):
+        assert client.get(unreadable).status_code == 400
 
 
 @pytest.mark.parametrize("key", ["a/b", "../x", "a&b=c", "ü ñ", "<b>", "a.b", "?", "%2e"])
@@ -296,8 +292,9 @@ def test_audit_filters_are_in_the_address(log_in):
     assert "CHG-4821" not in client.get("/audit?by=programs").content.decode()
     assert "CHG-4821" in client.get("/audit?q=chg-48&period=1h&kind=dependency").content.decode()
     assert "No entries match these filters" in client.get("/audit?q=nothing-like-it").content.decode()
-    for odd in ("/audit?before=x", "/audit?before=" + "9" * 40, "/audit?period=zz&kind=zz&by=zz&q=%00"):
+    for odd in ("/audit?before=x", "/audit?before=" + "9" * 40, "/audit?period=zz&kind=zz&by=zz&q=x"):
         assert client.get(odd).status_code == 200
+    assert client.get("/audit?q=%00").status_code == 400
 
 
 def test_a_runbook_is_displayed_with_its_markup_inert(log_in):
@@ -310,7 +307,7 @@ def test_a_runbook_is_displayed_with_its_markup_inert(log_in):
 
 @pytest.mark.parametrize(
     "path",
-    ["/breakers/nobody", "/breakers/%00", "/tenant?key=nobody", "/tenant", "/runbooks/none", "/nowhere"],
+    ["/breakers/nobody", "/tenant?key=nobody", "/tenant", "/runbooks/none", "/nowhere"],
 )
 def test_what_does_not_exist_is_404_with_a_message(log_in, path):
     answer = log_in("vera").get(path)

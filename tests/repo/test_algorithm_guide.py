@@ -18,6 +18,7 @@ STAY: dict[str, str] = {
     "agents/fuseboard/admission/inspection.py": "any limit of one call serves to refuse a question",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "controlplane/api/schemas/examples.py": "examples",
+    "controlplane/policies/template_starts.py": "values to start from, for the usual limits",
     "docs/examples/quotas.yaml": "an example",
 }
 #: Words that mean nothing but an algorithm. ``concurrency`` is also a reason.
