@@ -16,6 +16,7 @@ from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.postgres.coordination import Coordination
 from controlplane.gateway.postgres.flush import Flusher
+from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.postgres.peers import Peers
 from controlplane.gateway.postgres.refresh import Refresher
 from controlplane.gateway.process import Gateway, _for_ever
@@ -55,7 +56,9 @@ async def test_the_loops_of_a_gateway_hear_a_cancellation_at_any_moment(loop, mo
     monkeypatch.setattr(Coordination, "look", nothing)
     gateway = Gateway(GatewaySettings(gateway="test"))
     work = {
-        "agree": Coordination(Clock(), list, Peers({}, gateway.known_names, Clock(), gateway="test")).run,
+        "agree": Coordination(
+            Clock(), list, Peers({}, gateway.known_names, Clock(), gateway="test"), Orders({})
+        ).run,
         "sweep": gateway._sweep,
     }
     for turn in range(TIMES):
