@@ -72,7 +72,7 @@ def test_only_admins_may_edit_in_bulk_or_export_everything(log_in: Any) -> None:
 def test_a_revision_displays_old_and_new_values(log_in: Any, moved: int) -> None:
     shown = page(log_in("vera").get(f"/revisions/{moved}"))
     assert '<span class="was">pro</span>' in shown
-    assert "<td>free</td>" in shown
+    assert "<td>free" in shown
     assert WHY in shown
     assert "Restore this revision" not in shown
     assert log_in("vera").post(f"/revisions/{moved}", {"reason": WHY}).status_code == 403
