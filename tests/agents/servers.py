@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from fuseboard.configuration.checked_config import CheckedConfig
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.policy import (
@@ -36,10 +38,13 @@ CALLS = Limit(
 BREAKER = BreakerPolicy(consecutive_failures=4, open_ms=60_000, probes=2, minimum_servers=1)
 #: Quick enough to watch, and a deadline that a busy machine does not miss by itself.
 TUNING = Tuning(probe_interval_ms=50, ramp_ms=300, store_deadline_us=50_000, store_timeouts=5)
-#: Stays shared however busy the machine is: for tests that are not about outages.
-PATIENT = Tuning(
+#: Stays shared however busy the machine is: for tests that are not about outages. A pause of the machine
+#: over the deadline, which is the longest that a published policy may have, still costs single decisions.
+PUBLISHABLE = Tuning(
     probe_interval_ms=50, ramp_ms=300, store_deadline_us=50_000, store_timeouts=10_000, store_failures=1000
 )
+#: The same for a configuration made in the test: it waits longer than a busy machine pauses.
+PATIENT = msgspec.structs.replace(PUBLISHABLE, store_deadline_us=1_000_000)
 POLICY = Policy(
     environment="production",
     default_tier="free",
