@@ -13,7 +13,7 @@ from fuseboard import Agent, AgentSettings
 from fuseboard.contract.sync import Drill, SyncRequest, SyncResponse
 from fuseboard.contract.words import DrillKind, Mode
 from tests.agents.gateways import FakeGateway, gateway_running
-from tests.agents.servers import POLICY, Server, running
+from tests.agents.servers import POLICY, SHORT_DEADLINE, Server, configured, running
 from tests.waiting import eventually
 
 
@@ -54,7 +54,7 @@ async def test_it_ends_by_itself_and_comes_back_by_a_ramp(limits: redis.Redis, r
 async def test_a_slow_redis_is_found_out_as_it_would_be_and_charges_nothing(
     limits: redis.Redis, redis_url: str
 ):
-    async with running(redis_url) as server:
+    async with running(redis_url, configuration=configured(SHORT_DEADLINE)) as server:
         await ask(server, 1)
         (key,) = limits.keys("fb1:production:{t:*}:quota:requests")
         charged = limits.get(key)

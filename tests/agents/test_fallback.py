@@ -16,7 +16,7 @@ from fuseboard.contract.policy import Policy
 from fuseboard.contract.shares import ShareLease
 from fuseboard.contract.words import BreakerState, FailurePolicy, Mode, Outcome, Reason
 from fuseboard.errors import Refused
-from tests.agents.servers import POLICY, REQUESTS, Server, configured, running
+from tests.agents.servers import POLICY, REQUESTS, SHORT_DEADLINE, Server, configured, running
 from tests.waiting import eventually
 
 
@@ -135,7 +135,7 @@ class TestBreakerWithoutRedis:
 
 class TestFrozen:
     async def test_callers_are_decided_locally_and_soon_without_waiting(self, frozen: Valkey):
-        async with running(frozen.url) as server:
+        async with running(frozen.url, configuration=configured(SHORT_DEADLINE)) as server:
             frozen.process.send_signal(signal.SIGSTOP)
             waits = []
             loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class TestFrozen:
             assert server.counters.store_timeouts == asked
 
     async def test_an_answer_after_the_deadline_charges_nothing(self, frozen: Valkey):
-        async with running(frozen.url) as server:
+        async with running(frozen.url, configuration=configured(SHORT_DEADLINE)) as server:
             await server.admission.admit_request("acme")
             frozen.process.send_signal(signal.SIGSTOP)
             for _ in range(3):
@@ -165,7 +165,7 @@ class TestFrozen:
         assert spent_calls <= 1.0  # a call takes one second of this quota
 
     async def test_callers_behind_a_question_under_way_wait_no_longer_than_it(self, frozen: Valkey):
-        async with running(frozen.url) as server:
+        async with running(frozen.url, configuration=configured(SHORT_DEADLINE)) as server:
             frozen.process.send_signal(signal.SIGSTOP)
             first = asyncio.ensure_future(server.admission.admit_request("acme"))
             await asyncio.sleep(0.03)
