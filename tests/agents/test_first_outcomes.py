@@ -19,7 +19,7 @@ from fuseboard.contract.policy import BreakerPolicy, Dependency, Policy
 from fuseboard.contract.words import BreakerState, Mode, Outcome
 from fuseboard.errors import Refused
 from fuseboard.store.scripts import REPORT, Script
-from tests.agents.servers import PATIENT, POLICY, Server, configured, running
+from tests.agents.servers import PATIENT, POLICY, Server, configured, give, running
 from tests.waiting import eventually
 
 BREAKER = BreakerPolicy(consecutive_failures=3, minimum_servers=2, window_s=10, open_ms=60_000)
@@ -102,6 +102,8 @@ async def test_only_the_bad_pod_refuses_after_a_recovery(limits: redis.Redis, re
             await asyncio.sleep(0.005)
         assert await eventually(lambda: call(bad, Outcome.OK))
         bad.admission._reports.flush()
+        for server in (bad, good):  # what opens from now on stays open
+            give(server.configuration, policy(), revision=8)
         await one_good_and_one_bad(limits, good, bad)
 
 

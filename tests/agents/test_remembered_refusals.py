@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-from time import monotonic
 
 import msgspec
 import pytest
@@ -28,13 +27,16 @@ def with_vendor_limit(limit: Limit) -> Policy:
     return msgspec.structs.replace(POLICY, dependencies=(payments,), tuning=PATIENT)
 
 
-def room_in_ms(limits: redis.Redis, cost: int, pattern: str) -> float:
-    """The time until the bucket in Redis has room for ``cost``, as Redis itself would compute it."""
+def room_at_ms(limits: redis.Redis, cost: int, pattern: str) -> float:
+    """When the bucket in Redis has room for ``cost``, by the clock of Redis."""
     (key,) = limits.keys(pattern)
     ahead_us, fraction, limit, window = struct.unpack(">dddd", limits.get(key))
+    return (ahead_us + fraction / limit - (BUCKET.burst - cost) * window / limit) / 1000
+
+
+def now_ms(limits: redis.Redis) -> float:
     seconds, micros = limits.time()
-    until = ahead_us + fraction / limit - (BUCKET.burst - cost) * window / limit
-    return (until - (seconds * 1_000_000 + micros)) / 1000
+    return seconds * 1000 + micros / 1000
 
 
 async def test_a_grant_makes_the_remembered_refusal_of_a_larger_cost_longer(
@@ -43,15 +45,13 @@ async def test_a_grant_makes_the_remembered_refusal_of_a_larger_cost_longer(
     async with running(redis_url, configuration=configured(with_quota(BUCKET))) as server:
         for _ in range(10):
             assert (await server.admission.admit_request("acme")).allowed
-        refused = await server.admission.admit_request("acme", 2)
-        assert 900 < refused.retry_after_ms <= 1000
+        assert not (await server.admission.admit_request("acme", 2)).allowed
         due = await server.admission.admit_request("acme", wait_s=2.0)
         assert due.allowed
+        before = now_ms(limits)
         again = await server.admission.admit_request("acme", 2)
-        asked = monotonic()
-        truth = room_in_ms(limits, 2, "fb1:production:{t:*") + (monotonic() - asked) * 1000
-        assert again.retry_after_ms == pytest.approx(truth, abs=20)
-        assert again.retry_after_ms > 600
+        room = room_at_ms(limits, 2, "fb1:production:{t:*")
+        assert room - now_ms(limits) - 20 <= again.retry_after_ms <= room - before + 20
 
 
 async def test_a_grant_to_one_tenant_ends_the_refusal_of_another_by_the_same_vendor_limit(
@@ -64,11 +64,11 @@ async def test_a_grant_to_one_tenant_ends_the_refusal_of_another_by_the_same_ven
         with pytest.raises(Refused):
             await server.admission.admit_call("payments", tenant="acme", cost=2)
         await server.admission.admit_call("payments", wait_s=2.0)
+        before = now_ms(limits)
         with pytest.raises(Refused) as caught:
             await server.admission.admit_call("payments", tenant="acme", cost=2)
-        asked = monotonic()
-        truth = room_in_ms(limits, 2, "fb1:production:{d:payments}*calls*") + (monotonic() - asked) * 1000
-        assert caught.value.decision.retry_after_ms == pytest.approx(truth, abs=20)
+        room = room_at_ms(limits, 2, "fb1:production:{d:payments}*calls*")
+        assert room - now_ms(limits) - 20 <= caught.value.decision.retry_after_ms <= room - before + 20
 
 
 async def test_without_a_grant_a_refusal_is_answered_from_memory(limits: redis.Redis, redis_url: str):
@@ -94,15 +94,14 @@ async def test_a_late_answer_makes_no_refusal_longer(
 
         def slowly(script, keys, arguments, on_reply):  # type: ignore[no-untyped-def]
             loop = asyncio.get_running_loop()
-            run(script, keys, arguments, lambda reply: loop.call_later(0.03, on_reply, reply))
+            run(script, keys, arguments, lambda reply: loop.call_later(0.5, on_reply, reply))
 
         monkeypatch.setattr(server.admission._batcher._store, "run", slowly)
         refused = await server.admission.admit_request("acme", 5)
-        asked = monotonic()
+        after = now_ms(limits)
         assert not refused.allowed
-        truth = room_in_ms(limits, 5, "fb1:production:{t:*") + (monotonic() - asked) * 1000
-        # Rounded up to a whole millisecond; and this pod knows the clock of Redis to a few.
-        assert refused.retry_after_ms <= truth + 10
+        # The answer came half a second late. The margin is for a pause of this process after it.
+        assert refused.retry_after_ms <= room_at_ms(limits, 5, "fb1:production:{t:*") - after + 300
         remembered = await server.admission.admit_request("acme", 5)
         assert remembered.retry_after_ms <= refused.retry_after_ms
 
