@@ -36,17 +36,13 @@ CALLS = Limit(
     failure_policy=FailurePolicy.LOCAL_SHARE,
 )
 BREAKER = BreakerPolicy(consecutive_failures=4, open_ms=60_000, probes=2, minimum_servers=1)
-#: Quick enough to watch. Its deadline is the longest that a published policy may have.
-TUNING = Tuning(probe_interval_ms=50, ramp_ms=300, store_deadline_us=50_000, store_timeouts=5)
-#: ``give`` puts this in its place: no pause of a busy machine reaches the deadline.
-LONG_DEADLINE = msgspec.structs.replace(TUNING, store_deadline_us=1_000_000)
-#: Stays shared however busy the machine is: for tests that are not about outages. A pause of the machine
-#: over the deadline, which is the longest that a published policy may have, still costs single decisions.
-PUBLISHABLE = Tuning(
-    probe_interval_ms=50, ramp_ms=300, store_deadline_us=50_000, store_timeouts=10_000, store_failures=1000
-)
-#: The same for a configuration made in the test: it waits longer than a busy machine pauses.
-PATIENT = msgspec.structs.replace(PUBLISHABLE, store_deadline_us=1_000_000)
+#: The longest deadline that a published policy may have. Agents of this process wait longer: see
+#: ``no_pause_is_an_outage`` in conftest.py.
+DEADLINE_US = 50_000
+#: Quick enough to watch.
+TUNING = Tuning(probe_interval_ms=50, ramp_ms=300, store_deadline_us=DEADLINE_US, store_timeouts=5)
+#: Stays shared however busy the machine is: for tests that are not about outages.
+PATIENT = msgspec.structs.replace(TUNING, store_timeouts=10_000, store_failures=1000)
 POLICY = Policy(
     environment="production",
     default_tier="free",
@@ -56,7 +52,7 @@ POLICY = Policy(
 )
 #: For tests of the deadline itself.
 SHORT_DEADLINE = msgspec.structs.replace(
-    POLICY, tuning=msgspec.structs.replace(TUNING, store_deadline_us=40_000)
+    POLICY, tuning=msgspec.structs.replace(TUNING, store_deadline_us=DEADLINE_US - 1)
 )
 TENANTS = {
     "acme": TenantRecord(tier="free"),
@@ -85,9 +81,7 @@ def give(
     revision: int,
     tenants: Mapping[str, TenantRecord] = TENANTS,
 ) -> None:
-    """Publish ``policy`` to one server. Unless the test chooses a tuning, it waits long for Redis."""
-    if policy.tuning == TUNING:
-        policy = msgspec.structs.replace(policy, tuning=LONG_DEADLINE)
+    """Publish ``policy`` to one server."""
     document = encode_policy(policy)
     head = ConfigHead(epoch=1, revision=revision, hash=hash_of(document))
     configuration.apply(

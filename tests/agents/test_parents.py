@@ -15,7 +15,7 @@ from fuseboard.errors import Refused
 from fuseboard.integrations.problem import limit_headers
 from tests.agents.published import publish
 from tests.agents.redis_topologies import Cluster
-from tests.agents.servers import PATIENT, POLICY, PUBLISHABLE, configured, running
+from tests.agents.servers import PATIENT, POLICY, configured, running
 from tests.agents.test_configuration_watch import watched
 
 
@@ -204,8 +204,7 @@ class TestDecisions:
 
 
 async def test_parents_are_fetched_within_the_first_request(limits: redis.Redis, redis_url: str):
-    rules = msgspec.structs.replace(RULES, tuning=PUBLISHABLE)
-    publish(limits, rules, revision=1, tenants=dict(TENANTS))
+    publish(limits, RULES, revision=1, tenants=dict(TENANTS))
     async with watched(redis_url) as (configuration, _):
         for _ in range(5):  # a busy machine may miss a deadline
             rules = await configuration.meet("ann")
