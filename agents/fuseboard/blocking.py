@@ -161,13 +161,18 @@ class Agent(ThreadCalls):
         wait_s: float = 0.0,
         neutral: Neutral = (),
     ) -> AsyncIterator[Permit]:
-        """``call`` for a coroutine on any loop, such as an asynchronous view. Raises ``Refused``."""
+        """``call`` for a coroutine on any loop, such as an asynchronous view. Raises ``Refused``.
+
+        A block that takes longer than the dependency's timeout is cancelled, and raises
+        ``TimeoutError``, as in ``fuseboard.Agent.call``.
+        """
         permit = await self.aadmit_call(
             dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
         )
         agent, started = self._started(), monotonic()
         try:
-            yield permit
+            async with asyncio.timeout(permit.timeout_s):
+                yield permit
         except BaseException as error:
             agent.report_error(permit, error, neutral)
             raise

@@ -75,6 +75,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     dependency: str = ""
     #: The revision of the configuration that decided.
     revision: int = 0
+    #: How this decision was made. ``LOCAL`` when the pod decided alone, also if it did only this time
+    #: because Redis missed the deadline.
     mode: Mode = Mode.SHARED
     server: str = ""
     limits: tuple[LimitStatus, ...] = ()

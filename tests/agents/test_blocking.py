@@ -71,7 +71,8 @@ def test_many_threads_spend_one_limit_exactly(agent: blocking.Agent):
 def test_it_starts_on_first_use_and_calls_are_allowed_after_its_stop(settings: AgentSettings):
     agent = blocking.Agent(settings=settings)
     assert not agent.running
-    assert agent.admit_request("acme").mode is Mode.SHARED
+    assert agent.admit_request("acme").allowed
+    assert agent.mode is Mode.SHARED
     assert agent.running
     agent.stop()
     agent.stop()
@@ -79,7 +80,8 @@ def test_it_starts_on_first_use_and_calls_are_allowed_after_its_stop(settings: A
     with agent.call("payments"):
         """Calls still in flight at the end are not failed by it."""
     agent.start()
-    assert agent.admit_request("acme").mode is Mode.SHARED
+    assert agent.admit_request("acme").allowed
+    assert agent.mode is Mode.SHARED
     agent.stop()
 
 
@@ -134,7 +136,8 @@ def test_wrong_use_raises_at_once(agent: blocking.Agent):
 
 async def test_a_coroutine_of_any_loop_can_ask_too(settings: AgentSettings):
     agent = blocking.Agent(settings=settings)
-    assert (await agent.aadmit_request("acme")).mode is Mode.SHARED
+    assert (await agent.aadmit_request("acme")).allowed
+    assert agent.mode is Mode.SHARED
     tasks = [asyncio.create_task(agent.aadmit_request("acme", 10)) for _ in range(4)]
     assert all(decision.allowed for decision in await asyncio.gather(*tasks))
     await asyncio.to_thread(agent.stop)

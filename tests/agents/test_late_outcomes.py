@@ -1,5 +1,8 @@
 """Outcomes of calls that an earlier state of a breaker admitted change nothing (issue 11, finding 13 a)."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import msgspec
 import pytest
 import redis
@@ -57,6 +60,19 @@ async def recover(server: Server) -> None:
         await eventually(lambda: not server.admission._calls.gates["payments"].scheduled)
 
 
+@asynccontextmanager
+async def a_bad_pod_beside_a_good_one(redis_url: str) -> AsyncIterator[Server]:
+    """The fleet's breaker needs failures of two pods to open. So only the own breaker of this pod opens."""
+    alone = with_breaker(msgspec.structs.replace(QUICK, minimum_servers=2))
+    async with (
+        running(redis_url, "web-1", configured(alone)) as good,
+        running(redis_url, "web-2", configured(alone)) as bad,
+    ):
+        report(good, await permits(good, 3), Outcome.OK)
+        good.admission._reports.flush()
+        yield bad
+
+
 @pytest.mark.parametrize("late", [Outcome.FAILURE, Outcome.SLOW])
 async def test_calls_from_before_a_trip_trip_nothing_after_the_recovery(
     limits: redis.Redis, redis_url: str, late: Outcome
@@ -78,13 +94,7 @@ async def test_calls_from_before_a_trip_trip_nothing_after_the_recovery(
 async def test_calls_from_before_the_trip_of_a_pods_own_breaker_trip_nothing_after_its_recovery(
     limits: redis.Redis, redis_url: str
 ):
-    alone = msgspec.structs.replace(QUICK, minimum_servers=2)
-    async with (
-        running(redis_url, "web-1", configured(with_breaker(alone))) as good,
-        running(redis_url, "web-2", configured(with_breaker(alone))) as bad,
-    ):
-        report(good, await permits(good, 3), Outcome.OK)
-        good.admission._reports.flush()
+    async with a_bad_pod_beside_a_good_one(redis_url) as bad:
         held = await permits(bad, 3)
         report(bad, await permits(bad, 3), Outcome.FAILURE)
         local = bad.admission._calls.gates["payments"].local
@@ -102,13 +112,7 @@ async def test_calls_from_before_the_trip_of_a_pods_own_breaker_trip_nothing_aft
 
 
 async def test_a_late_outcome_is_not_taken_for_a_probe(limits: redis.Redis, redis_url: str):
-    alone = msgspec.structs.replace(QUICK, minimum_servers=2)
-    async with (
-        running(redis_url, "web-1", configured(with_breaker(alone))) as good,
-        running(redis_url, "web-2", configured(with_breaker(alone))) as bad,
-    ):
-        report(good, await permits(good, 3), Outcome.OK)
-        good.admission._reports.flush()
+    async with a_bad_pod_beside_a_good_one(redis_url) as bad:
         held = await permits(bad, 4)
         report(bad, await permits(bad, 3), Outcome.FAILURE)
         local = bad.admission._calls.gates["payments"].local
@@ -140,13 +144,7 @@ async def test_without_redis_calls_from_before_a_trip_trip_nothing_after_the_rec
 
 
 async def test_a_late_success_does_not_end_a_row_of_failures(limits: redis.Redis, redis_url: str):
-    alone = msgspec.structs.replace(QUICK, minimum_servers=2)
-    async with (
-        running(redis_url, "web-1", configured(with_breaker(alone))) as good,
-        running(redis_url, "web-2", configured(with_breaker(alone))) as bad,
-    ):
-        report(good, await permits(good, 3), Outcome.OK)
-        good.admission._reports.flush()
+    async with a_bad_pod_beside_a_good_one(redis_url) as bad:
         held = await permits(bad, 1)
         report(bad, await permits(bad, 3), Outcome.FAILURE)
         local = bad.admission._calls.gates["payments"].local

@@ -75,6 +75,28 @@ class TestTimeout:
             assert agent._is_slow(permit, 0.051)
             assert not agent._is_slow(permit, 0.05)
 
+    async def test_an_asynchronous_call_of_a_blocking_agent_is_cancelled_too(self, settings: AgentSettings):
+        """It had no timeout: an asynchronous Django view waited for its vendor without end."""
+        agent = blocking.Agent(settings=settings)
+        reports: list[Outcome] = []
+        inner = await asyncio.to_thread(agent._started)
+        inner.report = lambda permit, outcome, *rest, **more: reports.append(outcome)  # type: ignore[method-assign]
+
+        async def hang() -> None:
+            async with agent.acall("payments") as permit:
+                assert permit.timeout_s == 0.05
+                await asyncio.sleep(10)
+                pytest.fail("the block was not cancelled")
+
+        try:
+            with pytest.raises(TimeoutError):
+                await hang()
+            assert reports == [Outcome.FAILURE]
+            async with agent.acall("unknown") as permit:
+                assert permit.timeout_s is None
+        finally:
+            await asyncio.to_thread(agent.stop)
+
     def test_a_blocking_call_gets_the_timeout_to_pass_on(self, settings: AgentSettings):
         with blocking.Agent(settings=settings) as agent, agent.call("payments") as permit:
             assert permit.timeout_s == agent.timeout_s("payments") == 0.05

@@ -184,19 +184,26 @@ class CallAdmission:
             gate.not_sent()
             usual = refusal_reason(blocked.limit, Reason.VENDOR_LIMIT)
             reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
-            self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), demand.statuses())
+            refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)
+            self._refuse(lane, refusal, demand.statuses(), LOCAL)
         charge = Charge("", demand, 0, "", local=True)
         decision = self.decisions.allow(
-            lane.snapshot, demand.statuses(), dependency=gate.name, charges=(charge,)
+            lane.snapshot, demand.statuses(), LOCAL, dependency=gate.name, charges=(charge,)
         )
         return Permit(
             made=decision, dependency=gate.name, generation=0, local_generation=gate.local.generation
         )
 
-    def _refuse(self, lane: CallLane, refusal: Refusal, limits: tuple[LimitStatus, ...] = ()) -> NoReturn:
+    def _refuse(
+        self,
+        lane: CallLane,
+        refusal: Refusal,
+        limits: tuple[LimitStatus, ...] = (),
+        mode: Mode | None = None,
+    ) -> NoReturn:
         name = lane.gate.name
         self.counters.call_refused(name, refusal.reason)
-        raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, dependency=name))
+        raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, mode, dependency=name))
 
     # Report a call
 

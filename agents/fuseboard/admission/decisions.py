@@ -19,7 +19,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class DecisionBuilder:
-    """Adds this pod's name and mode, and the revision of the configuration."""
+    """Adds this pod's name, the revision of the configuration, and the mode of the decision.
+
+    That is the pod's mode, unless a decision says otherwise: a pod in shared mode decides alone what
+    Redis does not answer in time.
+    """
 
     server: str
     health: StoreHealth
@@ -52,6 +56,7 @@ class DecisionBuilder:
         snapshot: Snapshot,
         refusal: Refusal,
         limits: tuple[LimitStatus, ...] = (),
+        mode: Mode | None = None,
         *,
         tenant: str = "",
         dependency: str = "",
@@ -65,7 +70,7 @@ class DecisionBuilder:
             tenant=tenant,
             dependency=dependency,
             revision=snapshot.head.revision,
-            mode=self.health.mode,
+            mode=mode or self.health.mode,
             server=self.server,
             limits=limits,
         )

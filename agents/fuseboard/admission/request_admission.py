@@ -27,7 +27,7 @@ from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 from fuseboard.without_redis.local_limits import LocalLimits
 
 #: Members of enumerations are slow to look up in Python 3.11.
-SHARED = Mode.SHARED
+LOCAL, SHARED = Mode.LOCAL, Mode.SHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,11 +235,11 @@ class RequestAdmission:
         blocked = self.local.take(demand, self.health.local_part)
         if blocked is None:
             charge, limits = Charge("", demand, 0, "", local=True), demand.statuses()
-            return self.decisions.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
+            return self.decisions.allow(lane.snapshot, limits, LOCAL, tenant=lane.tenant, charges=(charge,))
         usual = refusal_reason(blocked.limit, Reason.QUOTA)
         reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
-        return self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s))
+        return self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), LOCAL)
 
-    def _refuse(self, lane: RequestLane, refusal: Refusal) -> Decision:
+    def _refuse(self, lane: RequestLane, refusal: Refusal, mode: Mode | None = None) -> Decision:
         limits = lane.demand.statuses(spent=refusal.rule)
-        return self.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
+        return self.decisions.refuse(lane.snapshot, refusal, limits, mode, tenant=lane.tenant)
