@@ -43,6 +43,7 @@ def _every(seconds: float, task: str) -> dict[str, Any]:
 app.conf.beat_schedule = {
     "sweep-outbox": _every(1, "publishing.sweep_outbox"),
     "reconcile": _every(2, "publishing.reconcile"),
+    "keep-redis-ready": _every(2, "redis.keep_ready"),
     "reconcile-tenants": _every(60, "publishing.reconcile_tenants"),
     "expire-overrides": _every(1, "breakers.expire_overrides"),
     "collect-transitions": _every(1, "breakers.collect_transitions"),

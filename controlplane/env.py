@@ -60,6 +60,14 @@ def integer(name: str, default: int, *, at_least: int, at_most: int) -> int:
     return int(value)
 
 
+def choice(name: str, allowed: tuple[str, ...]) -> str:
+    """One of ``allowed``; the first is the default."""
+    value = text(name, allowed[0])
+    if value not in allowed:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}.")
+    return value
+
+
 def words(name: str, default: list[str]) -> list[str]:
     """A comma-separated list."""
     return [word.strip() for word in text(name).split(",") if word.strip()] or default

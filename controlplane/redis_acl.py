@@ -5,6 +5,11 @@ Commands are those that the agent, the control plane and their scripts use; keys
 and requires write access to every key of the script. So an agent's user can write what its
 environment counts, but no configuration, nothing of another environment, and nothing that concerns
 the server itself. No rule can protect overrides from it, because its scripts read them.
+
+There are two profiles. In ``standard``, a pod loads its scripts itself, so that any version of the
+agent works; a stolen password can then start a script that never ends, which stops Redis for every
+environment on it. In ``hardened``, the control plane loads the scripts as functions, and a pod can call
+only these; see ``controlplane.redis.functions``.
 """
 
 from collections.abc import Iterable
@@ -30,8 +35,16 @@ _CONNECTION = (
     "info",
     "time",
 )
-#: Scripts are sent by hash, and whole to a server that was restarted.
-_SCRIPTS = ("evalsha", "eval", "script|load")
+STANDARD, HARDENED = "standard", "hardened"
+PROFILES = (STANDARD, HARDENED)
+
+#: How pods run scripts: by hash, loaded first, or as functions that the control plane has loaded.
+_POD_SCRIPTS = {STANDARD: ("evalsha", "script|load"), HARDENED: ("fcall",)}
+#: The control plane runs its own scripts by hash, kills scripts that do not end, and loads functions.
+_CONTROL_SCRIPTS = {
+    STANDARD: ("evalsha", "script|load", "script|kill", "function|kill"),
+    HARDENED: ("evalsha", "script|load", "script|kill", "function|kill", "function|load", "function|list"),
+}
 
 #: Commands on one key that reveal no other key; which of them are used changes with the scripts.
 _STRINGS = (
@@ -47,10 +60,9 @@ _SORTED = (
 _STREAMS = ("xadd", "xtrim", "xlen")
 _TRANSACTIONS = ("multi", "exec", "discard")
 
-#: What agents send themselves, and what their scripts use.
+#: What agents send themselves, apart from scripts, and what their scripts use.
 AGENT = (
     *_CONNECTION,
-    *_SCRIPTS,
     *_TRANSACTIONS,
     *_STRINGS,
     *_HASHES,
@@ -64,7 +76,7 @@ SPEAK = ("publish",)
 CONTROL = (*AGENT, *SPEAK, "hscan", "xrange", "xrevrange", "xdel")
 
 
-def acl_file(passwords: dict[str, str], control_password: str) -> str:
+def acl_file(passwords: dict[str, str], control_password: str, profile: str = STANDARD) -> str:
     """The lines of an ``aclfile``; ``passwords`` are those of the agents, by environment.
 
     The file contains hashes of passwords, so it may be readable by the server. Raises ``ValueError``
@@ -76,8 +88,8 @@ def acl_file(passwords: dict[str, str], control_password: str) -> str:
     return "\n".join(
         [
             "user default off resetpass resetkeys resetchannels -@all",
-            *(agent_user(environment, password) for environment, password in sorted(passwords.items())),
-            _user("control", control_password, ["~fb1:*"], ["&fb1:*"], CONTROL),
+            *(agent_user(name, password, profile) for name, password in sorted(passwords.items())),
+            control_user(control_password, profile),
             "",
         ]
     )
@@ -87,7 +99,7 @@ def acl_file(passwords: dict[str, str], control_password: str) -> str:
 MINIMUM = 20
 
 
-def agent_user(environment: str, password: str) -> str:
+def agent_user(environment: str, password: str, profile: str = STANDARD) -> str:
     """The line of the user ``agent-<environment>``."""
     writable = [
         _domain(keys.breaker(environment, "")),
@@ -103,11 +115,16 @@ def agent_user(environment: str, password: str) -> str:
     ]
     patterns = [*(f"~{key}" for key in writable), *(f"%R~{key}" for key in readable)]
     opened = f"&{keys.breaker_channel(environment)}"
-    user = _user(
-        f"agent-{environment}", password, patterns, [f"&{keys.config_channel(environment)}", opened], AGENT
-    )
+    channels = [f"&{keys.config_channel(environment)}", opened]
+    commands = (*_POD_SCRIPTS[profile], *AGENT)
+    user = _user(f"agent-{environment}", password, patterns, channels, commands)
     # Agents listen to both channels and publish on one, with a selector.
     return f"{user} ({' '.join(f'+{command}' for command in SPEAK)} {opened})"
+
+
+def control_user(password: str, profile: str = STANDARD) -> str:
+    """The line of the user ``control``."""
+    return _user("control", password, ["~fb1:*"], ["&fb1:*"], (*_CONTROL_SCRIPTS[profile], *CONTROL))
 
 
 def _domain(key: str) -> str:

@@ -13,6 +13,7 @@ from django.core.management.utils import get_random_secret_key
 
 from controlplane import env, logs
 from controlplane.accounts import settings as accounts
+from controlplane.redis_acl import PROFILES
 from fuseboard.contract.store_url import SCHEMES, with_ca
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -52,6 +53,8 @@ DATABASE_URL = env.url("DATABASE_URL", ("postgres", "postgresql"))
 #: Counters, breakers and the copy of the configuration.
 CA_FILE = env.text("FUSEBOARD_CA_FILE")
 REDIS_URL = with_ca(env.url("FUSEBOARD_REDIS_URL", SCHEMES), CA_FILE)
+#: What pods may do there, see controlplane/redis_acl.py.
+ACL_PROFILE = env.choice("FUSEBOARD_ACL_PROFILE", PROFILES)
 #: Celery's queue, on its own server: a full queue must not affect a limit.
 BROKER_URL = env.url("FUSEBOARD_BROKER_URL", ("redis", "rediss", "redis+socket", "unix"))
 

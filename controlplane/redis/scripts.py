@@ -49,4 +49,6 @@ class Script:
         try:
             return store.evalsha(self._sha, len(keys), *keys, *args)
         except NoScriptError:
-            return store.eval(self.text, len(keys), *keys, *args)
+            # On a Cluster, on every primary. Nothing ran, so a second attempt cannot write twice.
+            store.script_load(self.text)
+            return store.evalsha(self._sha, len(keys), *keys, *args)

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import redis
 import structlog
+from django.conf import settings
 from django.utils import timezone
 from prometheus_client import Counter
 
@@ -12,11 +13,19 @@ from controlplane.celery import app
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import PublishError, failures, publish_head, read_head
+from controlplane.redis.endless_scripts import KILLED, UNKILLABLE, kill_endless_scripts
+from controlplane.redis.functions import load_functions
 from controlplane.redis.scripts import PATIENT_S, limits
+from controlplane.redis_acl import HARDENED
 from controlplane.repair.tenant_digests import reconcile_tenants
 
 log = structlog.get_logger(__name__)
 
+blocked = Counter(
+    "fuseboard_redis_scripts_blocked_total",
+    "Scripts that blocked Redis, by whether they could be killed.",
+    ["outcome"],
+)
 repairs = Counter("fuseboard_reconcile_repairs_total", "Differences found and repaired in Redis.", ["what"])
 
 #: Published outbox entries are kept this long for inspection.
@@ -74,6 +83,26 @@ def reconcile_environment(environment: str) -> None:
     changed = enforce(environment, deadline_s=PATIENT_S)
     if changed:
         repairs.labels("override").inc(len(changed))
+
+
+@app.task(name="redis.keep_ready")
+def keep_redis_ready() -> None:
+    """End a script that blocks Redis, and load the functions that pods of the profile ``hardened`` call."""
+    try:
+        for outcome in kill_endless_scripts(settings.REDIS_URL):
+            blocked.labels(outcome).inc()
+            log.error("redis.script_blocked", outcome=outcome, advice=_ADVICE[outcome])
+        if settings.ACL_PROFILE == HARDENED and (loaded := load_functions(limits(deadline_s=PATIENT_S))):
+            log.warning("redis.functions_loaded", functions=loaded)
+    except redis.RedisError as error:
+        failures.inc()
+        log.warning("redis.not_ready", error=str(error))
+
+
+_ADVICE = {
+    KILLED: "A script did not end and was killed. Change the password of the pods; see docs/deployment.md.",
+    UNKILLABLE: "The script has written: only SHUTDOWN NOSAVE ends it; see docs/deployment.md.",
+}
 
 
 @app.task(name="publishing.prune_outbox")

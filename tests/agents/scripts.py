@@ -13,7 +13,7 @@ from fuseboard.batching.demand import RuleBook, rule_of
 from fuseboard.batching.redis_question import decode_reply
 from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 from fuseboard.contract.policy import BreakerPolicy, Limit
-from fuseboard.store.scripts import Script, read_script
+from fuseboard.contract.scripts import Script, read_script
 
 VIRTUAL_CLOCK = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil\n"
 

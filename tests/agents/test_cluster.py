@@ -14,10 +14,10 @@ from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Limit, Policy, TenantRecord, Tier
+from fuseboard.contract.scripts import ADMIT, REPORT, SETTLE
 from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy, Mode, Outcome, Reason
 from fuseboard.errors import Refused
 from fuseboard.store.cluster_slots import slot_of
-from fuseboard.store.scripts import ADMIT, REPORT, SETTLE
 from tests.agents.published import publish
 from tests.agents.redis_topologies import Cluster, Member
 from tests.agents.servers import BREAKER, TUNING, Server, configured, running

@@ -16,9 +16,9 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard.breaker.fleet_breaker import FleetBreaker, PendingReport
 from fuseboard.contract import keys
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Policy
+from fuseboard.contract.scripts import REPORT, Script
 from fuseboard.contract.words import BreakerState, Mode, Outcome
 from fuseboard.errors import Refused
-from fuseboard.store.scripts import REPORT, Script
 from tests.agents.servers import PATIENT, POLICY, Server, configured, give, running
 from tests.waiting import eventually
 

@@ -10,9 +10,9 @@ import redis
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import Limit, Policy, Tier
+from fuseboard.contract.scripts import ADMIT
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import Algorithm, FailurePolicy, Mode
-from fuseboard.store.scripts import ADMIT
 from fuseboard.store.sentinel_store import SentinelStore
 from fuseboard.store.store import Reply
 from tests.agents.published import publish

@@ -78,6 +78,8 @@ class Field:
             "FUSEBOARD_BEAT_MS": str(BEAT_MS),
             "FUSEBOARD_LOG_LEVEL": "WARNING",
             "FUSEBOARD_METRICS_TOKEN": "read-only-figures",
+            # The worker loads the functions; pods of most rows may do everything, and load their scripts.
+            "FUSEBOARD_ACL_PROFILE": "hardened",
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         }
         self.director = self.new_director()

@@ -1,7 +1,6 @@
 """Redis stopped, frozen, or blocked."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import redis as client
 
@@ -135,33 +134,6 @@ def maxmemory(field: Field) -> str:
     if before != after:
         raise Broken(f"the configuration was lost: {before}, now {after}")
     return f"{seen}; local after {took_s:.1f} s, shared {back_s:.1f} s after there was room again"
-
-
-@row("20", "endless-script")
-def endless_script(field: Field) -> str:
-    """A foreign script that does not end: BUSY, until an operator kills it."""
-    field.load(WORK, 60)
-    field.begin_anew()
-    with client.Redis.from_url(field.valkey.url) as limits, ThreadPoolExecutor(1) as pool:
-        limits.config_set("busy-reply-threshold", "200")
-        rogue = pool.submit(_rogue, field.valkey.url)
-        took_s = field.all_in("local", within_s=10)
-        time.sleep(1)
-        seen = Callers(field)
-        limits.execute_command("SCRIPT", "KILL")
-        rogue.result(10)
-        limits.config_set("busy-reply-threshold", "5000")
-    back_s = field.all_in("shared")
-    seen.none_over_50_ms()
-    return f"{seen}; local after {took_s:.1f} s, shared {back_s:.1f} s after SCRIPT KILL"
-
-
-def _rogue(url: str) -> None:
-    with client.Redis.from_url(url, socket_timeout=30) as limits:
-        try:
-            limits.eval("while true do end", 0)
-        except client.ResponseError:
-            return
 
 
 @row("13", "acl-forgotten")

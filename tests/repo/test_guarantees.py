@@ -38,7 +38,6 @@ def test_every_row_that_is_named_exists_and_every_row_is_named():
         "redis-bursts",
         "script-flush",
         "maxmemory",
-        "endless-script",
         "acl-forgotten",
         "hot-key",
     }

@@ -29,8 +29,8 @@ from fuseboard.batching.redis_question import (
     decode_reply,
 )
 from fuseboard.contract.policy import Tuning
+from fuseboard.contract.scripts import ADMIT
 from fuseboard.store.health import StoreHealth
-from fuseboard.store.scripts import ADMIT
 from fuseboard.store.store import ConnectionLostError, Reply, Store
 
 #: A timer that fires this late means that the loop was busy, not that Redis is slow.

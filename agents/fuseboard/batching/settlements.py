@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from fuseboard.batching.demand import Demand, LimitRef, RuleBook
 from fuseboard.batching.encoding import msgpack_encode
 from fuseboard.contract.policy import Limit
+from fuseboard.contract.scripts import SETTLE
 from fuseboard.store.health import StoreHealth
-from fuseboard.store.scripts import SETTLE
 from fuseboard.store.store import ConnectionLostError, Reply, Store
 
 #: Corrections are collected for this time. Short, because a freed slot matters to waiting callers.

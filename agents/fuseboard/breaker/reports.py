@@ -7,8 +7,8 @@ from collections.abc import Callable
 from fuseboard.breaker.fleet_breaker import FleetBreaker, PendingReport, UncountedSuccesses
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
+from fuseboard.contract.scripts import REPORT
 from fuseboard.store.health import StoreHealth
-from fuseboard.store.scripts import REPORT
 from fuseboard.store.store import ConnectionLostError, Reply, Store, Word
 
 #: Failures and results of probes are collected for this time.

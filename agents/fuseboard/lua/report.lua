@@ -49,6 +49,9 @@ local texts = redis.call('MGET', KEYS[1], KEYS[2])
 local mode, expires = read_override(texts[1])
 local overridden = mode and expires > now
 local breaker = read_breaker(texts[2])
+-- Loops run over the seconds of the window, and over permits for each outcome of a probe.
+local bounded = window >= 1 and window <= 3600 and #ARGV <= 20000
+assert(bounded, 'a window must have 1 to 3600 s, and a report at most 10000 probes')
 
 -- The cooldown applies whatever happens to the outcomes. The longest one counts.
 if cooldown > 0 then

@@ -6,10 +6,19 @@ from typing import Protocol
 
 import hiredis
 
+from fuseboard.contract.scripts import Script
 from fuseboard.contract.store_url import Address
 from fuseboard.store.pipelined_connection import Pipe
-from fuseboard.store.scripts import Script
-from fuseboard.store.store import ConnectionLostError, NotServedError, OnReply, Reply, Word, pack
+from fuseboard.store.store import (
+    ConnectionLostError,
+    NotServedError,
+    OnReply,
+    Reply,
+    Word,
+    ignore,
+    load,
+    pack,
+)
 
 ASKING = pack("ASKING")
 
@@ -70,7 +79,18 @@ class Redirects(Protocol):
 class Question:
     """A script call, wherever its keys are. It is called with the reply."""
 
-    __slots__ = ("_asked_at", "_store", "asking", "hops", "keys", "node", "on_reply", "script", "tail")
+    __slots__ = (
+        "_asked_at",
+        "_store",
+        "asking",
+        "hops",
+        "keys",
+        "loaded",
+        "node",
+        "on_reply",
+        "script",
+        "tail",
+    )
 
     def __init__(
         self,
@@ -89,11 +109,14 @@ class Question:
         self.node: Node
         #: How often a node forwarded it.
         self.hops = 0
+        #: Its script was loaded for it.
+        self.loaded = False
         #: Its slot is moving to the node that is asked.
         self.asking = False
 
-    def send(self, node: Node, *, whole: bool = False) -> None:
-        """Ask ``node``. With ``whole``, send the text of the script."""
+    def send(self, node: Node, *, load_first: bool = False) -> None:
+        """Ask ``node``. With ``load_first``, load the script before."""
+        self.loaded = self.loaded or load_first
         pipe = node.pipe
         if pipe is None:
             self.on_reply(NotServedError(node.trouble))
@@ -102,12 +125,11 @@ class Question:
         self._asked_at = monotonic()
         if not pipe.waiting:
             node.heard_at = self._asked_at
+        if load_first:
+            pipe.write(load(self.script), ignore)
         if self.asking:
-            pipe.write(ASKING, _ignore)
-        if whole:
-            pipe.write(pack("EVAL", self.script.text, *self.tail), self)
-        else:
-            pipe.write(pack("EVALSHA", self.script.sha, *self.tail), self)
+            pipe.write(ASKING, ignore)
+        pipe.write(pack(*self.script.words(function=pipe.functions), *self.tail), self)
 
     def __call__(self, reply: Reply) -> None:
         if isinstance(reply, ConnectionLostError):
@@ -121,7 +143,3 @@ class Question:
         else:
             node.errors = 0
             self.on_reply(reply)
-
-
-def _ignore(_: Reply) -> None:
-    """The reply to ``ASKING`` does not matter; the reply to the question after it does."""

@@ -19,12 +19,12 @@ from time import monotonic
 import hiredis
 
 from fuseboard.cancellation import happens, stop_tasks
+from fuseboard.contract.scripts import Script
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.store.cluster_map import NODE_TIMEOUT_S, ClusterMap
 from fuseboard.store.cluster_node import Node, Question
 from fuseboard.store.cluster_slots import redirected_to, slot_of
-from fuseboard.store.scripts import Script
-from fuseboard.store.store import NotServedError, OnReply, Reply, Word
+from fuseboard.store.store import NotServedError, OnReply, Reply, Word, needs_another_way
 
 log = logging.getLogger("fuseboard.store")
 
@@ -125,13 +125,16 @@ class ClusterStore:
         """Ask the node that the answer names. Nothing ran, so nothing is consumed twice."""
         text = str(error)
         kind = text.partition(" ")[0]
-        if kind == "NOSCRIPT":
-            question.send(question.node, whole=True)
+        if kind == "NOSCRIPT" and not question.loaded:
+            question.send(question.node, load_first=True)
         elif kind in ("MOVED", "ASK"):
             self._redirect(question, kind, text)
         elif kind == "TRYAGAIN":  # some of the keys are moving to another node
             question.on_reply(NotServedError(text))
         else:
+            if needs_another_way(text) and question.node.pipe is not None:
+                # A new connection finds out how to call scripts.
+                question.node.pipe.abort()
             question.node.errors += 1
             self._wake.set()
             question.on_reply(error)

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from fuseboard.contract.scripts import Script
 from fuseboard.contract.sync import Drill
 from fuseboard.contract.words import DrillKind
-from fuseboard.store.scripts import Script
 from fuseboard.store.store import NotServedError, OnReply, Reply, Store, Word
 
 log = logging.getLogger("fuseboard.store")

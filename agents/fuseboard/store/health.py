@@ -23,7 +23,7 @@ from fuseboard.cancellation import happens, stop_tasks
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import Mode
-from fuseboard.store.store import ConnectionLostError, NotServedError, Reply, Store
+from fuseboard.store.store import ConnectionLostError, FunctionMissingError, NotServedError, Reply, Store
 from fuseboard.store.store_clock import StoreClock
 
 log = logging.getLogger("fuseboard.store")
@@ -200,7 +200,10 @@ class StoreHealth:
                 # A socket that lost a probe may never work again: the next probe opens a new one.
                 await self._store.drop()
                 self._go_local(f"{type(error).__name__}: {error}".rstrip(": "))
-                if first:
+                if isinstance(error, FunctionMissingError):
+                    # Nothing but an upgrade or a worker ends this, so it matters more than the first cause.
+                    self._cause = str(error)
+                elif first:
                     self._cause = f"never reached: {error}"
                 first = False
                 await self._pause()

@@ -14,9 +14,17 @@ from typing import cast
 
 import hiredis
 
+from fuseboard.contract.scripts import SCRIPTS
 from fuseboard.contract.store_url import Address, StoreUrl
-from fuseboard.store.scripts import ADMIT, DRAIN, REPORT, SETTLE
-from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word, pack
+from fuseboard.store.store import (
+    ConnectionLostError,
+    FunctionMissingError,
+    OnReply,
+    Reply,
+    Word,
+    lacks_function,
+    pack,
+)
 from fuseboard.store.tls import tls_context
 
 OnLost = Callable[["Pipe", Exception | None], None]
@@ -32,6 +40,8 @@ class Pipe(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         #: Gets the messages of a subscription. Without one, no message is expected.
         self.on_message: OnReply | None = None
+        #: Whether scripts are called as functions: this user may not load scripts.
+        self.functions = False
 
     @property
     def open(self) -> bool:
@@ -120,13 +130,39 @@ async def open_pipe(url: StoreUrl, address: Address | None, on_lost: OnLost, *, 
             _, pipe = await loop.create_connection(lambda: Pipe(on_lost), *address, ssl=context)
         for command in _greeting(url):
             await pipe.insist(*command)
-        for script in (ADMIT, REPORT, SETTLE, DRAIN) if scripts else ():
-            await pipe.insist("SCRIPT", "LOAD", script.text)
+        if scripts:
+            pipe.functions = not await _load_scripts(pipe)
     except BaseException:
         if pipe is not None:
             pipe.abort()
         raise
     return pipe
+
+
+async def _load_scripts(pipe: Pipe) -> bool:
+    """Load the scripts. ``False`` when this user may not load any: then their functions must be there."""
+    try:
+        for script in SCRIPTS:
+            await pipe.insist("SCRIPT", "LOAD", script.text)
+    except hiredis.ReplyError as error:
+        if not str(error).startswith("NOPERM"):
+            raise
+    else:
+        return True
+    for script in SCRIPTS:
+        # Without arguments, a function fails before it reads or writes a key.
+        reply = await pipe.ask("FCALL", script.function, 0)
+        if isinstance(reply, ConnectionLostError):
+            raise ConnectionResetError(str(reply))
+        if lacks_function(str(reply)):
+            raise FunctionMissingError(
+                f"this user may not load scripts, and function {script.function} is missing; the worker of "
+                "the control plane loads it: set FUSEBOARD_ACL_PROFILE=hardened there, and upgrade it "
+                "before pods"
+            )
+        if str(reply).startswith(("NOPERM", "LOADING", "BUSY")) and isinstance(reply, hiredis.ReplyError):
+            raise reply
+    return False
 
 
 def _greeting(url: StoreUrl) -> list[tuple[str, ...]]:

@@ -76,5 +76,6 @@ class SentinelStore(SingleStore):
             self._sentinels.look()
 
     def _refused(self, error: str) -> None:
+        super()._refused(error)
         if error.startswith("READONLY") and self._pipe is not None:
             self._pipe.abort()

@@ -5,10 +5,20 @@ from collections.abc import Callable, Sequence
 
 import hiredis
 
+from fuseboard.contract.scripts import Script
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.pipelined_connection import Pipe, open_pipe, settles
-from fuseboard.store.scripts import Script
-from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word, pack, pack_question
+from fuseboard.store.store import (
+    ConnectionLostError,
+    OnReply,
+    Reply,
+    Word,
+    ignore,
+    load,
+    needs_another_way,
+    pack,
+    pack_question,
+)
 
 
 class SingleStore:
@@ -19,6 +29,8 @@ class SingleStore:
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
         self._pipe: Pipe | None = None
+        #: Whether scripts are called as functions, by name.
+        self._functions = False
         self._lost: Callable[[Exception | None], None] = lambda _: None
         self._news: Callable[[], None] = lambda: None
 
@@ -50,7 +62,7 @@ class SingleStore:
                 raise
         if not pipe.open:
             raise ConnectionResetError("the connection was lost at once")
-        self._pipe = pipe
+        self._pipe, self._functions = pipe, pipe.functions
 
     async def drop(self) -> None:
         pipe, self._pipe = self._pipe, None
@@ -81,14 +93,15 @@ class SingleStore:
     def run(
         self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
     ) -> None:
-        command = pack_question(script, keys, arguments)
+        command = pack_question(script, keys, arguments, function=self._functions)
 
         def answered(reply: Reply) -> None:
             if not isinstance(reply, hiredis.ReplyError):
                 on_reply(reply)
             elif str(reply).startswith("NOSCRIPT"):
                 # Nothing ran, so a second attempt cannot consume twice.
-                self.ask(pack("EVAL", script.text, len(keys), *keys, *arguments), on_reply)
+                self.ask(load(script), ignore)
+                self.ask(command, on_reply)
             else:
                 on_reply(reply)
                 self._refused(str(reply))
@@ -107,6 +120,9 @@ class SingleStore:
 
     def _refused(self, error: str) -> None:
         """A script returned an error. Its caller has it already."""
+        # A new connection finds out how to call scripts, and says what is missing.
+        if needs_another_way(error) and self._pipe is not None:
+            self._pipe.abort()
 
     def _ended(self, pipe: Pipe, error: Exception | None) -> None:
         if pipe is self._pipe:

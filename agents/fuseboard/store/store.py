@@ -6,7 +6,7 @@ from typing import Protocol
 
 import hiredis
 
-from fuseboard.store.scripts import Script
+from fuseboard.contract.scripts import Script
 
 Reply = object
 OnReply = Callable[[Reply], None]
@@ -22,26 +22,55 @@ def pack(*command: Word) -> bytes:
     return packed
 
 
-def pack_question(script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word]) -> bytes:
-    """A script with its keys and arguments, in wire format."""
+def pack_question(
+    script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], *, function: bool = False
+) -> bytes:
+    """A script with its keys and arguments, in wire format. With ``function``, it is called by name."""
     if len(arguments) != 1 or not isinstance(arguments[0], bytes):
-        return pack("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        return pack(*script.words(function=function), len(keys), *keys, *arguments)
     # Few keys are often asked for together again; many keys never are.
-    head = _remembered_head(script, keys) if len(keys) <= FEW_KEYS else _head(script, keys)
+    head = (_remembered_head if len(keys) <= FEW_KEYS else _head)(script, keys, function)
     return b"%b$%d\r\n%b\r\n" % (head, len(arguments[0]), arguments[0])
 
 
-def _head(script: Script, keys: tuple[bytes, ...]) -> bytes:
+def _head(script: Script, keys: tuple[bytes, ...], function: bool) -> bytes:
     """Everything except the one argument."""
     words = pack(len(keys), *keys)
-    return b"*%d\r\n%b%b" % (4 + len(keys), script.command, words[words.index(b"$") :])
+    return b"*%d\r\n%b%b" % (4 + len(keys), script.command(function=function), words[words.index(b"$") :])
 
 
 _remembered_head = lru_cache(maxsize=4096)(_head)
 
 
+def load(script: Script) -> bytes:
+    """The command that loads a script, in wire format."""
+    return pack("SCRIPT", "LOAD", script.text)
+
+
+def lacks_function(error: str) -> bool:
+    """Whether the server refused a call because it does not know the function: nothing ran."""
+    return error.startswith("ERR Function not found")
+
+
+def needs_another_way(error: str) -> bool:
+    """Whether this connection calls scripts in a way that does not work any more: nothing ran.
+
+    The function is missing, or the rights of the user have changed. A new connection checks both.
+    """
+    changed = error.startswith("NOPERM") and ("'evalsha'" in error or "'fcall'" in error)
+    return changed or lacks_function(error)
+
+
+def ignore(_: Reply) -> None:
+    """The reply does not matter; the reply to the question after it does."""
+
+
 class ConnectionLostError(Exception):
     """Passed to ``OnReply`` instead of a reply. It is unknown whether the command ran."""
+
+
+class FunctionMissingError(ConnectionRefusedError):
+    """The server answers, but cannot decide: this user calls functions, and one is missing."""
 
 
 class NotServedError(ConnectionLostError):
@@ -77,7 +106,7 @@ class Store(Protocol):
         ...
 
     async def connect(self, timeout: float = 1.0) -> None:
-        """Find the servers, authenticate and load the scripts.
+        """Find the servers, authenticate and load the scripts, or check that the functions are there.
 
         Raises ``OSError`` (refused, unreachable), ``TimeoutError``, ``ConnectionLostError`` or
         ``hiredis.ReplyError`` (wrong password, loading). Earlier connections are dropped first.
@@ -97,7 +126,7 @@ class Store(Protocol):
     ) -> None:
         """Run a script; all ``keys`` have one hash tag. ``on_reply`` gets the reply, or an error.
 
-        A server that lost the script (restart, failover) gets the text of the script with the question.
+        A server that lost the script (restart, failover) gets it again, and then the question.
         """
         ...
 

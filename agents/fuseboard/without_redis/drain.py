@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from fuseboard.batching.demand import LimitRef, RuleBook
 from fuseboard.batching.encoding import msgpack_encode
 from fuseboard.contract import keys
+from fuseboard.contract.scripts import DRAIN
 from fuseboard.store.health import StoreHealth
-from fuseboard.store.scripts import DRAIN
 from fuseboard.store.store import NotServedError, Reply, Store
 from fuseboard.without_redis.journal import KEPT_S, Journal
 from fuseboard.without_redis.local_limits import LocalLimits

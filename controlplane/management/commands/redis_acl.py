@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane import env
-from controlplane.redis_acl import acl_file
+from controlplane.redis_acl import PROFILES, acl_file
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 
 
@@ -27,6 +27,12 @@ class Command(BaseCommand):
             default=[],
             help=f"may be given more than once (default: {DEFAULT_ENVIRONMENT})",
         )
+        parser.add_argument(
+            "--profile",
+            choices=PROFILES,
+            help="standard: pods load their scripts. hardened: pods only call functions, which the control"
+            " plane loads (default: FUSEBOARD_ACL_PROFILE, or standard)",
+        )
         parser.add_argument("--to", type=Path, metavar="FILE", help="write to this file, atomically")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -39,8 +45,9 @@ class Command(BaseCommand):
             raise CommandError("Set FUSEBOARD_ACL_AGENT_PASSWORD and FUSEBOARD_ACL_CONTROL_PASSWORD.")
         if agent == control:
             raise CommandError("Pods and the control plane must have different passwords.")
+        profile = options["profile"] or env.choice("FUSEBOARD_ACL_PROFILE", PROFILES)
         try:
-            text = acl_file(dict.fromkeys(environments, agent), control)
+            text = acl_file(dict.fromkeys(environments, agent), control, profile)
         except ValueError as error:
             raise CommandError(str(error)) from error
         if options["to"] is None:

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from fuseboard.contract.policy import BreakerPolicy
-from fuseboard.store.scripts import Script, read_script
+from fuseboard.contract.scripts import Script, read_script
 from tests.agents.limit_kinds import bucket, window
 from tests.agents.scripts import Store
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from fuseboard.contract.policy import BreakerPolicy, Limit
+from fuseboard.contract.scripts import Script
 from fuseboard.contract.words import Algorithm
-from fuseboard.store.scripts import Script
 from tests.agents.models.oracles import Breaker, Window, oracle_of
 from tests.agents.scripts import START_US, Store
 

@@ -7,7 +7,7 @@ import redis
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from fuseboard.store.scripts import Script, read_script
+from fuseboard.contract.scripts import Script, read_script
 from tests.agents import scripts
 from tests.agents.models.machines import breaker_machine, limits_machine
 from tests.agents.models.test_mutants import HUNT, examples

@@ -4,7 +4,7 @@ import redis
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from fuseboard.store.scripts import read_script
+from fuseboard.contract.scripts import read_script
 from tests.agents.models.machines import breaker_machine, limits_machine
 from tests.agents.scripts import VIRTUAL_CLOCK
 

@@ -10,7 +10,7 @@ import redis
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from fuseboard.store.scripts import Script, read_script
+from fuseboard.contract.scripts import Script, read_script
 from tests.agents import (
     scripts,
     test_admit_breaker,

@@ -22,13 +22,13 @@ from fuseboard.contract.policy import (
     encode_policy,
     hash_of,
 )
+from fuseboard.contract.scripts import Script
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome, Period
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
-from fuseboard.store.scripts import Script
 from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word
 
 DEPENDENCY = "fuseboard-doctor"

@@ -1,4 +1,4 @@
--- Inserted into the scripts that read or write a breaker, by store/scripts.py.
+-- Inserted into the scripts that read or write a breaker, by contract/scripts.py.
 -- contract/breaker_state.py describes the text:
 --   state generation until_us since_us attempt successes cause [token=expires_us ...]
 
@@ -17,7 +17,8 @@ local function read_breaker(text)
         attempt = tonumber(attempt), successes = tonumber(successes), cause = cause, permits = {},
     }
     if permits ~= '' then
-        for token, expires in string.gmatch(permits, ' (%S+)=(%d+)') do
+        -- There are at most 100. What follows is garbage.
+        for token, expires in string.gmatch(string.sub(permits, 1, 20000), ' (%S+)=(%d+)') do
             breaker.permits[#breaker.permits + 1] = { token = token, expires = tonumber(expires) }
         end
     end

@@ -9,8 +9,13 @@ elseif guarded and not lost_since then
 end
 lost_since = tonumber(lost_since)
 
-local limits, groups, at = {}, {}, groups_at
+-- An agent asks for less. Without these bounds, one question could occupy the server for minutes.
+local MOST_GROUPS, MOST_PAIRS, MOST_TOKENS, MOST_ROUNDS = 1000, 20000, 100000, 500
+local limits, groups, at, pairs_asked = {}, {}, groups_at, 0
 while asked[at] do
+    pairs_asked = pairs_asked + asked[at + 2]
+    local bounded = asked[at + 2] >= 0 and #groups < MOST_GROUPS and pairs_asked <= MOST_PAIRS
+    assert(bounded, 'too many groups, or too many limits')
     local count, last = asked[at + 1], at + 3 * asked[at + 2]
     local group = {
         class = asked[at], count = count, need = admitting and count or 0, granted = 0, blocked = 0, wait = 0,
@@ -89,7 +94,7 @@ local function share(group, contenders)
     return max(1, most)
 end
 
-local position = 1
+local position, rounds = 1, 0
 while admitting and position <= #groups do
     local last = position
     while groups[last + 1] and groups[last + 1].class == groups[position].class do last = last + 1 end
@@ -104,7 +109,8 @@ while admitting and position <= #groups do
                 progress = true
             end
         end
-    until not progress
+        rounds = rounds + 1
+    until not progress or rounds >= MOST_ROUNDS
     position = last + 1
 end
 
@@ -138,6 +144,14 @@ for _, limit in ipairs(limits) do
     figures[#figures + 1] = limit.refused or 0
     figures[#figures + 1] = limit.unreadable or 0
 end
+
+local tokens = verdict == PROBES and granted_total or 0
+for _, group in ipairs(groups) do
+    for _, limit in ipairs(group.limits) do
+        if limit.tokens then tokens = tokens + group.granted end
+    end
+end
+assert(tokens <= MOST_TOKENS, 'too many slots or permits')
 
 -- Write. A repaired limit is written even when nothing was granted. Otherwise it would stay broken.
 for _, group in ipairs(groups) do

@@ -25,6 +25,8 @@ if admitting and not slots and not part then
     local at, usual = groups_at, true
     while usual and asked[at] do
         local count, last = asked[at + 1], at + 3 * asked[at + 2]
+        -- The general way refuses a number of limits below 0.
+        usual = last >= at
         for j = at + 3, last, 3 do
             local place = asked[j]
             if place > 0 then

@@ -1,4 +1,4 @@
--- Inserted into the scripts that read or write limits, by store/scripts.py.
+-- Inserted into the scripts that read or write limits, by contract/scripts.py.
 -- The four algorithms behind one set of functions: read, room, wait_for, spend, write. Amounts
 -- are in the unit of the limit; times, also `now`, are store time in us. admit.lua describes what
 -- is stored. A missing field is 0 or false: unset fields cost nothing. fast_path.lua repeats a part
@@ -10,9 +10,13 @@ local LARGEST = 9007199254740991
 
 -- One limit, by its rule: six numbers of `rules` from place `r` on, in the order of admit.lua.
 local function new_limit(key, rules, r)
+    local algorithm, window, size = rules[r], rules[r + 2], rules[r + 3]
+    -- Loops run over the sub-buckets of a ring, and steps of time are no smaller than its width.
+    local bounded = size >= 1 and size <= 995 and window >= 1 and window <= LARGEST
+    assert(bounded or algorithm ~= SLIDING_WINDOW, 'a ring must have 1 to 995 sub-buckets, and a window')
     -- All fields at once: adding fields one by one costs several times as much.
     return {
-        key = key, algorithm = rules[r], limit = rules[r + 1], window = rules[r + 2], size = rules[r + 3],
+        key = key, algorithm = algorithm, limit = rules[r + 1], window = window, size = size,
         shadow = rules[r + 4] == 1, lenient = rules[r + 5] == 1, us = 0, fraction = 0,
     }
 end

@@ -1,0 +1,66 @@
+"""The Lua scripts of the agent, one ``Script`` each. Pods call them by hash, or by name as functions.
+
+The control plane loads the functions for pods whose Redis user may not load scripts.
+"""
+
+import re
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.resources import files
+
+#: How every script reads the time. Tests replace this with virtual time, and change nothing else.
+CLOCK = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
+#: A line that inserts a part of a script. Parts may insert parts.
+_INSERT = re.compile(r"^ *-- insert (\w+)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    text: str
+    #: SHA-1 in hexadecimal. Redis knows a loaded script by it.
+    sha: str
+
+    @property
+    def function(self) -> str:
+        """The name of the function, and of its library. It contains a part of the hash, so the functions of
+        two versions of the agent exist beside each other.
+        """
+        return f"fuseboard_{self.name}_{self.sha[:16]}"
+
+    @property
+    def library(self) -> str:
+        """The text for ``FUNCTION LOAD``. The function gets KEYS and ARGV, and replies as the script does."""
+        name, body = self.function, self.text.removeprefix("#!lua\n")
+        return f"#!lua name={name}\nredis.register_function('{name}', function(KEYS, ARGV)\n{body}\nend)\n"
+
+    def words(self, *, function: bool) -> tuple[str, str]:
+        """The words that call the script; keys and arguments follow."""
+        return ("FCALL", self.function) if function else ("EVALSHA", self.sha)
+
+    def command(self, *, function: bool) -> bytes:
+        """The same, in wire format."""
+        return b"".join(
+            b"$%d\r\n%b\r\n" % (len(word), word.encode()) for word in self.words(function=function)
+        )
+
+
+def read_script(name: str, *, clock: str = CLOCK) -> Script:
+    """Load ``lua/<name>.lua`` with its parts inserted."""
+    folder = files("fuseboard") / "lua"
+    text = (folder / f"{name}.lua").read_text()
+    if text.count(CLOCK) != 1:
+        raise ValueError(f"lua/{name}.lua must read the time exactly once, as contract/scripts.py spells it")
+    while _INSERT.search(text):
+        text = _INSERT.sub(lambda part: (folder / "parts" / f"{part[1]}.lua").read_text(), text)
+    text = text.replace(CLOCK, clock)
+    return Script(name=name, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+ADMIT = read_script("admit")
+DRAIN = read_script("drain")
+REPORT = read_script("report")
+SETTLE = read_script("settle")
+
+#: All that a pod calls.
+SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN)

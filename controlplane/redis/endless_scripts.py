@@ -1,0 +1,87 @@
+"""Ends a script that blocks Redis, which only a pod with stolen credentials would start.
+
+Redis answers BUSY when a script has run for ``busy-reply-threshold`` (5 s). No script of Fuseboard
+takes a hundredth of that. A script that has written cannot be killed: only ``SHUTDOWN NOSAVE`` ends it.
+"""
+
+from collections.abc import Iterator
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from controlplane.redis.scripts import PROMPT_S, limits
+from fuseboard.contract.store_url import StoreUrl
+
+#: The server is blocked by a script that has written.
+UNKILLABLE = "unkillable"
+KILLED = "killed"
+
+
+def kill_endless_scripts(url: str) -> list[str]:
+    """Kill the script of every primary that answers BUSY: for each, ``KILLED`` or ``UNKILLABLE``.
+
+    Raises ``redis.RedisError`` when a server does not answer at all.
+    """
+    found = []
+    for server in _servers(StoreUrl.parse(url)):
+        with server:
+            try:
+                server.ping()
+            except redis.ResponseError as error:
+                if not str(error).startswith("BUSY"):
+                    raise
+                found.append(_kill(server))
+    return found
+
+
+def _kill(server: redis.Redis) -> str:
+    for kind in ("SCRIPT", "FUNCTION"):
+        try:
+            server.script_kill() if kind == "SCRIPT" else server.function_kill()
+        except redis.ResponseError as error:
+            if str(error).startswith("UNKILLABLE"):
+                return UNKILLABLE
+            if not str(error).startswith(("BUSY", "NOTBUSY")):
+                raise
+        else:
+            return KILLED
+    return KILLED  # it ended meanwhile
+
+
+def _servers(url: StoreUrl) -> Iterator[redis.Redis]:
+    """A new connection to each primary. While a script blocks it, a server takes AUTH, but no other greeting:
+    no name of the client, no database.
+    """
+    if url.socket:
+        yield _connection(url, unix_socket_path=url.socket)
+    for host, port in _addresses(url):
+        yield _connection(url, host=host, port=port, ssl=url.tls, ssl_ca_certs=url.ca_file or None)
+
+
+def _addresses(url: StoreUrl) -> list[tuple[str, int]]:
+    if url.socket:
+        return []
+    if url.kind == "single":
+        return [(url.addresses[0].host, url.addresses[0].port)]
+    store = limits()
+    if isinstance(store, RedisCluster):
+        # As the client knows them: a blocked node cannot be asked.
+        return [(node.host, node.port) for node in store.get_primaries()]
+    sentinel: Sentinel = store.connection_pool.sentinel_manager  # type: ignore[attr-defined]
+    return [sentinel.discover_master(url.primary)]  # type: ignore[no-untyped-call]
+
+
+def _connection(url: StoreUrl, **where: object) -> redis.Redis:
+    return redis.Redis(
+        username=url.username or None,
+        password=url.password or None,
+        socket_connect_timeout=PROMPT_S,
+        socket_timeout=PROMPT_S,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        driver_info=None,
+        **where,  # type: ignore[arg-type]
+    )
