@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 import redis
 
+from controlplane import redis_acl
 from tests.contract.compat import release
 from tests.contract.compat.processes import EVERY_S, WITHIN_S, serving
 from tests.contract.compat.served import ControlPlane
@@ -145,11 +147,22 @@ def empty_database(transactional_db: Any) -> Iterator[str]:
         connection.execute("DROP DATABASE compat WITH (FORCE)")
 
 
+@pytest.fixture
+def restricted_url(limits: redis.Redis, redis_url: str) -> Iterator[str]:
+    """Redis for pods, with the rights that the default ACL profile gives them."""
+    password = "a-password-of-one-test"
+    user, _, selector = redis_acl.agent_user("production", password).partition(" (")
+    _, name, *rules = user.split()
+    limits.execute_command("ACL", "SETUSER", name, *rules, f"({selector}")
+    yield re.sub(r"//[^@]*@", f"//{name}:{password}@", redis_url)
+    limits.execute_command("ACL", "DELUSER", name)
+
+
 def test_the_agent_of_version_0_1_0_works_with_this_control_plane(
-    source: Path, plane: ControlPlane, redis_url: str, tmp_path: Path
+    source: Path, plane: ControlPlane, restricted_url: str, tmp_path: Path
 ) -> None:
     agent = release.install_wheel(source, tmp_path)
-    with pod_running(agent, plane, redis_url, tmp_path) as pod:
+    with pod_running(agent, plane, restricted_url, tmp_path) as pod:
         they_work_together(plane, pod, override="hold")
 
 
