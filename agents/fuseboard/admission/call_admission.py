@@ -11,7 +11,15 @@ from fuseboard.admission.lanes import CallLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
 from fuseboard.batching.fleet_leases import Leases, Supply
-from fuseboard.batching.redis_question import COOLING_DOWN, FORCED_OPEN, OPEN, PROBES, SLOW_START, Answer
+from fuseboard.batching.redis_question import (
+    COOLING_DOWN,
+    FORCED_OPEN,
+    OPEN,
+    PROBES,
+    SLOW_START,
+    Answer,
+    Caller,
+)
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import refusal_reason
 from fuseboard.breaker.fleet_breaker import FleetBreaker
@@ -83,6 +91,8 @@ class CallAdmission:
             or demand.never is not None
         ):
             self._refuse_by_what_is_known(lane)
+        # Identifies the generations of both breakers: another object replaces it when either changes.
+        tally = gate.tally
         if demand.leasable and (permit := self._from_lease(lane)) is not None:
             return permit
         # When Redis is back, its breakers apply at once. Only limits ramp.
@@ -93,12 +103,17 @@ class CallAdmission:
             answer = await caller
         except asyncio.CancelledError:
             give_back(gate, demand, caller)
-            gate.not_sent()
+            gate.release_local_probe(tally)
             raise
         if answer is None:
+            if gate.tally is not tally:
+                self._refuse_by_what_is_known(lane)
             return self._decide_locally(lane)
         if not answer.granted:
+            gate.release_local_probe(tally)
             self._refuse_by_answer(lane, answer)
+        if gate.tally is not tally:
+            self._check_again(lane, caller)
         if answer.signer is None:
             answer.signer, answer.mode = lane, self.health.mode
         if answer.token:
@@ -125,10 +140,26 @@ class CallAdmission:
                     spent = demand.statuses(spent=denial.rule)
                     self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
                 owner.denial = None
+        self._refuse_by_local_breaker(lane)
+
+    def _refuse_by_local_breaker(self, lane: CallLane) -> None:
+        """Raise ``Refused`` unless this pod's own breaker lets the call pass, maybe as its probe."""
+        gate = lane.gate
         if gate.local.state is not CLOSED and self.override(gate.name) is None:
             wait_s = gate.wait_locally()
             if wait_s > 0:
-                self._refuse(lane, Refusal(Reason.BREAKER_OPEN, gate.name, wait_s))
+                # A probe may end at any moment, so a waiting caller asks again soon.
+                probing = gate.local.state is BreakerState.HALF_OPEN
+                reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
+                self._refuse(lane, Refusal(reason, gate.name, wait_s))
+
+    def _check_again(self, lane: CallLane, caller: Caller) -> None:
+        """A breaker has changed while ``caller`` waited for its grant: the pod's own may be open now."""
+        try:
+            self._refuse_by_local_breaker(lane)
+        except Refused:
+            give_back(lane.gate, lane.demand, caller)
+            raise
 
     def forced_open(self, gate: FleetBreaker) -> Refusal | None:
         """The refusal by an override that applies and forces the breaker open."""
@@ -167,7 +198,6 @@ class CallAdmission:
         return Refusal(refusal_reason(limit, usual), limit.name, wait_s), demand.statuses(answer.left)
 
     def _refuse_by_answer(self, lane: CallLane, answer: Answer) -> NoReturn:
-        lane.gate.not_sent()
         refusal, statuses = self.refusal_in(lane, answer)
         # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
         by_limit = answer.blocked > 0 and refusal.reason is not Reason.CONCURRENCY
@@ -181,7 +211,7 @@ class CallAdmission:
         self.counters.decided_locally()
         blocked = self.local.take(demand, self.health.local_part)
         if blocked is not None:
-            gate.not_sent()
+            gate.release_local_probe(gate.tally)
             usual = refusal_reason(blocked.limit, Reason.VENDOR_LIMIT)
             reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
             refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)

@@ -77,8 +77,8 @@ class UncountedSuccesses:
     def __init__(self, gate: "FleetBreaker", generation: int) -> None:
         self.gate = gate
         self.generation = generation
-        #: That of the pod's own breaker. When either changes, others are counted from then on: so a permit
-        #: that refers to this knows both, and an admission compares neither.
+        #: The local generation. A new object replaces this one when either generation changes. A permit
+        #: keeps its object, so it needs no copy of the generations.
         self.local_generation = gate.local.generation
         self.ok = 0
         #: It is in the list of tallies that will be counted.
@@ -170,9 +170,10 @@ class FleetBreaker:
         self.until = min(self.until, monotonic())
         self._on_change()
 
-    def not_sent(self) -> None:
-        """The call is not made. If it was the local probe, another call may be it."""
-        self.local.record(Outcome.NEUTRAL, self.dependency.breaker)
+    def release_local_probe(self, admitted: UncountedSuccesses) -> None:
+        """A call that came under this ``tally`` is not made. If it was the local probe, another may be it."""
+        if admitted.local_generation == self.local.generation:
+            self.local.record(Outcome.NEUTRAL, self.dependency.breaker)
 
     def record_locally(self, outcome: Outcome, generation: int, local_generation: int) -> None:
         """Count an outcome in this pod's own breaker, if neither breaker has changed since the admission.

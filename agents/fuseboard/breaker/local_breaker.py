@@ -31,9 +31,11 @@ class LocalBreaker:
     )
 
     def __init__(self) -> None:
-        #: Rises when it opens and when it closes. The probes of a recovery belong to the opening before them.
+        #: Increases when the breaker opens or closes, but not when it becomes half-open, so probes keep the
+        #: generation of the opening.
         self.generation = 0
-        #: Calls, failures and slow calls in the window, and failures in a row, when it last opened.
+        #: Calls, failures and slow calls in the window, and failures in a row, when it last tripped.
+        #: A failed probe keeps them.
         self.figures = (0, 0, 0, 0)
         self.reset()
 
@@ -102,6 +104,7 @@ class LocalBreaker:
             or (enough and failures * 100 >= policy.failure_percent * calls)
             or (enough and slow * 100 >= policy.slow_percent * calls)
         ):
+            self.figures = (calls, failures, slow, self.consecutive)
             self._open(policy)
 
     def went_well(self, calls: int) -> None:
@@ -143,8 +146,6 @@ class LocalBreaker:
         length = min(policy.open_max_ms, policy.open_ms * 2 ** min(self.attempt, 20)) / 1000
         self.attempt += 1
         self.generation += 1
-        calls, failures, slow = self._totals
-        self.figures = (calls, failures, slow, self.consecutive)
         self._move(BreakerState.OPEN)
         self.until = monotonic() + length * random.uniform(1.0, 1.1)
 

@@ -1,0 +1,138 @@
+"""Calls that wait for Redis while the breaker of their pod changes (second review, 5 to 7, 13 and 14)."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fuseboard.contract.policy import BreakerPolicy
+from fuseboard.contract.words import BreakerState, Mode, Outcome, Reason
+from tests.agents.models.pods import NAME, Call, Pod, VirtualTime
+
+BREAKER = BreakerPolicy(
+    consecutive_failures=3, open_ms=1_000, open_max_ms=1_000, successes_to_close=2, minimum_servers=2
+)
+
+
+@pytest.fixture
+def pod() -> Iterator[Pod]:
+    time = VirtualTime()
+    with time.applied():
+        pod = Pod(BREAKER, time)
+        yield pod
+        pod.close()
+
+
+def granted(pod: Pod, calls: int) -> list[Call]:
+    """Calls under way, while the breaker of the fleet is closed."""
+    given = []
+    for _ in range(calls):
+        given.append(pod.call())
+        answer_all(pod)
+        assert given[-1].permit is not None
+    return given
+
+
+def answer_all(pod: Pod) -> None:
+    while pod.store.asked:
+        pod.answer("closed", 1)
+
+
+def end(pod: Pod, calls: list[Call], outcome: Outcome) -> None:
+    for call in calls:
+        permit = call.permit
+        assert permit is not None
+        pod.run(lambda permit=permit: pod.admission.report(permit, outcome))
+
+
+def refused(call: Call) -> Reason | None:
+    assert call.refused is not None
+    return call.refused.decision.reason
+
+
+def test_5_a_call_that_is_granted_after_the_trip_is_refused_and_gives_back(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+):
+    unused: list[object] = []
+    monkeypatch.setattr(pod.gate, "unused", lambda demand, answer: unused.append(answer))
+    failing = granted(pod, 3)
+    waiting = [pod.call(), pod.call()]
+    assert all(call.waits for call in waiting)
+    end(pod, failing, Outcome.FAILURE)
+    assert pod.gate.local.state is BreakerState.OPEN
+    answer_all(pod)
+    assert [refused(call) for call in waiting] == [Reason.BREAKER_OPEN] * 2
+    assert len(unused) == 2
+
+
+def test_5_a_call_that_waited_through_the_trip_may_become_the_probe_but_only_one_does(pod: Pod):
+    failing = granted(pod, 3)
+    waiting = [pod.call(), pod.call()]
+    end(pod, failing, Outcome.FAILURE)
+    pod.gate.local.until = pod.time.now
+    answer_all(pod)
+    assert waiting[0].permit is not None
+    assert refused(waiting[1]) is Reason.PROBE_BUSY
+    end(pod, waiting[:1], Outcome.OK)
+    assert pod.gate.local.state is BreakerState.HALF_OPEN
+    assert pod.gate.local.successes == 1
+
+
+def test_6_a_call_without_an_answer_is_refused_when_the_breaker_opened_meanwhile(pod: Pod):
+    failing = granted(pod, 3)
+    waiting = pod.call()
+    end(pod, failing, Outcome.FAILURE)
+    pod.pass_time(pod.deadline_s)
+    assert refused(waiting) is Reason.BREAKER_OPEN
+
+
+def test_6_a_call_that_loses_redis_is_refused_when_the_fleets_breaker_was_open(pod: Pod):
+    granted(pod, 1)
+    waiting = pod.call()
+    pod.run(lambda: pod.admission.breaker_opened(f"{NAME} 2 60000000".encode()))
+    pod.in_mode(Mode.LOCAL)
+    assert pod.gate.local.state is BreakerState.OPEN
+    assert refused(waiting) is Reason.BREAKER_OPEN
+
+
+@pytest.mark.parametrize("how", ["cancelled", "refused"])
+def test_7_a_call_from_before_the_trip_does_not_free_the_probe_of_another_call(pod: Pod, how: str):
+    failing = granted(pod, 3)
+    waiting = pod.call()
+    end(pod, failing, Outcome.FAILURE)
+    pod.gate.local.until = pod.time.now
+    probe = pod.call()
+    assert probe.waits
+    if how == "cancelled":
+        pod.run(waiting.task.cancel)
+    else:
+        pod.answer("closed", 1, cooling=True)
+        assert refused(waiting) is Reason.COOLING_DOWN
+    assert probe.waits
+    assert pod.gate.local.probing_until > pod.time.now
+    # The probe itself frees its place.
+    pod.run(probe.task.cancel)
+    assert pod.gate.local.probing_until == 0
+
+
+def test_13_the_log_keeps_the_figures_of_a_trip_after_a_failed_probe(pod: Pod):
+    end(pod, granted(pod, 3), Outcome.FAILURE)
+    figures = pod.gate.local.figures
+    assert figures == (3, 3, 0, 3)
+    pod.pass_time(1.2)
+    end(pod, granted(pod, 1), Outcome.FAILURE)
+    assert pod.gate.local.state is BreakerState.OPEN
+    assert pod.gate.local.figures == figures
+
+
+def test_14_while_the_probe_is_out_a_waiting_call_asks_again_soon(pod: Pod):
+    end(pod, granted(pod, 3), Outcome.FAILURE)
+    assert refused(pod.call()) is Reason.BREAKER_OPEN
+    pod.pass_time(1.2)
+    probes = granted(pod, 1)
+    assert refused(pod.call()) is Reason.PROBE_BUSY
+    patient = pod.call(wait_s=5.0)
+    assert patient.waits
+    end(pod, probes, Outcome.OK)
+    pod.pass_time(0.03)
+    pod.answer("closed", 1)
+    assert patient.permit is not None
