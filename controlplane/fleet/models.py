@@ -114,8 +114,15 @@ class EventKind(models.TextChoices):
     BREAKER = "breaker", "Own breaker"
 
 
+#: The same value as in the trigger.
+MOST_EVENTS_PER_HOUR = 100
+
+
 class Event(models.Model):
-    """One thing that happened to a pod. A trigger on its row writes it, whatever process changed the row."""
+    """One thing that happened to a pod. A trigger on its row writes it, whatever process changed the row.
+
+    It writes at most about ``MOST_EVENTS_PER_HOUR`` of one pod.
+    """
 
     environment = models.CharField(max_length=64)
     server = models.CharField(max_length=64)
@@ -128,6 +135,12 @@ class Event(models.Model):
         indexes = (
             models.Index(fields=["environment", "server", "-at"], name="fleet_event_of_server"),
             models.Index(fields=["at"], name="fleet_event_by_time"),
+            # What the overview reads every second.
+            models.Index(
+                fields=["environment", "-at", "-id"],
+                condition=models.Q(kind__in=("mode", "breaker")),
+                name="fleet_event_recent",
+            ),
         )
 
     def __str__(self) -> str:

@@ -158,7 +158,7 @@ class GatewayApp:
             beat,
             server_time_us=int(wall * 1_000_000),
             next_ms=fleet.next_ms,
-            live_servers=fleet.divisor_of(beat.server),
+            live_servers=fleet.divisor_of(beat.server, beat.boot),
             also=gateway.coordination.part(beat, now),
         )
 

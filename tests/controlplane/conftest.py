@@ -1,21 +1,30 @@
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import redis
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import connections
 
 from controlplane.audit.actor import Actor
-from tests import database
+from controlplane.gateway.postgres.connections import conninfo
+from controlplane.gateway.process import Gateway
+from controlplane.gateway.settings import GatewaySettings
+from tests import database as filled
 from tests.contract.compat.processes import serving
 from tests.contract.compat.release import ROOT
 from tests.contract.compat.served import ControlPlane
 from tests.controlplane.calling import agent_token, send, token_of
+from tests.controlplane.gateway import TOKEN
 from tests.controlplane.web_process import database_url
 from tests.people import ADA, SEED
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -32,7 +41,7 @@ def hour() -> datetime:
 @pytest.fixture
 def production(transactional_db: Any, limits: redis.Redis) -> str:
     """An environment with the default tiers, a tenant and a dependency, published."""
-    database.fill("control_plane", _production, limits)
+    filled.fill("control_plane", _production, limits)
     return "production"
 
 
@@ -78,3 +87,35 @@ def plane(transactional_db: Any, limits: redis.Redis, tmp_path: Path) -> Iterato
         ControlPlane(web, gateway, *tokens, settings.SECRET_KEY, database_url()) as plane,
     ):
         yield plane
+
+
+@pytest.fixture
+def token(production: str) -> Any:
+    """The token that ``tests.controlplane.gateway`` sends, for this environment."""
+    from controlplane.accounts.models import AgentToken
+
+    return AgentToken.objects.create(
+        name="pods",
+        selector="sel1",
+        digest=sha256(TOKEN.split("_", 2)[2].encode()).hexdigest(),
+        environment=production,
+        expires_at=datetime.now(UTC) + timedelta(days=1),
+    )
+
+
+@pytest.fixture
+async def gateway(token: Any) -> AsyncIterator[Gateway]:
+    """A gateway as ``manage.py gateway`` runs it, on this test's event loop."""
+    started = Gateway(GatewaySettings(gateway="test"))
+    started.start()
+    await eventually(lambda: started.ready)
+    yield started
+    await started.stop()
+    # The thread in which these tests ask Django has a separate connection.
+    await sync_to_async(connections.close_all)()
+
+
+@pytest.fixture
+async def database(token: Any) -> AsyncIterator[psycopg.AsyncConnection]:
+    async with await psycopg.AsyncConnection.connect(conninfo("test"), autocommit=True) as connection:
+        yield connection

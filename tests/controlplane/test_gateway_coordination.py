@@ -9,12 +9,11 @@ from controlplane.gateway.settings import GatewaySettings
 from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import decode_response
 from tests.controlplane.gateway import beat, post
-from tests.controlplane.test_gateway_postgres import token  # noqa: F401 - a fixture
 from tests.waiting import eventually
 
 
 @pytest.fixture
-async def gateways(token):  # noqa: F811
+async def gateways(token):
     """Starts gateways as ``manage.py gateway`` does; their looks are the test's to ask for."""
     started = []
 

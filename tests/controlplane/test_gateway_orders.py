@@ -12,7 +12,6 @@ from controlplane.fleet.edits import forget_pod, lift_freeze
 from controlplane.fleet.models import Server, ServerState
 from tests.controlplane.calling import API
 from tests.controlplane.gateway import beat, post
-from tests.controlplane.test_gateway_postgres import gateway, token  # noqa: F401 - fixtures
 from tests.dashboard.fleet_rows import put_figures, put_server
 from tests.people import ADA
 from tests.waiting import eventually
@@ -21,7 +20,7 @@ WHY = {"environment": "production", "reason": "it was invented", "actor": ADA}
 
 
 async def test_a_forgotten_pod_disappears_everywhere_and_comes_back_with_its_next_heartbeat(
-    gateway: Any,  # noqa: F811
+    gateway: Any,
 ) -> None:
     async def row() -> bool:
         return await Server.objects.filter(name="shop-1").aexists()
@@ -42,7 +41,7 @@ async def test_a_forgotten_pod_disappears_everywhere_and_comes_back_with_its_nex
 
 
 async def test_an_operator_ends_a_frozen_expiry_and_sees_why_it_froze(
-    gateway: Any,  # noqa: F811
+    gateway: Any,
 ) -> None:
     fleet = gateway.fleet("production")
     for n in range(12):

@@ -2,12 +2,10 @@
 
 import json
 import time
-from hashlib import sha256
 
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from controlplane.fleet import live
 from controlplane.gateway.postgres.connections import conninfo
@@ -16,43 +14,8 @@ from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.settings import GatewaySettings
 from fuseboard.contract.sync import Applied, BreakerView, Counters, decode_response
 from fuseboard.contract.words import BreakerState, Mode
-from tests.controlplane.gateway import TOKEN, beat, post
+from tests.controlplane.gateway import beat, post
 from tests.waiting import eventually
-
-_PREFIX, _SELECTOR, SECRET = TOKEN.split("_", 2)
-
-
-@pytest.fixture
-def token(production):
-    from datetime import UTC, datetime, timedelta
-
-    from controlplane.accounts.models import AgentToken
-
-    return AgentToken.objects.create(
-        name="pods",
-        selector="sel1",
-        digest=sha256(SECRET.encode()).hexdigest(),
-        environment=production,
-        expires_at=datetime.now(UTC) + timedelta(days=1),
-    )
-
-
-@pytest.fixture
-async def gateway(token):
-    """A gateway as ``manage.py gateway`` runs it, on this test's event loop."""
-    started = Gateway(GatewaySettings(gateway="test"))
-    started.start()
-    await eventually(lambda: started.ready)
-    yield started
-    await started.stop()
-    # The thread in which these tests ask Django has a separate connection.
-    await sync_to_async(connections.close_all)()
-
-
-@pytest.fixture
-async def database(token):
-    async with await psycopg.AsyncConnection.connect(conninfo("test"), autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from controlplane.gateway.servers.known_names import KnownNames
 from controlplane.gateway.servers.rows import row_of
 from fuseboard.contract.sync import Counters, DependencyCounters, decode_response
 from tests.controlplane.gateway import TurnedClock, beat, post, ready_gateway
-from tests.controlplane.test_gateway_postgres import database, gateway, token  # noqa: F401 - fixtures
 from tests.waiting import eventually
 
 NOTHING = Counters()
@@ -36,10 +35,11 @@ def test_pods_that_never_counted_a_request_divide_no_share(fleet: Fleet) -> None
     # Their heartbeats still cost time, so the pace of all pods depends on them.
     assert fleet._here == 403
     # A pod without a request divides by all pods, so that an idle fleet that begins adds up to a limit.
-    assert fleet.divisor_of("shop-1") == 3
-    assert fleet.divisor_of("invented-7") == 403
+    assert fleet.divisor_of("shop-1", "boot-0001") == 3
+    assert fleet.divisor_of("invented-7", "boot-0001") == 403
     fleet.note_everywhere(5, 900)
-    assert (fleet.divisor_of("shop-1"), fleet.divisor_of("invented-7")) == (5, 900)
+    assert fleet.divisor_of("shop-1", "boot-0001") == 5
+    assert fleet.divisor_of("invented-7", "boot-0001") == 900
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ async def test_a_token_brings_a_bounded_number_of_new_names_per_minute(
 
 
 async def test_a_gateway_that_starts_knows_every_name_in_postgres(
-    gateway: Any,  # noqa: F811
-    database: Any,  # noqa: F811
+    gateway: Any,
+    database: Any,
 ) -> None:
     await post(gateway, beat("shop-1", counters=NOTHING))
     await eventually(lambda: gateway.known_names.has("production", "shop-1"))
@@ -164,3 +164,82 @@ def test_a_pod_whose_name_another_process_took_and_left_comes_back_by_itself(
         fleet.sweep()
     server = fleet.servers["shop-1"]
     assert (server.state, server.beat.boot, server.rivals) == (ServerState.ONLINE, "boot-0001", 0)
+
+
+def test_a_process_that_takes_a_name_and_signs_off_shrinks_no_share(fleet: Fleet, clock: TurnedClock) -> None:
+    """Neither while it has the name, nor after it."""
+    fleet.absorb(beat("shop-1"))
+    fleet.absorb(beat("shop-2"))
+    fleet.absorb(beat("shop-1", boot="invented-1", up_ms=0, counters=NOTHING))
+    for turn in range(12):
+        clock.turn(5.0)
+        fleet.absorb(beat("shop-1", up_ms=int(clock.now * 1000)))
+        fleet.absorb(beat("shop-2", up_ms=int(clock.now * 1000)))
+        if turn < 6:
+            fleet.absorb(beat("shop-1", boot="invented-1", up_ms=turn * 5_000, counters=NOTHING))
+        elif turn == 6:
+            fleet.absorb(beat("shop-1", boot="invented-1", up_ms=30_000, leaving=True, counters=NOTHING))
+        fleet.sweep()
+        assert (fleet.servers["shop-1"].spending, fleet.live_servers) == (1, 2)
+        assert fleet.divisor_of("shop-1", "boot-0001") == fleet.divisor_of("shop-2", "boot-0001") == 2
+    assert fleet.servers["shop-1"].beat.boot == "boot-0001"
+
+
+def test_a_process_that_spends_under_the_name_of_an_idle_one_is_counted(
+    fleet: Fleet, clock: TurnedClock
+) -> None:
+    fleet.absorb(beat("shop-1"))
+    for turn in range(4):
+        clock.turn(5.0)
+        fleet.absorb(beat("shop-1"))
+        fleet.absorb(beat("shop-2", boot="idle-0001", up_ms=5_000 * turn, counters=NOTHING))
+        fleet.absorb(beat("shop-2", boot="older-001", up_ms=10**7))
+        fleet.sweep()
+    assert fleet.servers["shop-2"].beat.boot == "idle-0001"
+    assert (fleet.servers["shop-2"].spending, fleet.live_servers) == (1, 2)
+    assert fleet.divisor_of("shop-1", "boot-0001") == fleet.divisor_of("shop-2", "older-001") == 2
+    # The idle one is not counted, so it begins with a smaller share.
+    assert fleet.divisor_of("shop-2", "idle-0001") == 3
+
+
+def test_a_process_with_requests_is_counted_although_others_filled_its_name(
+    fleet: Fleet, clock: TurnedClock
+) -> None:
+    for turn in range(5):
+        clock.turn(5.0)
+        fleet.absorb(beat("shop-1", boot="younger-1", up_ms=5_000 * turn))
+        for n in range(20):
+            fleet.absorb(beat("shop-1", boot=f"invented-{n}", up_ms=10**9, counters=NOTHING))
+        fleet.absorb(beat("shop-1", boot="older-001", up_ms=10**7))
+        fleet.sweep()
+    assert fleet.live_servers == 2
+
+
+@pytest.mark.parametrize(
+    "late", [{"boot": "owner-001", "sequence": 14}, {"boot": "unknown-1", "leaving": True}]
+)
+def test_a_name_that_was_left_continues_with_the_process_that_was_counted_only(
+    fleet: Fleet, clock: TurnedClock, late: dict[str, Any]
+) -> None:
+    for turn in range(5):
+        clock.turn(5.0)
+        fleet.absorb(beat("shop-1", boot="owner-001", sequence=16 + turn, up_ms=5_000 * turn))
+        fleet.absorb(beat("shop-1", boot="other-001", up_ms=10**7))
+    fleet.absorb(beat("shop-1", boot="owner-001", sequence=21, leaving=True))
+    fleet.absorb(beat("shop-1", **late))
+    server = fleet.servers["shop-1"]
+    assert (server.state, server.beat.boot, server.beat.sequence) == (ServerState.GONE, "owner-001", 21)
+    fleet.absorb(beat("shop-1", boot="other-001", up_ms=10**7))
+    assert (server.state, server.beat.boot) == (ServerState.ONLINE, "other-001")
+    assert server.rivals == 0
+
+
+def test_a_second_process_that_signs_off_is_counted_no_more(fleet: Fleet, clock: TurnedClock) -> None:
+    for turn in range(4):
+        clock.turn(5.0)
+        fleet.absorb(beat("shop-1", boot="owner-001", up_ms=5_000 * turn))
+        fleet.absorb(beat("shop-1", boot="other-001", up_ms=10**7))
+    server = fleet.servers["shop-1"]
+    assert (server.rivals, server.spending) == (1, 2)
+    fleet.absorb(beat("shop-1", boot="other-001", up_ms=10**7, leaving=True))
+    assert (server.rivals, server.spending) == (0, 1)

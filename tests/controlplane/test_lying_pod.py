@@ -25,7 +25,6 @@ from controlplane.status.status import status_of
 from fuseboard.contract import keys
 from fuseboard.contract.sync import Applied, Number
 from tests.controlplane.gateway import beat, post
-from tests.controlplane.test_gateway_postgres import gateway, token  # noqa: F401 - fixtures
 from tests.people import ADA
 from tests.waiting import eventually
 
@@ -73,14 +72,14 @@ def lie_of(epoch: int, revision: int) -> Applied:
     return Applied(epoch=epoch, revision=revision, hash=LIE, source="redis", status="applied")
 
 
-async def lie(gateway: Any, name: str, *, epoch: int, revision: int) -> None:  # noqa: F811
+async def lie(gateway: Any, name: str, *, epoch: int, revision: int) -> None:
     """Send it, and wait until the gateway has looked at the rows with it in them."""
     assert (await post(gateway, beat(name, applied=lie_of(epoch, revision)))).status_code == 200
     await eventually(lambda: name in gateway.fleets["production"].unknown_revisions)
 
 
 async def test_a_pod_that_claims_a_newer_revision_raises_an_alert_and_stops_nothing(
-    gateway: Any,  # noqa: F811
+    gateway: Any,
     in_redis: Callable[[], tuple[int, int]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -104,7 +103,7 @@ async def test_a_pod_that_claims_a_newer_revision_raises_an_alert_and_stops_noth
 
 
 async def test_the_recovery_works_for_the_largest_number_that_the_wire_carries(
-    gateway: Any,  # noqa: F811
+    gateway: Any,
     in_redis: Callable[[], tuple[int, int]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -118,7 +117,7 @@ async def test_the_recovery_works_for_the_largest_number_that_the_wire_carries(
 
 
 async def test_a_recovery_after_a_huge_revision_leaves_an_environment_that_takes_edits(
-    gateway: Any,  # noqa: F811
+    gateway: Any,
     in_redis: Callable[[], tuple[int, int]],
 ) -> None:
     before = await Environment.objects.aget()
@@ -131,7 +130,7 @@ async def test_a_recovery_after_a_huge_revision_leaves_an_environment_that_takes
 
 
 async def test_a_lie_near_the_head_moves_the_revision_at_most_by_the_bound_and_never_with_ignore_pods(
-    gateway: Any,  # noqa: F811
+    gateway: Any,
     in_redis: Callable[[], tuple[int, int]],
 ) -> None:
     before = await Environment.objects.aget()
@@ -148,7 +147,7 @@ async def test_a_lie_near_the_head_moves_the_revision_at_most_by_the_bound_and_n
 
 
 async def test_a_pod_is_believed_when_the_chain_of_the_database_has_its_revision(
-    gateway: Any,  # noqa: F811
+    gateway: Any,
 ) -> None:
     """The row of the environment went back, and its history did not."""
     await sync_to_async(edit)(100)

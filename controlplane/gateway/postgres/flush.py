@@ -6,10 +6,12 @@ row is written as the pod is then, not as it was.
 
 import asyncio
 import json
+from collections.abc import Iterator
 from operator import attrgetter
 
 import structlog
 from psycopg import AsyncConnection, DataError, IntegrityError
+from psycopg.errors import QueryCanceled
 from psycopg.types.json import Jsonb
 
 from controlplane import notify_channels
@@ -34,9 +36,10 @@ CALM_SHARE = 0.6
 #: Rows prepared before other tasks run.
 _CHUNK = 50
 
-#: Rows in one statement, so that a whole fleet of new pods stays far below the statement timeout, and
-#: encoding them delays no heartbeat.
-_BATCH = 250
+#: Rows in one statement, and breakers of all its rows, so that a whole fleet of new pods stays far below the
+#: statement timeout, and encoding them delays no heartbeat. A pod may report 500 breakers.
+_MOST_ROWS = 250
+_MOST_BREAKERS = 5_000
 
 _FIGURES = """
     INSERT INTO fleet_figures (gateway, environment, at, document) VALUES (%s, %s, now(), %s)
@@ -73,6 +76,7 @@ class Flusher:
             count_failure=self._count_failure,
         )
         self._forget_at = 0.0
+        self._most_rows = _MOST_ROWS
 
     def hurry(self) -> None:
         self._urgent.set()
@@ -104,10 +108,9 @@ class Flusher:
             if not rows and not with_figures:
                 return
             connection = await self._postgres.connection()
-            for start in range(0, len(rows), _BATCH):
-                async with asyncio.timeout(self._settings.flush_timeout_s):
-                    await self._upsert(connection, rows[start : start + _BATCH])
-                self._written(batch, rows[start : start + _BATCH])
+            for part in self._parts(rows):
+                await self._write_in_time(connection, part)
+                self._written(batch, part)
             async with asyncio.timeout(self._settings.flush_timeout_s):
                 await self._tell(connection, batch, with_figures=with_figures)
         except BaseException:
@@ -151,6 +154,33 @@ class Flusher:
         names = [name for dirty in batch for name in dirty.names][:MOST_NAMED]
         payload = json.dumps({"servers": names, "figures": with_figures})
         await connection.execute("SELECT pg_notify(%s, %s)", (notify_channels.FLEET, payload))
+
+    def _parts(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """The rows of one statement after the other."""
+        part: list[Row] = []
+        breakers = 0
+        for row in rows:
+            breakers += len(row.breakers)
+            if part and (len(part) >= self._most_rows or breakers > _MOST_BREAKERS):
+                yield part
+                part, breakers = [], len(row.breakers)
+            part.append(row)
+        if part:
+            yield part
+
+    async def _write_in_time(self, connection: AsyncConnection, rows: list[Row]) -> None:
+        """Write the rows of one statement.
+
+        After a timeout, the next attempt writes half as many at a time. So rows that take long, whatever the
+        reason, stop only themselves, and not every pod of the gateway.
+        """
+        try:
+            async with asyncio.timeout(self._settings.flush_timeout_s):
+                await self._upsert(connection, rows)
+        except (TimeoutError, QueryCanceled):
+            self._most_rows = max(1, len(rows) // 2)
+            raise
+        self._most_rows = min(_MOST_ROWS, 2 * self._most_rows)
 
     async def _upsert(self, connection: AsyncConnection, rows: list[Row]) -> None:
         try:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 #: A process that was just replaced may still send a heartbeat. One that sends more is a duplicate.
 BEATS = 3
 
+#: Processes under one name that are counted, apart from its owner.
+MOST_RIVALS = 16
+
 
 @dataclass(slots=True)
 class _Rival:
@@ -22,32 +25,56 @@ class _Rival:
 class Duplicates:
     """Times are monotonic."""
 
-    __slots__ = ("_by_boot", "asking")
+    __slots__ = ("_by_boot", "_present", "asking")
 
     def __init__(self) -> None:
         #: Of those counted last, the ones that counted a request.
         self.asking = 0
         self._by_boot: dict[str, _Rival] = {}
+        self._present: frozenset[str] = frozenset()
 
     def hear(self, boot: str, sequence: int, now: float, *, asked: bool) -> None:
         """A heartbeat of a boot that does not own the name."""
         known = self._by_boot.get(boot)
         if known is None:
-            if len(self._by_boot) < 16:
+            if self._has_room(asked=asked):
                 self._by_boot[boot] = _Rival(sequence, now, now, asked=asked)
         elif sequence > known.sequence:
             known.sequence, known.last, known.beats = sequence, now, known.beats + 1
             known.asked = known.asked or asked
 
+    def _has_room(self, *, asked: bool) -> bool:
+        """Whether another process can be counted. One that counted a request replaces one that did not."""
+        if len(self._by_boot) < MOST_RIVALS:
+            return True
+        idle = [boot for boot, rival in self._by_boot.items() if not rival.asked]
+        if not asked or not idle:
+            return False
+        del self._by_boot[min(idle, key=lambda boot: self._by_boot[boot].last)]
+        return True
+
     def count(self, now: float, *, pace_s: float, lease_s: float) -> int:
         """How many sent several heartbeats over more than one interval, the last one lately."""
-        if not self._by_boot:
-            return 0
         self._by_boot = {boot: r for boot, r in self._by_boot.items() if now - r.last <= lease_s}
-        present = [r for r in self._by_boot.values() if r.beats >= BEATS and r.last - r.first >= pace_s]
-        self.asking = sum(r.asked for r in present)
+        present = {
+            boot: r for boot, r in self._by_boot.items() if r.beats >= BEATS and r.last - r.first >= pace_s
+        }
+        self._present = frozenset(present)
+        self.asking = sum(r.asked for r in present.values())
         return len(present)
 
+    def is_present(self, boot: str) -> bool:
+        """Whether the last count contains this boot."""
+        return boot in self._present
+
+    def has_asked(self, boot: str) -> bool:
+        rival = self._by_boot.get(boot)
+        return rival is not None and rival.asked
+
+    @property
+    def any_has_asked(self) -> bool:
+        return any(rival.asked for rival in self._by_boot.values())
+
     def forget(self, boot: str) -> None:
-        """This boot owns the name now."""
+        """This boot owns the name now, or signed off."""
         self._by_boot.pop(boot, None)

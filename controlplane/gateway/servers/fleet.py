@@ -78,15 +78,14 @@ class Fleet:
         elif server.is_stale(beat, wall=wall):
             self.stale_beats += 1
             news = self._doubt(server, beat, now)
-            if not (server.state is ServerState.GONE and server.rivals):
+            if not server.may_return(beat):
                 return news
-            # Another process took its name and signed off; this one continues, so it has the name again.
         else:
             news = False
-        asked = server.has_asked
+        before = server.spending
         news = server.take(beat, now=now, wall=wall, next_s=next_s) or news
-        if server.has_asked and not asked and not beat.leaving:
-            self._note_size(self._here, self._spending_here + 1)
+        if server.spending > before and not beat.leaving:
+            self._note_size(self._here, self._spending_here + server.spending - before)
             # Other gateways count it too, from its row.
             news = True
         self.dirty[name] = server
@@ -144,14 +143,14 @@ class Fleet:
     def _wall_of(self, monotonic: float) -> float:
         return self._clock.wall() - (self._clock.monotonic() - monotonic)
 
-    def divisor_of(self, name: str) -> int:
-        """By how much this pod divides a limit without Redis.
+    def divisor_of(self, name: str, boot: str) -> int:
+        """By how much this process divides a limit without Redis.
 
         Until it counts a request, it is in the divisor of no other pod. So that it spends no more than its
         share when it begins, it divides by all pods.
         """
         server = self.servers.get(name)
-        if server is not None and server.has_asked:
+        if server is not None and server.counts_for(boot):
             return self.live_servers
         return max(self.live_servers, self._here, self._present_everywhere)
 
@@ -275,14 +274,17 @@ class Fleet:
         """Handle a stale heartbeat. Returns whether it shows that two processes have one name."""
         if beat.boot == server.beat.boot:
             return False
-        before = server.rivals
+        rivals, spending = server.rivals, server.spending
         server.hear_rival(beat, now)
-        if server.rivals == before:
+        if (server.rivals, server.spending) == (rivals, spending):
             return False
+        if server.spending > spending:
+            self._note_size(self._here, self._spending_here + server.spending - spending)
         self.dirty[beat.server] = self.urgent[beat.server] = server
-        log.warning(
-            "fleet.duplicate_name", environment=self.environment, server=beat.server, others=server.rivals
-        )
+        if server.rivals != rivals:
+            log.warning(
+                "fleet.duplicate_name", environment=self.environment, server=beat.server, others=server.rivals
+            )
         return True
 
     def _present(self, others: list[KnownServer], now: float) -> tuple[int, int]:
@@ -290,9 +292,9 @@ class Fleet:
         here = spending = 0
         for server in others:
             if server.rivals_heard is not None:
-                before = server.rivals
+                before = server.rivals, server.spending
                 server.count_rivals(now)
-                if server.rivals != before:
+                if (server.rivals, server.spending) != before:
                     self.dirty[server.beat.server] = server
             if server.state is not ServerState.GONE and now - server.seen <= _SPENDING_S:
                 here += 1 + server.rivals

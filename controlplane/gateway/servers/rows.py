@@ -91,7 +91,8 @@ def _breakers(server: KnownServer) -> list[BreakerRow]:
     known: dict[str, BreakerRow] = server.breaker_rows
     rows = [_breaker(view, server.seen_wall, known.get(view.dependency)) for view in server.beat.breakers]
     server.breaker_rows = {row.dependency: row for row in rows}
-    return rows
+    # One row per dependency, also of a pod that was adopted with a repeated one.
+    return list(server.breaker_rows.values())
 
 
 def _breaker(view: BreakerView, seen_wall: float, known: BreakerRow | None) -> BreakerRow:

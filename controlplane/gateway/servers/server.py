@@ -66,8 +66,10 @@ class KnownServer:
     allowance: Allowance = field(default_factory=_new_allowance)
     track: Track = field(default_factory=Track)
     rates: Contribution = NOTHING
-    #: Whether it ever counted a request. Until then it is in no divisor of local shares.
+    #: Whether a process of this name ever counted a request. Until then it is in no divisor of local shares.
     has_asked: bool = False
+    #: The same of the process that owns the name now. Another one can take the name without a request.
+    owner_has_asked: bool = False
     #: Other processes under its name, as the row says.
     rivals: int = 0
     rivals_heard: Duplicates | None = None
@@ -79,10 +81,21 @@ class KnownServer:
 
     @property
     def spending(self) -> int:
-        """Processes under this name that may be spending."""
-        if not self.has_asked:
+        """Processes under this name that may be spending.
+
+        A name that once spent counts as one, so that a pod that restarts has its share at once.
+        """
+        asking = 0 if self.rivals_heard is None else self.rivals_heard.asking
+        if not self.has_asked and not asking:
             return 0
-        return 1 + (self.rivals_heard.asking if self.rivals_heard is not None else 0)
+        return max(1, self.owner_has_asked + asking)
+
+    def counts_for(self, boot: str) -> bool:
+        """Whether the divisor of other pods contains this process of the name."""
+        rivals = self.rivals_heard
+        if boot != self.beat.boot:
+            return rivals is not None and rivals.has_asked(boot)
+        return self.owner_has_asked or (self.has_asked and (rivals is None or not rivals.any_has_asked))
 
     def state_at(self, now: float) -> ServerState:
         return state_after(now - self.seen, self.next_s)
@@ -103,6 +116,16 @@ class KnownServer:
             return self._repeats(beat)
         return beat.boot in self.retired or wall - beat.up_ms / 1000 < self.started_wall - SAME_MOMENT_S
 
+    def may_return(self, beat: SyncRequest) -> bool:
+        """Whether the owner signed off, and another process of the name continues: then that has the name."""
+        return (
+            self.state is ServerState.GONE
+            and not beat.leaving
+            and beat.boot != self.beat.boot
+            and self.rivals_heard is not None
+            and self.rivals_heard.is_present(beat.boot)
+        )
+
     def take(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> bool:
         """Apply a heartbeat that is not stale. Returns whether it contains an urgent change."""
         last = self.beat
@@ -116,16 +139,20 @@ class KnownServer:
             or beat.applied != last.applied
         )
         if restarted:
-            self.retired = [*self.retired, last.boot][-_RETIRED_KEPT:]
+            retired = [boot for boot in self.retired if boot != beat.boot]
+            self.retired = [*retired, last.boot][-_RETIRED_KEPT:]
+            self.owner_has_asked = False
             self.started_wall = wall - beat.up_ms / 1000
             self.track = Track()
             self.mode_since, self.breaker_rows = None, {}
             if self.rivals_heard is not None:
                 self.rivals_heard.forget(beat.boot)
+                self.count_rivals(now)
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, beat.counters)
-        self.has_asked = self.has_asked or has_asked(beat.counters)
+        self.owner_has_asked = self.owner_has_asked or has_asked(beat.counters)
+        self.has_asked = self.has_asked or self.owner_has_asked
         # What was counted is in the track.
         beat = replace(beat, counters=_IN_TRACK)
         self.beat, self.seen, self.seen_wall, self.next_s = beat, now, wall, next_s
@@ -138,7 +165,10 @@ class KnownServer:
         """A heartbeat of another process under this name."""
         if self.rivals_heard is None:
             self.rivals_heard = Duplicates()
-        self.rivals_heard.hear(beat.boot, beat.sequence, now, asked=has_asked(beat.counters))
+        if beat.leaving:
+            self.rivals_heard.forget(beat.boot)
+        else:
+            self.rivals_heard.hear(beat.boot, beat.sequence, now, asked=has_asked(beat.counters))
         self.count_rivals(now)
 
     def count_rivals(self, now: float) -> None:

@@ -1,11 +1,19 @@
 """Checks what the types of a heartbeat cannot express."""
 
-from controlplane.gateway.wire.problems import invalid_field
+from controlplane.gateway.wire.problems import Problem, invalid_field
 from fuseboard.contract.sync import SyncRequest
 from fuseboard.contract.words import is_slug, is_subject
 
 #: Names remembered: far more than fleets have, and a bound for a client that invents names.
 MOST_NAMES = 200_000
+
+
+def _repeated(names: list[str]) -> Problem:
+    """Postgres compares the breakers of two heartbeats by name, so each name must occur once."""
+    at = next(at for at, name in enumerate(names) if name in names[:at])
+    return invalid_field(
+        f"breakers[{at}].dependency", f"{names[at]!r} occurs twice: send one view per dependency"
+    )
 
 
 class HeartbeatNames:
@@ -16,8 +24,10 @@ class HeartbeatNames:
 
     def check(self, beat: SyncRequest) -> None:
         """Raises ``Problem`` (422) naming the field."""
-        names = [beat.server, beat.service]
-        names += [view.dependency for view in beat.breakers]
+        breakers = [view.dependency for view in beat.breakers]
+        if len(set(breakers)) < len(breakers):
+            raise _repeated(breakers)
+        names = [beat.server, beat.service, *breakers]
         names += [counted.dependency for counted in beat.counters.dependencies]
         if not self._known.issuperset(names):
             self._look_at(beat)
