@@ -3,6 +3,7 @@
 EditError
 ├── InvalidEdit    the values are not valid: field -> messages
 ├── EditConflict   another person changed it meanwhile
+├── NameTaken      another one has this name
 └── NotFound       it does not exist
 """
 
@@ -39,6 +40,10 @@ class EditConflict(EditError):
         self.by = by
         self.at = at
         super().__init__(f"version {expected_version} was expected, but it is at {current_version}")
+
+
+class NameTaken(EditError):
+    """Another thing that is in use has this name. The message says what to do."""
 
 
 class NotFound(EditError):

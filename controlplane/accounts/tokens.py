@@ -13,7 +13,7 @@ from hmac import compare_digest
 from typing import Literal
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -23,7 +23,7 @@ from controlplane.accounts.owned_tokens import TokenEnded, rights_now
 from controlplane.accounts.people import person_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.errors import NotFound
+from controlplane.errors import NameTaken, NotFound
 from controlplane.policies.document import environment_of
 from controlplane.postgres import notify
 from controlplane.validation import Problems
@@ -68,16 +68,20 @@ def create_agent_token(
     actor: Actor,
     service: str = "",
     name_prefix: str = "",
+    only_name: bool = False,
 ) -> str:
     """Create a token for pods to sync with; return its text, which is not stored.
 
     With ``service`` or ``name_prefix``, gateways refuse it from other pods.
+    With ``only_name``, raises ``NameTaken`` while another valid token of the environment has the name.
     """
     _check(name, expires_at, reason)
     _check_binding(service, name_prefix)
     bound = {"service": service, "name_prefix": name_prefix}
     text, selector, digest = _make()
     with transaction.atomic():
+        if only_name:
+            _check_name_is_free(AgentToken, name, environment)
         AgentToken.objects.create(
             environment=environment_of(environment).slug,
             name=name,
@@ -92,12 +96,24 @@ def create_agent_token(
 
 
 def create_api_token(
-    *, name: str, role: str, expires_at: datetime, reason: str, actor: Actor, environment: str = ""
+    *,
+    name: str,
+    role: str,
+    expires_at: datetime,
+    reason: str,
+    actor: Actor,
+    environment: str = "",
+    only_name: bool = False,
 ) -> str:
-    """Create an API token for one environment or all; return its text, which is not stored."""
+    """Create an API token for one environment or all; return its text, which is not stored.
+
+    With ``only_name``, raises ``NameTaken`` as ``create_agent_token`` does.
+    """
     _check(name, expires_at, reason, role=role)
     text, selector, digest = _make()
     with transaction.atomic():
+        if only_name:
+            _check_name_is_free(ApiToken, name, environment)
         ApiToken.objects.create(
             name=name,
             role=role,
@@ -189,6 +205,18 @@ def user_of(text: str) -> TokenUser | None:
 def _holds(row: TokenColumns, secret: str) -> bool:
     valid = row.revoked_at is None and row.expires_at > timezone.now()
     return compare_digest(sha256(secret.encode()).hexdigest(), row.digest) and valid
+
+
+def _check_name_is_free(model: type[AgentToken] | type[ApiToken], name: str, environment: str) -> None:
+    """Raise ``NameTaken`` if a valid token has the name. Concurrent callers wait for each other."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('token names'), hashtext(%s))", [name])
+    same = model.objects.filter(name=name, environment=environment, revoked_at__isnull=True)
+    if same.filter(expires_at__gt=timezone.now()).exists():
+        where = f"Environment {environment}" if environment else "This installation"
+        raise NameTaken(
+            f"{where} has a valid token named {name}: rotate it, revoke it, or choose another name."
+        )
 
 
 def _make() -> tuple[str, str, str]:

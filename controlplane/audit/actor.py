@@ -16,6 +16,8 @@ class Actor:
     address: str = ""
     #: Username of the responsible person, if ``name`` is not a username: the owner of a token.
     person: str = ""
+    #: The selector of the token that was used, which is public.
+    token: str = ""
 
 
 #: For automatic changes, such as ending an override that expired.

@@ -123,7 +123,7 @@ class _BrokenError(Exception):
 
 
 def _hash(previous: str, row: Entry) -> str:
-    parts = (
+    parts: tuple[str | None, ...] = (
         previous,
         str(row.sequence),
         str(row.pk),
@@ -142,6 +142,9 @@ def _hash(previous: str, row: Entry) -> str:
         None if row.epoch is None else str(row.epoch),
         None if row.revision is None else str(row.revision),
     )
+    if row.token or row.owner:
+        # Entries without them have the hash that they had before these columns existed.
+        parts += (row.token, row.owner)
     return sha256(b"".join(_part(part) for part in parts)).hexdigest()
 
 

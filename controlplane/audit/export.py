@@ -33,6 +33,8 @@ _FIELDS = (
     "revision",
     "sequence",
     "hash",
+    "token",
+    "owner",
 )
 #: Rows per query. Each chunk is a separate query, so no connection is in use between two chunks.
 _CHUNK = 1000

@@ -14,6 +14,10 @@ class Entry(models.Model):
     #: form, api, celery or command; sql for a row that was changed without the application.
     origin = models.CharField(max_length=16)
     address = models.CharField(max_length=64, blank=True)
+    #: The selector of the token that was used; empty for a person with a session.
+    token = models.CharField(max_length=32, blank=True, db_default="", default="")
+    #: Username of the person who owned that token then; empty for a token without an owner.
+    owner = models.CharField(max_length=150, blank=True, db_default="", default="")
     #: ``tenant_quota.set``, ``breaker.held``, ``token.created``: subject and past participle.
     action = models.CharField(max_length=64)
     target_kind = models.CharField(max_length=32)

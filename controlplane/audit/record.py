@@ -42,6 +42,8 @@ def record(
         role=actor.role,
         origin=actor.origin,
         address=actor.address[:64],
+        token=actor.token[:32],
+        owner=actor.person[:150] if actor.token else "",
         action=action,
         target_kind=target_kind,
         target_name=target_name[:200],
@@ -52,6 +54,18 @@ def record(
         epoch=epoch,
         revision=revision,
     )
+
+
+def token_behind(*, action: str, target_kind: str, number: int, environment: str) -> dict[str, str]:
+    """Token and person of the actor who made something that takes effect now, as fields of an ``Actor``.
+
+    The name of a target that has a number begins with the number, after ``#`` in the case of a request.
+    """
+    prefix = f"#{number} " if target_kind == "change_request" else f"{number} "
+    made = Entry.objects.filter(
+        action=action, target_kind=target_kind, target_name__startswith=prefix, environment=environment
+    ).first()
+    return {"token": made.token, "person": made.owner} if made else {}
 
 
 def acting(actor: Actor) -> None:

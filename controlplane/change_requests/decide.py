@@ -19,7 +19,7 @@ from controlplane.approvals import gate
 from controlplane.approvals.models import PENDING, Approval, ChangeRequest, RequestState
 from controlplane.approvals.rules import put_needed, recount
 from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.audit.record import acting
+from controlplane.audit.record import acting, token_behind
 from controlplane.change_requests.audit_lines import write_audit_lines
 from controlplane.change_requests.conflicts import check_base
 from controlplane.editing.revise import revise
@@ -126,7 +126,13 @@ def expire_requests() -> int:
 
 
 def _make(row: ChangeRequest, actor: Actor) -> None:
-    author = Actor(name=row.author, role=row.role, origin=row.origin, address=row.address)  # type: ignore[arg-type]
+    by = token_behind(
+        action="change_request.opened",
+        target_kind="change_request",
+        number=row.pk,
+        environment=row.environment,
+    )
+    author = Actor(name=row.author, role=row.role, origin=row.origin, address=row.address, **by)  # type: ignore[arg-type]
     if row.lowers_to is not None:
         put_needed(environment=row.environment, needed=row.lowers_to, reason=row.reason, actor=author)
     elif row.due_at is not None:

@@ -13,7 +13,7 @@ from prometheus_client import Counter
 
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.audit.record import acting, record
+from controlplane.audit.record import acting, record, token_behind
 from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import EditError
@@ -65,13 +65,16 @@ def _apply(pk: int) -> bool:
 
     # It was approved when it was scheduled, and is applied only exactly as approved.
     approved = ChangeRequest.objects.filter(schedule=pk).values_list("pk", flat=True).first()
+    by = token_behind(
+        action="change.scheduled", target_kind="schedule", number=pk, environment=row.environment
+    )
     try:
         revision = apply_plan(
             environment=row.environment,
             plan=plan_from_document(row.document),
             expected_revision=None,
             reason=row.reason,
-            actor=Actor(name=row.actor, role=row.role, origin="celery"),
+            actor=Actor(name=row.actor, role=row.role, origin="celery", **by),
             action="schedule.applied",
             inside=made,
             approved_request=approved,

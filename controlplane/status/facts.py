@@ -146,6 +146,9 @@ class Change:
     revision: int | None = None
     id: int = 0
     target_kind: str = ""
+    #: The selector of the token that was used, and the person who owned it.
+    token: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,4 +192,6 @@ def change_of(row: Entry) -> Change:
         before=row.before,
         after=row.after,
         revision=row.revision,
+        token=row.token,
+        owner=row.owner,
     )

@@ -25,6 +25,8 @@ class ChangeLine:
     before: str
     after: str
     revision: int | None
+    #: Which token was used, and whose it was; empty for a person with a session.
+    by_token: str
 
 
 def line_of(change: Change) -> ChangeLine:
@@ -42,4 +44,9 @@ def line_of(change: Change) -> ChangeLine:
         before=before,
         after=after,
         revision=change.revision,
+        by_token=_token_words(change.token, change.owner),
     )
+
+
+def _token_words(token: str, owner: str) -> str:
+    return f"{token} of {owner}" if token and owner else f"{token}, without owner" if token else ""

@@ -107,6 +107,8 @@ def _filtered(filters: dict[str, str]) -> QuerySet[Entry]:
         rows = rows.filter(
             Q(target_name__icontains=query)
             | Q(actor__icontains=query)
+            | Q(owner__icontains=query)
+            | Q(token=query)
             | Q(reason__icontains=query)
             | Q(action__icontains=query)
         )

@@ -14,7 +14,7 @@ from controlplane.accounts import tokens as edits
 from controlplane.accounts.models import AgentToken, ApiToken, Role
 from controlplane.accounts.owned_tokens import with_rights
 from controlplane.accounts.permissions import may, require
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.policies.models import Environment
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
@@ -46,6 +46,8 @@ def tokens(request: HttpRequest) -> HttpResponseBase:
                 return redirect("tokens")
     except InvalidEdit as error:
         return _page(request, typed=typed, errors=error.errors, status=422)
+    except NameTaken as error:
+        return _page(request, typed=typed, errors={"name": [str(error)]}, status=422)
     except NotFound:
         return _page(request, errors={"act": ["This token has been revoked or replaced."]}, status=409)
     return _page(request, errors={"act": ["Choose an action."]}, status=422)
@@ -61,12 +63,9 @@ def _make(request: HttpRequest, typed: QueryDict) -> str:
         "expires_at": timezone.now() + timedelta(days=_number(typed.get("days", ""))),
         "reason": typed.get("reason", ""),
         "actor": actor_of(request),
+        # A page that displays a token is the response to its form: reloading it would send the form again.
+        "only_name": True,
     }
-    # A page that displays a token is the response to its form: reloading it would send the form again.
-    model = AgentToken if typed["act"] == "agent" else ApiToken
-    same = model.objects.filter(name=common["name"], environment=environment, revoked_at=None)
-    if same.filter(expires_at__gt=timezone.now()).exists():
-        raise InvalidEdit({"name": ["A token with this name exists: rotate it, or choose another name."]})
     if typed["act"] == "agent":
         if not environment:
             raise InvalidEdit(

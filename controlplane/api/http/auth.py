@@ -93,4 +93,5 @@ def actor_of(request: HttpRequest) -> Actor:
         origin="api",
         address=request.META.get("REMOTE_ADDR", "") or "",
         person=getattr(user, "owner", ""),
+        token=getattr(user, "selector", ""),
     )

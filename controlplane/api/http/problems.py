@@ -15,7 +15,7 @@ from controlplane.api.http.idempotency import InProgress, Reused
 from controlplane.api.http.one_at_a_time import StillRunning
 from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
 from controlplane.api.http.rate_limit import Spent
-from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.errors import EditConflict, InvalidEdit, NameTaken, NotFound
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -75,6 +75,7 @@ def install(api: NinjaAPI) -> None:
     handle(ValidationError, lambda e: _invalid([_field_error(found) for found in e.errors]))
     handle(InvalidEdit, lambda e: _invalid([(field, " ".join(found)) for field, found in e.errors.items()]))
     handle(EditConflict, _conflict)
+    handle(NameTaken, lambda e: problem(409, str(e), kind="name-taken"))
     handle(NotFound, lambda e: problem(404, str(e)))
     handle(AuthenticationError, lambda e: problem(401))
     handle(TokenEnded, lambda e: problem(401, f"{e} {_ENDED}", kind="token-ended"))

@@ -28,6 +28,8 @@ def list_entries(
     environment: Environment,
     before: RowId | None = None,
     actor: Subject | None = None,
+    owner: Subject | None = None,
+    token: Slug | None = None,
     action: Slug | None = None,
     kind: Slug | None = None,
     target: Subject | None = None,
@@ -37,11 +39,14 @@ def list_entries(
 ) -> EntryPage:
     """Newest first; ``next`` is the ``before`` of the next page.
 
+    ``owner`` finds what a person did with tokens, and ``token`` takes a selector.
     Includes entries of people and tokens, which belong to no environment.
     """
     filters: Filters = {
         "id__lt": before,
         "actor": actor,
+        "owner": owner,
+        "token": token,
         "action": action,
         "target_kind": kind,
         "target_name": target,

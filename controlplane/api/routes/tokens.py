@@ -34,7 +34,10 @@ def list_agent_tokens(request: HttpRequest, environment: Environment) -> Any:
 
 @agents.post("", response={201: NewTokenOut})
 def create_agent_token(request: HttpRequest, environment: Environment, values: TokenIn) -> NewTokenOut:
-    """Create a token for pods to sync with this environment; of one service or one prefix, if you want."""
+    """Create a token for pods to sync with this environment; of one service or one prefix, if you want.
+
+    409 while a valid one has the same name.
+    """
     expires_at = timezone.now() + timedelta(seconds=values.expires_in_s)
     text = tokens.create_agent_token(
         environment=environment,
@@ -44,6 +47,7 @@ def create_agent_token(request: HttpRequest, environment: Environment, values: T
         actor=actor_of(request),
         service=values.service,
         name_prefix=values.name_prefix,
+        only_name=True,
     )
     return _new(text, expires_at)
 
@@ -76,7 +80,10 @@ def list_api_tokens(request: HttpRequest, environment: Environment) -> list[ApiT
 
 @programs.post("", response={201: NewTokenOut})
 def create_api_token(request: HttpRequest, environment: Environment, values: ApiTokenIn) -> NewTokenOut:
-    """Create a token for the API in this environment, limited to its scope."""
+    """Create a token for the API in this environment, limited to its scope.
+
+    409 while a valid one has the same name.
+    """
     expires_at = timezone.now() + timedelta(seconds=values.expires_in_s)
     text = tokens.create_api_token(
         environment=environment,
@@ -85,6 +92,7 @@ def create_api_token(request: HttpRequest, environment: Environment, values: Api
         expires_at=expires_at,
         reason=values.reason,
         actor=actor_of(request),
+        only_name=True,
     )
     return _new(text, expires_at)
 

@@ -119,6 +119,9 @@ class EntryOut(Schema):
     actor: str
     role: str
     origin: str
+    #: The public part of the token that was used, and the person who owned it then.
+    token: str = ""
+    owner: str = ""
     action: str
     target_kind: str
     target_name: str

@@ -53,6 +53,11 @@ class _Report:
         Draft.objects.filter(pk=self._pk).update(step=step[:64], done=done, of=of)
 
 
+def _stored(actor: Actor) -> dict[str, str]:
+    """Without empty fields, which an earlier version may not know."""
+    return {name: value for name, value in asdict(actor).items() if value or name in ("name", "role")}
+
+
 def upload(*, environment: str, filename: str, stream: IO[bytes], prune: bool, actor: Actor) -> Draft:
     """Store a file, and read and compare it at once if it is small. Raises ``InvalidEdit``."""
     content = stream.read(MAX_BYTES + 1)
@@ -65,7 +70,7 @@ def upload(*, environment: str, filename: str, stream: IO[bytes], prune: bool, a
         filename="".join(letter for letter in filename if letter.isprintable())[:200] or "a file",
         content=zlib.compress(content),
         prune=prune,
-        actor=asdict(actor),
+        actor=_stored(actor),
     )
     return _soon(draft, len(content))
 
@@ -76,7 +81,7 @@ def order(*, draft: UUID, reason: str, actor: Actor) -> Draft:
     problems.reason(reason)
     problems.settle()
     ordered = Draft.objects.filter(pk=draft, state=DraftState.READ).update(
-        state=DraftState.ORDERED, reason=reason, actor=asdict(actor)
+        state=DraftState.ORDERED, reason=reason, actor=_stored(actor)
     )
     if not ordered:
         raise InvalidEdit({"draft": ["It is not ready to be applied."]})
