@@ -4,6 +4,7 @@ import structlog
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
+from controlplane.accounts.given_access import COUNTS_FOR, different_people
 from controlplane.accounts.permissions import may
 from controlplane.approvals import gate
 from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest, Rule
@@ -92,13 +93,20 @@ def approvers(environment: str) -> list[str]:
 
 def _check_enough(environment: str, needed: int) -> None:
     """Raise ``InvalidEdit`` if there are too few approvers, because no edit could be made any more."""
-    found = len(approvers(environment))
+    everyone = approvers(environment)
+    found = len(different_people(everyone))
     if found < needed + 1:
+        linked = (
+            f" Of {len(everyone)} accounts, some were given access by another one in the last"
+            f" {COUNTS_FOR.days} days."
+            if found < len(everyone)
+            else ""
+        )
         raise InvalidEdit(
             {
                 "needed": [
                     f"{needed + 1} people must be able to approve, because an author cannot approve:"
-                    f" there are {found} in {environment}."
+                    f" there are {found} in {environment}.{linked}"
                 ]
             }
         )

@@ -4,7 +4,7 @@ Each locks the request's row first, then the environment's. Two at once run one 
 and the second sees the result of the first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import structlog
@@ -13,6 +13,7 @@ from django.db import DataError, IntegrityError, connection, transaction
 from django.utils import timezone
 from prometheus_client import Counter
 
+from controlplane.accounts import given_access
 from controlplane.accounts.people import person_of
 from controlplane.accounts.permissions import may
 from controlplane.approvals import gate
@@ -32,6 +33,11 @@ from controlplane.validation import Problems
 log = structlog.get_logger(__name__)
 
 ended = Counter("fuseboard_change_requests_ended_total", "Change requests by outcome.", ["state"])
+refused = Counter(
+    "fuseboard_approvals_refused_total",
+    "Approvals by a person who does not count as another one.",
+    ["reason"],
+)
 
 
 class NotYours(EditError):
@@ -51,6 +57,7 @@ def approve(
         already = row.approvals.filter(version=row.version).values_list("person", flat=True)
         if _is_one_of(person, list(already)):
             raise InvalidEdit({"request": ["You have already approved it."]})
+        _check_independent(row, person, list(already))
         check_base(row)
         Approval.objects.create(
             request=row, version=row.version, person=person, actor=actor.name[:200], note=note
@@ -191,6 +198,32 @@ def _approver(row: ChangeRequest, actor: Actor) -> str:
     if _is_one_of(person, row.persons):
         raise NotYours("Another person has to decide about it: you have made or changed it.")
     return person
+
+
+def not_independent(row: ChangeRequest, person: str, approved_by: Sequence[str] = ()) -> str:
+    """Why this person's approval would not be that of another person; an empty text if it would."""
+    makers = [*row.persons] if row.persons else [row.author]
+    access = given_access.between(person, [*makers, *approved_by])
+    if access is None:
+        return ""
+    return (
+        f"Another person has to approve it: {access}. Until {access.until:%Y-%m-%d}, {person} does not"
+        " count as a different person from those who made, changed or approved it."
+    )
+
+
+def _check_independent(row: ChangeRequest, person: str, approved_by: list[str]) -> None:
+    why = not_independent(row, person, approved_by)
+    if why:
+        refused.labels("access_given").inc()
+        log.warning(
+            "change_request.approval_refused",
+            environment=row.environment,
+            request=row.pk,
+            person=person,
+            problem=why,
+        )
+        raise NotYours(why)
 
 
 def _is_one_of(person: str, people: list[str]) -> bool:

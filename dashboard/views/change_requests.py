@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
 from controlplane.approvals import gate, rules
-from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest
+from controlplane.approvals.models import MOST_NEEDED, PENDING, Approval, ChangeRequest
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
@@ -173,12 +173,19 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
             each.person == request.user.get_username() and each.version == row.version for each in approved
         ),
         mine=mine,
+        not_independent=_why_not(request, row, approved) if row.pending and not mine else "",
         may_withdraw=mine or not row.persons,
         changed_since=list(conflicts.changed_since(row)[:5]) if row.pending else [],
         reason=request.POST.get("reason", ""),
         **extra,
     )
     return render(request, "dashboard/request.html", context, status=status)
+
+
+def _why_not(request: HttpRequest, row: ChangeRequest, approved: list[Approval]) -> str:
+    """Why the reader cannot approve, though their role may."""
+    by = [each.person for each in approved if each.version == row.version]
+    return decide.not_independent(row, request.user.get_username(), by)
 
 
 def _with_what_holds(environment: str, things: list[ChangedItem]) -> list[ChangedItem]:
