@@ -1,6 +1,7 @@
 """Metrics of a web process for Prometheus: its requests, and the state of the system in Postgres.
 
-Needs FUSEBOARD_METRICS_TOKEN or an API token. Labels are routes and fixed words, never user input,
+Needs FUSEBOARD_METRICS_TOKEN, or an API token that may read metrics: it shows the environments of the
+token. Labels are routes and fixed words, never user input,
 so that the number of series stays small.
 """
 
@@ -12,12 +13,12 @@ from django.db.models import Count
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
-from prometheus_client import REGISTRY, Counter, Histogram, generate_latest
+from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controlplane.accounts.models import Login
-from controlplane.accounts.tokens import SCRAPE_REFUSAL, may_scrape
+from controlplane.accounts.scraping import REFUSAL, scraper_of
 from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.breakers.models import Override
 from controlplane.fleet.models import Server
@@ -118,8 +119,9 @@ REGISTRY.register(FleetCollector())
 
 @require_GET
 def metrics(request: HttpRequest) -> HttpResponse:
-    if not may_scrape(request.headers.get("Authorization", "")):
-        refusal = HttpResponse(SCRAPE_REFUSAL, status=401)
+    scraper = scraper_of(request.headers.get("Authorization", ""))
+    if scraper is None:
+        refusal = HttpResponse(REFUSAL, status=401)
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
-    return HttpResponse(generate_latest(REGISTRY), content_type=_CONTENT_TYPE)
+    return HttpResponse(scraper.read(REGISTRY), content_type=_CONTENT_TYPE)

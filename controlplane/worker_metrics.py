@@ -24,12 +24,12 @@ from celery import bootsteps
 from celery.signals import task_postrun, task_prerun, worker_process_init
 from django.conf import settings
 from django.db import connections
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from controlplane import tls
-from controlplane.accounts.tokens import SCRAPE_REFUSAL, may_scrape
+from controlplane.accounts.scraping import REFUSAL, Scraper, scraper_of
 from controlplane.celery import app
 
 TASKS = Counter("fuseboard_tasks", "Tasks that a worker has run, by outcome.", ["task", "state"])
@@ -59,13 +59,13 @@ def _count(task: Any, state: str | None = None, **_: Any) -> None:
         SECONDS.labels(task.name).observe(monotonic() - began)
 
 
-def exposition() -> bytes:
+def exposition(scraper: Scraper) -> bytes:
     """Return the metrics of this process, or of all child processes of the pool ``prefork``."""
     if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        return generate_latest(REGISTRY)
+        return scraper.read(REGISTRY)
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call] # untyped in prometheus_client
-    return generate_latest(registry)
+    return scraper.read(registry)
 
 
 def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -78,13 +78,14 @@ def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[
         start_response("404 Not Found", [_TEXT])
         return [b"GET /metrics or /healthz.\n"]
     try:
-        if not may_scrape(environ.get("HTTP_AUTHORIZATION", "")):
+        scraper = scraper_of(environ.get("HTTP_AUTHORIZATION", ""))
+        if scraper is None:
             start_response("401 Unauthorized", [_TEXT, ("WWW-Authenticate", "Bearer")])
-            return [SCRAPE_REFUSAL.encode()]
+            return [REFUSAL.encode()]
     finally:
         connections.close_all()  # each request has a thread, and so a connection
     start_response("200 OK", [_TEXT])
-    return [exposition()]
+    return [exposition(scraper)]
 
 
 class _Handler(WSGIRequestHandler):

@@ -91,9 +91,13 @@ class AgentToken(TokenColumns):
 
 
 class ApiToken(TokenColumns):
-    """Lets a program use the API with a role."""
+    """Lets a program use the API with a role, or only read ``/metrics``."""
 
-    role = models.CharField(max_length=16, choices=Role)
+    #: Of a token that reads ``/metrics`` and may do nothing else. No person has this role.
+    METRICS = "metrics"
+    ROLES = (*Role.values, METRICS)
+
+    role = models.CharField(max_length=16, choices=[*Role.choices, (METRICS, "Metrics only")])
     #: The only environment it works in; empty for all of them.
     environment = models.CharField(max_length=64, blank=True, db_default="", default="")
     #: Username of the person who received its text and answers for it; empty when unknown.
@@ -101,5 +105,7 @@ class ApiToken(TokenColumns):
 
     class Meta:
         constraints = (
-            models.CheckConstraint(condition=Q(role__in=Role.values), name="api_token_role_known"),
+            models.CheckConstraint(
+                condition=Q(role__in=[*Role.values, "metrics"]), name="api_token_role_known"
+            ),
         )

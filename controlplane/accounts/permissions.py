@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 
-from controlplane.accounts.models import Role
+from controlplane.accounts.models import ApiToken, Role
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 _RANK = {Role.VIEWER.value: 1, Role.OPERATOR.value: 2, Role.ADMIN.value: 3}
@@ -20,6 +20,8 @@ SHOWN = DEFAULT_ENVIRONMENT
 #: Action -> the lowest role that may do it.
 ACTIONS: dict[str, Role] = {
     "view": Role.VIEWER,
+    # A token of the role ``metrics`` may do this and nothing else.
+    "read_metrics": Role.VIEWER,
     "override_breaker": Role.OPERATOR,
     "end_override": Role.OPERATOR,
     "reset_breaker": Role.OPERATOR,
@@ -66,7 +68,12 @@ def roles_of(user: Any) -> frozenset[str]:
 
 
 def lower_role(one: str, other: str) -> str:
-    """The role of the two that may do less; an empty text if either is not a role."""
+    """The role of the two that may do less; an empty text if either is not a role.
+
+    ``one`` can be ``metrics``, which is less than any role.
+    """
+    if one == ApiToken.METRICS and other in _RANK:
+        return one
     return min(one, other, key=lambda role: _RANK.get(role, 0)) if one in _RANK and other in _RANK else ""
 
 
@@ -77,7 +84,10 @@ def has_role(user: Any, role: str, environment: str = "") -> bool:
 
 def may(user: Any, action: str, environment: str = "") -> bool:
     """Whether the user may do this in ``environment``; without one, in everything that has no environment."""
-    return has_role(user, ACTIONS[action], "" if action in EVERYWHERE else environment)
+    where = "" if action in EVERYWHERE else environment
+    if action == "read_metrics" and role_of(user, where) == ApiToken.METRICS:
+        return True
+    return has_role(user, ACTIONS[action], where)
 
 
 View = Callable[..., HttpResponseBase]

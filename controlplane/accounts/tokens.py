@@ -12,14 +12,13 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Literal
 
-from django.conf import settings
-from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from controlplane import notify_channels
 from controlplane.accounts.models import AgentToken, ApiToken, Role, TokenColumns
-from controlplane.accounts.owned_tokens import TokenEnded, rights_now
+from controlplane.accounts.owned_tokens import rights_now
 from controlplane.accounts.people import person_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
@@ -28,9 +27,6 @@ from controlplane.policies.document import environment_of
 from controlplane.postgres import notify
 from controlplane.validation import Problems
 from fuseboard.contract.words import is_slug
-
-#: The body of the answer to a scraper that ``may_scrape`` refuses, with status 401.
-SCRAPE_REFUSAL = "An API token, or FUSEBOARD_METRICS_TOKEN."
 
 LONGEST = timedelta(days=366)
 
@@ -213,9 +209,9 @@ def _check_name_is_free(model: type[AgentToken] | type[ApiToken], name: str, env
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('token names'), hashtext(%s))", [name])
     same = model.objects.filter(name=name, environment=environment, revoked_at__isnull=True)
     if same.filter(expires_at__gt=timezone.now()).exists():
-        where = f"Environment {environment}" if environment else "This installation"
+        where = f" in environment {environment}" if environment else ""
         raise NameTaken(
-            f"{where} has a valid token named {name}: rotate it, revoke it, or choose another name."
+            f"A token with this name exists{where}: rotate it, revoke it, or choose another name."
         )
 
 
@@ -229,8 +225,8 @@ def _check(name: str, expires_at: datetime, reason: str, *, role: str = Role.VIE
     problems.text("name", name, 200)
     if not name.strip():
         problems.add("name", "Enter a name that says what the token is for.")
-    if role not in Role.values:
-        problems.add("role", f"Choose one of: {', '.join(Role.values)}.")
+    if role not in ApiToken.ROLES:
+        problems.add("role", f"Choose one of: {', '.join(ApiToken.ROLES)}.")
     if not timedelta(0) < expires_at - timezone.now() <= LONGEST:
         problems.add("expires_at", f"Choose a time within the next {LONGEST.days} days.")
     problems.reason(reason)
@@ -258,20 +254,3 @@ def _note(action: str, name: str, fields: dict[str, str], reason: str, actor: Ac
         reason=reason,
     )
     notify(notify_channels.TOKENS, {})
-
-
-def may_scrape(authorization: str) -> bool:
-    """Whether a scraper may read ``/metrics``: with FUSEBOARD_METRICS_TOKEN or an API token.
-
-    While Postgres is down, only FUSEBOARD_METRICS_TOKEN is accepted.
-    """
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        return False
-    expected = settings.METRICS_TOKEN
-    if expected and compare_digest(token.encode(), expected.encode()):
-        return True
-    try:
-        return user_of(token) is not None
-    except (OperationalError, InterfaceError, TokenEnded):
-        return False

@@ -193,15 +193,18 @@ class GatewayApp:
             if not self.gateway.ready:
                 raise problems.not_ready("The configuration has not been read yet.")
             return 200, b'{"status":"ok"}', (_JSON,)
-        self._may_read_metrics(scope["headers"])
-        return 200, self._metrics(), (_TEXT,)
+        return 200, self._metrics(self._metrics_of(scope["headers"])), (_TEXT,)
 
-    def _may_read_metrics(self, headers: Headers) -> None:
+    def _metrics_of(self, headers: Headers) -> str | None:
+        """The environment that the caller may see; `None` for all."""
         authorization = next((value for name, value in headers if name == b"authorization"), b"")
         configured = self.gateway.settings.metrics_token.encode()
         if configured and compare_digest(authorization, b"Bearer " + configured):
-            return
-        self._token(authorization)
+            return None
+        # Deprecated, until release 0.3: an agent token has no need for metrics.
+        environment = self._token(authorization).environment
+        self.gateway.counts.metrics_by_agent_token += 1
+        return environment
 
     def _token(self, authorization: bytes) -> Token:
         token = self.gateway.tokens.check(authorization, self.gateway.clock.wall())

@@ -16,6 +16,7 @@ class Counts:
         self.flush_failures = 0
         self.rows_flushed = 0
         self.reload_failures = 0
+        self.metrics_by_agent_token = 0
         self.seconds = 0.0
         self._buckets = [0] * (len(_EDGES_S) + 1)
 

@@ -37,6 +37,11 @@ class GatewayCollector(Collector):
             sum_value=counts.seconds,
         )
         for name, words, value in (
+            (
+                "metrics_by_agent_token",
+                "Answers to /metrics for an agent token.",
+                counts.metrics_by_agent_token,
+            ),
             ("flushes", "Batches written to Postgres.", counts.flushes),
             ("flush_failures", "Batches that Postgres did not take.", counts.flush_failures),
             ("rows_flushed", "Rows of servers written to Postgres.", counts.rows_flushed),
@@ -92,8 +97,33 @@ class GatewayCollector(Collector):
         return [revision, sent, age]
 
 
-def exporter(gateway: "Gateway") -> Callable[[], bytes]:
-    """A function that renders the text format."""
+def exporter(gateway: "Gateway") -> Callable[[str | None], bytes]:
+    """A function that renders the text format, of one environment or of all."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(GatewayCollector(gateway))
-    return lambda: generate_latest(registry)
+
+    def text(environment: str | None) -> bytes:
+        if environment is None:
+            return generate_latest(registry)
+        return generate_latest(_OfOne(registry, environment))
+
+    return text
+
+
+class _OfOne(Collector):
+    """The series of one environment, and those that describe the process."""
+
+    def __init__(self, registry: Collector, environment: str) -> None:
+        self._registry, self._environment = registry, environment
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._registry.collect():
+            samples = [
+                sample
+                for sample in metric.samples
+                if sample.labels.get("environment", self._environment) == self._environment
+            ]
+            if samples:
+                seen = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+                seen.samples = samples
+                yield seen

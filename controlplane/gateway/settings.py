@@ -19,7 +19,7 @@ class GatewaySettings:
     token_burst: int = 20_000
     #: Pods with new names that one token can bring per minute.
     new_pods_per_min: int = 500
-    #: A bearer token for /metrics only. The token of any agent opens it too.
+    #: A bearer token for /metrics only. The token of an agent shows its own environment only.
     metrics_token: str = ""
     #: How often the head in Postgres is compared, with or without notifications.
     reload_s: float = 5.0

@@ -140,7 +140,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         programs=[{**described(each.token), "owned": each} for each in owned],
         environments=environments,
         everywhere=_everywhere(request),
-        roles=tuple(Role.choices),
+        roles=(*Role.choices, (ApiToken.METRICS, "Metrics only")),
         days=_DAYS,
         overlaps=_OVERLAPS,
         **extra,

@@ -273,3 +273,17 @@ async def test_metrics_need_a_token():
     assert 'fuseboard_gateway_answers_total{status="200"} 1.0' in own.text
     assert 'fuseboard_servers{environment="production",state="online"} 1.0' in own.text
     assert "fuseboard_gateway_sync_seconds_count 1.0" in own.text
+
+
+async def test_finding_12_metrics_show_an_agent_token_its_own_environment_only():
+    gateway = ready_gateway(metrics_token="scrape-me")
+    gateway.fleet("staging")
+    await post(gateway, beat())
+    async with client(gateway) as http:
+        everything = (await http.get("/metrics", headers={"authorization": "Bearer scrape-me"})).text
+        own = (await http.get("/metrics")).text
+    assert 'environment="staging"' in everything
+    assert "fuseboard_gateway_metrics_by_agent_token_total 0.0" in everything
+    assert 'environment="production"' in own
+    assert "staging" not in own
+    assert "fuseboard_gateway_metrics_by_agent_token_total 1.0" in own

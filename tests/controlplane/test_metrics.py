@@ -1,14 +1,18 @@
 """What a web process exposes to Prometheus, and who may read it."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
 from django.test import Client
+from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.accounts.tokens import create_api_token
-from tests.people import SEED, create_person
+from controlplane.editing import edits
+from tests.controlplane.calling import send
+from tests.people import ADA, SEED, create_person
 
 TOKEN = {"Authorization": "Bearer the token of the scraper"}
 
@@ -57,10 +61,6 @@ def test_metrics_need_a_token(production: str, sent: str) -> None:
 
 
 def test_an_api_token_opens_metrics(production: str) -> None:
-    from datetime import timedelta
-
-    from django.utils import timezone
-
     text = create_api_token(
         name="prometheus",
         role="viewer",
@@ -81,3 +81,61 @@ def test_metrics_answer_without_postgres(transactional_db: Any, monkeypatch: pyt
         found = scrape()
     assert found["fuseboard_postgres_up",] == 0
     assert ("process_resident_memory_bytes",) in found
+
+
+def scraper(role: str, environment: str = "", owner: Any = SEED) -> str:
+    return create_api_token(
+        name=f"{role} of {environment}",
+        role=role,
+        environment=environment,
+        expires_at=timezone.now() + timedelta(days=1),
+        reason="for a test",
+        actor=owner,
+    )
+
+
+def environments_seen(text: str) -> set[str]:
+    answer = Client().get("/metrics", headers={"Authorization": f"Bearer {text}"})
+    assert answer.status_code == 200
+    samples = [
+        sample
+        for family in text_string_to_metric_families(answer.content.decode())
+        for sample in family.samples
+    ]
+    assert any(sample.name == "process_resident_memory_bytes" for sample in samples)
+    seen = {sample.labels["environment"] for sample in samples if "environment" in sample.labels}
+    if {"production", "staging"} - seen:
+        sums = {"fuseboard_outbox_waiting", "fuseboard_logins"}
+        assert not sums & {sample.name for sample in samples}, "sums over all environments"
+    return seen & {"production", "staging"}
+
+
+@pytest.fixture
+def staging(production: str) -> None:
+    edits.create_environment(environment="staging", reason="for a test", actor=SEED)
+
+
+@pytest.mark.parametrize("role", ["viewer", "admin", "metrics"])
+def test_finding_12_metrics_show_one_environment_to_a_token_of_one(staging: None, role: str) -> None:
+    assert environments_seen(scraper(role, "staging")) == {"staging"}
+    assert environments_seen(scraper(role, "production")) == {"production"}
+    assert environments_seen(scraper(role)) == {"production", "staging"}
+
+
+def test_finding_12_metrics_show_what_the_owner_of_the_token_may_view(staging: None) -> None:
+    person = create_person("ada")
+    text = scraper("metrics", owner=ADA)
+    assert environments_seen(text) == {"production", "staging"}
+    person.environment_roles = {"production": ""}
+    person.save()
+    assert environments_seen(text) == {"staging"}
+    person.is_active = False
+    person.save()
+    refused = Client().get("/metrics", headers={"Authorization": f"Bearer {text}"})
+    assert refused.status_code == 401
+
+
+def test_a_token_of_metrics_opens_nothing_else(staging: None) -> None:
+    text = scraper("metrics")
+    for path in ("/api/v1/production/tiers", "/api/v1/production/audit", "/api/v1/people"):
+        assert send(text, "GET", path).status_code == 403, path

@@ -135,7 +135,7 @@ def test_finding_12_a_second_valid_token_of_one_name_is_refused(
     assert send(text, "POST", f"{API}/{path}", body).status_code == 201
     refusal = problem(send(text, "POST", f"{API}/{path}", body), 409)
     assert refusal["type"] == "urn:fuseboard:problem:name-taken"
-    assert "has a valid token named pods: rotate it, revoke it, or choose another" in refusal["detail"]
+    assert "in environment production: rotate it, revoke it, or choose another" in refusal["detail"]
     first = model._default_manager.get(name="pods")
     assert send(text, "DELETE", f"{API}/{path}/{first.selector}?reason=for+a+test").status_code == 200
     assert send(text, "POST", f"{API}/{path}", body).status_code == 201

@@ -21,8 +21,13 @@ from controlplane.policies.document import environment_of
 agents = Router(auth=needs("manage_tokens"))
 programs = Router(auth=needs("manage_tokens"))
 
-Scope = Literal["read", "operate", "admin"]
-_ROLES: dict[Scope, str] = {"read": "viewer", "operate": "operator", "admin": "admin"}
+Scope = Literal["read", "operate", "admin", "metrics"]
+_ROLES: dict[Scope, str] = {
+    "read": "viewer",
+    "operate": "operator",
+    "admin": "admin",
+    "metrics": ApiToken.METRICS,
+}
 _SCOPES = {role: scope for scope, role in _ROLES.items()}
 
 

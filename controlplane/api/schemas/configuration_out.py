@@ -188,7 +188,7 @@ class TokenOut(TokenRow):
 
 
 class ApiTokenOut(TokenRow):
-    scope: Literal["read", "operate", "admin"]
+    scope: Literal["read", "operate", "admin", "metrics"]
     #: Username of the person who owns it; empty for a token that was made on the command line.
     owner: str = ""
     #: ``limited``: its owner has a lower role than the scope. ``ended``: its owner is deactivated or deleted.

@@ -221,8 +221,11 @@ class TokenIn(_NewToken):
 
 class ApiTokenIn(_NewToken):
     scope: Annotated[
-        Literal["read", "operate", "admin"],
-        Field(description="read; operate also controls breakers; admin can do everything."),
+        Literal["read", "operate", "admin", "metrics"],
+        Field(
+            description="read; operate also controls breakers; admin can do everything."
+            " metrics reads /metrics and can do nothing else."
+        ),
     ]
 
 

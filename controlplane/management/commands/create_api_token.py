@@ -4,7 +4,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from controlplane.accounts.models import Role
+from controlplane.accounts.models import ApiToken, Role
 from controlplane.accounts.tokens import create_api_token
 from controlplane.audit.actor import Actor
 from controlplane.errors import EditError
@@ -15,7 +15,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="what it is for")
-        parser.add_argument("--role", choices=Role.values, default=Role.VIEWER.value)
+        parser.add_argument("--role", choices=ApiToken.ROLES, default=Role.VIEWER.value)
         parser.add_argument(
             "--environment", default="", help="valid in this environment only (default: in all)"
         )
