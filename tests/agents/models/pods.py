@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from fuseboard.store.scripts import ADMIT, Script
+from fuseboard.contract.scripts import ADMIT, Script
 
 from fuseboard.admission.admission import Admission
 from fuseboard.batching.redis_question import ADMITS, COOLING_DOWN, OPEN, PROBES
