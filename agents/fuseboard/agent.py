@@ -51,8 +51,8 @@ class Agent(Lifetime, ContextManagers):
 
         ``costs`` are estimates of its other costs, by measure; ``settle`` corrects them. ``subject``
         says who asks, below the tenant. A tenant of ``None`` is a caller that belongs to no tenant: the
-        limits of its address or key decide. With ``wait_s``, the caller waits for a refusal that ends
-        within that many seconds.
+        limits of its address or key decide. If a request would be refused, it waits, provided that the
+        refusal ends within ``wait_s`` seconds.
 
         Never raises because of a store or the control plane. Raises ``Misconfigured`` for invalid
         arguments.
@@ -146,9 +146,8 @@ class Agent(Lifetime, ContextManagers):
         """Report how a permitted call ended, once. Further reports of the same permit count nothing.
 
         With ``elapsed_s``, a success that took longer than the breaker's ``slow_ms``, or than the
-        dependency's timeout, counts as slow.
-        ``cooldown_ms``: for how long the vendor asked not to be called; the whole fleet stops calling
-        it.
+        dependency's timeout, counts as slow. ``cooldown_ms``: for how long the vendor asked not to be
+        called; the whole fleet stops calling it.
         """
         if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
             outcome = Outcome.SLOW

@@ -18,17 +18,17 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
-from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
 from fuseboard.agent import Agent as AsyncAgent
-from fuseboard.agent_api.arguments import check_wait
-from fuseboard.agent_api.decorators import Neutral
+from fuseboard.agent_api.any_loop import AnyLoop
+from fuseboard.agent_api.decorators import Decorators, Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
-from fuseboard.agent_api.threads import ThreadCalls, submit
+from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.cancellation import stop_tasks
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
@@ -47,7 +47,7 @@ STOP_S = 0.75
 JOIN_S = 0.25
 
 
-class Agent(ThreadCalls):
+class Agent(ThreadCalls, Decorators):
     """Has the API of ``fuseboard.Agent`` without ``await``. Safe from many threads and after a fork.
 
     Starts on first use and stops with the process. ``start`` and ``stop``, or ``with agent:``, choose
@@ -112,18 +112,8 @@ class Agent(ThreadCalls):
         wait_s: float = 0.0,
     ) -> Decision:
         """``admit_request`` for a coroutine on any loop: for frameworks that serve both kinds of views."""
-        check_wait(wait_s)
-        agent = self._agent
-        if agent is None:
-            agent = await asyncio.to_thread(self._started)
-        answer = submit(
-            agent,
-            lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
-            agent.give_back,
-        )
-        if answer is None:
-            return agent.allow_unasked(tenant=tenant or "")
-        return await asyncio.wrap_future(answer)
+        agent = await self._on_any_loop()
+        return await agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
 
     async def aadmit_call(
         self,
@@ -136,18 +126,25 @@ class Agent(ThreadCalls):
         wait_s: float = 0.0,
     ) -> Permit:
         """``admit_call`` for a coroutine on any loop. Raises ``Refused``."""
-        check_wait(wait_s)
-        agent = self._agent
-        if agent is None:
-            agent = await asyncio.to_thread(self._started)
-        answer = submit(
-            agent,
-            lambda: agent.admit_call(
-                dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
-            ),
-            agent.give_back,
+        agent = await self._on_any_loop()
+        return await agent.admit_call(
+            dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
         )
-        return agent.permit_unasked(dependency) if answer is None else await asyncio.wrap_future(answer)
+
+    @contextlib.asynccontextmanager
+    async def arequest(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float = 0.0,
+    ) -> AsyncIterator[Decision]:
+        """``request`` for a coroutine on any loop. Raises ``Refused``."""
+        agent = await self._on_any_loop()
+        async with agent.request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s) as decision:
+            yield decision
 
     @contextlib.asynccontextmanager
     async def acall(
@@ -166,17 +163,17 @@ class Agent(ThreadCalls):
         A block that takes longer than the dependency's timeout is cancelled, and raises
         ``TimeoutError``, as in ``fuseboard.Agent.call``.
         """
-        permit = await self.aadmit_call(
-            dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
-        )
-        agent, started = self._started(), monotonic()
-        try:
-            async with asyncio.timeout(permit.timeout_s):
-                yield permit
-        except BaseException as error:
-            agent.report_error(permit, error, neutral)
-            raise
-        agent.report(permit, Outcome.OK, monotonic() - started)
+        agent = await self._on_any_loop()
+        async with agent.call(
+            dependency,
+            tenant=tenant,
+            cost=cost,
+            costs=costs,
+            spend_quota=spend_quota,
+            wait_s=wait_s,
+            neutral=neutral,
+        ) as permit:
+            yield permit
 
     def acheck(
         self,
@@ -230,6 +227,22 @@ class Agent(ThreadCalls):
 
     def timeout_s(self, dependency: str) -> float | None:
         return self._started().timeout_s(dependency)
+
+    # For the decorators and the coroutines of other loops
+
+    def _blocks(
+        self, name: str
+    ) -> tuple[
+        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
+    ]:
+        return getattr(self, f"a{name}"), getattr(self, name)
+
+    async def _on_any_loop(self) -> AnyLoop:
+        """The agent of now, started without blocking the loop that asks."""
+        agent = self._agent
+        if agent is None:
+            agent = await asyncio.to_thread(self._started)
+        return AnyLoop(agent, self._note_late)
 
     # The thread
 

@@ -114,12 +114,12 @@ class Permit(Struct, kw_only=True, gc=False):
     reported: bool = False
     #: Where the agent counts the call if it ends well and holds no slots.
     tally: Any = None
-    #: The generation of the pod's own breaker, if there is no ``tally``, which contains it.
+    #: The local breaker's generation; used only without ``tally``.
     local_generation: int = 0
     #: Corrects what the call was charged: the agent that gave the permit.
     settler: Callable[[Decision, str, int], None] | None = None
-    #: The dependency's timeout; ``None`` when it is not registered. ``Agent.call`` cancels an async block
-    #: at it. Pass it to a client that blocks.
+    #: The dependency's timeout; ``None`` when it is not registered. ``Agent.call`` and ``acall`` cancel the
+    #: block after this time. Pass it to a blocking client.
     timeout_s: float | None = None
     #: Measures that are corrected already.
     settled: set[str] | None = None

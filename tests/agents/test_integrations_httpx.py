@@ -35,7 +35,7 @@ class FakeAgent:
         if self.refusal is not None:
             raise Refused(self.refusal)
         decision = Decision(allowed=True, dependency=dependency)
-        return Permit(made=decision, dependency=dependency, generation=1)
+        return Permit(made=decision, dependency=dependency, generation=1, timeout_s=self.timeout)
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
@@ -47,9 +47,6 @@ class FakeAgent:
 
     def soon(self, what: Callable[[], None]) -> None:
         what()
-
-    def timeout_s(self, dependency: str) -> float | None:
-        return self.timeout
 
 
 class Vendor:

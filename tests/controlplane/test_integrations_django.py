@@ -226,7 +226,12 @@ async def test_an_impossible_cost_is_logged_and_the_request_passes(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [({}, "TENANT"), ({"TENANT": tenant_of, "TENNANT": tenant_of}, "TENNANT")]
+    ("given", "said"),
+    [
+        ({}, "TENANT"),
+        ({"TENANT": tenant_of, "TENNANT": tenant_of}, "TENNANT"),
+        ({"TENANT": tenant_of, "WAIT_S": -1}, "WAIT_S"),
+    ],
 )
 def test_wrong_settings_fail_at_start(settings: Any, given: dict[str, Any], said: str):
     settings.FUSEBOARD = given

@@ -118,8 +118,6 @@ class Decorators(ABC):
                 )
             if not inspect.iscoroutinefunction(function):
                 return in_block(function, blocking, options)
-            if asynchronous is None:
-                raise Misconfigured("an async function needs fuseboard.Agent, not fuseboard.blocking.Agent")
             return cast(Callable[P, R], in_async_block(function, asynchronous, options))
 
         return decorate
@@ -128,7 +126,6 @@ class Decorators(ABC):
     def _blocks(
         self, name: str
     ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]] | None,
-        Callable[..., AbstractContextManager[object]],
+        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
     ]:
-        """The block of this name for async functions, if there is one, and the one for blocking functions."""
+        """The block of this name for async functions, and the one for blocking functions."""

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TypeVar
 
 from fuseboard.agent_api.arguments import check_wait
-from fuseboard.agent_api.decorators import Decorators, Neutral
+from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.contract.words import Outcome
@@ -25,7 +25,7 @@ T = TypeVar("T")
 LATE_S = 1.0
 
 
-class ThreadCalls(Decorators):
+class ThreadCalls:
     """Safe from any number of threads, except the one that runs the agent's loop."""
 
     def __init__(self, agent: Callable[[], LoopAgent]) -> None:
@@ -136,9 +136,6 @@ class ThreadCalls(Decorators):
             raise
         agent.report(permit, Outcome.OK, monotonic() - started)
 
-    def _blocks(self, name: str) -> tuple[None, Callable[..., AbstractContextManager[object]]]:
-        return None, getattr(self, name)
-
     def _ask(
         self,
         agent: LoopAgent,
@@ -157,9 +154,7 @@ class ThreadCalls(Decorators):
         except TimeoutError:
             if not answer.cancel():
                 return answer.result()
-            self.late += 1
-            if self.late == 1:
-                logger.error("threads.late: the call was allowed; further ones are only counted")
+            self._note_late()
             return None
         except CancelledError:
             return None  # the loop ended meanwhile
@@ -167,6 +162,11 @@ class ThreadCalls(Decorators):
             # Also when this thread is interrupted: an answer that is not received is undone.
             answer.cancel()
             raise
+
+    def _note_late(self) -> None:
+        self.late += 1
+        if self.late == 1:
+            logger.error("threads.late: the call was allowed; further ones are only counted")
 
 
 def submit(
@@ -206,6 +206,32 @@ def submit(
     except RuntimeError:  # closed in between
         return None
     return answer
+
+
+async def received(
+    answer: Future[T] | None, undo: Callable[[T], None], on_late: Callable[[], None], *, timeout_s: float
+) -> T | None:
+    """The answer of ``submit``, for a coroutine on any loop; ``None`` if the agent is stopped or too late."""
+    if answer is None:
+        return None
+    waiting = asyncio.wrap_future(answer)
+    try:
+        await asyncio.wait({waiting}, timeout=timeout_s)
+        if waiting.done() and not waiting.cancelled():
+            return waiting.result()
+        if answer.cancelled():
+            return None  # the loop ended meanwhile
+        if answer.cancel():
+            on_late()
+            return None
+        return answer.result()
+    except asyncio.CancelledError:
+        if not answer.cancel() and answer.exception() is None:
+            undo(answer.result())
+        raise
+    finally:
+        if not waiting.cancel() and not waiting.cancelled():
+            waiting.exception()  # otherwise asyncio logs an error that was never read
 
 
 #: The loop itself keeps only weak references to its tasks.

@@ -46,9 +46,9 @@ class FuseboardMiddleware:
     tenant. ``None`` is a caller without a tenant: with a ``subject``, the limits of its address or key
     decide; without one, nothing does (health checks). ``subject`` says who asks, below the tenant, like
     ``subject_of``. ``cost`` and ``costs`` return what the request costs. What these functions raise is
-    the application's error. With ``wait_s``, a request waits for a refusal that ends within that many
-    seconds, and spends nothing meanwhile. The agent starts and stops with the lifespan of the
-    application, unless it is running already.
+    the application's error. If a request would be refused, it waits, provided that the refusal ends
+    within ``wait_s`` seconds; it spends nothing meanwhile. The agent starts and stops with the lifespan
+    of the application, unless it is running already.
     """
 
     def __init__(

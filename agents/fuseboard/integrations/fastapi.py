@@ -68,8 +68,8 @@ def limited(
     ``tenant``, ``cost``, ``costs`` and ``subject`` are dependencies: they return what
     ``Agent.admit_request`` takes. A tenant of ``None`` is decided by the limits of its address or key.
     Responses that FastAPI makes get the headers of the limits; a route that returns its own
-    ``Response`` sets its own headers. With ``wait_s``, a request waits for a refusal that ends within
-    that many seconds. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
+    ``Response`` sets its own headers. If a request would be refused, it waits, provided that the
+    refusal ends within ``wait_s`` seconds. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
     """
     check_wait(wait_s)
 

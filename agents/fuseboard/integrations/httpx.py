@@ -44,8 +44,8 @@ class CallRefused(Refused, httpx.TransportError):
 class GuardedTransport(httpx.AsyncBaseTransport):
     """Admits each request, and reports how it ended, exactly once.
 
-    With a ``tenant``, that tenant's quotas on the dependency apply too. With ``wait_s``, a request waits
-    for a refusal that ends within that many seconds.
+    With a ``tenant``, that tenant's quotas on the dependency apply too. If a request would be
+    refused, it waits, provided that the refusal ends within ``wait_s`` seconds.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             permit = await self._agent.admit_call(self._dependency, tenant=self._tenant, wait_s=self._wait_s)
         except Refused as refused:
             raise CallRefused(refused.decision, request) from None
-        _bound(request, self._agent.timeout_s(self._dependency))
+        _bound(request, permit.timeout_s)
         started = monotonic()
         try:
             response = await self._transport.handle_async_request(request)
@@ -116,7 +116,7 @@ class BlockingGuardedTransport(httpx.BaseTransport):
             permit = self._agent.admit_call(self._dependency, tenant=self._tenant, wait_s=self._wait_s)
         except Refused as refused:
             raise CallRefused(refused.decision, request) from None
-        _bound(request, self._agent.timeout_s(self._dependency))
+        _bound(request, permit.timeout_s)
         started = monotonic()
         try:
             response = self._transport.handle_request(request)

@@ -33,7 +33,7 @@ class CallRefused(Refused, requests.ConnectionError):
 class GuardedAdapter(BaseAdapter):
     """With a ``tenant``, that tenant's quotas on the dependency apply too.
 
-    With ``wait_s``, a request waits for a refusal that ends within that many seconds.
+    If a request would be refused, it waits, provided that the refusal ends within ``wait_s`` seconds.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GuardedAdapter(BaseAdapter):
         except Refused as refused:
             raise CallRefused(refused.decision, request) from None
         if timeout is None:
-            timeout = self._agent.timeout_s(self._dependency)
+            timeout = permit.timeout_s
         started = monotonic()
         try:
             response = self._adapter.send(
