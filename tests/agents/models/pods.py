@@ -10,12 +10,12 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from fuseboard.contract.scripts import ADMIT, Script
 
 from fuseboard.admission.admission import Admission
 from fuseboard.batching.redis_question import ADMITS, COOLING_DOWN, OPEN, PROBES
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.contract.policy import BreakerPolicy, Policy, Tuning
+from fuseboard.contract.scripts import ADMIT, Script
 from fuseboard.contract.words import Mode
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
