@@ -1,0 +1,182 @@
+"""Every service of docker-compose.yml runs: as a user without rights, where nothing can be written."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import redis
+from django.utils import timezone
+
+from controlplane.accounts import tokens
+from controlplane.embedded.children import free_port
+from controlplane.embedded.valkey import binary
+from tests.controlplane.web_process import database_url
+from tests.people import SEED
+from tests.repo.composed import Machine, as_user
+from tests.repo.test_compose import OURS, SERVICES
+from tests.waiting import wait_until
+
+LISTENING = {"web": 8000, "gateway": 8001, "vendor": 8080, "shop-1": 8080, "load": 8080}
+#: Copies of one service.
+SAME = {"shop-2", "shop-3"}
+SECRETS = {
+    "LIMITS_PASSWORD": "limits-of-the-control-plane",
+    "AGENT_PASSWORD": "limits-of-the-agents-of-pods",
+    "BROKER_PASSWORD": "the-queue-of-the-workers",
+    "FUSEBOARD_SECRET_KEY": "signs-what-this-test-runs-and-nothing-else-at-all",
+}
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    user = as_user()
+    if user is None:
+        pytest.skip("root needs setpriv to start a process as another user")
+    folder = Path(tempfile.mkdtemp(prefix="fuseboard-compose-"))
+    folder.chmod(0o755)
+    ports = {name: free_port() for name in [*LISTENING, "limits", "broker"]}
+    database = urlsplit(database_url())
+    known = {f"{name}:{port}": f"127.0.0.1:{ports[name]}" for name, port in LISTENING.items()}
+    known |= {"limits:6379": f"127.0.0.1:{ports['limits']}", "broker:6379": f"127.0.0.1:{ports['broker']}"}
+    # The tests' Postgres has a user and a database of its own.
+    there = f"fuseboard:{SECRETS.get('POSTGRES_PASSWORD', '')}@postgres:5432/fuseboard"
+    known[there] = f"{database.netloc}{database.path}"
+    volumes = {"/var/lib/fuseboard": folder / "volume"}
+    machine = Machine(folder, user, SECRETS | {"POSTGRES_PASSWORD": ""}, known, volumes, ports)
+    machine.own(volumes["/var/lib/fuseboard"])
+    try:
+        yield machine
+    finally:
+        try:
+            machine.stop()
+        finally:
+            for store in machine.stores:
+                store.kill()
+                store.wait()
+        for path in folder.rglob("*"):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o700)
+        shutil.rmtree(folder)
+
+
+def _start_stores(machine: Machine) -> None:
+    """``limits`` with the file that ``acl`` has written, and ``broker``."""
+    users = machine.volumes["/var/lib/fuseboard"] / "users.acl"
+    for name, settings in (
+        ("limits", f"aclfile {users}"),
+        ("broker", f"requirepass {SECRETS['BROKER_PASSWORD']}"),
+    ):
+        port = machine.ports[name]
+        process = subprocess.Popen([str(binary()), "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        machine.stores.append(process)
+        text = f'bind 127.0.0.1\nport {port}\nsave ""\ndir {machine.folder}\nmaxmemory-policy noeviction\n'
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(f"{text}{settings}\n".encode())
+        wait_until(lambda port=port: _listens(port), f"{name} to listen")
+
+
+def _listens(port: int) -> bool:
+    try:
+        redis.Redis(port=port).ping()
+    except redis.AuthenticationError:
+        return True
+    except redis.ConnectionError:
+        return False
+    return True
+
+
+def _is_healthy(machine: Machine, name: str, path: str = "/healthz") -> None:
+    url = f"http://127.0.0.1:{machine.ports[name]}{path}"
+
+    def look() -> bool:
+        assert machine.running[name].poll() is None, machine.log_of(name).read_text()[-3000:]
+        try:
+            return httpx.get(url, timeout=5.0, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(look, f"{name} to be healthy", within_s=300.0)
+
+
+# It starts ten processes one after the other, with Django each.
+@pytest.mark.timeout(900)
+def test_every_service_runs_without_rights_on_a_read_only_tree(
+    transactional_db: Any, machine: Machine
+) -> None:
+    """With the same command and environment as its container, apart from addresses."""
+    ran = set()
+
+    def begin(name: str, **replaced: str) -> None:
+        ran.add(name)
+        port = str(LISTENING.get(name, ""))
+        machine.begin(name, **({port: str(machine.ports[name])} if port else {}), **replaced)
+
+    begin("acl")
+    machine.ends_well("acl")
+    _start_stores(machine)
+    begin("migrate")
+    machine.ends_well("migrate")
+    begin("web")
+    begin("gateway")
+    begin("worker", FUSEBOARD_WORKER_METRICS_PORT="127.0.0.1:0")
+    begin("beat")
+    for name in ("web", "gateway"):
+        _is_healthy(machine, name)
+    machine.says("worker", "ready")
+    _upload(machine)
+
+    begin("enrol")
+    machine.ends_well("enrol")
+    begin("vendor")
+    _is_healthy(machine, "vendor", "/control")
+    begin("shop-1")
+    _is_healthy(machine, "shop-1")
+    # The other two shops are copies of the first.
+    machine.addresses |= {f"{name}:8080": machine.addresses["shop-1:8080"] for name in SAME}
+    begin("load")
+    _is_healthy(machine, "load", "/figures")
+    machine.all_run()
+    assert ran | SAME == set(OURS)
+
+    machine.stop()
+    assert machine.written_elsewhere() == []
+    for app in machine.apps.values():
+        assert not list(app.rglob("__pycache__"))
+
+
+def _upload(machine: Machine) -> None:
+    """A file that Django writes to TMPDIR, because it is larger than 2.5 MiB."""
+    token = tokens.create_api_token(
+        name="import",
+        role="admin",
+        expires_at=timezone.now() + timedelta(hours=1),
+        reason="for a test",
+        actor=SEED,
+    )
+    rows = "".join(f"  tenant-{number}: {{tier: pro}}\n" for number in range(100))
+    answer = httpx.post(
+        f"http://127.0.0.1:{machine.ports['web']}/api/v1/production/plan",
+        content=f"tenants:\n{rows}" + "# a comment\n" * 300_000,
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/yaml", "Host": "localhost"},
+        timeout=120.0,
+        trust_env=False,
+    )
+    assert answer.status_code == 200, (answer.text, machine.log_of("web").read_text()[-3000:])
+    assert answer.json()["changes"] == 100
+
+
+def test_the_services_that_listen_are_those_of_the_file() -> None:
+    def port_of(service: Any) -> int:
+        words = service["command"]
+        return int(words[words.index("--port") + 1]) if "--port" in words else 0
+
+    listening = {name: port_of(SERVICES[name]) for name in OURS if port_of(SERVICES[name])}
+    assert {name: port for name, port in listening.items() if name not in SAME} == LISTENING
