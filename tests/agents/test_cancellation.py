@@ -12,7 +12,7 @@ from fuseboard.breaker.ended_overrides import EndedOverrides
 from fuseboard.cancellation import happens, stop_tasks
 from fuseboard.configuration.startup import _read
 from fuseboard.configuration.watch import Watch
-from fuseboard.contract.policy import Tuning
+from fuseboard.contract.policy import BreakerPolicy, Tuning
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
@@ -21,6 +21,7 @@ from fuseboard.store.cluster_store import ClusterStore
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.sentinel_store import SentinelStore
 from fuseboard.store.sentinels import Sentinels
+from tests.agents.models.pods import Pod, VirtualTime
 from tests.agents.servers import POLICY, configured
 from tests.agents.test_local_breaker import held_open
 from tests.cancelling import TIMES, deaf_task, ends_at
@@ -229,3 +230,33 @@ def test_the_thread_of_a_blocking_agent_ends_although_a_task_hears_nothing():
     loop.call_soon_threadsafe(loop.stop)
     thread.join(SOON_S)
     assert not thread.is_alive()
+
+
+async def ignore_cancellations(until: asyncio.Event) -> None:
+    while not until.is_set():
+        try:
+            await until.wait()
+        except asyncio.CancelledError:
+            continue
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_11_a_stop_closes_the_connection_although_two_parts_cannot_be_cancelled(cancelled: bool):
+    """The runtime cancels a stop after half a second. Each part takes up to 0.3 s."""
+    time = VirtualTime()
+    with time.applied():
+        pod = Pod(BreakerPolicy(), time)
+        let_go = asyncio.Event()
+        parts = [pod.loop.create_task(ignore_cancellations(let_go)) for _ in range(2)]
+        pod.admission._ended_overrides._task, pod.admission.health._task = parts
+        stopping: list[asyncio.Task[None]] = []
+        pod.run(lambda: stopping.append(pod.loop.create_task(pod.admission.stop())))
+        if cancelled:
+            pod.run(stopping[0].cancel)
+        else:
+            for _ in range(4):
+                pod.pass_time(0.11)
+        assert pod.store.closed
+        assert stopping[0].done()
+        pod.run(let_go.set)
+        pod.loop.close()

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.embedded.valkey import Valkey
-from fuseboard.breaker.fleet_breaker import FleetBreaker, PendingReport
+from fuseboard.breaker.fleet_breaker import FleetBreaker
+from fuseboard.breaker.pending_report import PendingReport
 from fuseboard.contract import keys
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Policy
 from fuseboard.contract.scripts import REPORT, Script
@@ -80,8 +81,8 @@ async def test_only_the_bad_pod_refuses_after_a_quiet_window(limits: redis.Redis
         assert await call(good, Outcome.OK)
         # A window passes: Redis forgets the evidence, and the pod knows when it sent it.
         limits.delete(keys.evidence("production", "payments"), keys.outcomes("production", "payments"))
-        generation, at = gate(good)._sent
-        gate(good)._sent = (generation, at - BREAKER.window_s)
+        generation, at = gate(good)._last_report
+        gate(good)._last_report = (generation, at - BREAKER.window_s)
         await one_good_and_one_bad(limits, good, bad)
 
 
@@ -156,7 +157,7 @@ def test_redis_always_knows_a_pod_whose_calls_succeed(pauses: list[float], windo
     """From a success until its batch is sent, an earlier outcome of the pod still counts."""
     interval_s = window_s * part
     breaker: Any = SimpleNamespace(
-        _sent=(-1, 0.0),
+        _last_report=(-1, 0.0),
         generation=7,
         dependency=Dependency(name="payments", breaker=BreakerPolicy(window_s=window_s)),
     )
@@ -166,13 +167,13 @@ def test_redis_always_knows_a_pod_whose_calls_succeed(pauses: list[float], windo
             due = now + pause
             if batch_at <= due:
                 now, batch_at = batch_at, inf
-                FleetBreaker.sent(breaker, 7, PendingReport(ok=1))
+                FleetBreaker.note_sent(breaker, 7, PendingReport(ok=1))
             now = due
-            if FleetBreaker.unheard(breaker, interval_s):
-                FleetBreaker.sent(breaker, 7, PendingReport(ok=1))
+            if FleetBreaker.needs_immediate_report(breaker, interval_s):
+                FleetBreaker.note_sent(breaker, 7, PendingReport(ok=1))
                 batch_at = inf
             elif batch_at == inf:
                 batch_at = now + interval_s
-            known_until = breaker._sent[1] + window_s
+            known_until = breaker._last_report[1] + window_s
             assert min(batch_at, now) <= known_until + 1e-6
             assert batch_at == inf or batch_at <= known_until + 1e-6

@@ -2,12 +2,13 @@
 
 import asyncio
 import struct
+from math import inf
 
 import msgspec
 import pytest
 import redis
 
-from fuseboard.batching.refusals import MAX_REMEMBERED, Refusals
+from fuseboard.batching.refusals import MAX_REMEMBERED, RememberedRefusals
 from fuseboard.contract.policy import Limit, Policy, Tier
 from fuseboard.contract.words import Algorithm
 from fuseboard.errors import Refused
@@ -116,23 +117,34 @@ class Demand:
 
 
 def test_a_grant_ends_the_refusals_of_its_counters_only():
-    refusals, one, two = Refusals(), Demand(b"a", b"b"), Demand(b"c")
+    refusals, one, two = RememberedRefusals(), Demand(b"a", b"b"), Demand(b"c")
     assert not refusals.by_counter
-    refusals.remember(one)
-    refusals.remember(one)
-    refusals.remember(two)
-    refusals.end((b"b", b"d"))
+    refusals.remember(one, inf)
+    refusals.remember(one, inf)
+    refusals.remember(two, inf)
+    refusals.forget((b"b", b"d"))
     assert (one.forgotten, two.forgotten) == (1, 0)
-    refusals.end((b"a", b"c"))
+    refusals.forget((b"a", b"c"))
     assert two.forgotten == 1
     assert not refusals.by_counter
     assert refusals._size == 0
 
 
 def test_the_memory_of_refusals_is_bounded():
-    refusals = Refusals()
+    refusals = RememberedRefusals()
     demands = [Demand(str(number).encode()) for number in range(MAX_REMEMBERED + 1)]
     for demand in demands:
-        refusals.remember(demand)
+        refusals.remember(demand, inf)
     assert refusals._size == 1
     assert [demand.forgotten for demand in demands] == [1] * MAX_REMEMBERED + [0]
+
+
+def test_15_refusals_that_have_ended_cost_a_grant_nothing():
+    refusals, idle, busy = RememberedRefusals(), Demand(b"a", b"b"), Demand(b"c")
+    refusals.remember(idle, 0.0)
+    refusals.forget((b"c",))
+    assert (refusals.by_counter, refusals._size) == ({}, 0)
+    # The pod asks Redis again, for the same demand.
+    refusals.remember(busy, inf)
+    refusals.drop(busy)
+    assert (refusals.by_counter, refusals._size) == ({}, 0)

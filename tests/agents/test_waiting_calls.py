@@ -39,9 +39,7 @@ def answer_all(pod: Pod) -> None:
 
 def end(pod: Pod, calls: list[Call], outcome: Outcome) -> None:
     for call in calls:
-        permit = call.permit
-        assert permit is not None
-        pod.run(lambda permit=permit: pod.admission.report(permit, outcome))
+        pod.report(call, outcome)
 
 
 def refused(call: Call) -> Reason | None:

@@ -90,9 +90,9 @@ class Admission:
         self._settlements.flush()
         self._batcher.close()
         self.redis_fallback.drain.stop()
-        await self._ended_overrides.stop()
         await asyncio.sleep(0)
-        await self.health.stop()
+        # Together, so that both end within the time of one.
+        await asyncio.gather(self._ended_overrides.stop(), self.health.stop())
 
     def breaker_opened(self, message: bytes) -> None:
         """A message of the breaker channel: a breaker has opened, or people changed it without Postgres."""

@@ -134,12 +134,13 @@ class CallAdmission:
         if (never := demand.never) is not None:
             refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
             self._refuse(lane, refusal, demand.statuses(spent=never.name))
-        for owner in (gate, demand):
-            if (denial := owner.denial) is not None:
-                if (left_s := denial.left_s(monotonic())) > 0:
-                    spent = demand.statuses(spent=denial.rule)
-                    self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
-                owner.denial = None
+        for denial in (gate.denial, demand.denial):
+            if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
+                spent = demand.statuses(spent=denial.rule)
+                self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
+        gate.denial = None
+        if demand.denial is not None:
+            gate.refusals.drop(demand)
         self._refuse_by_local_breaker(lane)
 
     def _refuse_by_local_breaker(self, lane: CallLane) -> None:
@@ -201,9 +202,9 @@ class CallAdmission:
         refusal, statuses = self.refusal_in(lane, answer)
         # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
         by_limit = answer.blocked > 0 and refusal.reason is not Reason.CONCURRENCY
-        if by_limit and self.health.shared_tenths >= 1.0:
-            lane.demand.deny(refusal.reason, refusal.rule, answer.until)
-            lane.gate.refusals.remember(lane.demand)
+        if by_limit and answer.retry_at and self.health.shared_tenths >= 1.0:
+            until = lane.demand.deny(refusal.reason, refusal.rule, answer.retry_at)
+            lane.gate.refusals.remember(lane.demand, until)
         self._refuse(lane, refusal, statuses)
 
     def _decide_locally(self, lane: CallLane) -> Permit:
@@ -279,8 +280,8 @@ class CallAdmission:
         urgent = bad or bool(probe or cooldown_ms)
         if urgent or not gate.scheduled:
             self.reports.add(gate, urgent=urgent)
-        if outcome is OK and permit.generation == gate.generation:
-            self.reports.success(gate)
+        if outcome is OK and permit.generation and permit.generation == gate.generation:
+            self.reports.send_first_success(gate)
 
     def finish(self, charge: Charge) -> None:
         """The call has ended: free the slots it held."""

@@ -122,10 +122,10 @@ class RequestAdmission:
             return self.decisions.allow(lane.snapshot, tenant=lane.tenant)
         if (never := demand.never) is not None:
             return self._refuse(lane, Refusal(refusal_reason(never, Reason.QUOTA), never.name))
-        denial = demand.denial
-        if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
-            return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
-        demand.denial = None
+        if (denial := demand.denial) is not None:
+            if (left_s := denial.left_s(monotonic())) > 0:
+                return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
+            lane.domain.refusals.drop(demand)
         return None
 
     def _count(self, lane: RequestLane, decision: Decision) -> None:
@@ -162,9 +162,10 @@ class RequestAdmission:
             return self.decisions.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
         refusal = self.refusal_in(lane, answer)
         # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
-        if self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY:
-            demand.deny(refusal.reason, refusal.rule, answer.until)
-            lane.domain.refusals.remember(demand)
+        known = self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY
+        if known and answer.retry_at:
+            until = demand.deny(refusal.reason, refusal.rule, answer.retry_at)
+            lane.domain.refusals.remember(demand, until)
         return self.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
 
     def refusal_in(self, lane: RequestLane, answer: Answer) -> Refusal:

@@ -210,22 +210,16 @@ class Batcher:
             self._meter.store_answer(int((monotonic() - question.sent_at) * 1_000_000))
             wait_us = decoded.wait_us
             if wait_us:
-                passed_s = monotonic() - self._decided_at(question, decoded.now_us)
+                passed_s = monotonic() - self._health.decided_at(decoded.now_us, question.sent_at)
                 wait_us = max(1, wait_us - int(passed_s * 1_000_000))
             question.domain.learned(verdict, decoded.generation, wait_us, decoded.rest)
         question.over = True
         if complete:
             distribute_all(question, decoded)
         else:
-            distribute_scarce(question, decoded, self._decided_at(question, decoded.now_us))
+            distribute_scarce(question, decoded, self._health.decided_at(decoded.now_us, question.sent_at))
             tally_shadows(question, decoded)
         return True
-
-    def _decided_at(self, question: Question, now_us: int) -> float:
-        """When Redis decided, by the monotonic clock. In a Cluster, the clocks of nodes differ."""
-        now = monotonic()
-        passed_s = (self._health.store_time_us() - now_us) / 1_000_000
-        return max(question.sent_at, now - max(0.0, passed_s))
 
     def _timer_fired(self) -> None:
         self._timer = None

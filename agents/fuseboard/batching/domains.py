@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
 from fuseboard.batching.redis_question import Answer, Question
-from fuseboard.batching.refusals import Refusals
+from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
@@ -36,7 +36,7 @@ class LimitDomain:
     )
 
     def __init__(
-        self, name: str, settlements: Settlements, refusals: Refusals, incarnation: str = ""
+        self, name: str, settlements: Settlements, refusals: RememberedRefusals, incarnation: str = ""
     ) -> None:
         """With the key of an ``incarnation``, a store that lost its data never grants a strict limit
         twice.
@@ -100,8 +100,8 @@ class RequestDomains:
     def __init__(self, environment: str, settlements: Settlements, *, together: bool) -> None:
         self._environment = environment
         self._settlements = settlements
-        # One for all domains: a parent's quotas are counters of several tenants.
-        self._refusals = Refusals()
+        # Shared by all domains, because tenants with one parent share its counters.
+        self._refusals = RememberedRefusals()
         self._everybody: LimitDomain | None = None
         if together:
             self._everybody = LimitDomain(

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from fuseboard.batching.demand import Demand
 from fuseboard.batching.encoding import GroupText, Piece, join_question
-from fuseboard.batching.refusals import Refusals
+from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.contract.words import Mode
 from fuseboard.decision import Decision
 
@@ -51,14 +51,14 @@ class Answer:
         "granted",
         "left",
         "mode",
+        "retry_at",
         "signer",
         "token",
-        "until",
         "verdict",
     )
 
     def __init__(
-        self, reply: Reply, granted: bool, left: tuple[int, ...], blocked: int = 0, until: float = 0.0
+        self, reply: Reply, granted: bool, left: tuple[int, ...], blocked: int = 0, retry_at: float = 0.0
     ) -> None:
         self.granted = granted
         self.verdict = reply.verdict
@@ -69,8 +69,8 @@ class Answer:
         self.left = left
         #: The limit of the demand that refused, from 1; -1 for the breaker; 0 when granted.
         self.blocked = blocked
-        #: When a call like this can be granted, if nothing else is granted; monotonic seconds. 0 for never.
-        self.until = until
+        #: When to ask again (monotonic seconds); 0 if waiting does not help.
+        self.retry_at = retry_at
         #: The token of a probe, or of a call that holds a slot.
         self.token = ""
         #: How many calls it grants.
@@ -84,7 +84,7 @@ class Answer:
     @property
     def wait_s(self) -> float:
         """The rest of the refusal; 0 when waiting does not help."""
-        return max(0.000_001, self.until - monotonic()) if self.until else 0.0
+        return max(0.000_001, self.retry_at - monotonic()) if self.retry_at else 0.0
 
     def decide(self) -> Decision:
         if self.decision is None:
@@ -110,8 +110,8 @@ class Domain(Protocol):
     in_flight: "Question | None"
     #: The last question was of one caller only.
     lonely: bool
-    #: The refusals that a grant of this domain can make longer.
-    refusals: Refusals
+    #: Remembered refusals; a grant from the same counter invalidates them.
+    refusals: RememberedRefusals
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
         """All keys of a question about limits with these ``keys``, and the breaker's part of the question."""

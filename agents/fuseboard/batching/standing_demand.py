@@ -68,12 +68,13 @@ class StandingDemand(Demand):
         self._statuses: tuple[LimitStatus, ...] | None = None
         self._warns = any(ref.limit.warn_percent for ref in refs)
 
-    def deny(self, reason: Reason, rule: str, until: float) -> None:
-        """Remember a refusal until ``until`` (monotonic seconds)."""
+    def deny(self, reason: Reason, rule: str, until: float) -> float:
+        """Remember a refusal until ``until`` (monotonic seconds). Returns when Redis is asked again."""
         self.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
+        return min(until, self.denial.believed_until)
 
     def forget_refusal(self) -> None:
-        """Ask Redis again: calls were granted since."""
+        """Ask Redis next time: the refusal has ended, or a grant has made the remembered time wrong."""
         self.denial = None
 
     def statuses(self, left: tuple[int, ...] = (), spent: str = "") -> tuple[LimitStatus, ...]:

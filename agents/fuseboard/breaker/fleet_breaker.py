@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import ceil
 from time import monotonic
 
@@ -21,10 +20,11 @@ from fuseboard.batching.redis_question import (
     Answer,
     Question,
 )
-from fuseboard.batching.refusals import Refusals
+from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import Denial, StandingDemand
 from fuseboard.breaker.local_breaker import LocalBreaker
+from fuseboard.breaker.pending_report import PendingReport
 from fuseboard.breaker.transition_log import TransitionLog
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
@@ -47,22 +47,8 @@ _STATE_OF_VERDICT = {
     PROBE_BUSY: BreakerState.HALF_OPEN,
     SLOW_START: BreakerState.CLOSED,
 }
-_PROBE_OUTCOMES = {Outcome.NEUTRAL: 0, Outcome.OK: 1, Outcome.SLOW: 2, Outcome.FAILURE: 2}
+_NO_REPORT = (-1, 0.0)
 _STATES = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
-
-
-@dataclass(slots=True)
-class PendingReport:
-    """Outcomes of one generation that are not sent yet."""
-
-    ok: int = 0
-    failure: int = 0
-    slow: int = 0
-    #: Failures since the last success among them.
-    tail: int = 0
-    #: For how long the vendor asked not to be called, in milliseconds.
-    cooldown_ms: int = 0
-    probes: list[tuple[str, int]] = field(default_factory=list)
 
 
 class UncountedSuccesses:
@@ -88,7 +74,7 @@ class UncountedSuccesses:
         """Count them in both breakers and in the metrics."""
         if self.ok:
             ok, self.ok = self.ok, 0
-            self.gate.went_well(ok, self.generation, self.local_generation)
+            self.gate.count_successes(ok, self.generation, self.local_generation)
 
 
 class FleetBreaker:
@@ -110,7 +96,6 @@ class FleetBreaker:
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
-        self.refusals = Refusals()
         self.log = TransitionLog(dependency=dependency.name, server=server)
         self.denial: Denial | None = None
         self.local = LocalBreaker()
@@ -130,7 +115,7 @@ class FleetBreaker:
         self.until = 0.0
         self.window = (0, 0, 0)
         #: The generation of the last outcomes that were sent, and when; monotonic seconds.
-        self._sent = (-1, 0.0)
+        self._last_report = _NO_REPORT
         self.tally = UncountedSuccesses(self, 0)
         self.domain = f"d:{dependency.name}"
         #: The Cluster node that keeps this breaker cannot be asked, while others can.
@@ -157,6 +142,7 @@ class FleetBreaker:
         self.guard_keys = tuple(key(self.environment, self.name).encode() for key in named)
         self.end_leases()
         self._demands.clear()
+        self.refusals = RememberedRefusals()
         self.denial = None
         if dependency.reset_revision != before.reset_revision:
             self._change_local(self.local.reset, "an operator has reset the breaker")
@@ -270,11 +256,11 @@ class FleetBreaker:
 
     # Outcomes
 
-    def went_well(self, calls: int, generation: int, local_generation: int) -> None:
+    def count_successes(self, calls: int, generation: int, local_generation: int) -> None:
         """Count successes that were collected under these generations."""
         self._counters.calls_ok(self.name, calls)
         if generation == self.generation and local_generation == self.local.generation:
-            self.local.went_well(calls)
+            self.local.count_successes(calls)
         pending = self.pending.get(generation)
         if pending is None:
             pending = self.pending[generation] = PendingReport()
@@ -286,26 +272,20 @@ class FleetBreaker:
         pending = self.pending.get(generation)
         if pending is None:
             pending = self.pending[generation] = PendingReport()
-        if probe:
-            pending.probes.append((probe, _PROBE_OUTCOMES[outcome]))
-        elif outcome is Outcome.OK:
-            pending.ok += 1
-            pending.tail = 0
-        elif outcome is Outcome.FAILURE:
-            pending.failure += 1
-            pending.tail += 1
-        elif outcome is Outcome.SLOW:
-            pending.slow += 1
-            pending.tail = 0
+        pending.add(outcome, probe)
 
-    def sent(self, generation: int, outcomes: PendingReport) -> None:
+    def note_sent(self, generation: int, outcomes: PendingReport) -> None:
         """These outcomes are on their way to Redis."""
-        if outcomes.ok or outcomes.failure or outcomes.slow:
-            self._sent = (generation, monotonic())
+        if generation == self.generation and (outcomes.ok or outcomes.failure or outcomes.slow):
+            self._last_report = (generation, monotonic())
 
-    def unheard(self, interval_s: float) -> bool:
-        """Whether Redis knows no outcome of this pod that still counts when the next batch is sent."""
-        generation, at = self._sent
+    def report_failed(self) -> None:
+        """Redis may not know the outcomes that were sent last."""
+        self._last_report = _NO_REPORT
+
+    def needs_immediate_report(self, interval_s: float) -> bool:
+        """Whether the next success must be sent at once, because Redis has no recent outcome of this pod."""
+        generation, at = self._last_report
         window_s = self.dependency.breaker.window_s
         counts_s = max(window_s / 2, window_s - 2 * interval_s)
         return generation != self.generation or monotonic() - at >= counts_s
@@ -318,15 +298,14 @@ class FleetBreaker:
         pending = self.pending.setdefault(generation, PendingReport())
         pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
 
-    def reported(self, reply: list[int]) -> None:
-        """Take in the reply of ``report.lua``."""
+    def reported(self, reply: list[int], decided_at: float) -> None:
+        """Take in the reply of ``report.lua``, which decided at that time (monotonic seconds)."""
         _, state, generation, remaining_us, _, calls, failures, consecutive = reply
-        now = monotonic()
         if calls:
             self.window = (calls, failures, consecutive)
         if generation < self.generation:
             return
-        self._see(_STATES[state], generation, now + remaining_us / 1_000_000)
+        self._see(_STATES[state], generation, decided_at + remaining_us / 1_000_000)
         if self.state is BreakerState.OPEN and remaining_us:
             self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
 

@@ -107,7 +107,7 @@ class LocalBreaker:
             self.figures = (calls, failures, slow, self.consecutive)
             self._open(policy)
 
-    def went_well(self, calls: int) -> None:
+    def count_successes(self, calls: int) -> None:
         """Count successful calls while this breaker was closed."""
         if self.state is BreakerState.CLOSED:
             self.consecutive = 0

@@ -3,8 +3,10 @@
 import asyncio
 import random
 from collections.abc import Callable
+from time import monotonic
 
-from fuseboard.breaker.fleet_breaker import FleetBreaker, PendingReport, UncountedSuccesses
+from fuseboard.breaker.fleet_breaker import FleetBreaker, UncountedSuccesses
+from fuseboard.breaker.pending_report import PendingReport
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.scripts import REPORT
@@ -41,19 +43,33 @@ class Reports:
         tally.scheduled = True
         self._tallies.append(tally)
         self.add(tally.gate, urgent=False)
-        self.success(tally.gate)
+        if tally.generation == tally.gate.generation:
+            self.send_first_success(tally.gate)
 
-    def success(self, gate: FleetBreaker) -> None:
-        """A success is pending. The first one of a window is sent now, not with the next batch.
+    def send_first_success(self, gate: FleetBreaker) -> None:
+        """A success of this generation is pending. The first one of a window is sent now, not with the next
+        batch.
 
         A breaker trips for the fleet only if enough pods saw failures, of those with outcomes. Failures are
         sent nearly at once. If successes always came later, the failures of one bad pod would be the only
         outcomes that Redis knows after a quiet time.
         """
         interval_s = self._tuning().report_interval_ms / 1000
-        if self._health.usable and gate.unheard(interval_s):
-            self._gates[gate.name] = gate
-            self.flush()
+        if (
+            self._health.usable
+            and gate.needs_immediate_report(interval_s)
+            and self._store.serves(gate.guard_keys[0])
+        ):
+            # Only this dependency: the batches of the others are not due.
+            tallies, self._tallies = self._tallies, []
+            for tally in tallies:
+                if tally.gate is gate:
+                    tally.scheduled = False
+                    tally.count()
+                else:
+                    self._tallies.append(tally)
+            self._gates.pop(gate.name, None)
+            self._send(gate)
 
     def flush(self) -> None:
         """Send all pending outcomes now. Drop them when Redis is unavailable: its breakers decide nothing
@@ -66,25 +82,29 @@ class Reports:
         for tally in tallies:
             tally.scheduled = False
             tally.count()
+            self._gates[tally.gate.name] = tally.gate
         gates, self._gates = self._gates, {}
         for gate in gates.values():
-            pending, gate.pending, gate.scheduled = gate.pending, {}, False
-            gate.local.fold(gate.dependency.breaker)
-            if not self._health.usable:
-                continue
-            for generation, outcomes in pending.items():
-                gate.sent(generation, outcomes)
-                arguments = _arguments(gate, generation, outcomes)
-                self._store.run(REPORT, gate.guard_keys, arguments, self._answered(gate))
+            self._send(gate)
 
-    def _answered(self, gate: FleetBreaker) -> Callable[[Reply], None]:
+    def _send(self, gate: FleetBreaker) -> None:
+        pending, gate.pending, gate.scheduled = gate.pending, {}, False
+        gate.local.fold(gate.dependency.breaker)
+        if not self._health.usable:
+            return
+        for generation, outcomes in pending.items():
+            gate.note_sent(generation, outcomes)
+            arguments = _arguments(gate, generation, outcomes)
+            self._store.run(REPORT, gate.guard_keys, arguments, self._answered(gate, monotonic()))
+
+    def _answered(self, gate: FleetBreaker, sent_at: float) -> Callable[[Reply], None]:
         def answered(reply: Reply) -> None:
-            if isinstance(reply, ConnectionLostError):
-                return  # counted when the connection broke
             if isinstance(reply, list) and len(reply) == 8 and all(type(part) is int for part in reply):
                 self._health.answered(reply[4])
-                gate.reported(reply)
-            else:
+                gate.reported(reply, self._health.decided_at(reply[4], sent_at))
+                return
+            gate.report_failed()
+            if not isinstance(reply, ConnectionLostError):  # that was counted when the connection broke
                 self._health.failed(f"report: {reply}")
 
         return answered

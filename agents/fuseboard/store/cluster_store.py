@@ -89,9 +89,11 @@ class ClusterStore:
 
     async def drop(self) -> None:
         keeper, self._keeper = self._keeper, None
-        await stop_tasks(keeper, within_s=STOP_S)
-        self._connected, self._trouble = False, ""
-        self._map.drop()
+        try:
+            await stop_tasks(keeper, within_s=STOP_S)
+        finally:
+            self._connected, self._trouble = False, ""
+            self._map.drop()
         # Let the waiting callers run before anything relies on the connections being closed.
         await asyncio.sleep(0)
 

@@ -123,8 +123,10 @@ class StoreHealth:
 
     async def stop(self) -> None:
         task, self._task = self._task, None
-        await stop_tasks(task, within_s=STOP_S)
-        await self._store.close()
+        try:
+            await stop_tasks(task, within_s=STOP_S)
+        finally:
+            await self._store.close()
 
     def answered(self, now_us: int) -> None:
         """Redis answered, and ``now_us`` is its time."""
@@ -133,6 +135,14 @@ class StoreHealth:
     def store_time_us(self) -> int:
         """The time of Redis; 0 before its first answer."""
         return self._clock.now_us()
+
+    def decided_at(self, now_us: int, sent_at: float) -> float:
+        """When Redis decided what it answered with its time ``now_us``, by the monotonic clock.
+
+        Never before the question was sent: in a Cluster, the clocks of nodes differ.
+        """
+        passed_s = (self.store_time_us() - now_us) / 1_000_000
+        return max(sent_at, monotonic() - max(0.0, passed_s))
 
     def failed(self, cause: str) -> None:
         """Redis answered with an error, or the connection broke."""

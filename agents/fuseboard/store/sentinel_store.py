@@ -39,8 +39,10 @@ class SentinelStore(SingleStore):
 
     async def close(self) -> None:
         following, self._following = self._following, None
-        await stop_tasks(following, within_s=STOP_S)
-        await super().close()
+        try:
+            await stop_tasks(following, within_s=STOP_S)
+        finally:
+            await super().close()
 
     async def _address(self) -> Address | None:
         self._at = await self._sentinels.primary()

@@ -16,7 +16,7 @@ from fuseboard.batching.redis_question import ADMITS, COOLING_DOWN, OPEN, PROBES
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.contract.policy import BreakerPolicy, Policy, Tuning
 from fuseboard.contract.scripts import ADMIT, Script
-from fuseboard.contract.words import Mode
+from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
@@ -63,6 +63,7 @@ class HeldStore:
 
     def __init__(self) -> None:
         self.connected = True
+        self.closed = False
         self.asked: deque[Asked] = deque()
 
     def serves(self, key: bytes) -> bool:
@@ -81,7 +82,7 @@ class HeldStore:
         """The test says when the connection is lost."""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        self.closed = True
 
     def run(
         self, script: Script, keys: tuple[bytes, ...], arguments: Sequence[Word], on_reply: OnReply
@@ -167,11 +168,11 @@ class Pod:
 
         self.run(change)
 
-    def call(self, wait_s: float = 0.0) -> Call:
+    def call(self, wait_s: float = 0.0, dependency: str = NAME) -> Call:
         calls: list[Call] = []
 
         def begin() -> None:
-            question: Coroutine[Any, Any, Permit] = self.admission.admit_call(NAME, wait_s=wait_s)
+            question: Coroutine[Any, Any, Permit] = self.admission.admit_call(dependency, wait_s=wait_s)
             calls.append(Call(self.loop.create_task(question)))
 
         self.run(begin)
@@ -181,13 +182,15 @@ class Pod:
         self.time.now += seconds
         self.run(lambda: None)
 
-    def answer(self, state: str, generation: int, free: int = 1, *, cooling: bool = False) -> None:
+    def answer(
+        self, state: str, generation: int, free: int = 1, *, cooling: bool = False, late_s: float = 0.0
+    ) -> None:
         """Redis answers the oldest question, with its breaker in this state.
 
-        ``cooling``: the vendor asked not to be called.
+        ``cooling``: the vendor asked not to be called. ``late_s``: it decided that long ago.
         """
         asked = self.store.asked.popleft()
-        now_us, remaining_us = int(self.time.now * 1_000_000), 60_000_000 if state == "open" else 0
+        now_us, remaining_us = int((self.time.now - late_s) * 1_000_000), 60_000_000 if state == "open" else 0
         if asked.script is not ADMIT:
             number = ("closed", "open", "half_open").index(state)
             self.run(lambda: asked.on_reply([0, number, generation, remaining_us, now_us, 0, 0, 0]))
@@ -202,6 +205,16 @@ class Pod:
             figures = [free, -1, 1_000]
         reply = msgspec.msgpack.encode([verdict, generation, remaining_us, now_us, "", figures])
         self.run(lambda: asked.on_reply(reply))
+
+    def fail(self) -> None:
+        """The oldest question gets no answer: the connection broke."""
+        asked = self.store.asked.popleft()
+        self.run(lambda: asked.on_reply(ConnectionLostError("lost")))
+
+    def report(self, call: Call, outcome: Outcome) -> None:
+        permit = call.permit
+        assert permit is not None
+        self.run(lambda: self.admission.report(permit, outcome))
 
     def close(self) -> None:
         for task in asyncio.all_tasks(self.loop):

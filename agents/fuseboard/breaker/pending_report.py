@@ -1,0 +1,35 @@
+"""Outcomes that a pod has not reported yet."""
+
+from dataclasses import dataclass, field
+
+from fuseboard.contract.words import Outcome
+
+_PROBE_OUTCOMES = {Outcome.NEUTRAL: 0, Outcome.OK: 1, Outcome.SLOW: 2, Outcome.FAILURE: 2}
+
+
+@dataclass(slots=True)
+class PendingReport:
+    """Outcomes of one generation that are not sent yet."""
+
+    ok: int = 0
+    failure: int = 0
+    slow: int = 0
+    #: Failures since the last success among them.
+    tail: int = 0
+    #: For how long the vendor asked not to be called, in milliseconds.
+    cooldown_ms: int = 0
+    probes: list[tuple[str, int]] = field(default_factory=list)
+
+    def add(self, outcome: Outcome, probe: str) -> None:
+        """Count one call. ``probe`` is the token of a half-open permit."""
+        if probe:
+            self.probes.append((probe, _PROBE_OUTCOMES[outcome]))
+        elif outcome is Outcome.OK:
+            self.ok += 1
+            self.tail = 0
+        elif outcome is Outcome.FAILURE:
+            self.failure += 1
+            self.tail += 1
+        elif outcome is Outcome.SLOW:
+            self.slow += 1
+            self.tail = 0
