@@ -12,7 +12,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.models import Server
 from fuseboard.contract.words import DrillKind
 from tests.controlplane.calling import API, send, token_of
-from tests.controlplane.test_gateway_coordination import answered, gateways, token  # noqa: F401 - fixtures
+from tests.controlplane.test_gateway_coordination import answered, gateways  # noqa: F401 - fixtures
 
 
 @pytest.fixture
