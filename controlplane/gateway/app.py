@@ -150,7 +150,7 @@ class GatewayApp:
         if beat.server not in fleet.servers:
             self._admit_name(token, fleet, beat.server, now)
         try:
-            if fleet.absorb(beat, now=now, wall=wall):
+            if fleet.absorb(beat, now=now, wall=wall, token=token.selector):
                 gateway.hurry()
         except FleetFull:
             raise problems.not_ready("This environment has too many servers.") from None

@@ -68,6 +68,16 @@ class GatewayCollector(Collector):
             "Heartbeats of pods with a new name that a token's limit refused.",
             labels=["environment"],
         )
+        kept = GaugeMetricFamily(
+            "fuseboard_gateway_kept_bytes",
+            "What is kept of heartbeats, by its estimated memory.",
+            labels=["environment"],
+        )
+        cut = CounterMetricFamily(
+            "fuseboard_gateway_beats_cut",
+            "Heartbeats of which the pod, or the gateway, left something out.",
+            labels=["environment"],
+        )
         for fleet in fleets:
             for state in ServerState:
                 servers.add_metric([fleet.environment, state.value], fleet.count(state))
@@ -75,7 +85,9 @@ class GatewayCollector(Collector):
             stale.add_metric([fleet.environment], fleet.stale_beats)
             unknown.add_metric([fleet.environment], len(fleet.unknown_revisions))
             refused.add_metric([fleet.environment], fleet.refused_names.total)
-        return [servers, frozen, stale, unknown, refused]
+            kept.add_metric([fleet.environment], fleet.kept.bytes)
+            cut.add_metric([fleet.environment], fleet.kept.cut_beats)
+        return [servers, frozen, stale, unknown, refused, kept, cut]
 
     def _configurations(self) -> Iterable[Metric]:
         revision = GaugeMetricFamily(

@@ -20,7 +20,14 @@ from fuseboard.reporting import heartbeat as beating
 from fuseboard.reporting import sync_thread as syncing
 from fuseboard.reporting.connection import Connection, ResponseError
 from fuseboard.reporting.counters import Counters
-from fuseboard.reporting.heartbeat import BeatFailure, Exchange, Gateway, PodState, encode_bounded
+from fuseboard.reporting.heartbeat import (
+    HEARTBEAT_BYTES,
+    BeatFailure,
+    Exchange,
+    Gateway,
+    PodState,
+    encode_bounded,
+)
 from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
@@ -344,5 +351,8 @@ class TestBodies:
         )
         assert len(msgspec.json.encode(request)) > MAX_BODY_BYTES
         body = encode_bounded(request)
-        assert len(body) <= MAX_BODY_BYTES
-        assert decode_request(body).breakers == request.breakers
+        assert len(body) <= HEARTBEAT_BYTES / 2
+        sent = decode_request(body)
+        assert len(sent.breakers) > 100
+        left_out = 500 - len(sent.counters.dependencies) + 500 - len(sent.breakers) + 1000 - len(sent.want)
+        assert sent.cut == left_out

@@ -196,6 +196,9 @@ SHARED_POLICY = Policy(
 SHARED_REQUEST = msgspec.structs.replace(
     REQUEST, mode=Mode.DRILL, share=HeldShare(level=5, place=17, terms=1_099_511_627_779)
 )
+# Something was left out.
+CUT_REQUEST = msgspec.structs.replace(SHARED_REQUEST, cut=250)
+
 SHARED_RESPONSE = msgspec.structs.replace(
     RESPONSE,
     share=ShareLease(level=5, place=17, terms=1_099_511_627_779, remaining_ms=899_000),
@@ -252,6 +255,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.2.json": SHARED_REQUEST,
     "sync_response.2.json": SHARED_RESPONSE,
     "sync_request.3.json": BY_RULE_REQUEST,
+    "sync_request.4.json": CUT_REQUEST,
     "sync_response.3.json": HOLDING_RESPONSE,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),

@@ -22,7 +22,7 @@ from fuseboard.contract.sync import (
     decode_response,
     encode,
 )
-from tests.contract.examples import EXAMPLES, POLICY, SHARED_REQUEST
+from tests.contract.examples import CUT_REQUEST, EXAMPLES, POLICY
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -131,4 +131,4 @@ def test_a_policy_that_contradicts_itself_is_refused_naming_the_field(old, new, 
 
 def test_every_field_of_a_beat_differs_from_its_default():
     """So that the golden file would notice any of them gone."""
-    assert set(msgspec.json.decode(encode(SHARED_REQUEST))) == set(SHARED_REQUEST.__struct_fields__)
+    assert set(msgspec.json.decode(encode(CUT_REQUEST))) == set(CUT_REQUEST.__struct_fields__)

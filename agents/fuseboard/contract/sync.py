@@ -155,6 +155,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     want: Annotated[tuple[Subject, ...], Meta(max_length=1000)] = ()
     #: The last request of a process that stops on purpose.
     leaving: bool = False
+    #: Entries of lists that this pod left out, to keep its heartbeat small.
+    cut: Total = 0
     #: Its reserved share; ``None`` when it has none, or does not spend it any more.
     share: HeldShare | None = None
 

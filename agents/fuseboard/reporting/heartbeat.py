@@ -1,6 +1,7 @@
 """One heartbeat: what this pod reports, and what the gateway answers."""
 
 import http.client
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,9 +12,9 @@ from uuid import uuid4
 import msgspec
 
 from fuseboard.configuration.server_clock import lease_clock
+from fuseboard.contract.heartbeat_size import cut_to
 from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import (
-    MAX_BODY_BYTES,
     SYNC_PATH,
     Applied,
     BreakerView,
@@ -29,6 +30,11 @@ from fuseboard.reporting.loop_port import LoopGoneError
 from fuseboard.reporting.token import TokenSource
 from fuseboard.settings import AgentSettings
 
+log = logging.getLogger("fuseboard.sync")
+
+#: A heartbeat is never longer. Half of it is for fields that later versions add.
+HEARTBEAT_BYTES = 65_536
+FIELDS_BYTES = HEARTBEAT_BYTES // 2
 READ_TIMEOUT_S = 2.0
 TOTAL_TIMEOUT_S = 5.0
 #: The last heartbeat of a process that stops.
@@ -189,15 +195,10 @@ def read_answer(answer: HttpResponse) -> SyncResponse:
 
 
 def encode_bounded(request: SyncRequest) -> bytes:
-    """The request, small enough for the gateway. Leaves out what the next heartbeat can repeat."""
-    body = encode(request)
-    if len(body) > MAX_BODY_BYTES:
-        body = encode(request := msgspec.structs.replace(request, want=request.want[:50]))
-    if len(body) > MAX_BODY_BYTES:
-        counters = msgspec.structs.replace(request.counters, tenants=(), dependencies=())
-        body = encode(request := msgspec.structs.replace(request, counters=counters))
-    if len(body) > MAX_BODY_BYTES:
-        body = encode(msgspec.structs.replace(request, breakers=request.breakers[:100]))
+    """The request in at most ``FIELDS_BYTES``; ``contract/heartbeat_size.py`` says what is cut first."""
+    cut, body = cut_to(request, FIELDS_BYTES, encode)
+    if cut.cut:
+        log.info("heartbeat.cut %d entries, to stay below %d bytes", cut.cut, FIELDS_BYTES)
     return body
 
 

@@ -7,6 +7,7 @@ import structlog
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
+from controlplane.gateway.servers.kept import Kept
 from controlplane.gateway.servers.liveness import (
     ASLEEP_S,
     FROZEN_AT_MOST_S,
@@ -45,6 +46,7 @@ class Fleet:
         #: The part of ``dirty`` that is written at once.
         self.urgent: dict[str, KnownServer] = {}
         self.totals = Totals()
+        self.kept = Kept()
         self.preservation = SelfPreservation()
         self.stale_beats = 0
         #: Pods that report a revision that Postgres never made, as of the last look.
@@ -64,8 +66,10 @@ class Fleet:
         self._everywhere = self._present_everywhere = 0
         self._swept = clock.monotonic()
 
-    def absorb(self, beat: SyncRequest, *, now: float | None = None, wall: float | None = None) -> bool:
-        """Take in one heartbeat. Returns whether it is urgent. Stale heartbeats change nothing.
+    def absorb(
+        self, beat: SyncRequest, *, now: float | None = None, wall: float | None = None, token: str = ""
+    ) -> bool:
+        """Take in one heartbeat of a token. Returns whether it is urgent. Stale heartbeats change nothing.
 
         Raises ``FleetFull``.
         """
@@ -83,7 +87,9 @@ class Fleet:
         else:
             news = False
         before = server.spending
-        news = server.take(beat, now=now, wall=wall, next_s=next_s) or news
+        beat, packed = self.kept.cut(beat, token)
+        news = server.take(beat, packed, now=now, wall=wall, next_s=next_s) or news
+        self.kept.note(server, token)
         if server.spending > before and not beat.leaving:
             self._note_size(self._here, self._spending_here + server.spending - before)
             # Other gateways count it too, from its row.
@@ -117,6 +123,7 @@ class Fleet:
     def hand_over(self, name: str) -> None:
         """Another gateway hears this pod now, so its silence here means nothing."""
         server = self.servers.pop(name)
+        self.kept.forget(server)
         self.totals.replace(server.rates, NOTHING)
         self.dirty.pop(name, None)
         self.urgent.pop(name, None)
@@ -261,7 +268,7 @@ class Fleet:
                 and name not in self.dirty
                 and now - server.seen > TOMBSTONE_S
             ):
-                del self.servers[name]
+                self.kept.forget(self.servers.pop(name))
 
     def _start_leases_anew(self, now: float) -> None:
         """While this process did not run, nothing received the heartbeats of its pods."""

@@ -57,6 +57,8 @@ class Point(Struct, frozen=True, gc=False):
     #: ``Counters`` as MessagePack, 1 KB. As objects they are a hundred per point, 10 KB that no cache
     #: holds for a whole fleet, and taking them down one by one was a tenth of a beat.
     packed: bytes
+    #: Some dependencies or rules may be missing, so that one which is new here may have counted before.
+    cut: bool = False
 
 
 class _Answers(Struct, frozen=True, gc=False):
@@ -73,6 +75,7 @@ class _OnlyAnswers(Struct, frozen=True, gc=False):
 
 _pack = msgpack.Encoder().encode
 _unpack = msgpack.Decoder(Counters).decode
+_NOTHING_COUNTED = _pack(Counters())
 _unpack_answers = msgpack.Decoder(_OnlyAnswers).decode
 
 
@@ -100,13 +103,24 @@ class Track:
 
     def begin(self, at: float) -> None:
         """The process started at ``at``, and had counted nothing."""
-        self.add(at, Counters())
+        self.add(at, _NOTHING_COUNTED)
 
-    def add(self, at: float, counters: Counters) -> None:
+    @property
+    def newest_size(self) -> int:
+        """Bytes of the last heartbeat's counters."""
+        return len(self._points[-1].packed) if self._points else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all points."""
+        return sum([len(point.packed) for point in self._points])
+
+    def add(self, at: float, packed: bytes, *, cut: bool = False) -> None:
+        """Add ``Counters`` as MessagePack; with ``cut``, something was left out."""
         points = self._points
         if len(points) > 1 and at - points[-2].at < _SPACING_S:
             points.pop()
-        points.append(Point(at, _pack(counters)))
+        points.append(Point(at, packed, cut))
         # The oldest stays until another one is old enough to take its place.
         while len(points) > 2 and at - points[1].at >= LATENCY_WINDOW_S:
             points.popleft()
@@ -122,7 +136,7 @@ class Track:
             return NOTHING
         now = _unpack(newest.packed)
         return Contribution(
-            _counts(_unpack(before.packed), now, elapsed_s=newest.at - before.at),
+            _counts(_unpack(before.packed), now, elapsed_s=newest.at - before.at, cut=before.cut),
             _latency(
                 _unpack_answers(longer.packed).store.latency,
                 now.store.latency,
@@ -189,7 +203,7 @@ def _point_before(points: deque[Point], age_s: float) -> Point:
     return points[0]
 
 
-def _counts(was: Counters, now: Counters, *, elapsed_s: float) -> dict[Key, int]:
+def _counts(was: Counters, now: Counters, *, elapsed_s: float, cut: bool = False) -> dict[Key, int]:
     found: dict[Key, int] = {}
     if elapsed_s < _SHORTEST_S:
         return found
@@ -208,21 +222,28 @@ def _counts(was: Counters, now: Counters, *, elapsed_s: float) -> dict[Key, int]
         if count > (base := was.refused.get(reason, 0)):
             found["reason", reason.value] = int((count - base) * milli)
     if now.dependencies != was.dependencies:
-        _add_dependencies(found, was, now, milli)
+        _add_dependencies(found, was, now, milli, cut=cut)
     if now.tenants != was.tenants:
         _add_tenants(found, was, now, milli)
     if now.rules and now.rules != was.rules:
         # Of all tenants together, and complete.
         before, after = (TenantCounters(tenant="", rules=counters.rules) for counters in (was, now))
+        if cut:
+            known = {rule.rule for rule in was.rules}
+            after = TenantCounters(tenant="", rules=tuple(r for r in now.rules if r.rule in known))
         _add_rules(found, "", before, after, milli)
     return found
 
 
-def _add_dependencies(found: dict[Key, int], was: Counters, now: Counters, milli: float) -> None:
+def _add_dependencies(
+    found: dict[Key, int], was: Counters, now: Counters, milli: float, *, cut: bool
+) -> None:
     bases = was.dependencies
     if [base.dependency for base in bases] != [after.dependency for after in now.dependencies]:
         known = {base.dependency: base for base in bases}
-        bases = tuple(known.get(after.dependency, _NO_DEPENDENCY) for after in now.dependencies)
+        bases = tuple(
+            known.get(after.dependency, after if cut else _NO_DEPENDENCY) for after in now.dependencies
+        )
     for base, after in zip(bases, now.dependencies, strict=True):
         if base == after:
             continue

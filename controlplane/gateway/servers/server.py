@@ -70,6 +70,9 @@ class KnownServer:
     has_asked: bool = False
     #: The same of the process that owns the name now. Another one can take the name without a request.
     owner_has_asked: bool = False
+    #: Bytes that are kept of its heartbeats, and the token they count for; see ``kept``.
+    kept: int = 0
+    kept_for: str = ""
     #: Other processes under its name, as the row says.
     rivals: int = 0
     rivals_heard: Duplicates | None = None
@@ -126,8 +129,11 @@ class KnownServer:
             and self.rivals_heard.is_present(beat.boot)
         )
 
-    def take(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> bool:
-        """Apply a heartbeat that is not stale. Returns whether it contains an urgent change."""
+    def take(self, beat: SyncRequest, packed: bytes, *, now: float, wall: float, next_s: float) -> bool:
+        """Apply a heartbeat that is not stale, with its counters as MessagePack.
+
+        Returns whether it contains an urgent change.
+        """
         last = self.beat
         restarted = beat.boot != last.boot
         news = (
@@ -150,11 +156,11 @@ class KnownServer:
                 self.count_rivals(now)
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
-        self.track.add(now, beat.counters)
+        self.track.add(now, packed, cut=beat.cut > 0)
         self.owner_has_asked = self.owner_has_asked or has_asked(beat.counters)
         self.has_asked = self.has_asked or self.owner_has_asked
-        # What was counted is in the track.
-        beat = replace(beat, counters=_IN_TRACK)
+        # What was counted is in the track, and what was wanted is in the answer.
+        beat = replace(beat, counters=_IN_TRACK, want=())
         self.beat, self.seen, self.seen_wall, self.next_s = beat, now, wall, next_s
         self.adopted = False
         self.state = ServerState.GONE if beat.leaving else ServerState.ONLINE

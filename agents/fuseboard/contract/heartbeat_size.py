@@ -1,0 +1,94 @@
+"""Makes a heartbeat smaller: a pod before it sends one, a gateway before it keeps one.
+
+What an operator misses least is cut first, in this order:
+
+1. counts by rule of single tenants
+2. tenants, from the least busy one
+3. counts by rule of all tenants together
+4. wanted tenants: the next heartbeat asks for them again
+5. dependencies
+6. breakers, first those that are closed, without an override
+
+Who the pod is, the configuration it applied, its mode, and its totals are never cut.
+"""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from fuseboard.contract.sync import BreakerView, SyncRequest
+from fuseboard.contract.words import BreakerState
+
+
+def cut_to(
+    request: SyncRequest, most: int, pack: Callable[[SyncRequest], bytes]
+) -> tuple[SyncRequest, bytes]:
+    """``request``, or what is left of it in at most ``most`` bytes; and these bytes, as ``pack`` writes it.
+
+    ``cut`` counts what was left out. What is never cut may be longer than ``most``.
+    """
+    packed = pack(request)
+    for count, keep in _PARTS:
+        left = count(request)
+        while left and len(packed) > most:
+            # Always by an eighth: what is too long may be in another part.
+            left = min(left * 7 // 8, left * most // len(packed))
+            kept = keep(request, left)
+            request = replace(kept, cut=request.cut + _entries(request) - _entries(kept))
+            packed = pack(request)
+    return request, packed
+
+
+def keep_breakers(request: SyncRequest, most: int) -> SyncRequest:
+    """With at most ``most`` breakers: those that are closed, without an override, are left out first."""
+    # Sorting is stable, so that breakers keep their order from one heartbeat to the next.
+    return replace(request, breakers=tuple(sorted(request.breakers, key=_is_at_rest))[:most])
+
+
+def _is_at_rest(view: BreakerView) -> bool:
+    return view.state is BreakerState.CLOSED and view.override is None
+
+
+def _tenants_by_rule(request: SyncRequest) -> int:
+    return max((at for at, tenant in enumerate(request.counters.tenants, 1) if tenant.rules), default=0)
+
+
+def _keep_tenants_by_rule(request: SyncRequest, most: int) -> SyncRequest:
+    tenants = request.counters.tenants
+    kept = tenants[:most] + tuple(replace(tenant, rules=()) for tenant in tenants[most:])
+    return replace(request, counters=replace(request.counters, tenants=kept))
+
+
+def _keep_tenants(request: SyncRequest, most: int) -> SyncRequest:
+    return replace(request, counters=replace(request.counters, tenants=request.counters.tenants[:most]))
+
+
+def _keep_rules(request: SyncRequest, most: int) -> SyncRequest:
+    return replace(request, counters=replace(request.counters, rules=request.counters.rules[:most]))
+
+
+def _keep_wanted(request: SyncRequest, most: int) -> SyncRequest:
+    return replace(request, want=request.want[:most])
+
+
+def _keep_dependencies(request: SyncRequest, most: int) -> SyncRequest:
+    dependencies = request.counters.dependencies[:most]
+    return replace(request, counters=replace(request.counters, dependencies=dependencies))
+
+
+#: How many entries a part has, and a heartbeat with fewer of them.
+_PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], SyncRequest]], ...] = (
+    (_tenants_by_rule, _keep_tenants_by_rule),
+    (lambda request: len(request.counters.tenants), _keep_tenants),
+    (lambda request: len(request.counters.rules), _keep_rules),
+    (lambda request: len(request.want), _keep_wanted),
+    (lambda request: len(request.counters.dependencies), _keep_dependencies),
+    (lambda request: len(request.breakers), keep_breakers),
+)
+
+
+def _entries(request: SyncRequest) -> int:
+    counters = request.counters
+    by_rule = sum(len(tenant.rules) for tenant in counters.tenants)
+    counted = len(counters.tenants) + by_rule + len(counters.rules) + len(counters.dependencies)
+    return counted + len(request.want) + len(request.breakers)

@@ -1,0 +1,86 @@
+"""How many bytes of heartbeats a gateway keeps: bounds per pod, per token, and per environment.
+
+A heartbeat may have 256 KiB, and a token can bring thousands of pods, so without these bounds a few
+hundred pods could fill the memory of the process. A pod over a bound is still present, with its
+configuration, its mode, and its totals; ``fuseboard.contract.heartbeat_size`` says what is cut first.
+"""
+
+from typing import TYPE_CHECKING
+
+from msgspec import msgpack
+from msgspec.structs import replace
+
+from fuseboard.contract.heartbeat_size import cut_to, keep_breakers
+from fuseboard.contract.sync import SyncRequest
+
+if TYPE_CHECKING:
+    from controlplane.gateway.servers.server import KnownServer
+
+#: Counters of one heartbeat that are kept, packed. A pod of an ordinary service needs 1 to 4 KB.
+POINT_BYTES = 16_384
+#: The same while its token or its environment keeps too much: hardly more than the totals.
+SPARSE_POINT_BYTES = 512
+#: Breakers of one pod that are kept.
+MOST_BREAKERS = 500
+SPARSE_BREAKERS = 8
+
+#: What the pods of one token, and of one environment, may keep. Both are estimates of memory.
+TOKEN_BYTES = 96 * 1024 * 1024
+ENVIRONMENT_BYTES = 128 * 1024 * 1024
+
+#: What figures take for each byte of the newest counters: names and numbers become objects.
+_FIGURES = 6
+#: What a breaker takes, with the entry of its row.
+_BREAKER_BYTES = 700
+
+_pack = msgpack.Encoder().encode
+
+
+class Kept:
+    """Counts what an environment keeps."""
+
+    def __init__(self, *, token_bytes: int = TOKEN_BYTES, environment_bytes: int = ENVIRONMENT_BYTES) -> None:
+        self.bytes = 0
+        #: Heartbeats of which something was left out, by the pod that sent it or here.
+        self.cut_beats = 0
+        self._by_token: dict[str, int] = {}
+        self._token_bytes = token_bytes
+        self._environment_bytes = environment_bytes
+
+    def cut(self, beat: SyncRequest, token: str) -> tuple[SyncRequest, bytes]:
+        """What is kept of a heartbeat, and its counters, packed."""
+        most, breakers = POINT_BYTES, MOST_BREAKERS
+        if self.is_full(token):
+            most, breakers = SPARSE_POINT_BYTES, SPARSE_BREAKERS
+        packed = _pack(beat.counters)
+        was_cut = beat.cut > 0
+        if len(packed) > most:
+            beat, packed = cut_to(replace(beat, want=()), most, lambda cut: _pack(cut.counters))
+            was_cut = True
+        if len(beat.breakers) > breakers:
+            beat, was_cut = keep_breakers(beat, breakers), True
+        self.cut_beats += was_cut
+        return beat, packed
+
+    def is_full(self, token: str) -> bool:
+        return self.bytes > self._environment_bytes or self._by_token.get(token, 0) > self._token_bytes
+
+    def note(self, server: "KnownServer", token: str) -> None:
+        """Count what this pod keeps now."""
+        self.forget(server)
+        track = server.track
+        size = track.size + _FIGURES * track.newest_size + _BREAKER_BYTES * len(server.beat.breakers)
+        server.kept, server.kept_for = size, token
+        self.bytes += size
+        self._by_token[token] = self._by_token.get(token, 0) + size
+
+    def forget(self, server: "KnownServer") -> None:
+        """This pod keeps nothing any more."""
+        token, size = server.kept_for, server.kept
+        server.kept = 0
+        self.bytes -= size
+        left = self._by_token.get(token, 0) - size
+        if left > 0:
+            self._by_token[token] = left
+        else:
+            self._by_token.pop(token, None)

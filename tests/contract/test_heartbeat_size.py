@@ -1,0 +1,79 @@
+"""What is left out of a heartbeat that is too long, and in which order."""
+
+import pytest
+from msgspec.structs import replace
+
+from fuseboard.contract.heartbeat_size import cut_to, keep_breakers
+from fuseboard.contract.sync import (
+    BreakerView,
+    Counters,
+    DependencyCounters,
+    RuleCounters,
+    SyncRequest,
+    TenantCounters,
+    encode,
+)
+from fuseboard.contract.words import BreakerState, OverrideMode
+
+RULES = tuple(RuleCounters(rule=f"rule-{number}", asked=1) for number in range(20))
+FULL = SyncRequest(
+    environment="production",
+    service="shop",
+    server="web-1",
+    boot="12345678",
+    sequence=1,
+    agent_version="0",
+    breakers=tuple(BreakerView(dependency=f"dependency-{number}") for number in range(100)),
+    counters=Counters(
+        requests=1000,
+        dependencies=tuple(DependencyCounters(dependency=f"dependency-{n}", ok=1) for n in range(100)),
+        tenants=tuple(TenantCounters(tenant=f"tenant-{n}", allowed=1, rules=RULES) for n in range(50)),
+        rules=RULES,
+    ),
+    want=tuple(f"wanted-{number}" for number in range(100)),
+)
+
+
+def sizes(request: SyncRequest) -> tuple[int, ...]:
+    """In the order in which they are cut."""
+    counters = request.counters
+    return (
+        sum(len(tenant.rules) for tenant in counters.tenants),
+        len(counters.tenants),
+        len(counters.rules),
+        len(request.want),
+        len(counters.dependencies),
+        len(request.breakers),
+    )
+
+
+def test_a_short_one_is_left_as_it_is():
+    assert cut_to(FULL, 10**6, encode) == (FULL, encode(FULL))
+
+
+@pytest.mark.parametrize("most", [*range(400, 8000, 150), *range(8000, 60_000, 2500)])
+def test_it_fits_and_what_matters_least_is_cut_first(most: int):
+    cut, body = cut_to(FULL, most, encode)
+    assert len(body) <= most
+    assert body == encode(cut)
+    left, whole = sizes(cut), sizes(FULL)
+    assert cut.cut == sum(whole) - sum(left)
+    assert (cut.boot, cut.counters.requests) == (FULL.boot, 1000)
+    touched = [part for part, (now, before) in enumerate(zip(left, whole, strict=True)) if now < before]
+    # Everything before the last part that was touched is gone.
+    assert all(left[part] == 0 for part in touched[:-1])
+    assert touched == list(range(len(touched)))
+
+
+def test_it_cuts_no_more_than_it_must():
+    whole = len(encode(FULL))
+    cut, body = cut_to(FULL, whole - 1, encode)
+    assert len(body) > 0.8 * whole
+    assert cut.cut > 0
+
+
+def test_breakers_that_say_something_are_kept():
+    opened = BreakerView(dependency="z-open", state=BreakerState.OPEN)
+    overridden = BreakerView(dependency="z-overridden", override=OverrideMode.DISABLED)
+    kept = keep_breakers(replace(FULL, breakers=(*FULL.breakers, opened, overridden)), 5)
+    assert kept.breakers == (opened, overridden, *FULL.breakers[:3])

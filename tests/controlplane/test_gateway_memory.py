@@ -1,0 +1,220 @@
+"""What a gateway keeps of heartbeats is bounded per pod, per token, and per environment (finding 5)."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from controlplane.embedded.postgres import Postgres
+from controlplane.gateway.servers import kept
+from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.kept import Kept
+from fuseboard.contract.sync import (
+    MAX_BODY_BYTES,
+    SYNC_PATH,
+    BreakerView,
+    Counters,
+    DependencyCounters,
+    RuleCounters,
+    SyncRequest,
+    TenantCounters,
+    encode,
+)
+from fuseboard.contract.words import BreakerState
+from tests import migrated
+from tests.controlplane.gateway import TOKEN, TurnedClock, beat
+from tests.controlplane.test_gateway_process import SEED, answers, manage
+from tests.waiting import wait_until
+
+PROJECT = Path(__file__).resolve().parents[2]
+#: What docker-compose.yml gives the gateway.
+CONTAINER_BYTES = 512 * 1024 * 1024
+
+
+def large(server: str, *, number: int = 0, **fields: object) -> SyncRequest:
+    """A heartbeat that is nearly as long as the gateway takes; no name is like that of another pod."""
+    rules = tuple(RuleCounters(rule=f"{'r' * 30}-{server}-{n}", asked=number + 1) for n in range(20))
+    counters = Counters(
+        requests=number + 1,
+        dependencies=tuple(
+            DependencyCounters(dependency=f"{server}-{n}", ok=number + 1, slow=number) for n in range(200)
+        ),
+        tenants=tuple(
+            TenantCounters(tenant=f"{'t' * 100}-{server}-{n}", allowed=number + 1, rules=rules)
+            for n in range(100)
+        ),
+        rules=rules,
+    )
+    return beat(server, counters=counters, **fields)
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def fleet(clock: TurnedClock) -> Fleet:
+    return Fleet("production", clock, beat_ms=5_000, beats_per_s=2_000)
+
+
+def send(fleet: Fleet, clock: TurnedClock, servers: int, *, token: str) -> None:
+    for number in range(6):
+        for server in range(servers):
+            fleet.absorb(large(f"{token}-{server}", number=number), token=token)
+        fleet.refresh_rates(fleet.servers.values())
+        clock.turn(2.0)
+
+
+def test_finding_5_one_pod_keeps_a_bounded_part_of_its_heartbeats(fleet: Fleet, clock: TurnedClock):
+    assert len(encode(large("sel1-0"))) > 0.5 * MAX_BODY_BYTES
+    send(fleet, clock, 1, token="sel1")
+    server = fleet.servers["sel1-0"]
+    assert 5 <= len(server.track._points) <= 6
+    assert server.track.size <= 6 * kept.POINT_BYTES
+    # What matters most is still there.
+    assert server.track.newest.requests == 6
+    assert server.track.newest.dependencies
+    assert fleet.kept.cut_beats == 6
+    assert fleet.totals.milli["requests", ""] > 0
+
+
+def test_wanted_tenants_are_answered_and_not_kept(fleet: Fleet):
+    fleet.absorb(beat("pod-1", want=("acme",)))
+    assert fleet.servers["pod-1"].beat.want == ()
+
+
+def test_finding_5_a_token_and_an_environment_are_bounded(fleet: Fleet, clock: TurnedClock):
+    fleet.kept = Kept(token_bytes=4_000_000, environment_bytes=6_000_000)
+    send(fleet, clock, 60, token="greedy")
+    greedy = fleet.kept.bytes
+    # Sparse pods, after the bound was reached: each has a point of at most half a kilobyte.
+    assert 4_000_000 < greedy < 5_500_000
+    # The next token is not affected by the first one.
+    send(fleet, clock, 3, token="modest")
+    assert fleet.servers["modest-0"].track.newest.dependencies
+    # The environment is full.
+    send(fleet, clock, 60, token="third")
+    assert fleet.kept.bytes < 7_500_000
+    assert len(fleet.servers["third-59"].track.newest.dependencies) < 30
+    assert fleet.servers["third-59"].track.newest.requests == 6
+
+
+def test_what_was_left_out_before_is_no_sudden_traffic(fleet: Fleet, clock: TurnedClock):
+    """A dependency that is listed again has not made all its calls since the last heartbeat."""
+    fleet.kept = Kept(token_bytes=0)
+    fleet.absorb(beat("other"), token="sel1")
+    fleet.absorb(large("pod-1", number=1_000_000), token="sel1")
+    fleet.kept = Kept()
+    for number in range(1_000_001, 1_000_004):
+        clock.turn(2.0)
+        fleet.absorb(large("pod-1", number=number), token="sel1")
+    fleet.refresh_rates(fleet.servers.values())
+    assert max(fleet.totals.milli.values()) < 10_000
+
+
+def test_what_a_pod_kept_is_free_again_when_it_is_forgotten(fleet: Fleet, clock: TurnedClock):
+    send(fleet, clock, 5, token="sel1")
+    assert fleet.kept.bytes > 100_000
+    for number in range(5):
+        fleet.hand_over(f"sel1-{number}")
+    assert fleet.kept.bytes == 0
+    assert not fleet.kept.is_full("sel1")
+
+
+def test_open_breakers_are_kept_in_a_full_environment(fleet: Fleet):
+    fleet.kept = Kept(token_bytes=0)
+    fleet.absorb(beat("pod-1"), token="sel1")
+    closed = tuple(BreakerView(dependency=f"closed-{number}") for number in range(50))
+    opened = BreakerView(dependency="opened", state=BreakerState.OPEN)
+    fleet.absorb(beat("pod-1", breakers=(*closed, opened)), token="sel1")
+    assert opened in fleet.servers["pod-1"].beat.breakers
+    assert len(fleet.servers["pod-1"].beat.breakers) == kept.SPARSE_BREAKERS
+
+
+#: Made-up pods, of which so many send heartbeats of a quarter of a megabyte, several times.
+PODS, LARGE = 50_000, 600
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_finding_5_fifty_thousand_made_up_pods_fit_into_the_container(redis_url: str, tmp_path: Path):
+    migrated.copy_into(tmp_path)
+    postgres = Postgres(tmp_path, durable=False)
+    postgres.start()
+    variables = os.environ | {
+        "DATABASE_URL": postgres.url,
+        "FUSEBOARD_NEW_PODS_PER_MIN": "1000000",
+        "FUSEBOARD_TOKEN_RATE_PER_S": "1000000",
+        "FUSEBOARD_TOKEN_BURST": "1000000",
+    }
+    try:
+        manage(variables, "shell", "--verbosity", "0", "-c", SEED)
+        command = [sys.executable, "manage.py", "gateway", "--port", "0"]
+        with subprocess.Popen(
+            command, cwd=PROJECT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                found = re.search(r":(\d+)/", process.stdout.readline())
+                assert found is not None
+                attack(f"http://127.0.0.1:{found[1]}", psutil.Process(process.pid))
+            finally:
+                process.kill()
+    finally:
+        postgres.stop()
+
+
+def attack(url: str, process: psutil.Process) -> None:
+    with httpx.Client(base_url=url) as client:
+        wait_until(lambda: answers(client, "/readyz"))
+    idle = process.memory_info().rss
+    for number in range(3):
+        together(url, LARGE, lambda n, number=number: large(f"large-{n}", number=number))
+    loud = process.memory_info().rss
+    for number in range(2):
+        together(url, PODS - LARGE, lambda n, number=number: small(f"small-{n}", number))
+    full = process.memory_info().rss
+    figures = f"RSS in MiB: idle {idle >> 20}, {LARGE} large pods {loud >> 20}, {PODS} pods {full >> 20}"
+    sys.stderr.write(figures + "\n")
+    assert full < CONTAINER_BYTES, figures
+    assert process.is_running()
+
+
+def small(server: str, number: int) -> SyncRequest:
+    """As the heartbeat of an ordinary pod: 2 KB, in which no name is like that of another pod."""
+    return beat(
+        server,
+        sequence=number + 1,
+        counters=Counters(
+            requests=number + 1,
+            tenants=tuple(TenantCounters(tenant=f"{server}-{n}", allowed=number + 1) for n in range(30)),
+        ),
+    )
+
+
+def together(url: str, count: int, made: Callable[[int], SyncRequest]) -> None:
+    """Send a heartbeat of each pod, over four connections."""
+    failures: list[str] = []
+
+    def run(first: int) -> None:
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+            for number in range(first, count, 4):
+                answer = client.post(SYNC_PATH, content=encode(made(number)))
+                if answer.status_code != 200:
+                    failures.append(answer.text)
+
+    threads = [threading.Thread(target=run, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, (len(failures), failures[0])
