@@ -29,12 +29,16 @@ class RequestIds:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        given = request.headers.get(HEADER, "")
-        request_id = given if _SANE.fullmatch(given) else token_hex(16)
+        request_id = id_of(request.headers.get(HEADER, ""))
         with bound_contextvars(request_id=request_id, **trace_of(request.headers.get("traceparent", ""))):
             response = self.get_response(request)
         response.headers[HEADER] = request_id
         return response
+
+
+def id_of(given: str) -> str:
+    """The id that the client chose, or a new one."""
+    return given if _SANE.fullmatch(given) else token_hex(16)
 
 
 def trace_of(traceparent: str) -> dict[str, str]:

@@ -5,12 +5,13 @@ from typing import Any
 
 from django import forms
 
+from controlplane.breakers.overrides import LONGEST, LONGEST_CLOSED
 from controlplane.errors import InvalidEdit
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
+from fuseboard.contract.words import OverrideMode
 
 #: How long a breaker can be forced closed.
-CLOSED_MINUTES = 15
-LONGEST = timedelta(hours=24)
+CLOSED_MINUTES = int(LONGEST_CLOSED.total_seconds()) // 60
 
 
 def whole(text: str, field: str) -> int:
@@ -55,7 +56,7 @@ class OverrideForm(forms.Form):
     )
     LASTS = (("5", "5 min"), ("15", "15 min"), ("60", "1 h"), ("240", "4 h"), ("until", "Until\u2026"))
     #: What the form offers for a breaker that is forced closed.
-    CLOSED_LASTS = ("5", "15")
+    CLOSED_LASTS = tuple(key for key, _ in LASTS if key.isdigit() and int(key) <= CLOSED_MINUTES)
 
     act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose an action."})
     reason = ReasonField()
@@ -66,10 +67,34 @@ class OverrideForm(forms.Form):
     #: The override the page showed: its revision, or 0 for none.
     seen = forms.IntegerField(required=False, min_value=0)
 
-    def __init__(self, *args: Any, dependency: str, now: datetime, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, dependency: str, now: datetime, held: str, **kwargs: Any) -> None:
+        """``held`` is the mode of the override in force, empty for none: an extension keeps it."""
         super().__init__(*args, **kwargs)
         self.dependency = dependency
         self.now = now
+        self.held = held
+
+    @classmethod
+    def lasts_of(cls, act: str, held: str) -> tuple[str, ...]:
+        """The durations that the form offers for an action: fewer if the breaker will be forced closed."""
+        mode = held if act == "extend" else act
+        return cls.CLOSED_LASTS if mode == OverrideMode.FORCED_CLOSED else tuple(key for key, _ in cls.LASTS)
+
+    @property
+    def offered(self) -> list[tuple[str, str, str]]:
+        """Every duration: value, word, and the classes that hide it for actions that do not offer it."""
+        return [
+            (
+                key,
+                word,
+                " ".join(
+                    f"not-{act}"
+                    for act in ("forced_closed", "extend")
+                    if key not in self.lasts_of(act, self.held)
+                ),
+            )
+            for key, word in self.LASTS
+        ]
 
     @property
     def sets_override(self) -> bool:
@@ -80,12 +105,10 @@ class OverrideForm(forms.Form):
         if not self.sets_override:
             return data
         data["expires_at"] = self._expiry(data)
-        if data["act"] == "forced_closed":
-            if data.get("confirm", "").strip() != self.dependency:
-                self.add_error("confirm", f"Type {self.dependency} exactly: forcing it closed adds load.")
-            expiry = data["expires_at"]
-            if expiry is not None and expiry > self.now + timedelta(minutes=CLOSED_MINUTES, seconds=1):
-                self.add_error("lasts", f"Forced closed: at most {CLOSED_MINUTES} minutes.")
+        if data["act"] == "forced_closed" and data.get("confirm", "").strip() != self.dependency:
+            self.add_error("confirm", f"Type {self.dependency} exactly: forcing it closed adds load.")
+        if data.get("lasts") and data["lasts"] not in self.lasts_of(data["act"], self.held):
+            self.add_error("lasts", f"Forced closed: at most {CLOSED_MINUTES} minutes.")
         return data
 
     def _expiry(self, data: dict[str, Any]) -> datetime | None:

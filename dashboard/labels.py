@@ -44,7 +44,7 @@ _ACTIONS = {
     "schedule.cancelled": ("Scheduled change cancelled", "cancelled scheduled change"),
     "schedule.due_soon": ("Scheduled change is due soon", "announced scheduled change"),
     "schedule.failed": ("Scheduled change failed", "could not apply scheduled change"),
-    "server.forgotten": ("Pod forgotten", "forgot pod"),
+    "server.forgotten": ("Pod removed", "removed pod"),
     "sql.deleted": ("Removed with SQL", "removed with SQL"),
     "sql.inserted": ("Added with SQL", "added with SQL"),
     "sql.truncated": ("Truncated with SQL", "truncated with SQL"),
@@ -245,6 +245,11 @@ def cause_words(cause: str) -> str:
         "expired": "the override expired",
         "override_ended": "an operator ended the override",
     }.get(cause, cause.replace("_", " "))
+
+
+def state_verb(state: str, *, own: bool = False) -> str:
+    """What a breaker does that changes to a state; with ``own``, what a pod does with its own breaker."""
+    return {"open": "opened", "half_open": "probes with" if own else "is probing"}.get(state, state)
 
 
 def policy_words(policy: str) -> str:

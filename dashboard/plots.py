@@ -29,23 +29,43 @@ def svg(css: str, box: str, label: str, body: str, *, stretch: bool = True) -> S
 
 
 def spark(
-    values: Sequence[float], *, limit: float | None = None, low: float = 0.0, label: str = ""
+    values: Sequence[float | None], *, limit: float | None = None, low: float = 0.0, label: str = ""
 ) -> SafeString:
-    """A line with its area, its last value as a dot, and its limit as a dashed line."""
+    """Lines with their area, the last value as a dot, and the limit as a dashed line. ``None`` is blank."""
     width, height = 120, 28
     points = list(values) if len(values) > 1 else [*(values or [0.0])] * 2
-    top = max(max(points), limit or 0.0) * 1.1 or 1.0
+    top = max((value for value in points if value is not None), default=0.0)
+    top = max(top, limit or 0.0) * 1.1 or 1.0
 
     def y(value: float) -> float:
         return height - 2 - (value - low) / ((top - low) or 1.0) * (height - 4)
 
     step = width / (len(points) - 1)
-    line = " ".join(f"{short(i * step)} {short(y(v))}" for i, v in enumerate(points))
-    body = f'<path class="area" d="M0 {height}L{line}L{width} {height}Z"/>'
+    areas, lines = "", ""
+    for run in _runs(points):
+        line = "L".join(f"{short(place * step)} {short(y(value))}" for place, value in run)
+        first, last = short(run[0][0] * step), short(run[-1][0] * step)
+        areas += f"M{first} {height}L{line}L{last} {height}Z"
+        lines += f"M{line}h0"
+    body = f'<path class="area" d="{areas}"/>'
     if limit is not None:
         body += f'<path class="lim" d="M0 {short(y(limit))}H{width}"/>'
-    body += f'<path d="M{line}"/><path class="end" d="M{width} {short(y(points[-1]))}h.01"/>'
+    body += f'<path d="{lines}"/>'
+    if (last_value := points[-1]) is not None:
+        body += f'<path class="end" d="M{width} {short(y(last_value))}h.01"/>'
     return svg("spark", f"0 0 {width} {height}", label, body)
+
+
+def _runs(points: Sequence[float | None]) -> list[list[tuple[int, float]]]:
+    """The known points and their places, cut where one is missing."""
+    runs: list[list[tuple[int, float]]] = []
+    for place, value in enumerate(points):
+        if value is None:
+            continue
+        if not runs or runs[-1][-1][0] != place - 1:
+            runs.append([])
+        runs[-1].append((place, value))
+    return runs
 
 
 def strip(marks: Marks, *, width: int = 280, height: int = 16, label: str = "") -> SafeString:

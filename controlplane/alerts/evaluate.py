@@ -21,7 +21,10 @@ def evaluate(status: Status, rules: Iterable[Rule[Any]] = RULES) -> list[Finding
 
 
 class FirstSeen:
-    """Remembers, for one observer, when it first saw an alert whose beginning the status does not show."""
+    """Remembers, for one observer, when it first saw an alert whose beginning the status does not show.
+
+    An alert that must last is left out until then.
+    """
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}
@@ -34,7 +37,7 @@ class FirstSeen:
 
     def peek(self, findings: Iterable[Finding], now: float) -> tuple[Finding, ...]:
         """The same without remembering anything."""
-        return tuple(
-            one if one.since is not None else replace(one, since=self._moments.get(one.key, now))
-            for one in findings
+        dated = (
+            (one, one.since if one.since is not None else self._moments.get(one.key, now)) for one in findings
         )
+        return tuple(replace(one, since=since) for one, since in dated if now - since >= one.lasting_s)

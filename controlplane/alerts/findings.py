@@ -34,6 +34,8 @@ class Finding:
     subject: Subject
     #: When it began, if the status shows that; ``None`` when only an observer over time can know.
     since: float | None = None
+    #: An observer over time displays it when it has lasted for this long.
+    lasting_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,8 @@ class Rule(Generic[S]):
     #: In place of the scope's, where one rule is about something else.
     subject: Callable[[S], Subject] | None = None
     own_runbook: Callable[[S], str] = lambda _: ""
+    #: For a figure that often exceeds its threshold for a moment.
+    lasting_s: float = 0.0
 
     def finding(self, of: S) -> Finding:
         part = self.scope.key(of)
@@ -72,4 +76,5 @@ class Rule(Generic[S]):
             runbook=self.own_runbook(of) or self.runbook,
             subject=(self.subject or self.scope.subject)(of),
             since=self.since(of),
+            lasting_s=self.lasting_s,
         )

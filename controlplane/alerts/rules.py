@@ -13,6 +13,7 @@ from controlplane.alerts import texts
 from controlplane.alerts.findings import Rule, Scope, Subject
 from controlplane.alerts.thresholds import (
     OVERDUE_S,
+    P99_WARN_LASTS_S,
     REFUSED_SHARE,
     REFUSED_SHARE_CRITICAL,
     UNCOUNTED_SHARE,
@@ -115,7 +116,7 @@ RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         test=lambda status: status.figures.frozen,
         text=lambda _: "Many pods went silent at once",
-        detail=texts.why_frozen,
+        detail=lambda status: texts.why_frozen(status.figures),
     ),
     Rule[BreakerStatus](
         key="override",
@@ -233,6 +234,7 @@ RULES: tuple[Rule[Any], ...] = (
         test=lambda status: (status.figures.store.p99_us or 0) > texts.p99_warn_us(status),
         text=texts.slow_redis,
         detail=texts.slow_redis_detail,
+        lasting_s=P99_WARN_LASTS_S,
     ),
     Rule[Status](
         key="rejected",

@@ -9,6 +9,7 @@ from controlplane.alerts.thresholds import (
     REFUSED_SHARE,
     REFUSED_SHARE_CRITICAL,
 )
+from controlplane.fleet.live import FleetFigures
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.status import Status
 
@@ -80,13 +81,17 @@ def missing_edits(status: Status) -> str:
 
 def approximate_limits(status: Status) -> str:
     return (
-        f"Limits are approximate: each pod allows 1/{status.fleet.divisor} of a quota."
+        f"Limits are approximate: {allowed_alone(status.fleet.divisor)}."
         " Breakers work from each pod\u2019s own counters."
     )
 
 
-def why_frozen(status: Status) -> str:
-    figures = status.figures
+def allowed_alone(divisor: int) -> str:
+    """What a pod allows without Redis: its own table lists it for each limit."""
+    return f"limits with a local share allow 1/{divisor} each, limits that fail open allow every call"
+
+
+def why_frozen(figures: FleetFigures) -> str:
     of = (
         f"{figures.frozen_silent} of {figures.frozen_expected} pods are silent. "
         if figures.frozen_expected

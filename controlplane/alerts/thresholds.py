@@ -7,6 +7,8 @@ REFUSED_SHARE_CRITICAL = 0.02
 #: Redis p99 is critical above the fleet's ``store_deadline_us``, and a warning above this part of it:
 #: 5 ms and 1 ms unless the tuning says otherwise.
 P99_WARN_PART = 0.2
+#: The warning needs this long above its part: an idle machine exceeds it for seconds, and nothing is wrong.
+P99_WARN_LASTS_S = 60.0
 #: Pods on local fallback: more than this number, or more than this share of the live pods, is critical.
 LOCAL_PODS = 3
 LOCAL_SHARE = 0.5

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Q
-from django.db.models.functions import Now
+from django.db import connection
+from django.db.models import Count, Q, Sum
+from django.db.models.functions import Coalesce, Now
 
 from controlplane.fleet.models import Event, Figures, Server, ServerState
 
@@ -105,31 +106,84 @@ def servers(environment: str) -> list[Server]:
     return list(rows.exclude(state=ServerState.GONE, last_seen_at__lt=recently).order_by("name"))
 
 
+def present(environment: str) -> int:
+    """Processes that may send requests, with those that never did: the divisor of such a pod."""
+    recently = Now() - SPENDING_FOR
+    rows = Server.objects.filter(environment=environment).exclude(state=ServerState.GONE)
+    rows = rows.exclude(state=ServerState.OFFLINE, last_seen_at__lte=recently)
+    found: int = rows.aggregate(pods=Count("pk") + Coalesce(Sum("rivals"), 0))["pods"]
+    return found
+
+
 def events(environment: str, server: str, *, most: int = 100) -> list[Event]:
     """What happened to a pod, newest first."""
     return list(Event.objects.filter(environment=environment, server=server).order_by("-at", "-id")[:most])
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommonEvent:
+    """What happened to pods at about the same time: the same change of mode, or of an own breaker."""
+
+    kind: str
+    #: The most common one: pods that lose Redis report different causes.
+    detail: str
+    #: The first and the last of the pods.
+    first: datetime
+    last: datetime
+    pods: int
+    #: Whether there may be more pods: the oldest rows were not read.
+    more: bool
+    #: The first of their names.
+    names: tuple[str, ...]
+
+
 #: Of one pod, so that a pod that changes all the time hides no other.
 RECENT_OF_ONE_POD = 20
 
+#: By half minutes: what begins in one and ends in the next has two rows.
 _RECENT = """
     WITH newest AS (
-        SELECT * FROM fleet_event
-        WHERE environment = %s AND kind IN ('mode', 'breaker') AND at > now() - interval '1 day'
-        ORDER BY at DESC, id DESC LIMIT %s
+        SELECT kind, detail, at, id, server FROM fleet_event
+        WHERE environment = %(environment)s AND kind IN ('mode', 'breaker') AND at > now() - interval '1 day'
+        ORDER BY at DESC, id DESC LIMIT %(rows)s
     ), placed AS (
         SELECT *, row_number() OVER (PARTITION BY server ORDER BY at DESC, id DESC) AS place FROM newest
+        WHERE NOT (kind = 'mode' AND detail LIKE 'ramping -> shared%%')
     )
-    SELECT id, environment, server, boot, at, kind, detail FROM placed
-    WHERE place <= %s ORDER BY at DESC, id DESC LIMIT %s
+    SELECT kind, mode() WITHIN GROUP (ORDER BY detail), min(at), max(at), count(DISTINCT server),
+           (array_agg(DISTINCT server::text))[1:3], (SELECT count(*) FROM newest)
+    FROM placed
+    WHERE place <= %(of_one_pod)s
+    GROUP BY kind, CASE kind WHEN 'mode' THEN split_part(detail, ': ', 1) ELSE detail END,
+             floor(extract(epoch FROM at) / 30)
+    ORDER BY 3 DESC LIMIT %(most)s
 """
 
 
-def recent_events(environment: str, *, most: int = 300) -> list[Event]:
-    """Of all pods: changed modes and own breakers of the last day, newest first."""
-    # Read every second: the work is bounded, even if thousands of pods change all the time.
-    return list(Event.objects.raw(_RECENT, [environment, 10 * most, RECENT_OF_ONE_POD, most]))
+def recent_events(environment: str, *, rows: int = 20_000, most: int = 300) -> list[CommonEvent]:
+    """Of all pods: changed modes and own breakers of the last day, newest first.
+
+    Postgres counts the pods, because an outage has a row of every pod, three times. At most ``rows`` of
+    them are read: this is done every second. The end of a ramp is left out: its beginning shows that Redis
+    is back.
+    """
+    bounds = {"rows": rows, "of_one_pod": RECENT_OF_ONE_POD, "most": most}
+    with connection.cursor() as cursor:
+        cursor.execute(_RECENT, {"environment": environment, **bounds})
+        found = cursor.fetchall()
+    oldest = min((row[2] for row in found), default=None)
+    return [
+        CommonEvent(
+            kind=kind,
+            detail=detail,
+            first=first,
+            last=last,
+            pods=pods,
+            more=read == rows and first == oldest,
+            names=tuple(names),
+        )
+        for kind, detail, first, last, pods, names, read in found
+    ]
 
 
 def first_event(environment: str) -> datetime | None:
@@ -148,6 +202,12 @@ def figures(environment: str) -> FleetFigures:
     """The sum over the gateways that reported within the last seconds."""
     fresh = Figures.objects.filter(environment=environment, at__gte=Now() - FIGURES_FRESH_FOR)
     return add_figures(list(fresh.values_list("document", flat=True)))
+
+
+def divisor(environment: str) -> int:
+    """By how much a pod without Redis divides a limit, as ``Facts.divisor``."""
+    rows = Server.objects.filter(environment=environment, state__in=(ServerState.ONLINE, ServerState.LATE))
+    return max(1, figures(environment).live_servers or rows.count())
 
 
 def confirmed(environment: str, revision: int, *, epoch: int) -> tuple[int, int]:

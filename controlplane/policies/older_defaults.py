@@ -17,22 +17,24 @@ from controlplane.policies.models import (
     Dependency,
     Environment,
     SubjectLimit,
+    Template,
     TenantQuota,
     TierQuota,
     VendorLimit,
 )
+from controlplane.policies.template_starts import STARTS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Differing:
     """One value of one row, and what a new row gets."""
 
-    #: ``dependency``, ``tier``, ``tenant``; ``environment`` for callers without a tenant.
+    #: ``dependency``, ``template``, ``tier``, ``tenant``; ``environment`` for callers without a tenant.
     kind: str
     name: str
-    #: Name of the limit; empty for the breaker of a dependency.
+    #: Name of the limit; empty for the breaker of a dependency, and for a template.
     limit: str
-    #: The template that the limit follows; empty for none.
+    #: Always empty: of limits that follow a template, only the template is listed.
     template: str
     field: str
     value: str
@@ -42,18 +44,18 @@ class Differing:
 @dataclass(frozen=True, kw_only=True)
 class DifferingRows:
     count: int
-    #: The first of them: dependencies first, tenants last.
+    #: The first of them: dependencies and templates first, tenants last.
     rows: tuple[Differing, ...]
 
 
 def differing_rows(environment: str, *, most: int) -> DifferingRows:
     row = environment_of(environment)
     limits = list(_limits(row))
-    breakers = list(_breakers(row))
+    first = [*_breakers(row), *_templates(row)]
     # There may be a hundred thousand tenants: Postgres counts them.
-    found = chain(breakers, chain.from_iterable(_differing(*each) for each in limits))
+    found = chain(first, chain.from_iterable(_differing(*each) for each in limits))
     return DifferingRows(
-        count=len(breakers) + sum(rows.count() for _, rows, _ in limits),
+        count=len(first) + sum(rows.count() for _, rows, _ in limits),
         rows=tuple(islice(found, most)),
     )
 
@@ -74,7 +76,10 @@ def _breakers(environment: Environment) -> Iterator[Differing]:
 
 
 def _limits(environment: Environment) -> Iterator[tuple[str, QuerySet[Any], str]]:
-    """Kind, limits with another failure policy than a new one, and the policy of a new one."""
+    """Kind, limits with another failure policy than a new one, and the policy of a new one.
+
+    A limit that follows a template has no default: it gets the values of the template.
+    """
     quota, vendor, subject = (
         str(defaults["failure_policy"]) for defaults in (OPTIONAL, VENDOR_DEFAULTS, SUBJECT_DEFAULTS)
     )
@@ -88,20 +93,34 @@ def _limits(environment: Environment) -> Iterator[tuple[str, QuerySet[Any], str]
         ("tier", tiers.all(), "tier__name", quota),
         ("tenant", tenants.all(), "tenant__key", quota),
     ):
-        differing: QuerySet[Any] = rows.exclude(failure_policy=new)
+        differing: QuerySet[Any] = rows.filter(template="").exclude(failure_policy=new)
         yield kind, differing.annotate(owner=F(owner)).order_by("owner", "name"), new
+
+
+def _templates(environment: Environment) -> Iterator[Differing]:
+    new = str(OPTIONAL["failure_policy"])
+    for row in Template.objects.filter(environment=environment).exclude(failure_policy=new).order_by("name"):
+        start = STARTS.get(row.name)
+        if start is None or start.failure_policy != row.failure_policy:
+            yield Differing(
+                kind="template",
+                name=row.name,
+                limit="",
+                template="",
+                field="failure_policy",
+                value=row.failure_policy,
+                new=new,
+            )
 
 
 def _differing(kind: str, rows: QuerySet[Any], new: str) -> Iterator[Differing]:
     # Read as far as the caller goes, a chunk at a time.
-    for name, limit, template, policy in rows.values_list(
-        "owner", "name", "template", "failure_policy"
-    ).iterator(500):
+    for name, limit, policy in rows.values_list("owner", "name", "failure_policy").iterator(500):
         yield Differing(
             kind=kind,
             name=name,
             limit=limit,
-            template=template,
+            template="",
             field="failure_policy",
             value=policy,
             new=new,

@@ -120,13 +120,22 @@ class Transition:
 
 @dataclass(frozen=True, kw_only=True)
 class PodEvent:
-    """A pod changed its mode, or its own breaker changed its state."""
+    """A pod changed its mode, or its own breaker changed its state; or several did together."""
 
+    #: Of the first pod.
     at: float
+    #: One of the pods.
     server: str
     kind: Literal["mode", "breaker"]
     #: ``shared -> local: connection refused``, ``payments-api: closed -> open``.
     detail: str
+    pods: int = 1
+    #: Whether there may be more pods than that.
+    more: bool = False
+    #: Of the last pod; 0 for the same as ``at``.
+    last: float = 0.0
+    #: The first names of several pods.
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

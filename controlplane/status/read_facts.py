@@ -75,10 +75,14 @@ def _known_from(environment: str, transitions: tuple[Transition, ...], now: floa
 def _pod_events(environment: str) -> tuple[PodEvent, ...]:
     return tuple(
         PodEvent(
-            at=row.at.timestamp(),
-            server=row.server,
+            at=row.first.timestamp(),
+            server=row.names[0],
             kind="breaker" if row.kind == EventKind.BREAKER else "mode",
             detail=row.detail,
+            pods=row.pods,
+            more=row.more,
+            last=row.last.timestamp(),
+            names=row.names,
         )
         for row in live.recent_events(environment)
     )

@@ -34,6 +34,7 @@ class FleetSummary:
     """The pods by kind, and how far they are behind."""
 
     servers: tuple[ServerStatus, ...]
+    #: Live pods by mode, whatever configuration they have: they may be ``lagging`` or ``rejected`` too.
     local: tuple[str, ...]
     drill: tuple[str, ...]
     ramping: tuple[str, ...]
@@ -104,14 +105,18 @@ def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSumma
     def names(kind: str) -> tuple[str, ...]:
         return tuple(one.name for one in by_kind[kind])
 
-    def mode_since(kind: str) -> float | None:
-        return min((one.server.mode_since for one in by_kind[kind] if one.server.mode_since), default=None)
+    def in_mode(mode: str) -> tuple[str, ...]:
+        return tuple(one.name for one in live if one.server.mode == mode)
+
+    def mode_since(mode: str) -> float | None:
+        found = (one.server.mode_since for one in live if one.server.mode == mode)
+        return min((since for since in found if since), default=None)
 
     return FleetSummary(
         servers=servers,
-        local=names("local"),
-        drill=names("drill"),
-        ramping=names("ramping"),
+        local=in_mode("local"),
+        drill=in_mode("drill"),
+        ramping=in_mode("ramping"),
         lagging=names("lag"),
         silent=names("silent"),
         rejected=names("rejected"),

@@ -71,15 +71,22 @@ def _with_reasons(live: Live, transitions: list[Transition]) -> list[Transition]
     return reasoned
 
 
+def _top(*values: float | None) -> float:
+    """The top of the scale of these values."""
+    return max((1.0, *(value for value in values if value is not None))) * 1.15
+
+
 def _plots(breaker: Breaker, history: History) -> list[Plot]:
     calls, failures, refused, slow = (
         history.known(f"{what}:{breaker.name}") for what in ("calls", "failures", "refused", "slow")
     )
     limit = breaker.threshold
     # Without a call there is no share that failed.
-    ratio = [min(1.0, bad / sent) if sent > 0 else None for bad, sent in zip(failures, calls, strict=False)]
-    top = max([*calls, *refused, 1.0]) * 1.15
-    slow_top = max([*slow, 1.0]) * 1.15
+    ratio = [
+        min(1.0, bad / sent) if bad is not None and sent else None
+        for bad, sent in zip(failures, calls, strict=True)
+    ]
+    top, slow_top = _top(*calls, *refused), _top(*slow)
     traffic, span = breaker.traffic, history.span
     now = traffic.failures_per_s / traffic.calls_per_s if traffic.calls_per_s else 0.0
     return [

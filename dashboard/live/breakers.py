@@ -60,16 +60,28 @@ class Breaker(BreakerStatus):
         return count / max(1, trip.figures.calls)
 
     @property
+    def shown_threshold(self) -> float:
+        """The threshold that ``shown_ratio`` is compared with: another one after a trip by slow calls."""
+        trip = self.trip
+        if trip is None:
+            return self.threshold
+        if trip.figures is None or trip.cause == "consecutive":
+            return 1.0
+        return trip.figures.threshold / 100
+
+    @property
     def counted(self) -> str:
         """The same in a cell of a table: "5 in a row", "18/24"."""
-        figures = self.trip.figures if self.trip is not None else None
-        if figures is None:
-            return "" if self.trip is not None else f"{self.failures}/{self.calls}"
-        if self.trip is not None and self.trip.cause == "consecutive":
-            return f"{figures.consecutive} in a row"
-        if self.trip is not None and self.trip.cause == "slow":
-            return f"{figures.slow}/{figures.calls} slow"
-        return f"{figures.failures}/{figures.calls}"
+        trip = self.trip
+        if trip is None:
+            return f"{self.failures}/{self.calls}"
+        if trip.figures is None:
+            return ""
+        if trip.cause == "consecutive":
+            return f"{trip.figures.consecutive} in a row"
+        if trip.cause == "slow":
+            return f"{trip.figures.slow}/{trip.figures.calls} slow"
+        return f"{trip.figures.failures}/{trip.figures.calls}"
 
     @property
     def disagreeing(self) -> list[tuple[str, int]]:

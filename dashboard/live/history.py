@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from controlplane.fleet.live import DependencyFigures
 from controlplane.status.facts import Facts
 
 POINTS = 40
@@ -38,7 +39,15 @@ class History:
         self._began = self._began or facts.now
         for name, value in samples.items():
             self._series.setdefault(name, _Series()).add(facts.now, value)
-        for name, t in facts.figures.dependencies.items():
+        figures = facts.figures
+        # Gateways list a dependency while it is called. One that was called before has no calls now.
+        silent = self._marks.keys() - figures.dependencies.keys()
+        traffic = figures.dependencies | dict.fromkeys(
+            silent if figures.gateways else (), DependencyFigures()
+        )
+        for name in self._marks.keys() - traffic.keys():
+            self._marks[name].append(" ")
+        for name, t in traffic.items():
             sent = {"calls": t.calls_per_s, "failures": t.failures_per_s, "slow": t.slow_per_s}
             for what, value in {**sent, "refused": t.refused_per_s}.items():
                 self._series.setdefault(f"{what}:{name}", _Series()).add(facts.now, value)
@@ -56,21 +65,24 @@ class History:
         """The time that a sparkline covers, in words."""
         return f"last {self.step_s * POINTS // 60} minutes"
 
-    def points(self, name: str, *, at_least: int = 2) -> list[float]:
-        """One value per step, the mean of its seconds; it changes once per step, not every second."""
-        means = self.known(name)
-        return [means[0] if means else 0.0] * max(0, at_least - len(means)) + means
+    def points(self, name: str) -> list[float | None]:
+        """``known`` from its first value on, for a line from the left edge."""
+        values = self.known(name)
+        first = next((place for place, value in enumerate(values) if value is not None), len(values))
+        return values[first:]
 
-    def known(self, name: str) -> list[float]:
-        """The same without a value where none was measured."""
+    def known(self, name: str) -> list[float | None]:
+        """One value per step up to now, the mean of its seconds; ``None`` where none was measured.
+
+        It changes once per step, not every second.
+        """
         series = self._series.get(name)
-        if series is None:
-            return []
-        step = self.step_s
-        buckets: dict[int, list[float]] = {}
-        for at, value in list(series.values):
+        step, buckets = self.step_s, dict[int, list[float]]()
+        for at, value in list(series.values) if series is not None else ():
             buckets.setdefault(int(at // step), []).append(value)
-        return [sum(bucket) / len(bucket) for _, bucket in sorted(buckets.items())][-POINTS:]
+        now = int(self._last // step)
+        steps = (buckets.get(one) for one in range(now - POINTS + 1, now + 1))
+        return [sum(bucket) / len(bucket) if bucket else None for bucket in steps]
 
     def marks(self, dependency: str, *, count: int = POINTS) -> str:
         """The last seconds of calls, oldest first, padded with silence."""

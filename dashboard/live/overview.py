@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from controlplane.alerts import texts
 from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.status import status_of
@@ -70,6 +71,15 @@ class Live:
     def inexact(self) -> str:
         """What keeps the limits from being exact, in words."""
         return why_not_exact(self.fleet)
+
+    @property
+    def why_frozen(self) -> str:
+        return texts.why_frozen(self.facts.figures)
+
+    @property
+    def allowed_alone(self) -> str:
+        """What a pod allows without Redis, in words."""
+        return texts.allowed_alone(self.fleet.divisor)
 
     @property
     def attention(self) -> int:

@@ -5,9 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controlplane.status.facts import PodEvent, Transition
+from dashboard.labels import state_verb
 
 #: Pods notice a lost Redis one after the other, and report it with their next heartbeat.
 TOGETHER_S = 30.0
+#: Letters of a cause: an exception may have hundreds.
+_CAUSE = 80
 
 _MODE = re.compile(r"(?:(\w+) -> )?(\w+)(?:: (.*))?", re.DOTALL)
 _BREAKER = re.compile(r"(\S+): (\w+) -> (\w+)")
@@ -39,8 +42,31 @@ class _Group:
         return self.events[-1].at
 
     @property
-    def names(self) -> list[str]:
-        return sorted({event.server for event in self.events})
+    def ended(self) -> float:
+        return max(event.last or event.at for event in self.events)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for event in self.events for name in _names(event))
+
+    @property
+    def pods(self) -> int:
+        return sum(event.pods for event in self.events)
+
+    @property
+    def common(self) -> PodEvent:
+        """What happened to most of them: the same, for different causes."""
+        return max(self.events, key=lambda event: event.pods)
+
+    @property
+    def who(self) -> str:
+        if self.pods == 1:
+            return self.events[0].server
+        return f"{self.pods}{' or more' if any(event.more for event in self.events) else ''} pods"
+
+    def holds(self, event: PodEvent) -> bool:
+        """Whether an earlier event belongs to it. What a pod does again is another one."""
+        return self.ended - event.at <= TOGETHER_S and self.names.isdisjoint(_names(event))
 
 
 def pod_lines(events: Iterable[PodEvent]) -> list[PodLine]:
@@ -52,7 +78,7 @@ def own_transitions(events: Iterable[PodEvent], dependency: str) -> list[Transit
     """Of pods' own breakers, beside the transitions of the fleet's; newest first."""
     found = []
     for group in _groups(event for event in events if event.kind == "breaker"):
-        match = _BREAKER.fullmatch(group.events[0].detail)
+        match = _BREAKER.fullmatch(group.common.detail)
         if match and match[1] == dependency:
             found.append(
                 Transition(
@@ -61,7 +87,7 @@ def own_transitions(events: Iterable[PodEvent], dependency: str) -> list[Transit
                     before=match[2],
                     after=match[3],
                     cause="own_breaker",
-                    server=_who(group.names),
+                    server=group.who,
                 )
             )
     return found
@@ -71,9 +97,9 @@ def _groups(events: Iterable[PodEvent]) -> list[_Group]:
     found: list[_Group] = []
     newest: dict[tuple[str, str], int] = {}
     for event in events:
-        key = (event.kind, event.detail)
+        key = (event.kind, _change(event))
         place = newest.get(key)
-        if place is not None and found[place].events[-1].at - event.at <= TOGETHER_S:
+        if place is not None and found[place].holds(event):
             found[place] = _Group(events=(*found[place].events, event))
             continue
         newest[key] = len(found)
@@ -81,24 +107,30 @@ def _groups(events: Iterable[PodEvent]) -> list[_Group]:
     return sorted(found, key=lambda group: -group.at)
 
 
+def _names(event: PodEvent) -> tuple[str, ...]:
+    return event.names or (event.server,)
+
+
+def _change(event: PodEvent) -> str:
+    """What changed, without the cause."""
+    return event.detail.partition(": ")[0] if event.kind == "mode" else event.detail
+
+
 def _line(group: _Group) -> PodLine | None:
-    event, names = group.events[0], group.names
-    one = len(names) == 1
+    event, one = group.common, group.pods == 1
     if event.kind == "breaker":
         match = _BREAKER.fullmatch(event.detail)
         if match is None:
             return None
-        verb = {"open": "opened", "half_open": "probes with", "closed": "closed"}.get(match[3], match[3])
-        return PodLine(
-            at=group.at, pods=_who(names), did=f"{verb} {'its' if one else 'their'} own breaker of {match[1]}"
-        )
+        verb, whose = state_verb(match[3], own=True), "its" if one else "their"
+        return PodLine(at=group.at, pods=group.who, did=f"{verb} {whose} own breaker of {match[1]}")
     match = _MODE.fullmatch(event.detail)
     # The end of a ramp is no news: its beginning said that Redis is back.
     if match is None or match[2] not in _MODES or (match[1], match[2]) == ("ramping", "shared"):
         return None
-    cause = f": {match[3]}" if match[3] and match[2] == "local" else ""
-    return PodLine(at=group.at, pods=_who(names), did=_MODES[match[2]][0 if one else 1] + cause)
+    cause = f": {_short(match[3])}" if match[3] and match[2] == "local" else ""
+    return PodLine(at=group.at, pods=group.who, did=_MODES[match[2]][0 if one else 1] + cause)
 
 
-def _who(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} pods"
+def _short(cause: str) -> str:
+    return cause if len(cause) <= _CAUSE else f"{cause[: _CAUSE - 1].rstrip()}\u2026"

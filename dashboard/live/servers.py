@@ -14,10 +14,15 @@ from dashboard.live.breaker_looks import FACES
 class ServerRow(ServerStatus):
     word: str
     css: str
-    #: "exact", "1/3 each", or what is known of it.
+    #: "exact", "without Redis", or what is known of it.
     limits: str
     #: Breakers that this pod reports differently from the fleet.
     differs: tuple[str, ...]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it decides without Redis: its own page lists what each limit allows then."""
+        return self.server.live and self.server.mode in ("local", "drill")
 
     @property
     def p99_ms(self) -> str:
@@ -72,7 +77,7 @@ def _limits(server: Server, facts: Facts, fleet: FleetSummary) -> str:
     if not server.live:
         return "unknown"
     if server.mode in ("local", "drill"):
-        return f"1/{facts.divisor} each"
+        return "without Redis"
     if server.mode == "ramping":
         return "rising"
     if (server.redis_p99_us or 0) > facts.store_deadline_us:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from django.utils.safestring import SafeString
 
-from controlplane.alerts.thresholds import REFUSED_SHARE
+from controlplane.alerts.texts import allowed_alone, name_or_count, they
+from controlplane.alerts.thresholds import P99_WARN_PART, REFUSED_SHARE
 from controlplane.status.facts import Facts
 from controlplane.status.servers import LAG_WARN_S, FleetSummary
 from dashboard.live.history import History
@@ -69,18 +70,19 @@ def why_not_exact(fleet: FleetSummary) -> str:
     """What keeps the limits from being exact, in words."""
     alone = (*fleet.local, *fleet.drill)
     if alone:
-        return f"{_apply(alone)} only 1/{fleet.divisor} of each limit"
+        decide = they(alone, "decides", "decide")
+        return f"{name_or_count(alone)} {decide} without Redis, where {allowed_alone(fleet.divisor)}"
     if fleet.ramping:
         return f"{_apply(fleet.ramping)} limits that still rise after an outage of Redis"
     if fleet.decided_locally_per_s:
         return f"{number(fleet.decided_locally_per_s)} decisions/s are made without Redis"
     if fleet.silent:
         return f"{_apply(fleet.silent)} unknown limits, without a heartbeat"
-    return "not every pod is measured"
+    return "not every pod is measured" if not fleet.measured else "not every pod uses shared limits"
 
 
 def _apply(names: tuple[str, ...]) -> str:
-    return f"{names[0]} applies" if len(names) == 1 else f"{len(names)} pods apply"
+    return f"{name_or_count(names)} {they(names, 'applies', 'apply')}"
 
 
 class _TileBuilder:
@@ -123,8 +125,10 @@ class _TileBuilder:
         if measured is None:
             value, unit, foot, over = "no data", "", "no recent calls to Redis", False
         else:
-            value, unit, foot = f"{measured / 1000:.1f}", "ms", f"budget {budget_ms:g} ms"
-            over = measured > self.facts.store_deadline_us
+            usual_ms = budget_ms * P99_WARN_PART
+            value, unit, over = f"{measured / 1000:.1f}", "ms", measured > usual_ms * 1000
+            usual = f"usually below {usual_ms:g}, " if over else ""
+            foot = f"{usual}budget {budget_ms:g} ms"
         return self.tile("p99", "Redis p99", value, unit, foot, over=over, link=link, limit=budget_ms)
 
     def local(self) -> Tile:

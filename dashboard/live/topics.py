@@ -85,6 +85,7 @@ def _servers(context: Context) -> list[Fragment]:
     return [
         Fragment("verdict", "servers.html#verdict"),
         *tiles,
+        Fragment("frozen", "servers.html#frozen"),
         Fragment("rows", "servers.html#rows", items=rows),
     ]
 
@@ -123,5 +124,6 @@ _FRAME_ONLY = (
     "tokens",
 )
 PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))
-#: Pages whose own content is live, not only the frame around it.
-LIVE_PAGES = frozenset(_OF_PAGE)
+#: Pages whose own content is live, not only the frame around it. Of the audit, only a hint that the table
+#: is older than the newest entry is sent again.
+LIVE_PAGES = frozenset(_OF_PAGE) - {"audit"}

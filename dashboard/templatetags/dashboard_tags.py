@@ -24,6 +24,7 @@ from dashboard.labels import (
     event_words,
     policy_words,
     request_words,
+    state_verb,
 )
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
@@ -43,7 +44,7 @@ register.filter("rate", number)
 @register.simple_tag
 def ring(breaker: Breaker) -> SafeString:
     ratio = 0.0 if breaker.override and breaker.face.kind == "forced" else breaker.shown_ratio
-    return plots.ring(breaker.face.kind, ratio, breaker.threshold, label=breaker.label)
+    return plots.ring(breaker.face.kind, ratio, breaker.shown_threshold, label=breaker.label)
 
 
 @register.simple_tag
@@ -56,7 +57,7 @@ def strip(breaker: Breaker, small: bool = False) -> SafeString:
 @register.simple_tag
 def ratio_bar(breaker: Breaker) -> SafeString:
     css = "bar-fg" if breaker.quiet and not breaker.near else "bar-st"
-    return plots.bar([(css, breaker.shown_ratio * 100)], marks=[breaker.dependency.failure_percent])
+    return plots.bar([(css, breaker.shown_ratio * 100)], marks=[breaker.shown_threshold * 100])
 
 
 @register.simple_tag
@@ -250,11 +251,7 @@ register.filter("event", event_words)
 register.filter("event_detail", event_detail_words)
 register.filter("policy", policy_words)
 register.filter("request_state", request_words)
-
-
-@register.filter
-def state_verb(state: str) -> str:
-    return {"open": "opened", "half_open": "is probing", "closed": "closed"}.get(state, state)
+register.filter("state_verb", state_verb)
 
 
 @register.simple_tag

@@ -49,7 +49,7 @@ def breaker(request: HtmxHttpRequest, name: str) -> HttpResponseBase:
     if request.method == "POST":
         return require_role("operator")(_override)(request, name)
     # A link in the list of overrides names the action: the form is filled in, and nothing is done yet.
-    return _page(request, name, form=_form(name, wanted=request.GET.get("act", "")))
+    return _page(request, name, wanted=request.GET.get("act", ""))
 
 
 @require_POST
@@ -67,7 +67,7 @@ def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:
     found = current_live().breaker(name)
     if found is None:
         return _unknown(request, name)
-    form = _form(name, request.POST)
+    form = _form(found, request.POST)
     if not form.is_valid():
         return _page(request, name, form=form, status=422)
     if _changed_meanwhile(found, form):
@@ -84,7 +84,7 @@ def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:
         return _page(request, name, form=form, status=422)
     hub.nudge()
     if request.htmx:
-        return _page(request, name, form=_form(name), done=said)
+        return _page(request, name, done=said)
     messages.success(request, said)
     return redirect("breaker", name)
 
@@ -113,9 +113,13 @@ def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
     return f"{name} was reset: it is closed and its counters are cleared."
 
 
-def _form(name: str, data: Any = None, *, wanted: str = "") -> OverrideForm:
-    initial = {"lasts": "60", "act": wanted if wanted in _NEEDS_OVERRIDE else None}
-    return OverrideForm(data, dependency=name, now=datetime.now(UTC), initial=initial)
+def _form(found: Breaker, data: Any = None, *, wanted: str = "") -> OverrideForm:
+    held = found.override.mode if found.override is not None else ""
+    act = wanted if wanted in _NEEDS_OVERRIDE else ""
+    # Only the extension of an override that may last for long begins with more than every action offers.
+    longer = act == "extend" and "60" in OverrideForm.lasts_of(act, held)
+    initial = {"lasts": "60" if longer else OverrideForm.CLOSED_LASTS[-1], "act": act or None}
+    return OverrideForm(data, dependency=found.name, now=datetime.now(UTC), held=held, initial=initial)
 
 
 def _changed_meanwhile(found: Breaker, form: OverrideForm) -> bool:
@@ -145,7 +149,13 @@ def _add_errors(form: OverrideForm, error: InvalidEdit | NotFound) -> None:
 
 
 def _page(
-    request: HtmxHttpRequest, name: str, *, form: OverrideForm, status: int = 200, done: str = ""
+    request: HtmxHttpRequest,
+    name: str,
+    *,
+    form: OverrideForm | None = None,
+    wanted: str = "",
+    status: int = 200,
+    done: str = "",
 ) -> HttpResponse:
     span = request.GET.get("range", "1h")
     span = span if span in RANGES else "1h"
@@ -153,13 +163,13 @@ def _page(
     found: Breaker | None = context["breaker"]
     if found is None:
         return _unknown(request, name)
+    form = form or _form(found, wanted=wanted)
     context |= {
         "form": form,
         "done": done,
         "acts": [
             act for act in OverrideForm.ACTS if found.override is not None or act[0] not in _NEEDS_OVERRIDE
         ],
-        "lasts": OverrideForm.LASTS,
         "preview": preview(found, form.data if form.is_bound else form.initial),
         "ranges": [(key, range_name(key)) for key in RANGES],
         "range_name": range_name(span),
@@ -192,8 +202,8 @@ def preview(found: Breaker, data: Any) -> Preview | None:
     act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
     if act in _NEEDS_OVERRIDE and found.override is None:
         return None
-    if act == "forced_closed" and data.get("lasts") not in OverrideForm.CLOSED_LASTS:
-        lasts = ""  # A duration that the form no longer offers: no button promises it.
+    if data.get("lasts") not in OverrideForm.lasts_of(act, found.override.mode if found.override else ""):
+        lasts = ""  # The button must not name a duration that the form hides.
     span = (
         f" until {data.get('until', '').replace('T', ' ')}" if lasts.startswith("Until") else f" for {lasts}"
     )

@@ -16,6 +16,7 @@ from controlplane.accounts.permissions import SHOWN, require, require_role
 from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers, template_plan
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.fleet.live import divisor
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.policies.template_followers import Followers, count_followers, followers
 from controlplane.policies.template_starts import STARTS
@@ -25,7 +26,7 @@ from dashboard.limit_forms import TemplateForm
 from dashboard.live.tenant import window_words
 from dashboard.reader import actor_of
 from dashboard.views.outage import outage_words
-from dashboard.views.page import bounded_text, context_of, current_facts, not_found, text_parameter
+from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
 from dashboard.views.quotas import peak_at
 from dashboard.views.revisions import changed_item_of
 
@@ -256,7 +257,7 @@ def _reach(name: str, form: TemplateForm) -> dict[str, Any]:
         replayed = what_if(SHOWN, template_plan(name, **form.values()))
     except InvalidEdit as error:
         return {"reach": None, "wrong": [text for texts in error.errors.values() for text in texts][:3]}
-    outage = outage_words(form.columns(), current_facts())
+    outage = outage_words(form.columns(), pods=divisor(SHOWN))
     changes = [change for change in found.changes if change.kind != "template"]
     return {
         "outage": outage,

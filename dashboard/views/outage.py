@@ -8,9 +8,8 @@ from controlplane.policies.document import environment_of, limit_of, tuning_of
 from controlplane.policies.limits import full_columns
 from controlplane.policies.models import TenantQuota
 from controlplane.policies.without_redis import without_redis
-from controlplane.status.facts import Facts
 
 
-def outage_words(columns: Mapping[str, Any], facts: Facts) -> str:
+def outage_words(columns: Mapping[str, Any], *, pods: int) -> str:
     limit = limit_of(TenantQuota(name="limit", **full_columns(columns)))
-    return without_redis(limit, pods=facts.divisor, tuning=tuning_of(environment_of(SHOWN)))
+    return without_redis(limit, pods=pods, tuning=tuning_of(environment_of(SHOWN)))

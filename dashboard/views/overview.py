@@ -1,5 +1,7 @@
+from typing import Any
 from urllib.parse import urlencode
 
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
@@ -22,6 +24,11 @@ def overview(request: HttpRequest) -> HttpResponse:
 @require_GET
 @require_role("viewer")
 def servers(request: HttpRequest) -> HttpResponse:
+    return servers_page(request)
+
+
+def servers_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+    """The page of pods; ``lift_errors`` are of its form for silent pods."""
     kinds = (
         ("", "All"),
         ("local", "Local fallback"),
@@ -31,7 +38,8 @@ def servers(request: HttpRequest) -> HttpResponse:
         ("shared", "Shared"),
     )
     may_lift = may(request.user, "lift_freeze", SHOWN)
-    return show(request, "servers", "servers.html", kinds=kinds, may_lift=may_lift)
+    extra |= {"kinds": kinds, "may_lift": may_lift, "typed": request.POST}
+    return show(request, "servers", "servers.html", status=status, **extra)
 
 
 @require_GET
@@ -64,11 +72,18 @@ def palette(request: HttpRequest) -> JsonResponse:
         _entry(book.title, "Runbook", reverse("runbook", args=[book.slug]), "warn")
         for book in every_runbook()
     ]
-    keys = Tenant.objects.filter(environment=live.facts.environment, deleted=False).order_by("key")
     tenant = reverse("tenant")
-    for key in keys.values_list("key", flat=True)[:_PALETTE_TENANTS]:
+    for key in _tenants(live.facts.environment):
         entries.append(_entry(key, "Tenant quotas", f"{tenant}?{urlencode({'key': key})}", "human"))
     return JsonResponse({"entries": entries})
+
+
+def _tenants(environment: str) -> list[str]:
+    keys = Tenant.objects.filter(environment=environment, deleted=False).order_by("key")
+    try:
+        return list(keys.values_list("key", flat=True)[:_PALETTE_TENANTS])
+    except (OperationalError, InterfaceError):
+        return []  # Their pages need Postgres too.
 
 
 def _pages(request: HttpRequest) -> tuple[tuple[str, str], ...]:
@@ -82,6 +97,7 @@ _PAGES = (
     ("servers", "Pods"),
     ("tenants", "Tenants"),
     ("templates", "Templates"),
+    ("defaults", "Current defaults"),
     ("revisions", "Revisions"),
     ("requests", "Change requests"),
     ("schedules", "Schedules"),

@@ -135,7 +135,7 @@ def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any)
         ends={"logins": logins_now.count(), "tokens": [owned for owned in tokens if owned.works]},
         roles=_ROLES,
         environments=[(slug, _role_in(user, slug)) for slug in _environments()],
-        logins=Login.objects.filter(user=user, ended_at__isnull=True).order_by("-created_at")[:20],
+        logins=logins_now.order_by("-created_at")[:20],
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
         needs_factor=logins.needs_second_factor(user),
         **extra,

@@ -15,9 +15,11 @@ from controlplane.accounts.permissions import SHOWN, require, require_role
 from controlplane.editing import edits
 from controlplane.editing.plans import plan_from_document
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.fleet.live import divisor
 from controlplane.policies.effective import effective
 from controlplane.policies.models import Template, Tenant, TenantQuota
 from controlplane.schedules.edits import schedule_change
+from controlplane.status.facts import Facts
 from controlplane.usage.what_if import WhatIf, what_if, what_if_shadow
 from dashboard.hub import hub
 from dashboard.limit_forms import QuotaForm
@@ -25,7 +27,7 @@ from dashboard.live.tenant import QuotaRow, find_tenant, quota_rows
 from dashboard.live.tenant_parents import members, parents
 from dashboard.reader import actor_of
 from dashboard.views.outage import outage_words
-from dashboard.views.page import HtmxHttpRequest, context_of, current_facts, not_found, text_parameter
+from dashboard.views.page import HtmxHttpRequest, context_of, not_found, text_parameter
 from dashboard.views.quota_fields import conflict_of, quota_fields
 from fuseboard.contract.limit_fields import NUMBERS
 
@@ -71,7 +73,7 @@ def _outage_of(key: str, quota: str, typed: dict[str, Any]) -> str | None:
     """What the quota in the form allows while Redis is down."""
     row = find_tenant(SHOWN, key)
     current = next((each for each in quota_rows(row, {}) if each.name == quota), None) if row else None
-    return outage_words({**current.columns, **typed}, current_facts()) if current else None
+    return outage_words({**current.columns, **typed}, pods=divisor(SHOWN)) if current else None
 
 
 def quota_document(key: str, quota: str, columns: dict[str, Any]) -> dict[str, Any]:
@@ -203,7 +205,8 @@ def _page(
     if current is not None:
         # After a conflict the next save is based on their version, knowingly. After a mistake it is not.
         version = form.data.get("version", "") if form and status == 422 else row.version
-        context |= _editor(row, current, form or QuotaForm()) | {"form_version": version}
+        editor = _editor(row, current, form or QuotaForm(), context["live"].facts)
+        context |= editor | {"form_version": version}
     fragment = "#editor" if request.method == "POST" and request.htmx else ""
     return render(request, f"dashboard/tenant.html{fragment}", context, status=status)
 
@@ -212,7 +215,7 @@ def _chosen(quotas: list[QuotaRow], name: str) -> QuotaRow | None:
     return next((row for row in quotas if row.name == name), quotas[0] if quotas else None)
 
 
-def _editor(row: Tenant, current: QuotaRow, form: QuotaForm) -> dict[str, Any]:
+def _editor(row: Tenant, current: QuotaRow, form: QuotaForm, facts: Facts) -> dict[str, Any]:
     """Return what the form of one quota shows."""
     templates = Template.objects.filter(environment=SHOWN).order_by("name")
     ends = [own.expires_at for own in row.quotas.all() if own.name == current.name]
@@ -223,6 +226,6 @@ def _editor(row: Tenant, current: QuotaRow, form: QuotaForm) -> dict[str, Any]:
         "fields": quota_fields(form, current),
         "templates": list(templates.values_list("name", flat=True)),
         "ends_at": ends[0] if ends else None,
-        "outage": outage_words(current.columns, current_facts()),
+        "outage": outage_words(current.columns, pods=facts.divisor),
         "promotion": what_if_shadow(SHOWN, row.key, current.name) if current.shadow else None,
     }

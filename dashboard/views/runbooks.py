@@ -1,9 +1,10 @@
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import require_role
 from dashboard.runbooks import every_runbook, find_runbook
-from dashboard.views.page import current_facts, not_found, show
+from dashboard.views.page import context_of, not_found, show
 
 
 @require_GET
@@ -20,5 +21,7 @@ def runbook(request: HttpRequest, slug: str) -> HttpResponse:
         return not_found(
             request, "No such runbook", "Runbooks are loaded from docs/runbooks when the fleet is set up."
         )
-    used_by = [dependency.name for dependency in current_facts().dependencies if dependency.runbook == slug]
-    return show(request, "runbooks", "runbook.html", runbook=found, used_by=used_by)
+    context = context_of(request, "runbooks", runbook=found)
+    dependencies = context["live"].facts.dependencies
+    context["used_by"] = [dependency.name for dependency in dependencies if dependency.runbook == slug]
+    return render(request, "dashboard/runbook.html", context)

@@ -13,27 +13,42 @@ from controlplane.fleet.models import Server
 from controlplane.shares.allowed_alone import piece_of, rules_alone
 from dashboard.hub import hub
 from dashboard.reader import actor_of
+from dashboard.views.overview import servers_page
 from dashboard.views.page import context_of, not_found
 
 
 @require_GET
 @require_role("viewer")
 def server(request: HttpRequest, name: str) -> HttpResponse:
-    row = Server.objects.filter(environment=SHOWN, name=name[:64].replace("\x00", "")).first()
+    return _page(request, name)
+
+
+def _page(
+    request: HttpRequest,
+    name: str,
+    *,
+    errors: dict[str, list[str]] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    row = Server.objects.filter(environment=SHOWN, name=name).first()
     if row is None:
         return not_found(request, "No such pod", "It never reported, or not for more than a day.")
     context = context_of(request, "server", key=row.name)
     facts = context["live"].facts
+    # As the gateways answer it: without a request yet, a pod is in no divisor and divides by all pods.
+    divisor = facts.divisor if row.spending else max(facts.divisor, live.present(SHOWN))
     context |= {
         "server": row,
         "live_row": next((seen for seen in context["live"].fleet.rows if seen.name == row.name), None),
-        "rules": rules_alone(row, servers=facts.divisor),
+        "rules": rules_alone(row, servers=divisor),
         "piece": piece_of(row),
-        "divisor": facts.divisor,
+        "divisor": divisor,
         "events": live.events(SHOWN, row.name),
         "may_forget": may(request.user, "forget_pod", SHOWN),
+        "errors": errors or {},
+        "typed": request.POST,
     }
-    return render(request, "dashboard/server.html", context)
+    return render(request, "dashboard/server.html", context, status=status)
 
 
 @require_POST
@@ -41,10 +56,9 @@ def server(request: HttpRequest, name: str) -> HttpResponse:
 def forget(request: HttpRequest, name: str) -> HttpResponse:
     reason = request.POST.get("reason", "")
     try:
-        forget_pod(environment=SHOWN, server=name[:64], reason=reason, actor=actor_of(request))
+        forget_pod(environment=SHOWN, server=name, reason=reason, actor=actor_of(request))
     except InvalidEdit as error:
-        messages.error(request, _first(error))
-        return redirect("server", name)
+        return _page(request, name, errors=error.errors, status=422)
     except NotFound:
         return not_found(request, "No such pod", "It never reported, or was forgotten already.")
     hub.nudge()
@@ -58,14 +72,10 @@ def lift(request: HttpRequest) -> HttpResponse:
     try:
         lift_freeze(environment=SHOWN, reason=request.POST.get("reason", ""), actor=actor_of(request))
     except InvalidEdit as error:
-        messages.error(request, _first(error))
+        return servers_page(request, lift_errors=error.errors, status=422)
     except NotFound:
         messages.success(request, "Nothing to do: pods that stop are marked offline again.")
     else:
         hub.nudge()
         messages.success(request, "Silent pods are marked offline within a few seconds.")
     return redirect("servers")
-
-
-def _first(error: InvalidEdit) -> str:
-    return next(text for texts in error.errors.values() for text in texts)

@@ -135,14 +135,16 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("local", "critical"),
         facts(pod(mode="local"), pod("web-2", mode="local")),
-        "Redis is unreachable from every pod. Limits are approximate: each pod allows 1/2 of a quota."
+        "Redis is unreachable from every pod. Limits are approximate: limits with a local share allow 1/2"
+        " each, limits that fail open allow every call."
         " Breakers work from each pod\u2019s own counters.",
         ONE_OF_TWO_LOCAL,
     ),
     (
         ("local", "warning"),
         ONE_OF_TWO_LOCAL,
-        "1 pod on local fallback. Limits are approximate: each pod allows 1/2 of a quota."
+        "1 pod on local fallback. Limits are approximate: limits with a local share allow 1/2 each, limits"
+        " that fail open allow every call."
         " Breakers work from each pod\u2019s own counters.",
         facts(pod(mode="ramping"), pod("web-2")),
     ),
@@ -329,3 +331,10 @@ def test_otherwise_the_observer_remembers_it_for_as_long_as_the_alert_fires() ->
     seen.dated([], NOW + 32)
     assert [one.since for one in seen.peek(findings, NOW + 33)] == [NOW + 33], "peeking remembers nothing"
     assert [one.since for one in seen.dated(findings, NOW + 34)] == [NOW + 34]
+
+
+def test_a_warning_of_a_slow_redis_needs_a_minute_and_a_critical_one_does_not() -> None:
+    seen, high = FirstSeen(), evaluate(status_of(slow(1_100)))
+    assert seen.dated(high, NOW) == seen.dated(high, NOW + 59) == ()
+    assert [one.since for one in seen.dated(high, NOW + 60)] == [NOW]
+    assert len(FirstSeen().dated(evaluate(status_of(slow(7_000))), NOW)) == 1

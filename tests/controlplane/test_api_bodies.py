@@ -1,6 +1,7 @@
 """How much of a body is read."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -29,6 +30,17 @@ async def ask(
 ) -> tuple[int, bytes]:
     """``length=None`` sends chunks."""
     headers = [(b"content-length", length) if length is not None else (b"transfer-encoding", b"chunked")]
+    start, body = await answer(parts, path=path, headers=headers, drained=drained)
+    return start["status"], body
+
+
+async def answer(
+    parts: list[bytes],
+    *,
+    path: str = "/api/v1/production/tenants",
+    headers: list[tuple[bytes, bytes]],
+    drained: list[bytes] | None = None,
+) -> tuple[Any, bytes]:
     left, sent = list(parts) if drained is None else drained, []
 
     async def receive() -> Any:
@@ -40,7 +52,7 @@ async def ask(
         sent.append(message)
 
     await BodyLimit(reader)({"type": "http", "path": path, "headers": headers}, receive, send)
-    return sent[0]["status"], sent[1]["body"]
+    return sent[0], sent[1]["body"]
 
 
 async def test_a_body_of_the_usual_size_is_read() -> None:
@@ -66,3 +78,12 @@ async def test_a_body_that_is_too_large_is_drained_and_refused(length: bytes | N
 async def test_a_body_without_a_length_is_cut_off() -> None:
     status, _ = await ask([b"x" * 65_536] * 100)
     assert status == 413
+
+
+@pytest.mark.parametrize("given", [b"order-17", b"", b" a line\n", b"-begins-with-no-letter"])
+async def test_a_refusal_has_the_id_of_its_request(given: bytes) -> None:
+    """Each answer has an id, also one that never reached Django."""
+    asked = [(b"content-length", str(MOST + 1).encode()), (b"x-request-id", given)]
+    start, _ = await answer([], headers=asked)
+    found = dict(start["headers"])[b"x-request-id"]
+    assert found == given if given == b"order-17" else re.fullmatch(rb"[0-9a-f]{32}", found)

@@ -97,6 +97,26 @@ def test_a_new_quota_fails_open_wherever_it_comes_from(ada: Any) -> None:
     assert TemplateForm()["failure_policy"].value() == "fail_open"
 
 
+def test_a_limit_that_follows_a_template_has_no_default(production: str, ada: Any) -> None:
+    """A new one gets the template's values, so the template is the row that differs."""
+    common: dict[str, Any] = {"environment": production, "reason": WHY, "actor": ada}
+    before = differing_rows(production, most=500)
+    columns: dict[str, Any] = {"limit": 9, "window_s": 60, "failure_policy": "local_share"}
+    for name in ("standard", "login"):
+        edits.set_template(template=name, expected_version=0, **columns, **common)
+    edits.set_tier_quota(tier="pro", quota="exports", expected_version=None, template="standard", **common)
+    assert TierQuota.objects.get(name="exports").failure_policy == "local_share"
+    after = differing_rows(production, most=500)
+    assert after.count == before.count + 1
+    [added] = set(after.rows) - set(before.rows)
+    # A template that has the usual values of its name was not made by an older version.
+    assert (added.kind, added.name, added.value, added.new) == (
+        *("template", "standard", "local_share", "fail_open"),
+    )
+    rows = send(token_of("viewer"), "GET", f"{API}/configuration/older-defaults").json()["rows"]
+    assert ("template", "standard") in {(row["kind"], row["name"]) for row in rows}
+
+
 def test_admins_see_which_rows_differ(production: str, ada: Any) -> None:
     before = {(row.kind, row.name, row.limit) for row in differing_rows(production, most=500).rows}
     old_rows(ada)

@@ -143,6 +143,23 @@ def test_a_state_older_than_two_seconds_is_never_called_live(page, sign_in):
     is_live(page)
 
 
+def test_a_clock_of_the_server_that_steps_back_is_followed(sign_in):
+    """The page said "Delayed" until the next connection: its clock only moved forward."""
+    page = sign_in("vera")
+    is_live(page)
+    after_an_hour = """(() => {
+        const tick = document.querySelector('#tick'), begun = performance.now(), back = tick.dataset.now - 2.5;
+        for (let n = 0; n < 3600; n++) {
+            tick.dataset.rev = Number(tick.dataset.rev) + 1;
+            tick.dataset.now = back + (performance.now() - begun) / 1000;
+            document.dispatchEvent(new Event('htmx:ws:after:message:incoming'));
+            if (n === 0) window.firstWord = document.querySelector('#live b').textContent;
+        }
+        return [window.firstWord, document.querySelector('#live b').textContent];
+    })()"""
+    assert page.evaluate(after_an_hour) == ["Delayed", "Live"]
+
+
 def test_a_page_without_live_content_says_when_it_was_loaded(sign_in):
     """S1.8"""
     page = sign_in("ada")
@@ -190,7 +207,7 @@ def test_pods_on_local_fallback_come_first_without_reload(sign_in):
     notify()
     becomes(page, "document.querySelector('#rows tr').id === 'srv-web-3'")
     row = page.text_content("#srv-web-3")
-    for word in ("Local fallback", "connection refused", "1/3 each", "no answer"):
+    for word in ("Local fallback", "connection refused", "without Redis", "no answer"):
         assert word in row
     assert "uses local limits" in page.text_content("#verdict")
 

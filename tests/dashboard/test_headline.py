@@ -7,12 +7,14 @@ import pytest
 from controlplane.alerts.evaluate import FirstSeen
 from controlplane.alerts.rules import RULES
 from controlplane.fleet.live import FleetFigures, StoreFigures
+from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, ScheduledChange, Server
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.verdict import WEIGHTS
 
 NOW = 1_795_144_367.0
+ALONE = "limits with a local share allow 1/3 each, limits that fail open allow every call"
 MEASURED = FleetFigures(requests_per_s=100.0, gateways=1, live_servers=3)
 CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
 OPEN = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=31)
@@ -66,6 +68,15 @@ CONDITIONS = {
         fleet(figures=with_figures(decided_locally_per_s=42.9)),
         "42.9 decisions/s are made without Redis",
     ),
+    "a name of two processes": (fleet(duplicated=("web-2",)), "Two processes report as web-2"),
+    "an invented revision": (
+        fleet(unknown_revisions=(UnknownRevision("web-2", 1, 9),)),
+        "web-2 reports an unknown revision",
+    ),
+    "an overdue change": (
+        fleet(scheduled=(replace(PLANNED, at=NOW - 60),)),
+        "Planned change: tenant initech is overdue",
+    ),
     "refused configuration": (
         fleet(*others(config_status="rejected")),
         "web-3 rejected the configuration",
@@ -100,6 +111,52 @@ def test_all_healthy_is_said_of_a_fleet_in_which_nothing_is_wrong():
 def test_no_active_condition_leaves_the_headline_calm(facts, said):
     """S1.2: it knew breakers, local fallback and lag only."""
     assert headline(facts) == [said]
+
+
+def lasting(facts, seconds, **then):
+    """The picture after the same figures for this long."""
+    seen = FirstSeen()
+    for moment in range(0, seconds + 1, 10):
+        live = build(replace(facts, now=NOW + moment, as_of=NOW + moment, **then), History(), seen)
+    return live
+
+
+def said_by(live):
+    return [" ".join(f"{s.subject} {s.join} {s.verb}".split()) for s in live.verdict.sentences]
+
+
+def test_a_p99_within_the_deadline_is_not_called_over_it():
+    """It read "Redis p99 is 1.2 ms, over its deadline" beside "budget 5 ms"."""
+    live = lasting(fleet(figures=with_figures(store=StoreFigures(p99_us=1_200))), 60)
+    assert said_by(live) == ["Redis p99 is 1.2 ms, higher than usual"]
+    assert live.verdict.since is None, "no decision is delayed, so the fleet is not degraded"
+    [tile] = (tile for tile in live.tiles if tile.key == "p99")
+    assert (tile.over, tile.foot) == (True, "usually below 1, budget 5 ms")
+    over = lasting(fleet(figures=with_figures(store=StoreFigures(p99_us=7_000))), 0)
+    assert said_by(over) == ["Redis p99 is 7.0 ms, over its deadline"]
+    assert over.verdict.since == NOW
+
+
+def test_a_p99_that_is_high_for_a_moment_leaves_the_fleet_healthy():
+    """An idle laptop has 1.2 ms again and again: the warning must last for a minute."""
+    slow = fleet(figures=with_figures(store=StoreFigures(p99_us=1_200)))
+    live = lasting(slow, 50)
+    assert (live.alerts, said_by(live), live.verdict.calm) == ((), [], "All healthy.")
+    seen = FirstSeen()
+    for second, p99_us in enumerate([1_200] * 40 + [900] + [1_200] * 40):
+        one = with_figures(store=StoreFigures(p99_us=p99_us))
+        assert build(fleet(now=NOW + second, as_of=NOW + second, figures=one), History(), seen).alerts == ()
+    late = build(fleet(now=NOW + 90, as_of=NOW + 90, figures=slow.figures), History(), seen, observe=False)
+    assert late.alerts == ()
+    assert [one.key for one in lasting(slow, 60).alerts] == ["p99"]
+
+
+def test_a_p99_within_the_deadline_does_not_hide_decisions_without_redis():
+    figures = with_figures(store=StoreFigures(p99_us=1_200), decided_locally_per_s=42.9)
+    assert said_by(lasting(fleet(figures=figures), 60)) == [
+        "42.9 decisions/s are made without Redis",
+        "Redis p99 is 1.2 ms, higher than usual",
+    ]
 
 
 def test_a_planned_change_is_not_a_condition():
@@ -142,8 +199,24 @@ def test_many_open_breakers_are_one_sentence():
     [
         (others(), {"decided_locally_per_s": 42.9}, "42.9 decisions/s are made without Redis"),
         (others(mode="ramping"), {}, "web-3 applies limits that still rise after an outage of Redis"),
-        (others(mode="local"), {}, "web-3 applies only 1/3 of each limit"),
-        (others(mode="drill"), {}, "web-3 applies only 1/3 of each limit"),
+        (others(mode="local"), {}, f"web-3 decides without Redis, where {ALONE}"),
+        (others(mode="drill"), {}, f"web-3 decides without Redis, where {ALONE}"),
+        (
+            (pod(1), pod(2, mode="local"), pod(3, mode="drill")),
+            {},
+            f"2 pods decide without Redis, where {ALONE}",
+        ),
+        # The mode is what decides, also beside a problem with the configuration.
+        (
+            others(mode="local", config_status="rejected"),
+            {},
+            f"web-3 decides without Redis, where {ALONE}",
+        ),
+        (
+            others(mode="ramping", config_status="rejected"),
+            {},
+            "web-3 applies limits that still rise after an outage of Redis",
+        ),
         (others(state="offline"), {}, "web-3 applies unknown limits, without a heartbeat"),
         (others(), {"uncounted": 1}, "not every pod is measured"),
         (others(), {"gateways": 0}, "not every pod is measured"),
@@ -156,6 +229,28 @@ def test_exact_is_said_only_while_every_limit_is_decided_together(servers, figur
     assert live.inexact == why
     feet = [tile.foot for tile in (*live.tiles, *live.server_tiles)]
     assert "limits are exact" not in feet
+
+
+def test_a_pod_without_redis_counts_as_such_whatever_configuration_it_has():
+    """A rejected or old configuration hid the mode: "0 of 3 pods" were on local fallback."""
+    both = fleet(*others(mode="local", mode_since=NOW - 60, config_status="rejected"))
+    live = picture(both)
+    assert said_by(live) == ["web-3 rejected the configuration", "1 pod uses local limits"]
+    [tile] = (tile for tile in live.tiles if tile.key == "local")
+    assert (tile.value, tile.foot, tile.over) == ("1", "web-3", True)
+    old = others(mode="ramping", revision=6)
+    live = picture(fleet(*old, revisions=((6, NOW - 60), (7, NOW - 50))))
+    assert said_by(live) == ["web-3 has old configuration", "web-3 is ramping up after an outage of Redis"]
+    assert live.inexact == "web-3 applies limits that still rise after an outage of Redis"
+
+
+def test_a_fleet_without_pods_says_so_once():
+    """It read "No pod is reporting. No pod is reporting. No pod reports 1 breaker."."""
+    verdict = picture(replace(fleet(), servers=())).verdict
+    assert (verdict.calm, verdict.pods, verdict.breakers) == ("No pod is reporting.", "", "")
+    away = picture(replace(fleet(as_of=NOW - 30), servers=())).verdict
+    assert (away.pods, away.breakers) == ("No pod is reporting.", "")
+    assert away.sentences[0].link == "/runbooks/postgres-away"
 
 
 def test_a_pods_row_says_exact_only_while_its_limits_are():

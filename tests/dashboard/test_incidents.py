@@ -71,9 +71,9 @@ def drawn(page, live):
 
 
 @pytest.mark.parametrize(
-    ("trip", "why", "ratio", "cell"),
+    ("trip", "why", "ratio", "threshold", "cell"),
     [
-        (TRIP, "5 failures in a row, opens at 5", 1.0, "5 in a row"),
+        (TRIP, "5 failures in a row, opens at 5", 1.0, 1.0, "5 in a row"),
         (
             replace(
                 TRIP,
@@ -82,27 +82,32 @@ def drawn(page, live):
             ),
             "18 of 24 calls failed (75 %), opens at 50 %",
             0.75,
+            0.5,
             "18/24",
         ),
         (
             replace(
                 TRIP,
                 cause="slow",
-                figures=TripFigures(calls=20, failures=1, slow=15, consecutive=0, threshold=50),
+                figures=TripFigures(calls=20, failures=1, slow=15, consecutive=0, threshold=80),
             ),
-            "15 of 20 calls were slow (75 %), opens at 50 %",
+            "15 of 20 calls were slow (75 %), opens at 80 %",
             0.75,
+            0.8,
             "15/20 slow",
         ),
-        (replace(TRIP, figures=None), "consecutive failures", 1.0, ""),
-        (replace(TRIP, cause="forced_open", actor="olga", figures=None), "opened by olga", 1.0, ""),
+        (replace(TRIP, figures=None), "consecutive failures", 1.0, 1.0, ""),
+        (replace(TRIP, cause="forced_open", actor="olga", figures=None), "opened by olga", 1.0, 1.0, ""),
     ],
 )
-def test_an_open_breaker_says_why_with_the_figures_of_its_trip(trip, why, ratio, cell):
+def test_an_open_breaker_says_why_with_the_figures_of_its_trip(trip, why, ratio, threshold, cell):
     """S1.4: card, alert, ring and table displayed a window that was frozen after the trip: 2/33."""
     live = picture(transitions=(trip,))
     breaker = live.breakers[0]
     assert (breaker.why, breaker.shown_ratio, breaker.counted) == (why, ratio, cell)
+    assert breaker.shown_threshold == threshold
+    mark = f'<path class="mk" d="M{min(99.5, threshold * 100):g} -1'
+    assert mark in drawn("breakers", live)["rows"], "the mark was at 50 % after a trip by 80 % slow calls"
     [alert] = (alert for alert in live.alerts if alert.key == "open:payments-api")
     assert alert.detail.lower().startswith(why.lower())
     assert why.lower() in breaker.label.lower()
@@ -110,6 +115,14 @@ def test_an_open_breaker_says_why_with_the_figures_of_its_trip(trip, why, ratio,
     assert why.lower() in drawn("breaker", live)["hero"].lower()
     for html in (*drawn("overview", live).values(), *drawn("breakers", live).values()):
         assert "2/33" not in html
+
+
+def test_the_card_of_a_breaker_without_a_known_probe_has_no_countdown():
+    """It read "until the next probe" below an empty line."""
+    assert "next probe" in drawn("overview", picture())["cards"]
+    card = drawn("overview", picture(view=replace(OPEN, until=None)))["cards"]
+    assert "next probe" not in card
+    assert "<b></b>" not in card
 
 
 def test_failed_probes_belong_to_the_incident_of_the_trip():

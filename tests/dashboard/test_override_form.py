@@ -38,7 +38,34 @@ def test_a_breaker_forced_closed_is_extended_by_minutes_only(log_in):
     client.post(PATH, TRIP | {"act": "forced_closed", "confirm": "payments-api"})
     answer = client.post(PATH, LONGER)
     assert answer.status_code == 422
-    assert "At most 15 minutes." in answer.content.decode()
+    assert "at most 15 minutes." in answer.content.decode()
+
+
+def test_the_extension_of_a_breaker_forced_closed_offers_what_it_may_last(log_in):
+    """The button read "Extend for 1 h", which was then refused."""
+    client = log_in("olga")
+    client.post(PATH, TRIP | {"act": "forced_closed", "confirm": "payments-api"})
+    page = client.get(f"{PATH}?act=extend").content.decode()
+    assert "Extend for 15 min" in page
+    assert {value: css for value, _, css in client.get(PATH).context["form"].offered} == {
+        "5": "",
+        "15": "",
+        "60": "not-forced_closed not-extend",
+        "240": "not-forced_closed not-extend",
+        "until": "not-forced_closed not-extend",
+    }
+    assert "Extend\n" in client.post(f"{PATH}/preview", LONGER).content.decode()
+    assert "Extend for 5 min" in client.post(f"{PATH}/preview", LONGER | {"lasts": "5"}).content.decode()
+    assert client.post(PATH, LONGER | {"lasts": "5"}).status_code == 302
+    [held] = holds()
+    assert (held.mode, held.reason) == ("forced_closed", "The vendor needs longer")
+
+
+def test_the_form_begins_with_a_duration_that_every_action_offers(log_in):
+    """It began with 1 h, which stayed chosen, hidden, for forced closed."""
+    form = log_in("olga").get(PATH).context["form"]
+    assert form["lasts"].value() == "15"
+    assert [css for _, _, css in form.offered] == ["", "", *["not-forced_closed"] * 3]
 
 
 def test_the_list_of_overrides_links_to_the_filled_form(log_in):

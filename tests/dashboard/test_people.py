@@ -1,6 +1,7 @@
 """The pages where admins give people and programs access; the first admin; single-use links."""
 
 import re
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
+from shown import text_of
 
 from controlplane.accounts.models import AgentToken, ApiToken, Login, Ticket, User
 from controlplane.audit.models import Entry
@@ -156,6 +158,17 @@ def test_a_person_is_logged_out_or_deactivated_at_once(log_in: Any) -> None:
     ada.post("/people/olga", {"act": "on", **WHY})
     assert can_log_in("olga", PASSWORD)
     assert Login.objects.filter(user__username="olga", ended_at__isnull=True).count() == 1
+
+
+def test_the_sessions_listed_are_those_that_deactivating_ends(log_in: Any) -> None:
+    """Sessions that had expired were listed, and not counted."""
+    Client().force_login(User.objects.get(username="olga"))
+    ada = log_in("ada")
+    assert "Deactivating ends 1 session " in text_of(ada.get("/people/olga").content.decode())
+    Login.objects.filter(user__username="olga").update(expires_at=timezone.now() - timedelta(hours=1))
+    page = text_of(ada.get("/people/olga").content.decode())
+    assert "Deactivating ends 0 sessions " in page
+    assert "No active sessions." in page
 
 
 def test_a_new_link_replaces_a_forgotten_password(log_in: Any) -> None:

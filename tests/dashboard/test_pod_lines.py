@@ -1,6 +1,8 @@
 """S1.7: an outage of Redis, and the breakers that pods run themselves, leave a trace on the pages."""
 
+import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fleet_rows import breaker, put_server
@@ -52,6 +54,29 @@ def test_two_outages_are_not_one():
     assert len(said(*OUTAGE, again)) == 5
 
 
+def test_what_a_pod_does_again_and_again_is_not_one_event():
+    """Forty events of one pod were one line, dated by the first of them."""
+    flapping = [event(25 * turn, "web-1", "shared -> local: connection refused") for turn in range(40)]
+    assert [line.at for line in pod_lines(flapping)] == [NOW - 25 * turn for turn in range(40)]
+    own = [event(25 * turn, "web-1", "search: closed -> open", kind="breaker") for turn in range(4)]
+    assert len(own_transitions(own, "search")) == 4
+    chain = [event(25 * turn, f"web-{turn}", "shared -> local") for turn in range(5)]
+    assert [line.pods for line in pod_lines(chain)] == ["2 pods", "2 pods", "web-4"]
+
+
+def test_one_outage_with_several_causes_is_one_line():
+    causes = ["timeouts", "connection refused", f"OSError: {'x' * 400}"]
+    events = [event(turn, f"web-{turn}", f"shared -> local: {cause}") for turn, cause in enumerate(causes)]
+    [line] = pod_lines(events)
+    assert (line.at, line.pods) == (NOW - 2, "3 pods")
+    many = replace(events[2], pods=40, names=("web-2", "web-3", "web-4"), last=NOW)
+    [line] = pod_lines((*events[:2], many))
+    assert line.pods == "42 pods"
+    assert line.did.startswith("lost Redis and use local limits: OSError: xxx")
+    assert line.did.endswith("\u2026")
+    assert len(line.did) < 120
+
+
 def test_a_drill_and_what_an_older_version_noted_are_readable():
     assert said(event(1, "web-1", "shared -> drill"), event(2, "web-3", "drill -> shared")) == [
         "web-1 began a drill",
@@ -89,12 +114,66 @@ def test_a_pods_own_breaker_is_noted_once_whatever_its_counters_do(production):
     put_server("web-1", breakers=[breaker("payments-api"), breaker("search", "open")])
     noted = [row.detail for row in Event.objects.filter(kind="breaker").order_by("id")]
     # The fleet's breaker of search opened as the pod came back: its transition shows that.
-    assert noted[:2] == ["payments-api: closed -> open", "payments-api: open -> closed"]
+    assert noted == ["payments-api: closed -> open", "payments-api: open -> closed"]
     put_server("web-2", mode="local", mode_cause="connection refused")
     assert {(one.server, one.kind) for one in read_facts().pod_events} == {
         ("web-1", "breaker"),
         ("web-2", "mode"),
     }
+
+
+def lose_and_regain(pods, lost, back):
+    from controlplane.fleet.models import Event
+
+    def rows(detail, begun, cause=""):
+        return [
+            Event(
+                environment="production",
+                server=f"web-{number}",
+                boot="b",
+                kind="mode",
+                detail=f"{detail}: {cause if number % 3 else f'an exception of pod {number}'}"
+                if cause
+                else detail,
+                # Beyond the end of a half minute.
+                at=begun + timedelta(seconds=12 * number / pods),
+            )
+            for number in range(pods)
+        ]
+
+    Event.objects.bulk_create(
+        rows("shared -> local", lost, "connection refused")
+        + rows("local -> ramping", back)
+        + rows("ramping -> shared", back + timedelta(seconds=31))
+    )
+
+
+def half_minute_before(seconds):
+    """25 s after the beginning of a half minute."""
+    now = time.time() - seconds
+    return datetime.fromtimestamp(now - now % 30 + 25, UTC)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_loss_of_redis_in_a_large_fleet_is_counted_and_not_forgotten(limits):
+    """300 rows were read: "300 pods lost Redis" in a fleet of 1,000, and no line after the recovery."""
+    from controlplane.fleet.live import recent_events
+    from controlplane.status.read_facts import read_facts
+
+    lost = half_minute_before(600)
+    lose_and_regain(1_000, lost, half_minute_before(300))
+    lines = pod_lines(read_facts().pod_events)
+    assert [(line.pods, line.did) for line in lines] == [
+        ("1000 pods", "reach Redis again, their limits rise"),
+        ("1000 pods", "lost Redis and use local limits: connection refused"),
+    ]
+    assert lines[-1].at == lost.timestamp()
+    cut = recent_events("production", rows=1_100)
+    assert [(one.detail, one.more) for one in cut[-1:]] == [("shared -> local: connection refused", True)]
+    assert not any(one.more for one in cut[:-1])
+    assert said(
+        event(1, "web-1", "shared -> local"), replace(event(2, "w", "shared -> local"), more=True)
+    ) == ["2 or more pods lost Redis and use local limits"]
 
 
 @pytest.mark.django_db(transaction=True)

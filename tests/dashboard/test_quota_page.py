@@ -11,7 +11,9 @@ from controlplane.audit.actor import Actor
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
 from controlplane.schedules.models import Schedule
+from controlplane.status.read_facts import read_facts
 from controlplane.usage.models import Demand
+from dashboard.views import page as views
 from fuseboard.contract.words import FailurePolicy
 from tests.people import ADA
 
@@ -58,6 +60,16 @@ def set_shadow() -> None:
         reason="Try it first",
         actor=ADA,
     )
+
+
+def test_a_page_reads_the_fleet_once_and_a_preview_only_its_divisor(log_in: Any, monkeypatch: Any) -> None:
+    """Both read everything, the page twice, for one number."""
+    read, client = [], log_in("ada")
+    monkeypatch.setattr(views, "read_facts", lambda: read.append(1) or read_facts())
+    assert "Pods allow every call" in page(client.get(PATH))
+    assert len(read) == 1
+    assert "Pods allow every call" in page(client.post(f"/tenant/preview?{PATH.partition('?')[2]}", form()))
+    assert len(read) == 1
 
 
 def test_a_temporary_quota_keeps_its_end_when_it_is_edited(log_in: Any) -> None:

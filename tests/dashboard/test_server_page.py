@@ -4,9 +4,17 @@ from typing import Any
 
 from django.utils import timezone
 
-from controlplane.fleet.models import Server
+from controlplane.alerts.evaluate import FirstSeen
+from controlplane.fleet.models import GatewayOrder, Server
 from controlplane.publishing.models import Ahead
-from tests.dashboard.fleet_rows import put_figures
+from controlplane.status.read_facts import read_facts
+from controlplane.validation import MISSING_REASON
+from dashboard.live.history import History
+from dashboard.live.overview import build
+from dashboard.live.pages import page_of
+from dashboard.live.topics import Topic, fragments
+from tests.dashboard.fleet_rows import put_figures, put_server
+from tests.dashboard.shown import text_of
 
 
 def update(name: str, **columns: Any) -> None:
@@ -60,20 +68,71 @@ def test_an_operator_forgets_a_pod_on_its_page(log_in: Any) -> None:
     assert "Forget this pod" not in log_in("vera").get("/servers/web-1").content.decode()
     client = log_in("olga")
     assert "Forget this pod" in client.get("/servers/web-1").content.decode()
-    too_short = client.post("/servers/web-1/forget", {"reason": ""}, follow=True)
+    blank = client.post("/servers/web-1/forget", {"reason": " " * 8})
+    assert blank.status_code == 422
+    assert MISSING_REASON in blank.content.decode()
+    short = client.post("/servers/web-1/forget", {"reason": "invent"})
+    assert ">invent</textarea>" in short.content.decode(), "what was typed is kept"
     assert Server.objects.filter(name="web-1").exists()
-    assert "reason" in too_short.content.decode().lower()
     page = client.post("/servers/web-1/forget", {"reason": "it was invented"}, follow=True)
     assert "web-1 is forgotten" in page.content.decode()
     assert not Server.objects.filter(name="web-1").exists()
+
+
+def test_a_name_that_is_too_long_is_no_other_pod(log_in: Any) -> None:
+    """The name was cut to 64 letters: another pod would have been forgotten."""
+    put_server("w" * 64)
+    client = log_in("olga")
+    path = f"/servers/{'w' * 65}"
+    assert client.get(path).status_code == 404
+    assert client.post(f"{path}/forget", {"reason": "it was invented"}).status_code == 404
+    assert Server.objects.filter(name="w" * 64).exists()
+
+
+def test_a_pod_without_a_request_divides_by_all_pods(log_in: Any) -> None:
+    """Its page said "counts as 1 of 3 pods", which it does not, and divided by 3 of 4."""
+    put_server("web-4", spending=0)
+    client = log_in("vera")
+    assert "counts as 1 of 3 pods" in text_of(client.get("/servers/web-1").content.decode())
+    page = client.get("/servers/web-4")
+    assert "no requests yet: counts in no divisor, and divides by all 4 pods" in text_of(
+        page.content.decode()
+    )
+    assert page.context["divisor"] == 4
+
+
+def drawn_for(role: str) -> dict[str, str]:
+    live = build(read_facts(), History(), FirstSeen())
+    topic = Topic(page="servers", role=role)
+    context = page_of(topic, live, History()).context
+    return {one.target: one.html(context) for one in fragments(topic, context)}
+
+
+def test_a_freeze_appears_on_the_open_page_of_pods_and_vanishes(log_in: Any) -> None:
+    """The panel was in no fragment: it appeared, and vanished, with the next reload only."""
+    assert drawn_for("operator")["frozen"].split() == ["<div", 'id="frozen">', "</div>"]
+    assert 'id="frozen"' in log_in("olga").get("/servers").content.decode()
+    put_figures(frozen=True, frozen_silent=6, frozen_expected=20, frozen_until=1_800_000_000.0)
+    shown = drawn_for("operator")["frozen"]
+    assert "6 of 20 pods are silent" in shown
+    assert "until 08:00 UTC on 15 January at the latest" in shown
+    assert "<form" not in shown, "a form that the socket sends has no token, and loses what is typed"
+    put_figures(frozen=True)
+    assert "0 of 0 pods" not in drawn_for("viewer")["frozen"]
 
 
 def test_an_operator_ends_a_frozen_expiry_on_the_page_of_pods(log_in: Any) -> None:
     put_figures(frozen=True, frozen_silent=6, frozen_expected=20, frozen_until=1_800_000_000.0)
     page = log_in("vera").get("/servers").content.decode()
     assert "6 of 20 pods are silent" in page
-    assert "mark them offline" not in page
+    assert "They stopped: mark them offline" not in page
     client = log_in("olga")
     assert "They stopped: mark them offline" in client.get("/servers").content.decode()
+    short = client.post("/fleet/lift-freeze", {"reason": "scaled"})
+    assert short.status_code == 422
+    assert MISSING_REASON in short.content.decode()
+    assert ">scaled</textarea>" in short.content.decode()
+    assert not GatewayOrder.objects.exists()
     page = client.post("/fleet/lift-freeze", {"reason": "we scaled down"}, follow=True).content.decode()
     assert "Silent pods are marked offline" in page
+    assert [order.kind for order in GatewayOrder.objects.all()] == ["lift_freeze"]

@@ -3,18 +3,19 @@
 import re
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from test_incidents import NOW, OPEN, facts, moved
 
 from controlplane.alerts.evaluate import FirstSeen
 from controlplane.fleet.live import DependencyFigures, FleetFigures
-from dashboard.live.history import History
+from dashboard.live.history import POINTS, History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
 from dashboard.live.timeline import segments, segments_of
-from dashboard.live.topics import LIVE_PAGES, PAGES, Topic
-from dashboard.plots import band, plot
+from dashboard.live.topics import LIVE_PAGES, PAGES, Topic, fragments
+from dashboard.plots import band, plot, spark
 
 CLOSED = replace(OPEN, state="closed", since=NOW - 60, until=None)
 HOUR = (NOW - 3600, NOW)
@@ -86,6 +87,49 @@ def test_a_plot_says_its_span_and_unit_and_leaves_blank_what_it_does_not_know():
     assert begins > 180
 
 
+def traffic(second, **fields):
+    figures = FleetFigures(**{"gateways": 1} | fields)
+    return replace(facts(figures=figures), now=NOW + second)
+
+
+CALLED = {"payments-api": DependencyFigures(calls_per_s=20.0)}
+
+
+def test_a_series_that_stopped_does_not_end_at_the_right_edge():
+    """It ended there with 20/s, 50 s after the last gateway, beside "0/s"."""
+    history = History()
+    for second in range(110):
+        history.add(traffic(second, dependencies=CALLED) if second < 60 else traffic(second, gateways=0), {})
+    known = history.known("calls:payments-api")
+    assert len(known) == POINTS
+    assert known[-16:] == [None] * 16
+    assert known.count(20.0) in (20, 21)
+    assert history.marks("payments-api") == " " * POINTS
+    live = build(facts(), history, FirstSeen(), observe=False)
+    context = page_of(Topic(page="breaker", role="viewer", key="payments-api"), live, history).context
+    line = re.search(r'class="s1" d="([^"]+)"', context["timeline"].plots[1].svg)[1]
+    assert max(float(x) for x in re.findall(r"[ML]([0-9.]+) ", line)) < 180
+
+
+def test_a_gap_in_a_series_stays_a_gap_and_a_dependency_that_is_not_called_has_no_calls():
+    history = History()
+    for second in range(90):
+        if not 30 <= second < 60:
+            history.add(traffic(second, dependencies=CALLED if second < 75 else {}), {"refused": 7.0})
+    known = history.known("calls:payments-api")
+    assert known[-4:] == [0.0] * 4, "it was measured: nothing calls it"
+    begun = next(place for place, value in enumerate(known) if value is not None)
+    gap = known[begun:].index(None)
+    assert known[begun + gap : begun + gap + 9] == [None] * 9
+    points = history.points("refused")
+    assert points[0] == points[-1] == 7.0
+    assert points.count(None) in (9, 10)
+    area, line, _ = re.findall(r' d="([^"]+)"', spark(points))
+    assert (area.count("Z"), line.count("M")) == (2, 2)
+    assert "nan" not in spark([None, None, 1.0])
+    assert spark([]) == spark([0.0, 0.0])
+
+
 def test_a_second_without_calls_has_no_share_of_failures():
     drawn = plot([("s2", [0.5, None, 1.0])], across=3)
     assert re.findall(r"M[0-9.]+", drawn) == ["M0", "M280"]
@@ -97,10 +141,15 @@ def test_a_second_without_calls_has_no_share_of_failures():
 
 @pytest.mark.django_db(transaction=True)
 def test_the_fleet_is_known_from_its_first_heartbeat(production):
+    from controlplane.fleet.models import Event
     from controlplane.status.read_facts import read_facts
 
     found = read_facts()
     assert 0 <= time.time() - found.known_from < 600
+    first = Event.objects.order_by("at")[0]
+    first.at -= timedelta(hours=1)
+    first.save()
+    assert read_facts().known_from == first.at.timestamp()
     assert all(0 <= time.time() - one.added_at < 6000 for one in found.dependencies)
 
 
@@ -111,6 +160,13 @@ def test_only_a_page_with_a_live_fragment_is_called_live(log_in, page):
     html = log_in("ada").get(f"/{page}").content.decode()
     assert ("data-frame" in html) is (page not in LIVE_PAGES)
     assert page in PAGES
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_audit_is_not_called_live(log_in):
+    """Its table was never updated: only the hint that there are newer entries is."""
+    assert "data-frame" in log_in("ada").get("/audit").content.decode()
+    assert [one.target for one in fragments(Topic(page="audit", role="admin"), {})][-1] == "news"
 
 
 @pytest.mark.django_db(transaction=True)

@@ -76,7 +76,7 @@ def test_without_redis_the_fleet_is_what_most_pods_report():
     assert live.alerts[0].key == "local"
     assert live.alerts[0].severity == "critical"
     assert live.alerts[0].runbook == "redis-unreachable"
-    assert [row.limits for row in live.fleet.rows] == ["1/3 each"] * 3
+    assert [row.limits for row in live.fleet.rows] == ["without Redis"] * 3
 
 
 def test_an_override_in_force_is_violet_and_counts_confirmations():

@@ -208,3 +208,13 @@ def test_an_override_in_memory_is_displayed_with_actor_and_reason(
     assert "Confirmed by 2 of 2" in text_of(page)
     gateways_report(monkeypatch, {}, {})
     assert "by unknown operator" not in operator.get(PAGE).content.decode()
+
+
+def test_the_runbooks_and_the_palette_open_without_postgres(operator: Any) -> None:
+    """ "Postgres is unavailable" linked to a list that then was a 503."""
+    page = operator.get("/runbooks")
+    assert page.status_code == 200
+    assert 'href="/runbooks/postgres-away"' in page.content.decode()
+    assert operator.get("/runbooks/postgres-away").status_code == 200
+    entries = operator.get("/palette").json()["entries"]
+    assert {"payments-api", "Runbooks", "web-1"} <= {entry["name"] for entry in entries}

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 from controlplane.api.http.large_bodies import RETRY_S, LargeBodies
+from controlplane.request_ids import HEADER, id_of
 
 #: Forms and documents; Django's own limit, DATA_UPLOAD_MAX_MEMORY_SIZE, is the same.
 MOST = 1_048_576
@@ -46,7 +47,7 @@ class BodyLimit:
         most = MOST_OF_PLAN if takes_files else MOST
         length = _length_of(scope)
         if length is not None and length > most:
-            await self._refuse(receive, send, 413, "The body is too large.")
+            await self._refuse(scope, receive, send, 413, "The body is too large.")
         elif takes_files and (length is None or length > MOST):
             await self._read_large(scope, receive, send)
         else:
@@ -55,7 +56,7 @@ class BodyLimit:
     async def _read_large(self, scope: Any, receive: Any, send: Any) -> None:
         caller = await self._large.admit(scope)
         if not isinstance(caller, str):
-            await self._refuse(receive, send, *caller)
+            await self._refuse(scope, receive, send, *caller)
             return
         try:
             await self._read(scope, receive, send, MOST_OF_PLAN)
@@ -66,9 +67,9 @@ class BodyLimit:
         try:
             await self.app(scope, _limited(receive, most), send)
         except _TooLarge:
-            await self._refuse(receive, send, 413, "The body is too large.")
+            await self._refuse(scope, receive, send, 413, "The body is too large.")
 
-    async def _refuse(self, receive: Any, send: Any, status: int, detail: str) -> None:
+    async def _refuse(self, scope: Any, receive: Any, send: Any, status: int, detail: str) -> None:
         """Answer at once, then discard what still arrives, and close."""
         self._refused(status)
         title = HTTPStatus(status).phrase
@@ -81,7 +82,12 @@ class BodyLimit:
         if status == 413:
             document |= {"type": "urn:fuseboard:problem:content-too-large", "title": "Content Too Large"}
         body = json.dumps(document).encode()
-        headers = [*_HEADERS, (b"content-length", b"%d" % len(body))]
+        given = dict(scope["headers"]).get(HEADER.lower().encode(), b"").decode("latin-1")
+        headers = [
+            *_HEADERS,
+            (b"content-length", b"%d" % len(body)),
+            (HEADER.lower().encode(), id_of(given).encode()),
+        ]
         if status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="fuseboard"'))
         if status in (429, 503):

@@ -97,7 +97,7 @@ class DependencyOut(Schema):
     breaker: dict[str, int]
     vendor_limits: list[LimitOut]
     version: int
-    #: Warnings about settings that are allowed but seldom meant.
+    #: Warnings about settings that are allowed, but usually a mistake.
     advice: list[str]
 
 
@@ -134,11 +134,11 @@ class ConfigurationOut(Schema):
 class DifferingRowOut(Schema):
     """One value of a breaker or a limit, and what a new row gets."""
 
-    kind: Literal["dependency", "environment", "tier", "tenant"]
+    kind: Literal["dependency", "environment", "template", "tier", "tenant"]
     name: str
-    #: Name of the limit; empty for the breaker of a dependency.
+    #: Name of the limit; empty for the breaker of a dependency, and for a template.
     limit: str
-    #: The template that the limit follows; empty for none.
+    #: Always empty: of limits that follow a template, only the template is listed.
     template: str
     field: str
     value: str

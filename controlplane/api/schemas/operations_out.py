@@ -176,7 +176,7 @@ class PlannedOut(Schema):
     removed: int
     #: In words; of very many changes the first.
     text: str
-    #: Warnings about breaker settings that are allowed but seldom meant.
+    #: Warnings about breaker settings that are allowed, but usually a mistake.
     advice: list[str]
 
 

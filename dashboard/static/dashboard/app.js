@@ -120,7 +120,7 @@
     rev = next;
     shownAt = Number(tick.dataset.now);
     const first = tick.dataset.now * 1000 - performance.now();
-    ahead = fresh ? first : Math.max(ahead, first);
+    ahead = fresh ? first : Math.max(ahead - 1, first); // 1 ms per message: the server's clock may step back
     fresh = false;
     const title = [tick.dataset.title, $("main").dataset.title, "Fuseboard"].filter(Boolean).join(" \u00b7 ");
     if (document.title !== title) document.title = title;

@@ -15,7 +15,7 @@ _SHOWN = 200
 @require_GET
 @require_role("viewer")
 def defaults(request: HttpRequest) -> HttpResponse:
-    """Rows that differ from the present defaults."""
+    """Rows that differ from the current defaults."""
     rows = Dependency.objects.filter(environment=SHOWN).order_by("name").prefetch_related("vendor_limits")
     return show(
         request,
