@@ -34,7 +34,7 @@ TICK_S = 1.0
 COALESCE_S = 0.25
 #: ``stop`` waits for the end of the tasks for at most this time.
 STOP_S = 1.0
-#: A page that opens never gets an older drawing. It waits for the next one, which it wakes.
+#: A page that opens never gets an older drawing. It wakes the hub and waits for a new drawing.
 FRESH_S = 2.0
 
 

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from controlplane.status.incidents import CAUSES
+
 #: What a plan did, as a key of its counts: ``tenant.changed``.
 _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
@@ -83,6 +85,21 @@ _ACTIONS = {
     "user.switched_on": ("Person reactivated", "reactivated"),
     "vendor_limit.removed": ("Vendor limit removed", "removed a vendor limit of"),
     "vendor_limit.set": ("Vendor limit changed", "changed a vendor limit of"),
+}
+#: Cause of a transition, as it is stored.
+_CAUSES = CAUSES | {
+    "elapsed": "open time is over, probing",
+    "probing": "open time is over, probing",
+    "recovered": "probes succeeded",
+    "forced": "override",
+    "forced_open": "override: forced open",
+    "forced_closed": "override: forced closed",
+    "metrics_only": "override: metrics only",
+    "disabled": "override: disabled",
+    "reset": "reset by an operator",
+    "own_breaker": "own breaker",
+    "expired": "the override expired",
+    "override_ended": "an operator ended the override",
 }
 #: What a drill simulates.
 _DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
@@ -227,24 +244,7 @@ def count_words(key: str, count: int) -> str:
 
 def cause_words(cause: str) -> str:
     """The cause of a transition, for people."""
-    return {
-        "consecutive": "consecutive failures",
-        "ratio": "too many failed calls",
-        "slow": "too many slow calls",
-        "probe_failed": "a probe failed",
-        "elapsed": "open time is over, probing",
-        "probing": "open time is over, probing",
-        "recovered": "probes succeeded",
-        "forced": "override",
-        "forced_open": "override: forced open",
-        "forced_closed": "override: forced closed",
-        "metrics_only": "override: metrics only",
-        "disabled": "override: disabled",
-        "reset": "reset by an operator",
-        "own_breaker": "own breaker",
-        "expired": "the override expired",
-        "override_ended": "an operator ended the override",
-    }.get(cause, cause.replace("_", " "))
+    return _CAUSES.get(cause, cause.replace("_", " "))
 
 
 def state_verb(state: str, *, own: bool = False) -> str:

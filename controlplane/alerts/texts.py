@@ -114,7 +114,7 @@ def how_unknown(status: Status) -> str:
     first = facts.unknown_revisions[0]
     return (
         f"{first.server} reports {first.epoch}.{first.revision}; the newest is"
-        f" {facts.epoch}.{facts.revision}. Edits are published all the same."
+        f" {facts.epoch}.{facts.revision}. Edits are still published."
         " Either its token is misused, or Postgres was restored."
     )
 

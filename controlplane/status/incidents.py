@@ -6,6 +6,13 @@ from itertools import takewhile
 
 from controlplane.status.facts import Transition
 
+#: What opens a breaker, of transitions without figures: by an older agent, or of a probe.
+CAUSES = {
+    "consecutive": "consecutive failures",
+    "ratio": "too many failed calls",
+    "slow": "too many slow calls",
+    "probe_failed": "a probe failed",
+}
 #: States that belong to one incident: a failed probe opens the breaker again, which is no new one.
 NOT_CLOSED = ("open", "half_open")
 
@@ -48,18 +55,9 @@ def trip_words(trip: Transition) -> str:
     if trip.actor:
         return f"opened by {trip.actor}"
     if figures is None:
-        return _WITHOUT_FIGURES.get(trip.cause, trip.cause.replace("_", " "))
+        return CAUSES.get(trip.cause, trip.cause.replace("_", " "))
     if trip.cause == "consecutive":
         return f"{figures.consecutive} failures in a row, opens at {figures.threshold}"
     what, count = ("were slow", figures.slow) if trip.cause == "slow" else ("failed", figures.failures)
     percent = f"{count / figures.calls * 100:.0f} %" if figures.calls else "0 %"
     return f"{count} of {figures.calls} calls {what} ({percent}), opens at {figures.threshold} %"
-
-
-#: Of transitions that were recorded without figures, by an older agent.
-_WITHOUT_FIGURES = {
-    "consecutive": "consecutive failures",
-    "ratio": "too many failed calls",
-    "slow": "too many slow calls",
-    "probe_failed": "a probe failed",
-}

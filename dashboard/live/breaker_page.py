@@ -20,8 +20,10 @@ class Plot:
     value: str
     svg: SafeString
     keys: tuple[tuple[str, str], ...]
-    #: The top and the bottom of the scale, and the time that it covers.
-    axis: tuple[str, str, str]
+    #: The ends of the scale, and the time that it covers.
+    top: str
+    bottom: str
+    span: str
     hot: bool = False
 
 
@@ -98,7 +100,9 @@ def _plots(breaker: Breaker, history: History) -> list[Plot]:
                 [("s2", ratio)], limit=limit, across=POINTS, label=f"Share of calls that failed, {span}"
             ),
             keys=(("k2", "failed"), ("kl", f"opens at {limit * 100:.0f} %")),
-            axis=("100 %", "0 %", span),
+            top="100 %",
+            bottom="0 %",
+            span=span,
         ),
         Plot(
             name="Calls per second",
@@ -110,13 +114,17 @@ def _plots(breaker: Breaker, history: History) -> list[Plot]:
                 label=f"Calls sent and blocked, {span}",
             ),
             keys=(("", "sent"), ("k3", "blocked")),
-            axis=(f"{number(top)}/s", "0/s", span),
+            top=f"{number(top)}/s",
+            bottom="0/s",
+            span=span,
         ),
         Plot(
             name="Slow calls per second",
             value=f"{number(traffic.slow_per_s)}/s",
             svg=plot([("s1", slow)], top=slow_top, across=POINTS, label=f"Slow calls per second, {span}"),
             keys=(("", "slow"),),
-            axis=(f"{number(slow_top)}/s", "0/s", span),
+            top=f"{number(slow_top)}/s",
+            bottom="0/s",
+            span=span,
         ),
     ]

@@ -51,7 +51,7 @@ def make_template(request: HttpRequest) -> HttpResponse:
     try:
         revision = _save(request, name, form, version=0)
     except InvalidEdit as error:
-        return _list(request, form=_told(form, error), status=422)
+        return _list(request, form=_with_errors(form, error), status=422)
     except EditConflict:
         form.add_error("name", "A template with this name exists.")
         return _list(request, form=form, status=409)
@@ -127,7 +127,7 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
     except InvalidEdit as error:
         if shown is None:
             return _page(request, row, errors=error.errors, act=act, status=422)
-        return _page(request, row, form=_told(form, error), status=422)
+        return _page(request, row, form=_with_errors(form, error), status=422)
     except EditConflict as conflict:
         return _page(request, row, form=shown, conflict=conflict, status=409)
     except NotFound as missing:
@@ -269,7 +269,7 @@ def _reach(name: str, form: TemplateForm) -> dict[str, Any]:
     }
 
 
-def _told(form: TemplateForm, error: InvalidEdit) -> TemplateForm:
+def _with_errors(form: TemplateForm, error: InvalidEdit) -> TemplateForm:
     names = {"quota": "name", "template": None}
     for field, found in error.errors.items():
         known = names.get(field, field)

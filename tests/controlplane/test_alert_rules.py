@@ -210,7 +210,7 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         ("unknown-revision", "critical"),
         facts(epoch=1, revision=4, unknown_revisions=(UnknownRevision("web-2", 1, 9),)),
         "web-2 reports a revision that Postgres never made. web-2 reports 1.9; the newest is 1.4. Edits are"
-        " published all the same. Either its token is misused, or Postgres was restored.",
+        " still published. Either its token is misused, or Postgres was restored.",
         facts(epoch=1, revision=4),
     ),
     (

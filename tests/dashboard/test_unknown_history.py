@@ -77,7 +77,7 @@ def test_a_plot_says_its_span_and_unit_and_leaves_blank_what_it_does_not_know():
     live = build(facts(), history, FirstSeen(), observe=False)
     context = page_of(Topic(page="breaker", role="viewer", key="payments-api"), live, history).context
     failed, calls, slow = context["timeline"].plots
-    assert [one.axis for one in (failed, calls, slow)] == [
+    assert [(one.top, one.bottom, one.span) for one in (failed, calls, slow)] == [
         ("100 %", "0 %", "last 2 minutes"),
         ("23/s", "0/s", "last 2 minutes"),
         ("1.1/s", "0/s", "last 2 minutes"),

@@ -86,7 +86,7 @@ class Peers:
     async def _look_for_unknown_revisions(self, connection: AsyncConnection, fleet: Fleet) -> None:
         """Report pods with a revision that Postgres never made.
 
-        Only the history in Postgres can confirm that Postgres is behind; a report of a pod does not stop publishing.
+        Only the history in Postgres can confirm that Postgres is behind; the report of a pod stops no edit.
         """
         rows = await (await connection.execute(SELECT, (fleet.environment,))).fetchall()
         found = {row[0]: UnknownRevision(*row) for row in rows}
