@@ -162,6 +162,16 @@ def test_an_alert_keeps_the_moment_it_was_first_seen():
     assert again.alerts[0].since == NOW + 40, "it was forgotten in between"
 
 
+def test_a_p99_that_nothing_measures_is_a_gap_not_a_response_time_of_zero():
+    history = History()
+    for second in range(30):
+        store = StoreFigures(p99_us=900 if second < 15 else None)
+        some = facts(now=NOW + second, figures=FleetFigures(store=store, gateways=1))
+        build(some, history, FirstSeen())
+    assert {value for value in history.points("p99") if value is not None} == {0.9}
+    assert history.points("p99")[-1] is None
+
+
 def test_history_is_drawn_in_even_steps_and_marks_calls():
     history = History()
     for second in range(90):
