@@ -160,7 +160,7 @@ _RECENT = """
 """
 
 
-def recent_events(environment: str, *, rows: int = 20_000, most: int = 300) -> list[CommonEvent]:
+def recent_events(environment: str, *, rows: int = 10_000, most: int = 300) -> list[CommonEvent]:
     """Of all pods: changed modes and own breakers of the last day, newest first.
 
     Postgres counts the pods, because an outage has a row of every pod, three times. At most ``rows`` of

@@ -110,7 +110,7 @@ def drawn_for(role: str) -> dict[str, str]:
 
 def test_a_freeze_appears_on_the_open_page_of_pods_and_vanishes(log_in: Any) -> None:
     """The panel was in no fragment: it appeared, and vanished, with the next reload only."""
-    assert drawn_for("operator")["frozen"].split() == ["<div", 'id="frozen">', "</div>"]
+    assert drawn_for("operator")["frozen"].split() == ["<div", 'class="frozen"', 'id="frozen">', "</div>"]
     assert 'id="frozen"' in log_in("olga").get("/servers").content.decode()
     put_figures(frozen=True, frozen_silent=6, frozen_expected=20, frozen_until=1_800_000_000.0)
     shown = drawn_for("operator")["frozen"]
