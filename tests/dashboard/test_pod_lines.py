@@ -168,7 +168,7 @@ def test_the_loss_of_redis_in_a_large_fleet_is_counted_and_not_forgotten(limits)
         ("1000 pods", "lost Redis and use local limits: connection refused"),
     ]
     assert lines[-1].at == lost.timestamp()
-    cut = recent_events("production", rows=1_100)
+    cut = recent_events("production", rows=2_100)
     assert [(one.detail, one.more) for one in cut[-1:]] == [("shared -> local: connection refused", True)]
     assert not any(one.more for one in cut[:-1])
     assert said(
