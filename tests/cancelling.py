@@ -32,7 +32,7 @@ async def ends_at(event: asyncio.Event, task: asyncio.Task[Any], turn: int) -> N
     assert done, f"{task.get_name()} goes on {turn % TURNS} turns after its event"
 
 
-async def _deaf(released: asyncio.Event) -> None:
+async def _swallow_cancellations(released: asyncio.Event) -> None:
     while not released.is_set():
         try:
             await released.wait()
@@ -41,10 +41,10 @@ async def _deaf(released: asyncio.Event) -> None:
 
 
 @asynccontextmanager
-async def deaf_task() -> AsyncIterator[asyncio.Task[None]]:
+async def uncancellable_task() -> AsyncIterator[asyncio.Task[None]]:
     """A task that swallows every cancellation, until the block ends."""
     released = asyncio.Event()
-    task = asyncio.create_task(_deaf(released), name="deaf")
+    task = asyncio.create_task(_swallow_cancellations(released), name="uncancellable")
     await asyncio.sleep(0)
     try:
         yield task

@@ -1,8 +1,8 @@
-"""Waits that always hear a cancellation, and an end of tasks that does not depend on one.
+"""Waits and stops that work even if a library swallows a cancellation.
 
 Up to Python 3.11, ``asyncio.wait_for`` swallows a cancellation that arrives as the awaited thing
-completes, and a library may take one for a timeout of its own. A ``stop`` that awaits such a task
-never returns. So the agent waits with ``happens``, and ends its tasks with ``stop_tasks``.
+completes, and a library may mistake one for its own timeout. A ``stop`` that awaits such a task never
+returns. So the agent waits with ``wait_for_event``, and ends its tasks with ``stop_tasks``.
 """
 
 import asyncio
@@ -13,10 +13,13 @@ from typing import Any
 logger = logging.getLogger("fuseboard")
 
 #: A task that is still there after this time is cancelled again.
-AGAIN_S = 0.1
+CANCEL_AGAIN_S = 0.1
+
+#: ``stop`` of one part waits for the end of its tasks for at most this time.
+STOP_S = 0.3
 
 
-async def happens(event: asyncio.Event, timeout_s: float | None) -> bool:
+async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
     """Whether ``event`` is set within the time; ``None`` waits without a limit."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -27,7 +30,7 @@ async def happens(event: asyncio.Event, timeout_s: float | None) -> bool:
 
 
 async def stop_tasks(
-    *tasks: asyncio.Task[Any] | None, within_s: float, again_s: float = AGAIN_S
+    *tasks: asyncio.Task[Any] | None, within_s: float, again_s: float = CANCEL_AGAIN_S
 ) -> tuple[asyncio.Task[Any], ...]:
     """Cancel tasks until they end, and return those that have not ended after ``within_s``.
 

@@ -24,7 +24,7 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.reports import Reports
-from fuseboard.cancellation import happens, stop_tasks
+from fuseboard.cancellation import stop_tasks, wait_for_event
 from fuseboard.configuration.checked_config import (
     CheckedConfig,
     ConfigError,
@@ -59,7 +59,7 @@ ACKNOWLEDGE_PART = 0.2
 CONNECT_S = 0.5
 #: How long the first heartbeat waits for the same.
 FIRST_BEAT_S = 0.1
-#: How long ``stop`` takes at most, and how long it waits for the end of what took longer.
+#: The longest time that ``stop`` takes, and the extra time for cancelled parts.
 STOP_S = 0.5
 GIVE_UP_S = 0.1
 
@@ -119,9 +119,9 @@ class Runtime:
         self.configuration.listen(self._acknowledge)
         self._sync.start()
         if settings.url:
-            await happens(self._first_beat, settings.boot_http_s)
+            await wait_for_event(self._first_beat, settings.boot_http_s)
         if self.configuration.snapshot.source is not ConfigSource.HTTP:
-            await happens(self._watch.looked, settings.boot_redis_s - (monotonic() - began))
+            await wait_for_event(self._watch.looked, settings.boot_redis_s - (monotonic() - began))
         if settings.bootstrap_file is not None:
             await apply_bootstrap(self.configuration, settings.bootstrap_file, timeout_s=settings.boot_file_s)
         await self._connected(began + CONNECT_S - monotonic())
@@ -129,8 +129,8 @@ class Runtime:
         logger.info("agent.started source=%s revision=%d mode=%s", source, head.revision, self.admission.mode)
 
     async def stop(self) -> None:
-        """Send what is not reported yet, sign off and disconnect. Whatever takes over half a second is
-        given up.
+        """Send what is not reported yet, sign off and disconnect. Parts that take longer than half a second
+        are cancelled.
         """
         # Before the last heartbeat, which reports it: another pod may get the share soon.
         self.admission.redis_fallback.share.give_up()
@@ -140,7 +140,7 @@ class Runtime:
         ]
         if self._sync is not None:
             self._sync.stop()
-            parts.append(asyncio.create_task(happens(self._left, STOP_S)))
+            parts.append(asyncio.create_task(wait_for_event(self._left, STOP_S)))
         done, late = await asyncio.wait(parts, timeout=STOP_S)
         await stop_tasks(*late, within_s=GIVE_UP_S)
         for part in done:
@@ -152,7 +152,7 @@ class Runtime:
         until = monotonic() + timeout_s
         while self.admission.mode is Mode.LOCAL and (left := until - monotonic()) > 0:
             self._mode_changed.clear()
-            await happens(self._mode_changed, left)
+            await wait_for_event(self._mode_changed, left)
 
     def _make_sync(self, port: LoopPort) -> SyncThread:
         gateway = None

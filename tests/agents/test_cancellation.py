@@ -1,4 +1,4 @@
-"""No ``stop`` of the agent depends on one cancellation being heard (issue 11, finding 13 f)."""
+"""No ``stop`` of the agent depends on a single cancellation (issue 11, finding 13 f)."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ import pytest
 
 from fuseboard.blocking import _run
 from fuseboard.breaker.ended_overrides import EndedOverrides
-from fuseboard.cancellation import happens, stop_tasks
+from fuseboard.cancellation import stop_tasks, wait_for_event
 from fuseboard.configuration.startup import _read
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import BreakerPolicy, Tuning
@@ -24,7 +24,7 @@ from fuseboard.store.sentinels import Sentinels
 from tests.agents.models.pods import Pod, VirtualTime
 from tests.agents.servers import POLICY, configured
 from tests.agents.test_local_breaker import held_open
-from tests.cancelling import TIMES, deaf_task, ends_at
+from tests.cancelling import TIMES, ends_at, uncancellable_task
 
 #: Nothing listens here.
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -32,13 +32,13 @@ NOWHERE = "redis://127.0.0.1:1/0"
 SOON_S = 5.0
 
 
-async def test_a_wait_for_an_event_hears_a_cancellation_at_the_moment_of_the_event():
+async def test_a_wait_for_an_event_is_cancelled_at_the_moment_of_the_event():
     for turn in range(TIMES):
         event = asyncio.Event()
 
         async def for_ever(event: asyncio.Event = event) -> None:
             while True:
-                await happens(event, 60)
+                await wait_for_event(event, 60)
                 event.clear()
 
         await ends_at(event, asyncio.create_task(for_ever()), turn)
@@ -46,14 +46,14 @@ async def test_a_wait_for_an_event_hears_a_cancellation_at_the_moment_of_the_eve
 
 async def test_a_wait_for_an_event_ends_after_its_time():
     event = asyncio.Event()
-    assert not await happens(event, 0.01)
-    assert not await happens(event, -1)
+    assert not await wait_for_event(event, 0.01)
+    assert not await wait_for_event(event, -1)
     event.set()
-    assert await happens(event, -1)
-    assert await happens(event, None)
+    assert await wait_for_event(event, -1)
+    assert await wait_for_event(event, None)
 
 
-async def test_the_watch_on_ended_overrides_hears_it():
+async def test_the_watch_on_ended_overrides_is_cancelled():
     configuration = configured(held_open(POLICY, 600), revision=8)
     store = open_store(NOWHERE)
     health = StoreHealth(store=store, environment="production", tuning=Tuning)
@@ -65,7 +65,7 @@ async def test_the_watch_on_ended_overrides_hears_it():
         await ends_at(overrides._wake, task, turn)
 
 
-async def test_the_watch_on_the_health_of_redis_hears_it(tmp_path: Path):
+async def test_the_watch_on_the_health_of_redis_is_cancelled(tmp_path: Path):
     for turn in range(TIMES):
         store = open_store(f"unix://{tmp_path}/no.sock")
         health = StoreHealth(store=store, environment="production", tuning=Tuning)
@@ -73,7 +73,7 @@ async def test_the_watch_on_the_health_of_redis_hears_it(tmp_path: Path):
         await ends_at(health._news, task, turn)
 
 
-async def test_the_keeper_of_a_cluster_hears_it(monkeypatch: pytest.MonkeyPatch):
+async def test_the_keeper_of_a_cluster_is_cancelled(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fuseboard.store.cluster_store.MISSING_S", (0.0, 0.0))
     for turn in range(TIMES):
         store = ClusterStore(StoreUrl.parse("redis+cluster://127.0.0.1:1"))
@@ -93,7 +93,7 @@ class Pipe:
         """There is no connection."""
 
 
-async def test_the_follower_of_sentinels_hears_it(monkeypatch: pytest.MonkeyPatch):
+async def test_the_follower_of_sentinels_is_cancelled(monkeypatch: pytest.MonkeyPatch):
     async def open_pipe(*_: object, **__: object) -> Pipe:
         return Pipe()
 
@@ -123,26 +123,26 @@ async def test_a_file_that_is_read_at_start_lets_a_cancellation_through():
 
 
 async def test_a_task_that_swallows_two_cancellations_is_cancelled_again():
-    heard = 0
+    cancellations = 0
 
-    async def hard_of_hearing() -> None:
-        nonlocal heard
-        while heard < 3:
+    async def swallow_two() -> None:
+        nonlocal cancellations
+        while cancellations < 3:
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                heard += 1
+                cancellations += 1
 
-    task = asyncio.create_task(hard_of_hearing())
+    task = asyncio.create_task(swallow_two())
     await asyncio.sleep(0)
     assert await stop_tasks(task, None, within_s=SOON_S, again_s=0.01) == ()
-    assert heard == 3
+    assert cancellations == 3
 
 
 async def test_a_task_that_never_ends_is_logged_and_left_behind(caplog: pytest.LogCaptureFixture):
-    async with deaf_task() as task:
+    async with uncancellable_task() as task:
         assert await stop_tasks(task, within_s=0.05, again_s=0.01) == (task,)
-    assert "task.not_ended name=deaf within_s=0.05" in caplog.text
+    assert "task.not_ended name=uncancellable within_s=0.05" in caplog.text
 
 
 async def test_a_task_that_failed_is_logged(caplog: pytest.LogCaptureFixture):
@@ -155,13 +155,13 @@ async def test_a_task_that_failed_is_logged(caplog: pytest.LogCaptureFixture):
     assert "task.failed name=broken: out of order" in caplog.text
 
 
-async def test_no_stop_of_a_part_waits_for_a_task_that_hears_nothing():
+async def test_no_stop_of_a_part_waits_for_a_task_that_cannot_be_cancelled():
     store = open_store(NOWHERE)
     health = StoreHealth(store=store, environment="production", tuning=Tuning)
     overrides = EndedOverrides(configuration=configured(), store=store, health=health, on_end=lambda _: None)
     cluster = ClusterStore(StoreUrl.parse("redis+cluster://127.0.0.1:1"))
     sentinel = SentinelStore(StoreUrl.parse("redis+sentinel://127.0.0.1:1/main"))
-    async with deaf_task() as task:
+    async with uncancellable_task() as task:
         health._task = overrides._task = cluster._keeper = sentinel._following = task
         async with asyncio.timeout(SOON_S):
             await overrides.stop()
@@ -170,10 +170,10 @@ async def test_no_stop_of_a_part_waits_for_a_task_that_hears_nothing():
             await sentinel.close()
 
 
-async def test_a_watch_stops_although_a_task_of_its_own_hears_nothing(monkeypatch: pytest.MonkeyPatch):
+async def test_a_watch_stops_although_a_task_of_its_own_cannot_be_cancelled(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fuseboard.configuration.watch.CANCEL_S", 0.1)
     watch = Watch(url=NOWHERE, configuration=configured())
-    async with deaf_task() as task:
+    async with uncancellable_task() as task:
         watch._task = task
         async with asyncio.timeout(SOON_S):
             await watch.stop()
@@ -202,9 +202,9 @@ async def test_a_watch_whose_library_swallows_the_cancellation_ends_with_its_nex
     assert time.monotonic() - began < SOON_S
 
 
-async def test_an_agent_stops_in_time_although_a_part_hears_nothing(caplog: pytest.LogCaptureFixture):
+async def test_an_agent_stops_in_time_although_a_part_cannot_be_cancelled(caplog: pytest.LogCaptureFixture):
     runtime = Runtime(AgentSettings(redis_url=NOWHERE, server="web-1"))
-    async with deaf_task() as task:
+    async with uncancellable_task() as task:
         runtime.admission._ended_overrides._task = task
         runtime.admission.health._task = task
         runtime._watch._task = task
@@ -214,19 +214,19 @@ async def test_an_agent_stops_in_time_although_a_part_hears_nothing(caplog: pyte
     assert "task.not_ended" in caplog.text
 
 
-def test_the_thread_of_a_blocking_agent_ends_although_a_task_hears_nothing():
+def test_the_thread_of_a_blocking_agent_ends_although_a_task_cannot_be_cancelled():
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=_run, args=(loop,), daemon=True)
     thread.start()
 
-    async def deaf() -> None:
+    async def swallow_all() -> None:
         while True:
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
                 continue
 
-    asyncio.run_coroutine_threadsafe(deaf(), loop)
+    asyncio.run_coroutine_threadsafe(swallow_all(), loop)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(SOON_S)
     assert not thread.is_alive()

@@ -22,7 +22,7 @@ from controlplane.gateway.postgres.refresh import Refresher
 from controlplane.gateway.process import Gateway, _for_ever
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.shutdown import NOT_ENDED, stop_tasks
-from tests.cancelling import TIMES, deaf_task, ends_at
+from tests.cancelling import TIMES, ends_at, uncancellable_task
 
 PROJECT = Path(__file__).resolve().parents[2]
 #: The bound of each stop, on a busy machine.
@@ -33,14 +33,14 @@ async def nothing(*_, **__):
     """Postgres has nothing to say."""
 
 
-async def test_the_loop_that_writes_hears_a_cancellation_at_the_moment_of_an_urgent_change(monkeypatch):
+async def test_the_loop_that_writes_is_cancelled_at_the_moment_of_an_urgent_change(monkeypatch):
     monkeypatch.setattr(Flusher, "write", nothing)
     for turn in range(TIMES):
         flusher = Flusher({}, GatewaySettings(flush_s=60), Counts(), Clock())
         await ends_at(flusher._urgent, asyncio.create_task(_for_ever(flusher.run, "flush")), turn)
 
 
-async def test_the_loop_that_reads_hears_a_cancellation_at_the_moment_of_a_notification(monkeypatch):
+async def test_the_loop_that_reads_is_cancelled_at_the_moment_of_a_notification(monkeypatch):
     monkeypatch.setattr(Refresher, "refresh", nothing)
     for turn in range(TIMES):
         refresher = Refresher(
@@ -70,40 +70,40 @@ async def test_the_loops_of_a_gateway_hear_a_cancellation_at_any_moment(loop, mo
         assert done
 
 
-async def test_a_gateway_stops_although_a_loop_hears_nothing(monkeypatch):
+async def test_a_gateway_stops_although_a_loop_cannot_be_cancelled(monkeypatch):
     monkeypatch.setattr(Flusher, "write", nothing)
     monkeypatch.setattr(Refresher, "refresh", nothing)
     monkeypatch.setattr(Refresher, "listen", nothing)
     monkeypatch.setattr(Coordination, "look", nothing)
     gateway = Gateway(GatewaySettings(gateway="test"))
     gateway.start()
-    async with deaf_task() as task:
+    async with uncancellable_task() as task:
         gateway._tasks.append(task)
         began = time.monotonic()
         with capture_logs() as logs:
             await gateway.stop()
         assert time.monotonic() - began < SOON_S
-    assert {"event": "task.not_ended", "log_level": "error", "task": "deaf", "within_s": 1.0} in logs
+    assert {"event": "task.not_ended", "log_level": "error", "task": "uncancellable", "within_s": 1.0} in logs
 
 
 async def test_a_task_that_swallows_two_cancellations_is_cancelled_again():
-    heard = 0
+    cancellations = 0
 
-    async def hard_of_hearing():
-        nonlocal heard
-        while heard < 3:
+    async def swallow_two():
+        nonlocal cancellations
+        while cancellations < 3:
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                heard += 1
+                cancellations += 1
 
-    task = asyncio.create_task(hard_of_hearing())
+    task = asyncio.create_task(swallow_two())
     await asyncio.sleep(0)
     assert await stop_tasks(task, None, within_s=SOON_S, again_s=0.01) == ()
-    assert heard == 3
+    assert cancellations == 3
 
 
-#: A server whose application never answers the end of its lifespan, and whose loop hears no cancellation.
+#: A server whose application never answers the end of its lifespan, and whose loop ignores cancellations.
 STUCK = """
 import asyncio, uvicorn
 from controlplane.shutdown import EndingServer

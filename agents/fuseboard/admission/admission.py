@@ -198,7 +198,7 @@ class Admission:
         charges = decision.charges + permit.decision.charges
         permit.made = msgspec.structs.replace(permit.decision, charges=charges)
         if permit.tally is not None:
-            # Its quotas may hold slots.
+            # The tenant's quotas may hold slots. Only a full report frees them, so this permit has no tally.
             permit.tally, permit.local_generation = None, permit.tally.local_generation
         return permit
 

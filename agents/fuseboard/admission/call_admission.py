@@ -299,7 +299,7 @@ class CallAdmission:
             found = self.gates[name] = self.new_gate(name, self.on_change)
         return found
 
-    def new_gate(self, name: str, on_change: Callable[[], None]) -> FleetBreaker:
+    def new_gate(self, name: str, on_change: Callable[[], None], *, logs: bool = True) -> FleetBreaker:
         """A new breaker, which is not in ``gates``."""
         return FleetBreaker(
             environment=self.environment,
@@ -310,6 +310,7 @@ class CallAdmission:
             counters=self.counters,
             settlements=self.settlements,
             leases=self.leases,
+            logs=logs,
         )
 
     def every_gate(self) -> Iterable[FleetBreaker]:

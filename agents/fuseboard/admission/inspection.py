@@ -73,8 +73,7 @@ class Inspection:
         """One call to a dependency, on behalf of ``tenant`` if there is one."""
         calls, snapshot = self.calls, self.calls.configuration.snapshot
         # A separate breaker, because the pod's own would remember what this question learns.
-        gate = calls.new_gate(dependency, on_change=lambda: None)
-        gate.log.quiet = True
+        gate = calls.new_gate(dependency, on_change=lambda: None, logs=False)
         demand = gate.demand(costs, tenant, snapshot.quotas_of(tenant) if tenant else None)
         lane = CallLane(calls.decisions, snapshot, gate, demand, calls.configuration.changes)
         statuses = demand.statuses()

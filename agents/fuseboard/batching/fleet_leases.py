@@ -159,7 +159,7 @@ class Leases:
             return
         self._measure(supply, supply.asked / passed)
         supply.asked, supply.since = 0, now
-        if supply.hot_at == now or now - supply.hot_at < COOL_AFTER_S:
+        if now - supply.hot_at < COOL_AFTER_S:
             self.renew(supply)
 
     def drop(self) -> None:
@@ -176,7 +176,8 @@ class Leases:
         # Rises at once, falls by halves: too small a lease costs a question, too large a one a refund.
         supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
         now, threshold = monotonic(), self._threshold(supply.demand)
-        # Hot already, it stays so well below the threshold. Otherwise a key near it comes and goes.
+        # A hot key stays hot down to 40 % of the threshold. Otherwise a rate near the threshold would switch
+        # leases on and off.
         hot = now - supply.hot_at < COOL_AFTER_S
         if supply.rate >= (threshold * COOL_BELOW if hot else threshold):
             supply.hot_at = now

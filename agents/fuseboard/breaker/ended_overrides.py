@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import hiredis
 
-from fuseboard.cancellation import happens, stop_tasks
+from fuseboard.cancellation import STOP_S, stop_tasks, wait_for_event
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract import keys
 from fuseboard.store.health import StoreHealth
@@ -21,7 +21,6 @@ from fuseboard.store.store import ConnectionLostError, NotServedError, Store
 #: Pause between two looks while an override applies and there is no news.
 LOOK_S = 5.0
 ANSWER_S = 1.0
-STOP_S = 0.3
 
 _ENDED = re.compile(rb"^none 0 (\d{1,16})$")
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError, NotServedError)
@@ -63,7 +62,7 @@ class EndedOverrides:
             for dependency, revision in overrides:
                 if self._health.usable and await self._is_over(dependency, revision):
                     self._on_end(dependency)
-            if await happens(self._wake, LOOK_S * random.uniform(0.8, 1.2) if overrides else None):
+            if await wait_for_event(self._wake, LOOK_S * random.uniform(0.8, 1.2) if overrides else None):
                 self._wake.clear()
 
     def _in_force(self) -> list[tuple[str, int]]:

@@ -91,12 +91,13 @@ class FleetBreaker:
         counters: Counters,
         settlements: Settlements,
         leases: Leases,
+        logs: bool = True,
     ) -> None:
         self.name = dependency.name
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
-        self.log = TransitionLog(dependency=dependency.name, server=server)
+        self.log = TransitionLog(dependency=dependency.name, server=server, enabled=logs)
         self.denial: Denial | None = None
         self.local = LocalBreaker()
         self.pending: dict[int, PendingReport] = {}
@@ -327,7 +328,7 @@ class FleetBreaker:
             # The fleet's decision is newer than what this pod concluded alone.
             alone = self.local.state
             self.local.reset()
-            self.log.local(alone, self.local, "the breaker of the fleet has changed")
+            self.log.local(alone, self.local, "replaced by the state of the fleet's breaker")
         before = self.state
         self.state, self.generation = state, generation
         self.log.fleet(before, state, generation=generation, until=until, window=self.window)

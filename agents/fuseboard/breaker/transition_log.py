@@ -13,13 +13,13 @@ logger = logging.getLogger("fuseboard.breaker")
 class TransitionLog:
     """The lines of one dependency, in one pod."""
 
-    __slots__ = ("dependency", "quiet", "server")
+    __slots__ = ("dependency", "enabled", "server")
 
-    def __init__(self, *, dependency: str, server: str) -> None:
+    def __init__(self, *, dependency: str, server: str, enabled: bool = True) -> None:
+        """``enabled`` is false for the breaker of ``fuseboard explain``, which must not log."""
         self.dependency = dependency
         self.server = server
-        #: For a breaker that only inspects.
-        self.quiet = False
+        self.enabled = enabled
 
     def fleet(
         self,
@@ -31,7 +31,7 @@ class TransitionLog:
         window: tuple[int, int, int],
     ) -> None:
         """``window``: calls, failures, and failures in a row across the fleet, as this pod knows them."""
-        if after is before or self.quiet:
+        if after is before or not self.enabled:
             return
         logger.warning(
             "breaker.moved dependency=%s server=%s from=%s to=%s generation=%d open_for_ms=%d "
@@ -41,7 +41,7 @@ class TransitionLog:
 
     def local(self, before: BreakerState, breaker: LocalBreaker, why: str) -> None:
         """The pod's own breaker. The figures are those of the last time that it tripped."""
-        if breaker.state is before or self.quiet:
+        if breaker.state is before or not self.enabled:
             return
         rest_ms = _rest_ms(breaker.state, breaker.until)
         logger.warning(

@@ -67,7 +67,7 @@ class Watch:
         self._batches: set[asyncio.Task[None]] = set()
         self._asked_at = 0.0
         self._useless_until = 0.0
-        # A library that takes a cancellation for a timeout of its own returns to a loop, which looks at this.
+        # Some libraries mistake a cancellation for a timeout and return to the loop, which checks this flag.
         self._stopping = False
         #: Set when the first look has ended, well or not.
         self.looked = asyncio.Event()

@@ -18,7 +18,7 @@ from time import monotonic
 
 import hiredis
 
-from fuseboard.cancellation import happens, stop_tasks
+from fuseboard.cancellation import STOP_S, stop_tasks, wait_for_event
 from fuseboard.contract.scripts import Script
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.store.cluster_map import NODE_TIMEOUT_S, ClusterMap
@@ -36,8 +36,6 @@ MISSING_S = (0.05, 1.0)
 MAX_HOPS = 2
 #: A node at fault is not asked for at least this time.
 REST_S = 1.0
-#: ``drop`` waits for the end of the background task for at most this time.
-STOP_S = 0.3
 
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
 
@@ -164,7 +162,7 @@ class ClusterStore:
             # Never at once: a thousand MOVED answers cause one reading.
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
             if not self._trouble:
-                await happens(self._wake, REFRESH_S * random.uniform(0.8, 1.2))
+                await wait_for_event(self._wake, REFRESH_S * random.uniform(0.8, 1.2))
             self._wake.clear()
             try:
                 resting = [node for node in self._map.nodes.values() if node.resting]

@@ -19,7 +19,7 @@ from time import monotonic
 
 import hiredis
 
-from fuseboard.cancellation import happens, stop_tasks
+from fuseboard.cancellation import STOP_S, stop_tasks, wait_for_event
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import Mode
@@ -41,8 +41,6 @@ RETURN_SPREAD_S = 1.0
 
 #: The timeout of a probe, including the connection. Nothing waits for it.
 PROBE_TIMEOUT_S = 1.0
-#: ``stop`` waits for the end of the background task for at most this time.
-STOP_S = 0.3
 _NOT_CONNECTED = "not connected yet"
 
 
@@ -289,7 +287,7 @@ class StoreHealth:
     async def _pause(self) -> None:
         """Wait until the next probe is due, or until the store expects it to succeed."""
         try:
-            await happens(self._news, self._interval())
+            await wait_for_event(self._news, self._interval())
         finally:
             self._news.clear()
 

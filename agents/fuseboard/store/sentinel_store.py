@@ -4,15 +4,12 @@ import asyncio
 
 import hiredis
 
-from fuseboard.cancellation import stop_tasks
+from fuseboard.cancellation import STOP_S, stop_tasks
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.pipelined_connection import Pipe
 from fuseboard.store.sentinels import Sentinels
 from fuseboard.store.single_store import SingleStore
 from fuseboard.store.store import Reply, Word
-
-#: ``close`` waits for the end of the background task for at most this time.
-STOP_S = 0.3
 
 
 class SentinelStore(SingleStore):

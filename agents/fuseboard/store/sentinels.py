@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import hiredis
 
-from fuseboard.cancellation import happens
+from fuseboard.cancellation import wait_for_event
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.pipelined_connection import open_pipe
 
@@ -80,7 +80,9 @@ class Sentinels:
                 # Whatever the message says, all are asked: one Sentinel alone may be ahead of the others, or
                 # behind.
                 settled = on_primary(await self.primary())
-                if await happens(self._reason, LOOK_S if settled else pause_s * random.uniform(0.8, 1.2)):
+                if await wait_for_event(
+                    self._reason, LOOK_S if settled else pause_s * random.uniform(0.8, 1.2)
+                ):
                     pause_s = UNSETTLED_S
                 else:
                     pause_s = min(LOOK_S, pause_s * 2)

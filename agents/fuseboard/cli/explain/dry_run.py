@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from fuseboard.admission.inspection import Inspection
-from fuseboard.cancellation import happens
+from fuseboard.cancellation import wait_for_event
 from fuseboard.cli.found_configuration import FoundConfiguration
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.reporting.counters import Counters
@@ -37,7 +37,7 @@ async def inspecting(found: FoundConfiguration, store: Store) -> AsyncIterator[I
     admission.start()
     try:
         # Without an answer, the mode stays local, and the explanation displays it.
-        await happens(changed, CONNECT_S)
+        await wait_for_event(changed, CONNECT_S)
         yield admission.inspect()
     finally:
         await admission.stop()
