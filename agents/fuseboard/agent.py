@@ -45,21 +45,21 @@ class Agent(Lifetime, ContextManagers):
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Decision:
         """Decide one request of a tenant that costs ``cost`` of its quotas. Call ``finish`` when it ends.
 
         ``costs`` are estimates of its other costs, by measure; ``settle`` corrects them. ``subject``
         says who asks, below the tenant. A tenant of ``None`` is a caller that belongs to no tenant: the
         limits of its address or key decide. If a request would be refused, it waits, provided that the
-        refusal ends within ``wait_s`` seconds.
+        refusal ends within ``wait_s`` seconds; ``None`` is what the tenant's tier says.
 
         Never raises because of a store or the control plane. Raises ``Misconfigured`` for invalid
         arguments.
         """
         if costs is not None:
             check_costs(costs)
-        if wait_s != 0:
+        if wait_s is not None:
             check_wait(wait_s)
         subject = harmless(subject)
         if tenant is not None:
@@ -88,7 +88,7 @@ class Agent(Lifetime, ContextManagers):
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Coroutine[Any, Any, Decision]:
         """Deprecated: the name of ``admit_request`` in release 0.1."""
         warn_renamed("Agent.check", "Agent.admit_request")
@@ -104,18 +104,19 @@ class Agent(Lifetime, ContextManagers):
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Permit:
         """Get a permit for one call; ``report`` its outcome. Raises ``Refused``.
 
         With a ``tenant``, its quotas on the dependency apply too. ``spend_quota`` also spends the
-        tenant's quotas on requests: for work that no request started.
+        tenant's quotas on requests: for work that no request started. ``wait_s`` is as in
+        ``admit_request``; ``None`` is what the dependency says.
         """
         if dependency not in self._names:
             self._learn_name(dependency)
         if costs is not None:
             check_costs(costs)
-        if wait_s != 0:
+        if wait_s is not None:
             check_wait(wait_s)
         if tenant:
             tenant = self._known(tenant)

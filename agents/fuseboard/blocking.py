@@ -109,7 +109,7 @@ class Agent(ThreadCalls, Decorators):
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Decision:
         """``admit_request`` for a coroutine on any loop: for frameworks that serve both kinds of views."""
         agent = await self._on_any_loop()
@@ -123,7 +123,7 @@ class Agent(ThreadCalls, Decorators):
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Permit:
         """``admit_call`` for a coroutine on any loop. Raises ``Refused``."""
         agent = await self._on_any_loop()
@@ -139,7 +139,7 @@ class Agent(ThreadCalls, Decorators):
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> AsyncIterator[Decision]:
         """``request`` for a coroutine on any loop. Raises ``Refused``."""
         agent = await self._on_any_loop()
@@ -155,7 +155,7 @@ class Agent(ThreadCalls, Decorators):
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
         neutral: Neutral = (),
     ) -> AsyncIterator[Permit]:
         """``call`` for a coroutine on any loop, such as an asynchronous view. Raises ``Refused``.
@@ -182,7 +182,7 @@ class Agent(ThreadCalls, Decorators):
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Coroutine[Any, Any, Decision]:
         """Deprecated: the name of ``aadmit_request`` in release 0.1."""
         warn_renamed("blocking.Agent.acheck", "blocking.Agent.aadmit_request")

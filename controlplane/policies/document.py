@@ -67,7 +67,12 @@ def policy_of(environment: Environment) -> contract.Policy:
             limit_of(row) for row in SubjectLimit.objects.filter(environment=environment).order_by("name")
         ),
         tiers=tuple(
-            contract.Tier(name=tier.name, priority=tier.priority, quotas=tuple(quotas[tier.pk]))
+            contract.Tier(
+                name=tier.name,
+                priority=tier.priority,
+                wait_ms=tier.wait_ms,
+                quotas=tuple(quotas[tier.pk]),
+            )
             for tier in tiers
         ),
         dependencies=tuple(_dependencies(environment)),
@@ -90,6 +95,7 @@ def _dependencies(environment: Environment) -> Iterable[contract.Dependency]:
             vendor_limits=tuple(limits[row.pk]),
             breaker=contract.BreakerPolicy(**{column: getattr(row, column) for column in BREAKER_RANGES}),
             timeout_ms=row.timeout_ms,
+            wait_ms=row.wait_ms,
             override=overrides.get(row.pk),
             reset_revision=row.reset_revision,
         )

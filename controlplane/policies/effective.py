@@ -62,6 +62,8 @@ def effective(environment: str, tenant: str) -> list[EffectiveValue]:
     values = _Values(environment, tenant if found else "", tier)
     values.add("tier", tier.name, TENANT if found else DEFAULT_TIER, own=found is not None)
     values.add("priority", tier.priority, TIER)
+    if tier.wait_ms:
+        values.add("wait_ms", tier.wait_ms, TIER)
     suspended = found is not None and found.suspended
     values.add("suspended", suspended, TENANT if found else USUAL, own=found is not None)
     if found and found.parent:

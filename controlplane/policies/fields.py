@@ -34,6 +34,7 @@ def tier_fields(tier: Tier) -> Fields:
     return {
         "title": tier.title,
         "priority": tier.priority,
+        **_wait(tier.wait_ms),
         **limit_fields("quotas", tier.quotas.all()),
         "version": tier.version,
     }
@@ -50,11 +51,17 @@ def dependency_fields(dependency: Dependency) -> Fields:
         "owner": dependency.owner,
         "fallback_note": dependency.fallback_note,
         "timeout_ms": dependency.timeout_ms,
+        **_wait(dependency.wait_ms),
         "runbook": dependency.runbook_id,
         **{f"breaker.{column}": getattr(dependency, column) for column in BREAKER_RANGES},
         **limit_fields("vendor_limits", dependency.vendor_limits.all()),
         "version": dependency.version,
     }
+
+
+def _wait(wait_ms: int) -> Fields:
+    """Left out if it is 0, as in the history from before the field existed."""
+    return {"wait_ms": wait_ms} if wait_ms else {}
 
 
 def limit_fields(prefix: str, rows: Iterable[LimitColumns]) -> Fields:

@@ -8,6 +8,7 @@ from controlplane.policies.drafts import Draft as Draft
 from controlplane.policies.limits import FollowingColumns, LimitColumns, QuotaColumns
 from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision
+from fuseboard.contract.policy import MAX_WAIT_MS
 from fuseboard.contract.words import is_slug, is_subject
 
 
@@ -74,6 +75,8 @@ class Tier(models.Model):
     title = models.CharField(max_length=200, blank=True)
     #: 0 to 100. Under overload, the lowest is shed first.
     priority = models.IntegerField(default=50)
+    #: A request waits this long for a refusal that ends in time, unless its caller says otherwise.
+    wait_ms = models.IntegerField(default=0, db_default=0)
     #: Increases with every edit of the tier or its quotas.
     version = models.IntegerField(default=1)
 
@@ -81,6 +84,7 @@ class Tier(models.Model):
         constraints = (
             models.UniqueConstraint(fields=["environment", "name"], name="tier_once"),
             models.CheckConstraint(condition=Q(priority__range=(0, 100)), name="tier_priority_range"),
+            models.CheckConstraint(condition=Q(wait_ms__range=(0, MAX_WAIT_MS)), name="tier_wait_range"),
         )
 
     def __str__(self) -> str:
@@ -232,6 +236,8 @@ class Dependency(models.Model):
     #: What callers do while the breaker is open.
     fallback_note = models.CharField(max_length=500, blank=True)
     timeout_ms = models.BigIntegerField(default=30_000)
+    #: A call waits this long for a refusal that ends in time, unless its caller says otherwise.
+    wait_ms = models.IntegerField(default=0, db_default=0)
     runbook = models.ForeignKey(
         Runbook, on_delete=models.SET_NULL, null=True, blank=True, related_name="dependencies"
     )
@@ -261,6 +267,9 @@ class Dependency(models.Model):
             models.CheckConstraint(condition=Q(kind__in=Kind.values), name="dependency_kind_known"),
             models.CheckConstraint(
                 condition=Q(timeout_ms__range=(1, MAX_MS)), name="dependency_timeout_range"
+            ),
+            models.CheckConstraint(
+                condition=Q(wait_ms__range=(0, MAX_WAIT_MS)), name="dependency_wait_range"
             ),
             models.CheckConstraint(
                 condition=Q(open_max_ms__gte=F("open_ms")), name="dependency_open_max_at_least_open"

@@ -119,6 +119,18 @@ class TestExplainATenant:
                 continue  # refilled between the two
             assert (decision.allowed, decision.rule) == (said["allowed"], said["rule"])
 
+    def test_the_configured_wait_is_a_fact(self, environment, run, limits):
+        (payments,) = RULES.dependencies
+        patient = msgspec.structs.replace(
+            RULES,
+            tiers=(Tier(name="free", wait_ms=2000),),
+            dependencies=(msgspec.structs.replace(payments, wait_ms=300),),
+        )
+        publish(limits, patient, revision=43)
+        for arguments, wait_ms in ((("--tenant", "acme"), "2,000"), (("--dependency", "payments"), "300")):
+            _, said = run("explain", *arguments)
+            assert f"waits          up to {wait_ms} ms, unless the caller sets wait_s" in said["facts"]
+
     def test_a_suspended_tenant_an_unknown_one_and_a_cost_that_never_fits(self, environment, run):
         _, said = run("explain", "--tenant", "late-payer")
         assert (said["reason"], said["facts"]) == ("suspended", ["tenant         tier free, suspended"])

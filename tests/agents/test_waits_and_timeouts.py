@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import requests
 
-from fuseboard import Agent, blocking
+from fuseboard import Agent, Subject, blocking
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Limit, Policy
 from fuseboard.contract.words import Algorithm, Outcome
 from fuseboard.errors import Misconfigured, Refused
@@ -36,14 +36,18 @@ SHORT = Policy(
 
 @pytest.fixture
 def settings(tmp_path: Path) -> AgentSettings:
-    path = tmp_path / "bootstrap.json"
-    strict = json.loads(msgspec.json.encode(SHORT))
+    return settings_with(tmp_path, SHORT)
+
+
+def settings_with(folder: Path, policy: Policy) -> AgentSettings:
+    path = folder / "bootstrap.json"
+    strict = json.loads(msgspec.json.encode(policy))
     for owner in (*strict["tiers"], *strict["dependencies"]):
         for limit in (*owner.get("quotas", ()), *owner.get("vendor_limits", ())):
             limit["failure_policy"] = "local_share"
     path.write_text(json.dumps({"policy": strict}))
     return AgentSettings(
-        redis_url=NOWHERE, server="shop-1", service="shop", state_dir=tmp_path, bootstrap_file=path
+        redis_url=NOWHERE, server="shop-1", service="shop", state_dir=folder, bootstrap_file=path
     )
 
 
@@ -171,3 +175,63 @@ class TestWait:
         ):
             with pytest.raises(Misconfigured):
                 make()
+
+
+class TestConfiguredWait:
+    """``wait_ms`` of a tier and of a dependency is for callers that do not say how long they wait."""
+
+    @pytest.fixture
+    def patient(self, tmp_path: Path) -> AgentSettings:
+        tiers = tuple(msgspec.structs.replace(tier, wait_ms=5_000) for tier in SHORT.tiers)
+        dependencies = tuple(msgspec.structs.replace(each, wait_ms=5_000) for each in SHORT.dependencies)
+        policy = msgspec.structs.replace(SHORT, tiers=tiers, dependencies=dependencies)
+        return settings_with(tmp_path, policy)
+
+    async def test_requests(self, patient: AgentSettings):
+        async with Agent(settings=patient) as agent:
+            for more in ({}, {"costs": {"tokens": 1}}, {"subject": Subject(ip="192.0.2.1")}):
+                assert all([(await agent.admit_request("acme", **more)).allowed for _ in range(3)])
+            # At one moment, of three that do not wait two are refused.
+            asked = [agent.admit_request("impatient", wait_s=0) for _ in range(3)]
+            assert sum(decision.allowed for decision in await asyncio.gather(*asked)) < 3
+
+    async def test_calls(self, patient: AgentSettings):
+        async with Agent(settings=patient) as agent:
+            for more in ({}, {"tenant": "acme"}, {"costs": {"tokens": 1}}):
+                for _ in range(3):
+                    async with agent.call("paced", **more):
+                        """Admitted."""
+            asked = [agent.admit_call("paced", wait_s=0) for _ in range(3)]
+            ended = await asyncio.gather(*asked, return_exceptions=True)
+            assert any(isinstance(each, Refused) for each in ended)
+
+    async def test_middleware_and_clients(self, patient: AgentSettings):
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        async with Agent(settings=patient) as agent:
+            for options, refuses in (({}, False), ({"wait_s": 0}, True)):
+                guarded = asgi.FuseboardMiddleware(app, agent, lambda scope: "acme", **options)
+                async with httpx.AsyncClient(
+                    transport=httpx.ASGITransport(guarded), base_url="http://shop"
+                ) as client:
+                    asked = [client.get("/") for _ in range(4)]
+                    statuses = {answer.status_code for answer in await asyncio.gather(*asked)}
+                assert (429 in statuses) == refuses
+
+    def test_threads_wait_as_long_as_the_configuration_says(self, patient: AgentSettings):
+        with blocking.Agent(settings=patient) as agent:
+            assert agent._started().longest_wait_s("paced") == agent._started().longest_wait_s() == 5.0
+            # More than a second: a thread gives up on an agent that is later than it must be.
+            for _ in range(15):
+                assert agent.admit_request("acme").allowed
+                with agent.call("paced"):
+                    """Admitted."""
+            assert agent.late == 0
+
+    async def test_it_is_not_the_wait_of_another_tier_or_dependency(self, settings: AgentSettings):
+        async with Agent(settings=settings) as agent:
+            asked = [agent.admit_request("acme") for _ in range(3)]
+            assert sum(decision.allowed for decision in await asyncio.gather(*asked)) < 3
+            assert agent.longest_wait_s("unknown") == 0

@@ -108,30 +108,40 @@ class Admission:
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Coroutine[Any, Any, Decision]:
         """Decide one request of a tenant, or of an address or key when ``tenant`` is empty.
 
-        ``costs`` are estimates of its other costs, by measure; ``settle`` corrects them. With
-        ``wait_s``, the caller waits for a refusal that ends within that time. Nothing that Redis does
-        raises an error here. Invalid costs raise ``Misconfigured``.
+        ``costs`` are estimates of its other costs, by measure; ``settle`` corrects them. The caller
+        waits for a refusal that ends within ``wait_s``; ``None`` is the wait of its tier. Nothing that
+        Redis does raises an error here. Invalid costs raise ``Misconfigured``.
         """
         # The usual request. Compared by identity: True equals 1, but is not a valid cost.
         if cost is ONE and costs is None and subject is NOBODY:
             decision = self.leased(tenant)
             if decision is not None:
                 return _at_once(decision)
-            if wait_s <= 0 and (lane := self._requests.plain_lane(tenant)) is not None:
+            lane = None if wait_s else self._requests.plain_lane(tenant)
+            # A caller that says 0 does not wait, whatever the tier says.
+            if lane is not None and (wait_s is not None or not lane.waits):
                 return self._requests.decide(lane)
         charged = costs_of(cost, costs)
-        if wait_s <= 0:
+        if wait_s == 0:
             return self._requests.admit(tenant, charged, subject)
         return self._decide_patiently(tenant, charged, subject, wait_s)
 
-    async def _decide_patiently(self, tenant: str, costs: Costs, subject: Subject, wait_s: float) -> Decision:
-        until = monotonic() + wait_s
+    async def _decide_patiently(
+        self, tenant: str, costs: Costs, subject: Subject, wait_s: float | None
+    ) -> Decision:
+        begun = monotonic()
         decision = await self._requests.admit(tenant, costs, subject)
-        while not decision.allowed and await _waited(decision, until):
+        if decision.allowed:
+            return decision
+        if wait_s is None:
+            # Known only now: the question may have looked up the tenant.
+            wait_s = self._configuration.snapshot.quotas_of(tenant).wait_ms / 1000 if tenant else 0.0
+        until = begun + wait_s
+        while await _waited(decision, until):
             decision = await self._requests.admit(tenant, costs, subject)
         return decision
 
@@ -145,7 +155,7 @@ class Admission:
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Coroutine[Any, Any, Permit]:
         """Get a permit for one call. Its outcome must be reported. Raises ``Refused``.
 
@@ -154,28 +164,38 @@ class Admission:
         given back when the dependency refuses. It is for work that no request started.
         """
         # The usual call, prepared once. Compared by identity: True equals 1, but is not a valid cost.
-        if cost is ONE and costs is None and wait_s <= 0 and not spend_quota:
+        if cost is ONE and costs is None and not wait_s and not spend_quota:
             lane = self._lanes.get((dependency, tenant))
-            if lane is not None and lane.changes == self._configuration.changes:
-                return self._calls.admit(lane)
-            rules = self._configuration.snapshot.quotas_of(tenant) if tenant else None
-            if rules is None or rules.met:
-                if len(self._lanes) >= MAX_LANES:
-                    self._lanes.clear()
-                lane = self._calls.lane(dependency, ONE_CALL, tenant, rules)
-                self._lanes[dependency, tenant] = lane
+            if lane is None or lane.changes != self._configuration.changes:
+                lane = self._prepare_lane(dependency, tenant)
+            # A caller that says 0 does not wait, whatever the dependency says.
+            if lane is not None and (wait_s is not None or not lane.gate.dependency.wait_ms):
                 return self._calls.admit(lane)
         return self._admit_patiently(dependency, tenant, costs_of(cost, costs), spend_quota, wait_s)
 
+    def _prepare_lane(self, dependency: str, tenant: str) -> CallLane | None:
+        """The lane of one plain call; ``None`` when the tenant's record must be looked up first."""
+        rules = self._configuration.snapshot.quotas_of(tenant) if tenant else None
+        if rules is not None and not rules.met:
+            return None
+        if len(self._lanes) >= MAX_LANES:
+            self._lanes.clear()
+        lane = self._calls.lane(dependency, ONE_CALL, tenant, rules)
+        self._lanes[dependency, tenant] = lane
+        return lane
+
     async def _admit_patiently(
-        self, dependency: str, tenant: str, costs: Costs, spend_quota: bool, wait_s: float
+        self, dependency: str, tenant: str, costs: Costs, spend_quota: bool, wait_s: float | None
     ) -> Permit:
-        until = monotonic() + wait_s
+        begun = monotonic()
+        if wait_s is None:
+            known = self._configuration.snapshot.dependency(dependency)
+            wait_s = known.wait_ms / 1000 if known is not None else 0.0
         while True:
             try:
                 return await self._admit_call(dependency, tenant, costs, spend_quota)
             except Refused as refused:
-                if wait_s <= 0 or not await _waited(refused.decision, until):
+                if wait_s <= 0 or not await _waited(refused.decision, begun + wait_s):
                     raise
 
     async def _admit_call(self, dependency: str, tenant: str, costs: Costs, spend_quota: bool) -> Permit:
@@ -266,7 +286,7 @@ async def _at_once(decision: Decision) -> Decision:
 
 
 async def _waited(decision: Decision, until: float) -> bool:
-    """Sleep until asking again can succeed; ``False`` when that is after ``until``, or never.
+    """Sleep until asking again can succeed; ``False`` when that is after ``until``, never, or not needed.
 
     The caller holds nothing meanwhile: no slot, and no place in a question.
     """

@@ -59,7 +59,7 @@ class CallLane:
 class RequestLane:
     """The requests of one tenant, or of one subject when ``tenant`` is empty."""
 
-    __slots__ = ("changes", "demand", "domain", "known", "snapshot", "suspended", "tenant")
+    __slots__ = ("changes", "demand", "domain", "known", "snapshot", "suspended", "tenant", "waits")
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class RequestLane:
         *,
         known: bool = True,
         suspended: bool = False,
+        waits: bool = False,
         changes: int = 0,
     ) -> None:
         self.snapshot = snapshot
@@ -79,4 +80,6 @@ class RequestLane:
         #: The tenant is registered.
         self.known = known
         self.suspended = suspended
+        #: Its requests wait for a refusal that ends soon, unless the caller says otherwise.
+        self.waits = waits
         self.changes = changes

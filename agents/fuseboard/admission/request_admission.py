@@ -79,6 +79,7 @@ class RequestAdmission:
             tenant,
             known=rules.known,
             suspended=rules.suspended,
+            waits=rules.wait_ms > 0,
             changes=self.configuration.changes,
         )
 

@@ -38,7 +38,7 @@ class AnyLoop(ContextManagers):
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Decision:
         check_wait(wait_s)
         agent = self._agent
@@ -47,7 +47,8 @@ class AnyLoop(ContextManagers):
             lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
             agent.give_back,
         )
-        decision = await received(answer, agent.give_back, self._on_late, timeout_s=LATE_S + wait_s)
+        timeout_s = LATE_S + (agent.longest_wait_s() if wait_s is None else wait_s)
+        decision = await received(answer, agent.give_back, self._on_late, timeout_s=timeout_s)
         return decision or agent.allow_unasked(tenant=tenant or "")
 
     async def admit_call(
@@ -58,7 +59,7 @@ class AnyLoop(ContextManagers):
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Permit:
         check_wait(wait_s)
         agent = self._agent
@@ -69,7 +70,8 @@ class AnyLoop(ContextManagers):
             ),
             agent.give_back,
         )
-        permit = await received(answer, agent.give_back, self._on_late, timeout_s=LATE_S + wait_s)
+        timeout_s = LATE_S + (agent.longest_wait_s(dependency) if wait_s is None else wait_s)
+        permit = await received(answer, agent.give_back, self._on_late, timeout_s=timeout_s)
         return permit or agent.permit_unasked(dependency)
 
     def report(
@@ -91,3 +93,6 @@ class AnyLoop(ContextManagers):
 
     def permit_unasked(self, dependency: str) -> Permit:
         return self._agent.permit_unasked(dependency)
+
+    def longest_wait_s(self, dependency: str = "") -> float:
+        return self._agent.longest_wait_s(dependency)

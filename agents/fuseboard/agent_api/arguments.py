@@ -44,7 +44,8 @@ def check_actual(measure: object, actual: object) -> None:
 
 
 def check_wait(wait_s: object) -> None:
-    if (
+    """Raise ``Misconfigured`` for an invalid wait. ``None`` is the one of the configuration."""
+    if wait_s is not None and (
         isinstance(wait_s, bool)
         or not isinstance(wait_s, int | float)
         or not (isfinite(wait_s) and 0 <= wait_s <= MAX_WAIT_S)

@@ -25,7 +25,7 @@ class ContextManagers(Decorators, LoopAgent):
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> AsyncIterator[Decision]:
         """Serve one request within its limits, and ``finish`` it. Raises ``Refused``."""
         decision = await self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
@@ -45,7 +45,7 @@ class ContextManagers(Decorators, LoopAgent):
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
         neutral: Neutral = (),
     ) -> AsyncIterator[Permit]:
         """Guard one call: admit it, and report how the block ended. Raises ``Refused``.

@@ -72,7 +72,7 @@ class Decorators(ABC):
         *,
         costs: Given[Mapping[str, int] | None] = None,
         subject: Given[Subject] = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function is a ``request``, and raises ``Refused`` when it is refused.
 
@@ -90,7 +90,7 @@ class Decorators(ABC):
         cost: Given[int] = 1,
         costs: Given[Mapping[str, int] | None] = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
         neutral: Neutral = (),
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function is a ``call`` to the dependency.

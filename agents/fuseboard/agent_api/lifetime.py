@@ -97,6 +97,14 @@ class Lifetime:
         known = self.configuration.snapshot.dependency(dependency)
         return known.timeout_ms / 1000 if known is not None else None
 
+    def longest_wait_s(self, dependency: str = "") -> float:
+        """How long a call to the dependency, or a request of any tenant, waits if its caller does not say."""
+        snapshot = self.configuration.snapshot
+        if dependency:
+            known = snapshot.dependency(dependency)
+            return known.wait_ms / 1000 if known is not None else 0.0
+        return max(tier.wait_ms for tier in snapshot.policy.tiers) / 1000
+
     # The loop
 
     def _check_loop(self) -> None:

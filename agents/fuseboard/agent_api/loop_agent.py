@@ -29,7 +29,7 @@ class LoopAgent(ABC):
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Decision: ...
 
     @abstractmethod
@@ -41,7 +41,7 @@ class LoopAgent(ABC):
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Permit: ...
 
     @abstractmethod
@@ -57,6 +57,9 @@ class LoopAgent(ABC):
 
     @abstractmethod
     def give_back(self, taken: Decision | Permit) -> None: ...
+
+    @abstractmethod
+    def longest_wait_s(self, dependency: str = "") -> float: ...
 
     @abstractmethod
     def allow_unasked(self, *, tenant: str = "", dependency: str = "") -> Decision: ...

@@ -42,7 +42,7 @@ class ThreadCalls:
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Decision:
         """As ``fuseboard.Agent.admit_request``."""
         check_wait(wait_s)
@@ -51,7 +51,7 @@ class ThreadCalls:
             agent,
             lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
             undo=agent.give_back,
-            timeout_s=LATE_S + wait_s,
+            timeout_s=LATE_S + (agent.longest_wait_s() if wait_s is None else wait_s),
         )
         return decision or agent.allow_unasked(tenant=tenant or "")
 
@@ -62,7 +62,7 @@ class ThreadCalls:
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Decision:
         """Deprecated: the name of ``admit_request`` in release 0.1."""
         warn_renamed("blocking.Agent.check", "blocking.Agent.admit_request")
@@ -76,7 +76,7 @@ class ThreadCalls:
         *,
         costs: Mapping[str, int] | None = None,
         subject: Subject = NOBODY,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Iterator[Decision]:
         """As ``fuseboard.Agent.request``. Raises ``Refused``."""
         decision = self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
@@ -97,7 +97,7 @@ class ThreadCalls:
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> Permit:
         """As ``fuseboard.Agent.admit_call``. Raises ``Refused``."""
         check_wait(wait_s)
@@ -108,7 +108,7 @@ class ThreadCalls:
                 dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
             ),
             undo=agent.give_back,
-            timeout_s=LATE_S + wait_s,
+            timeout_s=LATE_S + (agent.longest_wait_s(dependency) if wait_s is None else wait_s),
         )
         return permit or agent.permit_unasked(dependency)
 
@@ -121,7 +121,7 @@ class ThreadCalls:
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
         neutral: Neutral = (),
     ) -> Iterator[Permit]:
         """As ``fuseboard.Agent.call``. Raises ``Refused``."""

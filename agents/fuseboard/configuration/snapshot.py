@@ -40,6 +40,7 @@ class TenantRules:
 
     tier: str
     priority: int
+    wait_ms: int = 0
     suspended: bool
     quotas: tuple[Limit, ...]
     #: The quotas of its parents, nearest first. Its requests are charged to them too.
@@ -234,6 +235,7 @@ def _rules(
     return TenantRules(
         tier=tier.name,
         priority=tier.priority,
+        wait_ms=tier.wait_ms,
         suspended=suspended or (record is not None and record.suspended),
         quotas=(*quotas, *own.values()),
         inherited=inherited,

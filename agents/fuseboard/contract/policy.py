@@ -33,6 +33,10 @@ Positive = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
 Milliseconds = Annotated[int, Meta(ge=1, le=400 * 86_400_000)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
+#: The longest wait that the configuration can set. A caller can ask for a longer one.
+MAX_WAIT_MS = 60_000
+WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
+
 
 #: Levels above a tenant, such as organisation and team above a user.
 MAX_PARENTS = 2
@@ -87,6 +91,9 @@ class Tier(Struct, frozen=True, kw_only=True, omit_defaults=True):
     quotas: tuple[Limit, ...] = ()
     #: 0 to 100. Under overload, the lowest is shed first.
     priority: Annotated[int, Meta(ge=0, le=100)] = 50
+    #: A request of its tenants waits for a refusal that ends within this time, unless the caller says how
+    #: long to wait.
+    wait_ms: WaitMs = 0
 
 
 class TenantRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -148,6 +155,8 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
     vendor_limits: tuple[Limit, ...] = ()
     breaker: BreakerPolicy = msgspec.field(default_factory=BreakerPolicy)
     timeout_ms: Milliseconds = 30_000
+    #: A call waits for a refusal that ends within this time, unless the caller says how long to wait.
+    wait_ms: WaitMs = 0
     override: Override | None = None
     #: The revision of the last reset by a human. A pod that sees it rise forgets what it remembered.
     reset_revision: int = 0

@@ -60,7 +60,7 @@ class FuseboardMiddleware:
         subject: Callable[[Scope], Subject | None] | None = None,
         costs: Callable[[Scope], Mapping[str, int]] | None = None,
         legacy_headers: bool = False,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> None:
         check_wait(wait_s)
         self._app = app

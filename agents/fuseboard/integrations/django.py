@@ -13,7 +13,7 @@
 ``AGENT``           an agent of ``fuseboard.blocking``; the default is made from the environment
 ``LEGACY_HEADERS``  ``True`` adds ``X-RateLimit-*``
 ``WAIT_S``          a request that would be refused waits, provided that the refusal ends within this many
-                    seconds; 0 by default
+                    seconds; by default, as its tier says
 
 Place it after the middleware that identifies the caller. It answers refused requests, and a
 ``fuseboard.Refused`` that escapes from a view becomes a 503. Views get the same agent from ``agent()``::
@@ -86,7 +86,7 @@ class FuseboardMiddleware:
             )
         self._subject, self._cost, self._costs = _option("SUBJECT"), _option("COST"), _option("COSTS")
         self._legacy = bool(_option("LEGACY_HEADERS"))
-        self._wait_s = _option("WAIT_S") or 0.0
+        self._wait_s = _option("WAIT_S")
         try:
             check_wait(self._wait_s)
         except Misconfigured as error:

@@ -61,7 +61,7 @@ def limited(
     costs: Dependency = _nothing_else,
     subject: Dependency = subject_of,
     legacy_headers: bool = False,
-    wait_s: float = 0.0,
+    wait_s: float | None = None,
 ) -> Callable[..., AsyncIterator[Decision | None]]:
     """A dependency that decides the request. It ends when the response has been sent.
 

@@ -55,7 +55,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         dependency: str,
         tenant: str = "",
         transport: httpx.AsyncBaseTransport | None = None,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> None:
         check_wait(wait_s)
         self._agent, self._dependency, self._tenant, self._wait_s = agent, dependency, tenant, wait_s
@@ -105,7 +105,7 @@ class BlockingGuardedTransport(httpx.BaseTransport):
         dependency: str,
         tenant: str = "",
         transport: httpx.BaseTransport | None = None,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> None:
         check_wait(wait_s)
         self._agent, self._dependency, self._tenant, self._wait_s = agent, dependency, tenant, wait_s

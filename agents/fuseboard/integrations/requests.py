@@ -43,7 +43,7 @@ class GuardedAdapter(BaseAdapter):
         dependency: str,
         tenant: str = "",
         adapter: BaseAdapter | None = None,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
     ) -> None:
         super().__init__()
         check_wait(wait_s)

@@ -206,7 +206,8 @@ def _breaker(
         cause=cause,
         source=source,
         override=next((_override(hold) for hold in row.holds if hold.in_force(now)), None),  # type: ignore[attr-defined]
-        policy={column: getattr(row, column) for column in BREAKER_RANGES} | {"timeout_ms": row.timeout_ms},
+        policy={column: getattr(row, column) for column in BREAKER_RANGES}
+        | {"timeout_ms": row.timeout_ms, "wait_ms": row.wait_ms},
         vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
     )
 

@@ -134,6 +134,7 @@ def _out(row: Dependency) -> DependencyOut:
         fallback_note=row.fallback_note,
         runbook=row.runbook_id,
         timeout_ms=row.timeout_ms,
+        wait_ms=row.wait_ms,
         breaker={column: getattr(row, column) for column in BREAKER_RANGES},
         vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
         version=row.version,

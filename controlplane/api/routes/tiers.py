@@ -28,6 +28,7 @@ def create_tier(request: HttpRequest, environment: Environment, values: TierIn) 
         tier=values.name,
         title=values.title,
         priority=values.priority,
+        wait_ms=values.wait_ms,
         reason=values.reason,
         actor=actor_of(request),
     )

@@ -58,6 +58,7 @@ class TierOut(Schema):
     name: str
     title: str
     priority: int
+    wait_ms: int
     version: int
     quotas: list[QuotaOut]
 
@@ -94,6 +95,7 @@ class DependencyOut(Schema):
     fallback_note: str
     runbook: str | None
     timeout_ms: int
+    wait_ms: int
     breaker: dict[str, int]
     vendor_limits: list[LimitOut]
     version: int

@@ -17,6 +17,7 @@ from controlplane.validation import (
     is_printable,
 )
 from fuseboard.contract.limit_fields import MAX_ENDPOINT
+from fuseboard.contract.policy import MAX_WAIT_MS
 from fuseboard.contract.words import SLUG_PATTERN, is_subject
 
 
@@ -132,12 +133,23 @@ class TenantChange(ReasonIn):
     expected_version: Version | None = None
 
 
+Wait = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=MAX_WAIT_MS,
+        description="For how long an agent waits for a refusal that ends in time, unless the caller chooses.",
+    ),
+]
+
+
 class TierIn(ReasonIn):
     name: Slug
     title: Text = ""
     priority: Annotated[int, Field(ge=0, le=100, description="Under overload, the lowest is shed first.")] = (
         50
     )
+    wait_ms: Wait = 0
 
 
 class DefaultTierIn(ReasonIn):
@@ -171,6 +183,7 @@ class BreakerPolicyIn(ReasonIn):
 
     breaker: Annotated[BreakerColumns, Field(description="Values of the breaker's policy, by name.")] = {}  # noqa: RUF012
     timeout_ms: Annotated[int | None, Field(ge=1, le=MAX_MS)] = None
+    wait_ms: Wait | None = None
     expected_version: Version | None = None
 
 
@@ -192,6 +205,7 @@ class DependencyIn(ReasonIn):
     owner: Text = ""
     fallback_note: Note = ""
     timeout_ms: Annotated[int, Field(ge=1, le=MAX_MS)] = 30_000
+    wait_ms: Wait = 0
     runbook: Slug | None = None
     breaker: BreakerColumns = {}  # noqa: RUF012
 

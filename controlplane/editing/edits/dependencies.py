@@ -8,6 +8,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import BREAKER_PRESETS, BREAKER_RANGES, MAX_MS, Dependency, Kind, Runbook
 from controlplane.validation import Problems
+from fuseboard.contract.policy import MAX_WAIT_MS
 
 
 def create_dependency(
@@ -21,6 +22,7 @@ def create_dependency(
     owner: str = "",
     fallback_note: str = "",
     timeout_ms: int = 30_000,
+    wait_ms: int = 0,
     runbook: str | None = None,
     breaker: Mapping[str, int] | None = None,
 ) -> int:
@@ -33,6 +35,7 @@ def create_dependency(
     problems.text("owner", owner, 200)
     problems.text("fallback_note", fallback_note, 500)
     problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
+    problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
     columns = BREAKER_PRESETS.get(kind, {}) | dict(breaker or {})
     _check_breaker(problems, columns)
     problems.reason(reason)
@@ -48,6 +51,7 @@ def create_dependency(
             owner=owner,
             fallback_note=fallback_note,
             timeout_ms=timeout_ms,
+            wait_ms=wait_ms,
             runbook=_runbook(runbook),
             **columns,
         )
@@ -70,12 +74,15 @@ def set_breaker_policy(
     reason: str,
     actor: Actor,
     timeout_ms: int | None = None,
+    wait_ms: int | None = None,
 ) -> int:
     """Change the given values of the breaker's policy. The others stay."""
     problems = Problems()
     _check_breaker(problems, breaker)
     if timeout_ms is not None:
         problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
+    if wait_ms is not None:
+        problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
     problems.reason(reason)
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
@@ -84,6 +91,8 @@ def set_breaker_policy(
             setattr(edit.row, column, value)
         if timeout_ms is not None:
             edit.row.timeout_ms = timeout_ms
+        if wait_ms is not None:
+            edit.row.wait_ms = wait_ms
         _check_open(edit.row)
         edit.finish("breaker_policy.set")
     return revision.number

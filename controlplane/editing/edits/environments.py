@@ -11,7 +11,7 @@ from controlplane.policies.document import environment_of
 from controlplane.policies.fields import environment_fields, tier_fields
 from controlplane.policies.models import Environment, Tier, TierQuota
 from controlplane.validation import Problems
-from fuseboard.contract.policy import Tuning
+from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 from fuseboard.contract.words import FailurePolicy
 
 #: Name, title, priority, calls per minute, burst. Unregistered tenants get the first one.
@@ -117,16 +117,28 @@ def set_default_tier(*, environment: str, tier: str, reason: str, actor: Actor) 
     return revision.number
 
 
-def create_tier(*, environment: str, tier: str, title: str, priority: int, reason: str, actor: Actor) -> int:
+def create_tier(
+    *,
+    environment: str,
+    tier: str,
+    title: str,
+    priority: int,
+    reason: str,
+    actor: Actor,
+    wait_ms: int = 0,
+) -> int:
     problems = Problems()
     problems.slug("tier", tier)
     problems.text("title", title, 200)
     problems.whole("priority", priority, 0, 100)
+    problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
     problems.reason(reason)
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         row, created = Tier.objects.get_or_create(
-            environment_id=environment, name=tier, defaults={"title": title, "priority": priority}
+            environment_id=environment,
+            name=tier,
+            defaults={"title": title, "priority": priority, "wait_ms": wait_ms},
         )
         if not created:
             raise InvalidEdit({"tier": ["A tier with this name already exists."]})

@@ -115,7 +115,7 @@ class _Resolving:
 
     def _tier(self, name: str, given: Fields, now: Fields | None) -> Fields:
         base = now or {"title": "", "priority": 50}
-        return self._with_limits("tier", name, given, base, lambda limit: {})
+        return _without_zero_wait(self._with_limits("tier", name, given, base, lambda limit: {}))
 
     def _dependency(self, name: str, given: Fields, now: Fields | None) -> Fields:
         if now is None and "kind" not in given:
@@ -126,6 +126,7 @@ class _Resolving:
         if "runbook" in given:
             given = given | {"runbook": given["runbook"] or None}
         fields = self._with_limits("dependency", name, given, base, lambda limit: VENDOR_DEFAULTS)
+        fields = _without_zero_wait(fields)
         if fields["breaker.open_max_ms"] < fields["breaker.open_ms"]:
             message = "The longest open time must not be shorter than the first."
             self._error("dependency", name, "breaker.open_max_ms", message)
@@ -269,6 +270,11 @@ def _is_hashable(key: Any) -> bool:
     except TypeError:  # a list or a document is among the values
         return False
     return True
+
+
+def _without_zero_wait(fields: Fields) -> Fields:
+    """As the fields of a row are: a wait of 0 is left out."""
+    return {field: value for field, value in fields.items() if field != "wait_ms" or value}
 
 
 def _new_dependency(kind: str) -> Fields:

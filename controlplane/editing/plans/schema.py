@@ -15,7 +15,7 @@ from controlplane.policies.limits import VALUES
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Kind
 from controlplane.validation import Problems
 from fuseboard.contract.limit_fields import LISTS
-from fuseboard.contract.policy import Tuning
+from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 from fuseboard.contract.words import is_slug, is_subject
 
 #: Section -> kind of its things.
@@ -58,13 +58,14 @@ def _optional_subject(problems: Problems, field: str, value: Any) -> None:
 _FIELDS: dict[str, dict[str, Check]] = {
     "tenant": {"tier": _slug, "title": _text(200), "suspended": _flag, "parent": _optional_subject},
     "template": {"title": _text(200)},
-    "tier": {"title": _text(200), "priority": _whole(0, 100)},
+    "tier": {"title": _text(200), "priority": _whole(0, 100), "wait_ms": _whole(0, MAX_WAIT_MS)},
     "dependency": {
         "kind": _kind,
         "title": _text(200),
         "owner": _text(200),
         "fallback_note": _text(500),
         "timeout_ms": _whole(1, MAX_MS),
+        "wait_ms": _whole(0, MAX_WAIT_MS),
         "runbook": _optional_slug,
     },
 }

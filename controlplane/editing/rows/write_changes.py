@@ -73,6 +73,7 @@ def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
     # A tier that returns gets a version that no client has read.
     row = row or Tier(environment_id=revision.environment, name=name, version=revision.number - 1)
     row.title, row.priority = fields["title"], fields["priority"]
+    row.wait_ms = fields.get("wait_ms", 0)
     row.version += 1
     row.save()
     _replace_limits(TierQuota, {"tier": row}, limits_in("quotas", fields))
@@ -83,6 +84,7 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     row = row or Dependency(environment_id=revision.environment, name=name, version=revision.number - 1)
     for column in ("title", "kind", "owner", "fallback_note", "timeout_ms"):
         setattr(row, column, fields[column])
+    row.wait_ms = fields.get("wait_ms", 0)
     for column in BREAKER_RANGES:
         if f"breaker.{column}" in fields:
             setattr(row, column, fields[f"breaker.{column}"])

@@ -2,7 +2,7 @@
 
 from fuseboard.cli.explain.dry_run import inspecting
 from fuseboard.cli.explain.explain_call import explain_call
-from fuseboard.cli.explain.explanation import Explained, Explanation, explanation
+from fuseboard.cli.explain.explanation import Explained, Explanation, explanation, waiting
 from fuseboard.cli.found_configuration import FoundConfiguration, find_configuration
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.settings import AgentSettings
@@ -40,4 +40,5 @@ def _facts(rules: TenantRules) -> tuple[str, ...]:
     known = "" if rules.known else ", not registered: the default tier"
     tier = f"tenant         tier {rules.tier}{known}{', suspended' if rules.suspended else ''}"
     parents = ", ".join(repr(parent) for parent in dict.fromkeys(quota.tenant for quota in rules.inherited))
-    return (tier, f"belongs to     {parents}, whose quotas also apply") if parents else (tier,)
+    above = (f"belongs to     {parents}, whose quotas also apply",) if parents else ()
+    return (tier, *waiting(rules.wait_ms), *above)

@@ -11,6 +11,7 @@ from fuseboard.cli.explain.explanation import (
     ExplainedOverride,
     Explanation,
     explanation,
+    waiting,
 )
 from fuseboard.cli.found_configuration import FoundConfiguration
 from fuseboard.contract import keys
@@ -31,7 +32,8 @@ async def explain_call(
     override = _override(known, texts.get("override") if texts else None, now_us)
     limits = known.vendor_limits
     facts = [
-        f"dependency     {'registered' if registered else 'not registered: the default breaker applies'}"
+        f"dependency     {'registered' if registered else 'not registered: the default breaker applies'}",
+        *waiting(known.wait_ms),
     ]
     if tenant:
         quotas = found.snapshot.quotas_of(tenant).of(tenant)

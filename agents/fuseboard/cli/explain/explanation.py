@@ -157,6 +157,11 @@ def explanation(
     )
 
 
+def waiting(wait_ms: int) -> tuple[str, ...]:
+    """How long a caller waits that does not say so, as a fact."""
+    return (f"waits          up to {wait_ms:,} ms, unless the caller sets wait_s",) if wait_ms else ()
+
+
 def _explain_limit(
     limit: Limit,
     call: Explained,
