@@ -134,3 +134,24 @@ def test_14_while_the_probe_is_out_a_waiting_call_asks_again_soon(pod: Pod):
     pod.pass_time(0.03)
     pod.answer("closed", 1)
     assert patient.permit is not None
+
+
+def test_an_answer_from_before_an_announced_trip_opens_nothing_again(pod: Pod):
+    """The announcement overtakes the answer: they come on two connections."""
+    granted(pod, 1)
+    waiting = pod.call()
+    pod.pass_time(0.001)
+    pod.run(lambda: pod.admission.breaker_opened(f"{NAME} 2 60000000".encode()))
+    pod.answer("closed", 1)
+    assert refused(waiting) is Reason.BREAKER_OPEN
+    assert (pod.gate.state, pod.gate.generation) == (BreakerState.OPEN, 2)
+
+
+def test_a_redis_that_lost_its_data_and_has_an_older_clock_is_believed(pod: Pod):
+    pod.call()
+    pod.answer("closed", 7)
+    pod.pass_time(0.001)
+    call = pod.call()
+    pod.answer("closed", 5)
+    assert call.permit is not None
+    assert pod.gate.generation == 5

@@ -113,7 +113,7 @@ class CallAdmission:
             gate.release_local_probe(tally)
             self._refuse_by_answer(lane, answer)
         if gate.tally is not tally:
-            self._check_again(lane, caller)
+            self._check_again(lane, caller, answer)
         if answer.signer is None:
             answer.signer, answer.mode = lane, self.health.mode
         if answer.token:
@@ -154,10 +154,13 @@ class CallAdmission:
                 reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
                 self._refuse(lane, Refusal(reason, gate.name, wait_s))
 
-    def _check_again(self, lane: CallLane, caller: Caller) -> None:
-        """A breaker has changed while ``caller`` waited for its grant: the pod's own may be open now."""
+    def _check_again(self, lane: CallLane, caller: Caller, answer: Answer) -> None:
+        """A breaker has changed while ``caller`` waited for its grant, and may be open now."""
         try:
-            self._refuse_by_local_breaker(lane)
+            if answer.generation < lane.gate.generation:
+                self._refuse_by_what_is_known(lane)  # newer than the grant
+            else:
+                self._refuse_by_local_breaker(lane)
         except Refused:
             give_back(lane.gate, lane.demand, caller)
             raise

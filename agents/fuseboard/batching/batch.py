@@ -212,7 +212,7 @@ class Batcher:
             if wait_us:
                 passed_s = monotonic() - self._health.decided_at(decoded.now_us, question.sent_at)
                 wait_us = max(1, wait_us - int(passed_s * 1_000_000))
-            question.domain.learned(verdict, decoded.generation, wait_us, decoded.rest)
+            question.domain.learned(verdict, decoded.generation, wait_us, decoded.rest, question.sent_at)
         question.over = True
         if complete:
             distribute_all(question, decoded)

@@ -53,7 +53,7 @@ class LimitDomain:
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
         return self._incarnation + keys, self._head
 
-    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str, sent_at: float) -> None:
         """There is no breaker here, but the store may have lost its data since the last answer."""
         if rest:
             self._head = Piece(2, rest)

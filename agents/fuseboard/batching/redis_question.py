@@ -117,8 +117,8 @@ class Domain(Protocol):
         """All keys of a question about limits with these ``keys``, and the breaker's part of the question."""
         ...
 
-    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
-        """Redis answered in time. ``verdict`` is about the domain as a whole.
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str, sent_at: float) -> None:
+        """Redis answered a question of ``sent_at`` in time. ``verdict`` is about the domain as a whole.
 
         ``rest`` is the text of a breaker that is closed and unchanged, if the script read it.
         """

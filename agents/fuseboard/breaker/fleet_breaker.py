@@ -230,11 +230,13 @@ class FleetBreaker:
         """
         self._guard = Piece(*self._figures, text, generation)
 
-    def learned(self, verdict: int, generation: int, wait_us: int, rest: str) -> None:
+    def learned(self, verdict: int, generation: int, wait_us: int, rest: str, sent_at: float) -> None:
         if verdict == ADMITS and self.state is BreakerState.CLOSED and generation == self.generation:
             if rest:
                 self._rests(rest, generation)
             return
+        if generation < self.generation and sent_at < self.since:
+            return  # asked before a change that this pod already knows
         now = monotonic()
         seconds = wait_us / 1_000_000
         if verdict == FORCED_OPEN:
