@@ -9,7 +9,7 @@ from controlplane.schedules import worker_backup
 from dashboard.consumer import LiveConsumer
 from dashboard.hub import Hub
 from dashboard.lifespan import lifespan
-from tests.cancelling import TIMES, deaf_task, ends_at
+from tests.cancelling import TIMES, ends_at, uncancellable_task
 
 #: The bound of each stop, on a busy machine.
 SOON_S = 5.0
@@ -77,7 +77,7 @@ async def test_a_socket_whose_task_swallows_the_cancellation_ends_it_with_its_ne
 
 async def test_a_hub_stops_although_its_task_hears_nothing(caplog):
     hub = Hub()
-    async with deaf_task() as task:
+    async with uncancellable_task() as task:
         hub._tasks = [task]
         began = time.monotonic()
         await hub.stop()
@@ -100,7 +100,7 @@ async def test_the_backup_for_the_worker_hears_a_cancellation_at_the_moment_of_i
 async def test_web_ends_its_lifespan_although_all_its_tasks_hear_nothing(monkeypatch):
     fresh = Hub()
     monkeypatch.setattr("dashboard.lifespan.hub", fresh)
-    async with deaf_task() as task:
+    async with uncancellable_task() as task:
         monkeypatch.setattr(fresh, "start", lambda: setattr(fresh, "_tasks", [task]))
 
         async def stand_in():

@@ -22,13 +22,6 @@ def test_every_guarantee_has_a_falsification_and_a_test():
         assert re.search(r"\*[a-z-]+\*|tests/\S+::test_|every row", tried_by), promise
 
 
-def test_every_test_that_is_named_exists():
-    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE)
-    assert named
-    for path, name in named:
-        assert re.search(rf"^\s*(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (path, name)
-
-
 def test_every_row_that_is_named_exists_and_every_row_is_named():
     named = set(re.findall(r"(?<!\*)\*([a-z]+(?:-[a-z]+)*)\*(?!\*)", PAGE)) - {"italics"}
     rows = {row.name for row in ROWS}
