@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -87,27 +87,31 @@ class Reader:
         # Versions that the other tests use, so that a release of today does not change the result.
         pinned = re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE)
         constraints.write_text("\n".join(pinned))
-        kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "LC_"))}
-        self.environment = kept | {
+        self.environment = {
             "PATH": f"{venv / 'bin'}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self.home),
-            "PIP_CONSTRAINT": str(constraints),
             "NO_PROXY": "127.0.0.1",
         }
-        for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
-            if name in os.environ:
-                self.environment[name] = os.environ[name]
+        #: What pip needs here to find its index: settings of this machine, which are none of the page's.
+        self._here = {"PIP_CONSTRAINT": str(constraints), "PATH": self.environment["PATH"]}
 
-    def run(self, script: str, *, cwd: Path | None = None, code: int = 0) -> str:
+    def install(self, command: str) -> None:
+        """Run a command of the page that installs something, in the checkout."""
+        here = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        self.run(command, cwd=ROOT, environment=here | self._here)
+
+    def run(
+        self, script: str, *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=cwd or self.project,
-            env=self.environment,
+            env=environment or self.environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == code, f"{script}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done.stdout
 
     def export(self, script: str) -> None:
@@ -158,7 +162,7 @@ def reader_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Reade
     @cache
     def reader_in(command: str) -> Reader:
         reader = Reader(tmp_path_factory.mktemp("reader"))
-        reader.run(command, cwd=ROOT)
+        reader.install(command)
         return reader
 
     return reader_in
@@ -290,7 +294,7 @@ def test_the_guide_is_right(reader_in: Callable[[str], Reader], with_real: Calla
     extras = re.findall(r"\(`(pip install [^`]*)`\)", page)
     assert len(extras) == 2
     for command in extras:
-        reader.run(command, cwd=ROOT)
+        reader.install(command)
     shop.write_text("\n\n".join(blocks(page, "python")))
     with reader.serving(serve, port) as client:
         assert client.post("/orders", headers={"x-tenant": "acme"}).json() == {"charged": True}
