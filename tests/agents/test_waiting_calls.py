@@ -155,3 +155,16 @@ def test_a_redis_that_lost_its_data_and_has_an_older_clock_is_believed(pod: Pod)
     pod.answer("closed", 5)
     assert call.permit is not None
     assert pod.gate.generation == 5
+
+
+def test_a_probe_that_was_given_up_does_not_free_the_place_of_the_next_one(pod: Pod):
+    end(pod, granted(pod, 3), Outcome.FAILURE)
+    pod.pass_time(1.2)
+    given_up = granted(pod, 1)
+    pod.pass_time(BREAKER.probe_lease_ms / 1000)
+    probe = granted(pod, 1)
+    end(pod, given_up, Outcome.OK)
+    assert refused(pod.call()) is Reason.PROBE_BUSY
+    assert pod.gate.local.successes == 0
+    end(pod, probe, Outcome.OK)
+    assert pod.gate.local.successes == 1

@@ -177,8 +177,11 @@ class FleetBreaker:
 
     def wait_locally(self) -> float:
         """Seconds until this pod's own breaker lets a call pass; 0 if this call may be made."""
-        before = self.local.state
+        before, generation = self.local.state, self.local.generation
         wait_s = self.local.wait(self.dependency.breaker)
+        if self.local.generation != generation:
+            self.tally.count()
+            self.tally = UncountedSuccesses(self, self.generation)
         self.log.local(before, self.local, "its open time is over")
         return wait_s
 

@@ -32,7 +32,8 @@ class LocalBreaker:
 
     def __init__(self) -> None:
         #: Increases when the breaker opens or closes, but not when it becomes half-open, so probes keep the
-        #: generation of the opening.
+        #: generation of the opening. Also increases when a probe is given up: its late outcome is not that
+        #: of the next one.
         self.generation = 0
         #: Calls, failures and slow calls in the window, and failures in a row, when it last tripped.
         #: A failed probe keeps them.
@@ -79,6 +80,8 @@ class LocalBreaker:
             self._move(BreakerState.HALF_OPEN)
         if now < self.probing_until:
             return self.probing_until - now
+        if self.probing_until:
+            self.generation += 1
         self.probing_until = now + policy.probe_lease_ms / 1000
         return 0.0
 

@@ -62,8 +62,8 @@ class PodMachine(RuleBasedStateMachine):
         self.admitted: list[Admitted] = []
         self.fleet, self.generation = "closed", 1
         self.shared = True
-        #: Failures in a row, and good probes, of the present generation of the pod's own breaker.
-        self.counted = (self.local.generation, 0, 0)
+        #: Failures in a row in the present generation of the pod's own breaker.
+        self.counted = (self.local.generation, 0)
 
     def teardown(self) -> None:
         self.pod.close()
@@ -166,11 +166,13 @@ class PodMachine(RuleBasedStateMachine):
         pod, local = self.pod, self.local
         belongs = call.local == local.generation and call.permit.generation in (0, pod.gate.generation)
         before = (local.state, local.generation, local.probing_until)
+        # Good probes count from the opening on, also if one was given up in between.
+        successes = local.successes + (outcome is Outcome.OK)
         self.count(call, outcome, belongs=belongs)
         pod.run(lambda: pod.admission.report(call.permit, outcome))
         if not belongs:
             assert (local.state, local.generation, local.probing_until) == before, "a late outcome counted"
-        _, row, successes = self.counted
+        _, row = self.counted
         if before[0] is CLOSED and belongs:
             assert (local.state is OPEN) == (row >= 2)
         elif before[0] is HALF_OPEN and belongs:
@@ -178,15 +180,13 @@ class PodMachine(RuleBasedStateMachine):
             assert local.state is (OPEN if bad else CLOSED if successes >= 2 else HALF_OPEN)
 
     def count(self, call: Admitted, outcome: Outcome, *, belongs: bool) -> None:
-        """The oracle: failures in a row and good probes of this generation."""
-        generation, row, successes = self.counted
+        """The oracle: failures in a row in this generation."""
+        generation, row = self.counted
         if generation != self.local.generation:
-            row = successes = 0
+            row = 0
         if belongs and self.local.state is CLOSED and outcome is not Outcome.NEUTRAL:
             row = row + 1 if outcome is Outcome.FAILURE else 0
-        elif belongs and self.local.state is HALF_OPEN and outcome is Outcome.OK:
-            successes += 1
-        self.counted = (self.local.generation, row, successes)
+        self.counted = (self.local.generation, row)
 
     @invariant()
     def one_probe_at_most(self) -> None:
