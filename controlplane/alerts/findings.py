@@ -22,6 +22,16 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Said:
+    """A sentence of the headline: "web-3", "is", "silent"."""
+
+    subject: str
+    #: Between subject and verb; empty for none.
+    join: str
+    verb: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One alert that fires now."""
 
@@ -36,6 +46,8 @@ class Finding:
     since: float | None = None
     #: An observer over time displays it when it has lasted for this long.
     lasting_s: float = 0.0
+    #: ``None`` for what the headline leaves out.
+    said: Said | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +75,8 @@ class Rule(Generic[S]):
     #: In place of the scope's, where one rule is about something else.
     subject: Callable[[S], Subject] | None = None
     own_runbook: Callable[[S], str] = lambda _: ""
+    #: ``None`` for the future, and for breakers, whose state the headline names by itself.
+    said: Callable[[S], Said] | None = None
     #: For a figure that often exceeds its threshold for a moment.
     lasting_s: float = 0.0
 
@@ -77,4 +91,5 @@ class Rule(Generic[S]):
             subject=(self.subject or self.scope.subject)(of),
             since=self.since(of),
             lasting_s=self.lasting_s,
+            said=self.said(of) if self.said is not None else None,
         )

@@ -1,15 +1,15 @@
 """Every alert rule: what it tests, how severe it is, its text, and which runbook helps.
 
-To add an alert, add a row to ``RULES``. A rule sees a status and nothing else, no database and no
-clock, so the worker, the API and every web process find the same. Of rules with the same key, which
-are levels of one alert, the first whose test is true counts. Alerts are displayed critical first,
-otherwise in the order of these rows.
+To add an alert, add a row to ``RULES``, and a weight for the headline in ``dashboard.live.verdict``. A
+rule sees a status and nothing else, no database and no clock, so the worker, the API and every web
+process find the same. Of rules with the same key, which are levels of one alert, the first whose test is
+true counts. Alerts are displayed critical first, otherwise in the order of these rows.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts import texts
+from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import Rule, Scope, Subject
 from controlplane.alerts.thresholds import (
     OVERDUE_S,
@@ -59,6 +59,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="429",
         severity="critical",
+        said=headlines.refused,
         runbook="too-many-429s",
         scope=FLEET,
         subject=lambda _: Subject(kind="tenants"),
@@ -69,6 +70,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="429",
         severity="warning",
+        said=headlines.refused,
         runbook="too-many-429s",
         scope=FLEET,
         subject=lambda _: Subject(kind="tenants"),
@@ -79,6 +81,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="ahead",
         severity="critical",
+        said=lambda _: headlines.AHEAD,
         runbook="postgres-restored",
         scope=FLEET,
         subject=lambda _: Subject(kind="configuration"),
@@ -89,6 +92,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="drill",
         severity="warning",
+        said=headlines.drill,
         runbook="drill",
         scope=FLEET,
         test=lambda status: bool(status.fleet.drill),
@@ -102,6 +106,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="duplicated",
         severity="warning",
+        said=headlines.duplicated,
         runbook="server-silent",
         scope=FLEET,
         subject=lambda status: Subject(kind="server", name=status.facts.duplicated[0]),
@@ -112,6 +117,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="frozen",
         severity="warning",
+        said=lambda _: headlines.FROZEN,
         runbook="server-silent",
         scope=FLEET,
         test=lambda status: status.figures.frozen,
@@ -131,6 +137,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="lag",
         severity="critical",
+        said=headlines.lag,
         runbook="configuration-lag",
         scope=FLEET,
         test=lambda status: bool(status.fleet.lagging) and status.fleet.worst_lag_s > LAG_CRITICAL_S,
@@ -141,6 +148,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="lag",
         severity="warning",
+        said=headlines.lag,
         runbook="configuration-lag",
         scope=FLEET,
         test=lambda status: bool(status.fleet.lagging),
@@ -151,6 +159,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="local",
         severity="critical",
+        said=headlines.local,
         runbook="redis-unreachable",
         scope=FLEET,
         test=texts.much_local,
@@ -161,6 +170,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="local",
         severity="warning",
+        said=headlines.local,
         runbook="redis-unreachable",
         scope=FLEET,
         test=lambda status: bool(status.fleet.local),
@@ -171,6 +181,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="new-pods",
         severity="warning",
+        said=lambda _: headlines.NEW_PODS,
         runbook="new-pods-refused",
         scope=FLEET,
         test=lambda status: status.figures.new_pods_refused > 0,
@@ -183,6 +194,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[BreakerStatus](
         key="near",
         severity="warning",
+        said=headlines.near,
         runbook=GENERAL_RUNBOOK,
         own_runbook=lambda breaker: breaker.dependency.runbook,
         scope=EACH_BREAKER,
@@ -210,6 +222,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Due](
         key="overdue",
         severity="critical",
+        said=lambda due: headlines.overdue(due.change),
         runbook="scheduled-change-failed",
         scope=EACH_SCHEDULED_CHANGE,
         test=lambda due: due.late_s > OVERDUE_S,
@@ -220,6 +233,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="p99",
         severity="critical",
+        said=headlines.redis_over_deadline,
         runbook="redis-unreachable",
         scope=FLEET,
         test=lambda status: (status.figures.store.p99_us or 0) > status.facts.store_deadline_us,
@@ -229,6 +243,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="p99",
         severity="warning",
+        said=headlines.redis_slower_than_usual,
         runbook="redis-unreachable",
         scope=FLEET,
         test=lambda status: (status.figures.store.p99_us or 0) > texts.p99_warn_us(status),
@@ -239,6 +254,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="rejected",
         severity="critical",
+        said=headlines.rejected,
         runbook="configuration-lag",
         scope=FLEET,
         test=lambda status: bool(status.fleet.rejected),
@@ -251,6 +267,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="schedules",
         severity="critical",
+        said=headlines.schedules,
         runbook="scheduled-change-failed",
         scope=FLEET,
         subject=lambda _: Subject(kind="schedules"),
@@ -261,6 +278,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="silent",
         severity="warning",
+        said=headlines.silent,
         runbook="server-silent",
         scope=FLEET,
         test=lambda status: bool(status.fleet.silent),
@@ -274,6 +292,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="unknown-revision",
         severity="critical",
+        said=headlines.unknown_revision,
         runbook="unknown-revision",
         scope=FLEET,
         subject=lambda status: Subject(kind="server", name=status.facts.unknown_revisions[0].server),
@@ -293,6 +312,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="uncounted",
         severity="warning",
+        said=lambda _: headlines.UNCOUNTED,
         runbook="server-silent",
         scope=FLEET,
         test=lambda status: status.figures.uncounted > status.figures.live_servers * UNCOUNTED_SHARE,

@@ -31,7 +31,11 @@ def refused_share(status: Status) -> float:
 
 
 def slow_redis(status: Status) -> str:
-    return f"Redis p99 is {(status.figures.store.p99_us or 0) / 1000:.1f} ms"
+    return f"Redis p99 is {slow_redis_ms(status)}"
+
+
+def slow_redis_ms(status: Status) -> str:
+    return f"{(status.figures.store.p99_us or 0) / 1000:.1f} ms"
 
 
 def p99_warn_us(status: Status) -> float:

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from controlplane.alerts.findings import Finding, Subject
+from controlplane.alerts.findings import Finding, Said, Subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +15,11 @@ class Alert:
     text: str
     detail: str
     runbook: str
-    #: Where to look; empty when no page displays it.
+    #: Where to look.
     link: str
     since: float | None
+    #: In the headline; ``None`` for what it leaves out.
+    said: Said | None
 
     @property
     def css(self) -> str:
@@ -37,6 +39,7 @@ def alert_of(finding: Finding) -> Alert:
         runbook=finding.runbook,
         link=_link(finding.subject),
         since=finding.since,
+        said=finding.said,
     )
 
 
@@ -47,6 +50,6 @@ def _link(subject: Subject) -> str:
         case "quota":
             return f"{reverse('tenant')}?{urlencode({'key': subject.name, 'quota': subject.quota})}"
         case "configuration":
-            return ""
+            return reverse("revisions")
         case _:
             return reverse(subject.kind)

@@ -1,7 +1,7 @@
 """The headline: everything that is wrong now, the worst first, and since when."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from django.urls import reverse
@@ -57,8 +57,6 @@ _INCIDENTS = (
     ("frozen", "silent", "local", "p99", "locally", "lag"),
     ("429",),
 )
-#: Alerts that are no condition of the fleet, and those that its breakers express already.
-_NOT_IN_HEADLINE = ("soon", "open", "override")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ def verdict_of(
     active = [
         *_stores(facts, fleet),
         *_breakers(breakers),
-        *_alerts(alerts, fleet, facts),
+        *_alerts(alerts, fleet),
         *_figures(alerts, fleet),
     ]
     active.sort(key=lambda condition: condition.weight)
@@ -157,25 +155,20 @@ def _breakers(breakers: tuple[Breaker, ...]) -> Iterator[Condition]:
             yield Condition(key=state, sentence=sentence, since=breaker.since)
 
 
-def _alerts(alerts: tuple[Alert, ...], fleet: Fleet, facts: Facts) -> Iterator[Condition]:
+def _alerts(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
     for alert in alerts:
-        key = alert.key.partition(":")[0]
-        if key in _NOT_IN_HEADLINE:
+        if alert.said is None:
             continue
-        build = _SENTENCES.get(key)
-        # A rule without a sentence here is still a condition: its alert says it in other words.
-        sentence = (
-            build(alert, fleet, facts) if build else Sentence(subject="Alert:", join="", verb=alert.text)
-        )
+        key = alert.key.partition(":")[0]
         if key == "local" and len(fleet.local) == fleet.live:
             key = "local_all"
         if key == "p99" and not _over_deadline(alert):
             key = "p99_high"
-        yield Condition(key=key, sentence=_linked(sentence, alert), since=alert.since)
-
-
-def _linked(sentence: Sentence, alert: Alert) -> Sentence:
-    return Sentence(**{**vars(sentence), "css": alert.css, "link": sentence.link or alert.link})
+        said = alert.said
+        sentence = Sentence(
+            subject=said.subject, join=said.join, verb=said.verb, css=alert.css, link=alert.link
+        )
+        yield Condition(key=key, sentence=sentence, since=alert.since)
 
 
 def _figures(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
@@ -192,76 +185,6 @@ def _figures(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
 
 def _over_deadline(alert: Alert) -> bool:
     return alert.key == "p99" and alert.severity == "critical"
-
-
-def _lag(_: Alert, fleet: Fleet, __: Facts) -> Sentence:
-    return Sentence(
-        subject=name_or_count(fleet.lagging),
-        join=they(fleet.lagging, "has", "have"),
-        verb="old configuration",
-    )
-
-
-def _slow(alert: Alert, *_: object) -> Sentence:
-    figure = alert.text.removeprefix("Redis p99 is ")
-    how = "over its deadline" if _over_deadline(alert) else "higher than usual"
-    return Sentence(subject="Redis p99", verb=f"{figure}, {how}", link="/servers")
-
-
-def _unknown_revision(_: Alert, __: Fleet, facts: Facts) -> Sentence:
-    pods = tuple(one.server for one in facts.unknown_revisions)
-    return Sentence(
-        subject=name_or_count(pods), join=they(pods, "reports", "report"), verb="an unknown revision"
-    )
-
-
-def _overdue(alert: Alert, *_: object) -> Sentence:
-    change = alert.text.removeprefix("Overdue: ")
-    return Sentence(subject=f"{change[:1].upper()}{change[1:]}", verb="overdue")
-
-
-def _local(_: Alert, fleet: Fleet, __: Facts) -> Sentence:
-    # One that is silent may do anything.
-    if len(fleet.local) == fleet.total:
-        return Sentence(subject="Every pod", join="uses", verb="local limits")
-    uses = they(fleet.local, "uses", "use")
-    return Sentence(subject=count(len(fleet.local), "pod"), join=uses, verb="local limits")
-
-
-def _split(before: str) -> Callable[[Alert, Fleet, Facts], Sentence]:
-    """The alert's own text, with what follows ``before`` in its colour."""
-
-    def build(alert: Alert, *_: object) -> Sentence:
-        subject, found, verb = alert.text.partition(f" {before} ")
-        return Sentence(subject=subject, join=before if found else "", verb=verb)
-
-    return build
-
-
-_SENTENCES: dict[str, Callable[[Alert, Fleet, Facts], Sentence]] = {
-    "429": _split("are"),
-    "ahead": lambda *_: Sentence(subject="Edits", join="are", verb="not published", link="/revisions"),
-    "drill": lambda _, fleet, __: Sentence(
-        subject=name_or_count(fleet.drill), join=_is(fleet.drill), verb="in a drill"
-    ),
-    "duplicated": _split("report"),
-    "frozen": _split("went"),
-    "lag": _lag,
-    "local": _local,
-    "near": _split("is"),
-    "overdue": _overdue,
-    "p99": _slow,
-    "rejected": _split("rejected"),
-    "schedules": lambda alert, *_: Sentence(
-        subject=alert.text.removesuffix(" failed"), join="", verb="failed"
-    ),
-    "silent": lambda _, fleet, __: Sentence(
-        subject=name_or_count(fleet.silent), join=_is(fleet.silent), verb="silent"
-    ),
-    "unknown-revision": _unknown_revision,
-    "new-pods": lambda *_: Sentence(subject="New pods", join="are", verb="refused"),
-    "uncounted": lambda *_: Sentence(subject="The figures", join="are", verb="incomplete", link="/servers"),
-}
 
 
 def _since(active: list[Condition]) -> float | None:

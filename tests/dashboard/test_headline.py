@@ -77,6 +77,10 @@ CONDITIONS = {
         fleet(scheduled=(replace(PLANNED, at=NOW - 60),)),
         "Planned change: tenant initech is overdue",
     ),
+    "an overdue end of a quota": (
+        fleet(scheduled=(replace(PLANNED, at=NOW - 60, tenant="acme", quota="orders"),)),
+        "The end of quota orders of acme is overdue",
+    ),
     "refused configuration": (
         fleet(*others(config_status="rejected")),
         "web-3 rejected the configuration",
@@ -165,9 +169,9 @@ def test_a_planned_change_is_not_a_condition():
 
 
 def test_every_alert_is_a_condition():
-    """A new rule needs a weight, unless it is about a breaker or about the future."""
-    elsewhere = {"soon", "override"}
-    assert {rule.key for rule in RULES} - elsewhere <= set(WEIGHTS)
+    """A new rule needs a sentence and a weight, unless it is about a breaker or about the future."""
+    assert {rule.key for rule in RULES if rule.said is None} == {"open", "soon", "override"}
+    assert {rule.key for rule in RULES if rule.said is not None} <= set(WEIGHTS)
 
 
 def test_the_worst_comes_first_and_the_rest_is_counted():

@@ -1,0 +1,76 @@
+"""Alerts as sentences of the headline: what is wrong, and how, without the figures that explain it."""
+
+from controlplane.alerts.findings import Said
+from controlplane.alerts.texts import count, name_or_count, slow_redis_ms, they
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.facts import ScheduledChange
+from controlplane.status.status import Status
+
+AHEAD = Said(subject="Edits", join="are", verb="not published")
+FROZEN = Said(subject="Many pods", join="went", verb="silent at once")
+NEW_PODS = Said(subject="New pods", join="are", verb="refused")
+UNCOUNTED = Said(subject="The figures", join="are", verb="incomplete")
+
+
+def refused(status: Status) -> Said:
+    share = f"{status.figures.refused_share * 100:.1f} %"
+    return Said(subject=f"{share} of requests", join="are", verb="refused")
+
+
+def drill(status: Status) -> Said:
+    return _pods(status.fleet.drill, "is", "are", "in a drill")
+
+
+def duplicated(status: Status) -> Said:
+    who = name_or_count(status.facts.duplicated)
+    return Said(subject="Two processes", join="report", verb=f"as {who}")
+
+
+def lag(status: Status) -> Said:
+    return _pods(status.fleet.lagging, "has", "have", "old configuration")
+
+
+def local(status: Status) -> Said:
+    pods = status.fleet.local
+    # One that is silent may do anything.
+    if len(pods) == status.fleet.total:
+        return Said(subject="Every pod", join="uses", verb="local limits")
+    return Said(subject=count(len(pods), "pod"), join=they(pods, "uses", "use"), verb="local limits")
+
+
+def near(breaker: BreakerStatus) -> Said:
+    return Said(subject=breaker.name, join="is", verb="near its threshold")
+
+
+def overdue(change: ScheduledChange) -> Said:
+    title = f"The end of quota {change.quota} of {change.tenant}" if change.tenant else change.title
+    return Said(subject=title, join="is", verb="overdue")
+
+
+def redis_over_deadline(status: Status) -> Said:
+    return Said(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, over its deadline")
+
+
+def redis_slower_than_usual(status: Status) -> Said:
+    return Said(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, higher than usual")
+
+
+def rejected(status: Status) -> Said:
+    return _pods(status.fleet.rejected, "rejected", "rejected", "the configuration")
+
+
+def schedules(status: Status) -> Said:
+    return Said(subject=count(status.facts.schedules_failed, "scheduled change"), join="", verb="failed")
+
+
+def silent(status: Status) -> Said:
+    return _pods(status.fleet.silent, "is", "are", "silent")
+
+
+def unknown_revision(status: Status) -> Said:
+    pods = tuple(one.server for one in status.facts.unknown_revisions)
+    return _pods(pods, "reports", "report", "an unknown revision")
+
+
+def _pods(names: tuple[str, ...], one: str, several: str, verb: str) -> Said:
+    return Said(subject=name_or_count(names), join=they(names, one, several), verb=verb)
