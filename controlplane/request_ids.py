@@ -1,4 +1,4 @@
-"""Names each request, so that its log lines and its answer can be found together.
+"""Names each request, so that its log lines, its answer and its audit entries can be found together.
 
 A client or a proxy can name the request in ``X-Request-Id``; otherwise it gets a new id. The ids of a
 trace are taken over from the ``traceparent`` of W3C Trace Context.
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from secrets import token_hex
 
 from django.http import HttpRequest, HttpResponse
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bound_contextvars, get_contextvars
 
 HEADER = "X-Request-Id"
 #: What a client can choose. It goes into logs, so nothing else does.
@@ -39,6 +39,12 @@ class RequestIds:
 def id_of(given: str) -> str:
     """The id that the client chose, or a new one."""
     return given if _SANE.fullmatch(given) else token_hex(16)
+
+
+def current() -> dict[str, str]:
+    """``request_id`` and ``trace_id`` of the request that this thread or task answers; empty for none."""
+    bound = get_contextvars()
+    return {name: str(bound.get(name, "")) for name in ("request_id", "trace_id")}
 
 
 def trace_of(traceparent: str) -> dict[str, str]:

@@ -142,8 +142,11 @@ def _hash(previous: str, row: Entry) -> str:
         None if row.epoch is None else str(row.epoch),
         None if row.revision is None else str(row.revision),
     )
-    if row.token or row.owner:
-        # Entries without them have the hash that they had before these columns existed.
+    # Entries without these values have the hash that they had before the columns existed. The number of
+    # parts differs, so a value cannot move from one pair to the other.
+    if row.request_id or row.trace_id:
+        parts += (row.token, row.owner, row.request_id, row.trace_id)
+    elif row.token or row.owner:
         parts += (row.token, row.owner)
     return sha256(b"".join(_part(part) for part in parts)).hexdigest()
 

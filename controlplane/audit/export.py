@@ -35,6 +35,8 @@ _FIELDS = (
     "hash",
     "token",
     "owner",
+    "request_id",
+    "trace_id",
 )
 #: Rows per query. Each chunk is a separate query, so no connection is in use between two chunks.
 _CHUNK = 1000

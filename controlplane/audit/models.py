@@ -18,6 +18,10 @@ class Entry(models.Model):
     token = models.CharField(max_length=32, blank=True, db_default="", default="")
     #: Username of the person who owned that token then; empty for a token without an owner.
     owner = models.CharField(max_length=150, blank=True, db_default="", default="")
+    #: The request that made the change, as in ``X-Request-Id`` of its answer and in the log of web; empty for
+    #: a task or a command. The id of the W3C trace that the request is part of, if the client sent one.
+    request_id = models.CharField(max_length=64, blank=True, db_default="", default="")
+    trace_id = models.CharField(max_length=32, blank=True, db_default="", default="")
     #: ``tenant_quota.set``, ``breaker.held``, ``token.created``: subject and past participle.
     action = models.CharField(max_length=64)
     target_kind = models.CharField(max_length=32)

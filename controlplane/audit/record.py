@@ -2,6 +2,7 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
+from controlplane import request_ids
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 
@@ -31,7 +32,7 @@ def record(
     epoch: int | None = None,
     revision: int | None = None,
 ) -> Entry:
-    """Append one entry in the transaction of the change.
+    """Append one entry in the transaction of the change, with the id of the request that makes it.
 
     It marks the transaction as the application's own, so that triggers do not report the change.
     """
@@ -44,6 +45,7 @@ def record(
         address=actor.address[:64],
         token=actor.token[:32],
         owner=actor.person[:150] if actor.token else "",
+        **request_ids.current(),
         action=action,
         target_kind=target_kind,
         target_name=target_name[:200],

@@ -158,6 +158,8 @@ class Change:
     #: The selector of the token that was used, and the person who owned it.
     token: str = ""
     owner: str = ""
+    request_id: str = ""
+    trace_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -198,4 +198,6 @@ def change_of(row: Entry) -> Change:
         revision=row.revision,
         token=row.token,
         owner=row.owner,
+        request_id=row.request_id,
+        trace_id=row.trace_id,
     )

@@ -27,6 +27,9 @@ class ChangeLine:
     revision: int | None
     #: Which token was used, and whose it was; empty for a person with a session.
     by_token: str
+    #: The request that made the change and its trace, as log lines name them; empty for a task.
+    request_id: str
+    trace_id: str
 
 
 def line_of(change: Change) -> ChangeLine:
@@ -45,6 +48,8 @@ def line_of(change: Change) -> ChangeLine:
         after=after,
         revision=change.revision,
         by_token=_token_words(change.token, change.owner),
+        request_id=change.request_id,
+        trace_id=change.trace_id,
     )
 
 

@@ -109,6 +109,8 @@ def _filtered(filters: dict[str, str]) -> QuerySet[Entry]:
             | Q(actor__icontains=query)
             | Q(owner__icontains=query)
             | Q(token=query)
+            | Q(request_id=query)
+            | Q(trace_id=query)
             | Q(reason__icontains=query)
             | Q(action__icontains=query)
         )

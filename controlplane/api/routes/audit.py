@@ -30,6 +30,8 @@ def list_entries(
     actor: Subject | None = None,
     owner: Subject | None = None,
     token: Slug | None = None,
+    request_id: Subject | None = None,
+    trace_id: Slug | None = None,
     action: Slug | None = None,
     kind: Slug | None = None,
     target: Subject | None = None,
@@ -39,7 +41,8 @@ def list_entries(
 ) -> EntryPage:
     """Newest first; ``next`` is the ``before`` of the next page.
 
-    ``owner`` finds what a person did with tokens, and ``token`` takes a selector.
+    ``owner`` finds what a person did with tokens, and ``token`` takes a selector. ``request_id`` finds what a
+    request changed: it is the header ``X-Request-Id`` of its answer.
     Includes entries of people and tokens, which belong to no environment.
     """
     filters: Filters = {
@@ -47,6 +50,8 @@ def list_entries(
         "actor": actor,
         "owner": owner,
         "token": token,
+        "request_id": request_id,
+        "trace_id": trace_id,
         "action": action,
         "target_kind": kind,
         "target_name": target,

@@ -71,6 +71,8 @@ _ENTRY = {
     "actor": "ada",
     "role": "admin",
     "origin": "form",
+    "request_id": "7d0c5f0f1c5b4f4e9b0a3c1d2e3f4a5b",
+    "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
     "action": "tenant_quota.set",
     "target_kind": "tenant",
     "target_name": "acme",

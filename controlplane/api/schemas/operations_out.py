@@ -122,6 +122,9 @@ class EntryOut(Schema):
     #: The public part of the token that was used, and the person who owned it then.
     token: str = ""
     owner: str = ""
+    #: ``X-Request-Id`` of the answer to the request that made the change, and the id of its W3C trace.
+    request_id: str = ""
+    trace_id: str = ""
     action: str
     target_kind: str
     target_name: str
