@@ -2,10 +2,11 @@
 
 A person may log in when they were invited under the email address that the provider has verified,
 or when they are in a group that FUSEBOARD_OIDC_ROLES names. Groups are read at every login: a
-person who leaves a group keeps the role until the next login, for one session at most.
+person who leaves a group keeps the role until the next login, for one session at most. A person who is
+in none of the groups any more has the role from before, or can no longer log in.
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 from allauth.core.exceptions import ImmediateHttpResponse
@@ -16,18 +17,31 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.shortcuts import render
 
+from controlplane.accounts import logins
+from controlplane.accounts.id_tokens import Provider, check_id_token
 from controlplane.accounts.models import Role, User
 from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
 from controlplane.audit.record import record
 
 log = structlog.get_logger(__name__)
 
+#: The actor of what groups changed. No username contains a space.
+_GROUPS = "OpenID Connect"
 _ORDER = (Role.ADMIN.value, Role.OPERATOR.value, Role.VIEWER.value)
 
 
 class Adapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
+    def get_provider(self, request: HttpRequest, provider: str, client_id: str | None = None) -> Provider:
+        found = super().get_provider(request, provider, client_id)
+        return Provider(request, app=found.app)
+
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
-        """Link the login to the invited person, and assign the role of their groups."""
+        """Link the login to the invited person, and assign the role of their groups.
+
+        Raises ``OAuth2Error`` if the answer was not issued for this login.
+        """
+        check_id_token(sociallogin)
         said = _said(sociallogin)
         role = role_by_groups(said.get("groups"))
         if not sociallogin.is_existing:
@@ -35,13 +49,14 @@ class Adapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
             if invited is not None:
                 sociallogin.connect(request, invited)
             elif not role:
-                log.warning("login.refused", subject=str(said.get("sub", ""))[:200], why="not invited")
-                raise ImmediateHttpResponse(render(request, "account/refused.html", status=403))
+                _refuse(request, said, "not invited")
             else:
                 sociallogin.user.role = role
                 return
         if role:
             _assign(sociallogin.user, role, request)
+        elif not _left_groups(sociallogin.user, request):
+            _refuse(request, said, "left the groups")
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
         return bool(role_by_groups(_said(sociallogin).get("groups")))
@@ -81,6 +96,11 @@ def _invited(said: dict[str, Any]) -> User | None:
     return found[0] if len(found) == 1 else None
 
 
+def _refuse(request: HttpRequest, said: dict[str, Any], why: str) -> NoReturn:
+    log.warning("login.refused", subject=str(said.get("sub", ""))[:200], why=why)
+    raise ImmediateHttpResponse(render(request, "account/refused.html", status=403))
+
+
 def _assign(user: User, role: str, request: HttpRequest) -> None:
     if user.role == role:
         return
@@ -88,12 +108,39 @@ def _assign(user: User, role: str, request: HttpRequest) -> None:
     with transaction.atomic():
         _record(user, request, before=before)
         User.objects.filter(pk=user.pk).update(role=role)
+        logins.announce_change(user)
+
+
+def _left_groups(user: User, request: HttpRequest) -> bool:
+    """Take back what groups gave to a person who is in none of them now; return whether they may log in."""
+    earlier = _role_without_groups(user)
+    _assign(user, earlier or Role.VIEWER, request)
+    if not earlier:
+        logins.close_logins(user)
+    return bool(earlier)
+
+
+def _role_without_groups(user: User) -> str:
+    """The role that a person or a command gave; empty if the account exists because of groups only."""
+    entries = Entry.objects.filter(
+        target_kind="user",
+        target_name=user.get_username(),
+        action__in=("user.created", "user.invited", "user.role_changed"),
+    ).order_by("-id")
+    role = user.role
+    for entry in entries:
+        if entry.actor != _GROUPS:
+            break
+        if entry.action == "user.created":
+            return ""
+        role = str((entry.before or {}).get("role", Role.VIEWER))
+    return role
 
 
 def _record(user: User, request: HttpRequest, *, before: str | None) -> None:
     address = request.META.get("REMOTE_ADDR", "")
     record(
-        actor=Actor(name="OpenID Connect", role="admin", origin="form", address=address),
+        actor=Actor(name=_GROUPS, role="admin", origin="form", address=address),
         action="user.role_changed" if before else "user.created",
         target_kind="user",
         target_name=user.get_username(),

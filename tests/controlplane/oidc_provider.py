@@ -1,79 +1,70 @@
-"""A small OpenID Connect provider on loopback, whose claims the test sets."""
+"""An identity provider of a company: the real one of ``tests.controlplane.openid``, as tests use it."""
 
-import json
-import time
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
-import jwt
+import httpx
+from django.test import Client
 
-SECRET = "only for the tests, and long enough for HS256"
+ROOT = Path(__file__).resolve().parents[2]
+CALLBACK = "/login/oidc/company/callback"
 
 
 @dataclass
 class Provider:
-    url: str = ""
+    url: str
     #: The claims about every person who logs in.
     person: dict[str, Any] = field(default_factory=dict)
-    #: Requests to the token endpoint.
-    asked: list[dict[str, str]] = field(default_factory=list)
-    broken: bool = False
+    #: How the provider is broken: see ``tests.controlplane.openid.validator.arranged``.
+    faults: dict[str, Any] = field(default_factory=dict)
+
+    def authorize(self, where: str, *, person: str = "otto") -> dict[str, str]:
+        """Opens the page of the provider as a person who is logged in there.
+
+        Returns the parameters with which the provider sends the browser back.
+        """
+        with httpx.Client() as browser:
+            browser.post(f"{self.url}/arrange", json={"claims": self.person, **self.faults})
+            answer = browser.get(where, headers={"X-Person": person})
+        assert answer.status_code == 302, answer.text
+        return parameters(answer.headers["Location"])
+
+    def leave(self, browser: Client) -> str:
+        """Presses the button on the login page; returns the address of the provider."""
+        page = browser.get("/login?next=/servers").content.decode()
+        link = re.search(r'href="(/login/oidc/company[^"]*)"', page)
+        assert link is not None
+        where: str = browser.get(link[1].replace("&amp;", "&"))["Location"]
+        assert where.startswith(f"{self.url}/authorize/?")
+        return where
+
+    def log_in(self, browser: Client, **changed: str) -> Any:
+        """From the button on the login page to the answer of the callback."""
+        return browser.get(CALLBACK, self.authorize(self.leave(browser)) | changed)
+
+
+def parameters(where: str) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(where).query).items()}
 
 
 @contextmanager
-def provider() -> Iterator[Provider]:
-    state = Provider()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path.endswith("/.well-known/openid-configuration"):
-                self.answer(
-                    {
-                        "issuer": state.url,
-                        "authorization_endpoint": f"{state.url}/authorize",
-                        "token_endpoint": f"{state.url}/token",
-                        "userinfo_endpoint": f"{state.url}/userinfo",
-                        "jwks_uri": f"{state.url}/keys",
-                        "token_endpoint_auth_methods_supported": ["client_secret_post"],
-                    }
-                )
-            else:
-                self.answer(state.person)
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            state.asked.append({name: values[0] for name, values in parse_qs(body).items()})
-            if state.broken:
-                self.answer({"error": "invalid_grant"}, 400)
-                return
-            now = int(time.time())
-            says = {**state.person, "iss": state.url, "aud": "fuseboard", "iat": now, "exp": now + 60}
-            token = jwt.encode(says, SECRET, algorithm="HS256")
-            self.answer({"access_token": "a", "token_type": "Bearer", "id_token": token})
-
-        def answer(self, document: dict[str, Any], status: int = 200) -> None:
-            body = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Writes no log."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def provider(folder: Path) -> Iterator[Provider]:
+    command = [sys.executable, "-m", "tests.controlplane.openid", str(folder), f"http://testserver{CALLBACK}"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().strip()
+            assert url, "the provider did not start"
+            yield Provider(url)
+        finally:
+            # Ends its standard input, and waits.
+            process.communicate()

@@ -1,21 +1,17 @@
-"""Second factors, and login through an identity provider."""
+"""Second factors."""
 
 import re
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
 from django.core.management import call_command
 from django.test import Client
-from oidc_provider import Provider, provider
 
-from controlplane.accounts import settings as account_settings
 from controlplane.accounts.mfa import Adapter
 from controlplane.accounts.models import Kept, User
 from controlplane.audit.models import Entry
@@ -167,99 +163,3 @@ def test_finding_2_people_who_must_add_a_second_factor_are_listed(ada: User, set
     log_in(browser)
     assert browser.get("/people").content.decode().count("no, required") == 1
     assert "required at the next password login" in browser.get("/people/vera").content.decode()
-
-
-# Login through an identity provider
-
-
-@pytest.fixture
-def company(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
-    with provider() as running:
-        monkeypatch.setenv("FUSEBOARD_OIDC_URL", running.url)
-        monkeypatch.setenv("FUSEBOARD_OIDC_CLIENT_ID", "fuseboard")
-        monkeypatch.setenv("FUSEBOARD_OIDC_CLIENT_SECRET", "its secret")
-        monkeypatch.setenv("FUSEBOARD_OIDC_ROLES", "fuseboard-admins=admin,on-call=operator")
-        settings.SOCIALACCOUNT_PROVIDERS = account_settings.oidc()
-        settings.OIDC_NAME = account_settings.oidc_name()
-        settings.OIDC_ROLES = account_settings.oidc_roles()
-        running.person = {"sub": "1", "preferred_username": "otto", "email": "otto@example.com"}
-        yield running
-
-
-def come_in(browser: Client, company: Provider, **changed: str) -> Any:
-    """From the button on the login page to the answer of the callback."""
-    page = browser.get("/login?next=/servers").content.decode()
-    link = re.search(r'href="(/login/oidc/company[^"]*)"', page)
-    assert link is not None
-    leaving = browser.get(link[1].replace("&amp;", "&"))
-    assert leaving["Location"].startswith(f"{company.url}/authorize?")
-    sent = {name: values[0] for name, values in parse_qs(urlsplit(leaving["Location"]).query).items()}
-    assert sent["code_challenge_method"] == "S256"
-    callback = urlsplit(sent["redirect_uri"]).path
-    assert callback == "/login/oidc/company/callback"
-    return browser.get(callback, {"code": "c", "state": sent["state"]} | changed)
-
-
-def test_a_member_of_a_group_logs_in_with_its_role(company: Provider) -> None:
-    company.person["groups"] = ["staff", "on-call"]
-    browser = Client()
-    answer = come_in(browser, company)
-    assert (answer.status_code, answer["Location"]) == (302, "/servers")
-    user = User.objects.get(username="otto")
-    assert (user.role, user.has_usable_password()) == ("operator", False)
-    assert company.asked[0]["client_secret"] == "its secret"
-    assert "code_verifier" in company.asked[0]
-    company.person["groups"] = ["fuseboard-admins"]
-    come_in(Client(), company)
-    user.refresh_from_db()
-    assert user.role == "admin"
-    assert [entry.action for entry in Entry.objects.order_by("id")] == ["user.created", "user.role_changed"]
-
-
-def test_an_invited_person_keeps_their_account(company: Provider) -> None:
-    User.objects.create_user("otto.b", email="Otto@example.com", role="operator")
-    company.person["email_verified"] = True
-    browser = Client()
-    assert come_in(browser, company).status_code == 302
-    assert "otto.b" in browser.get("/account").content.decode()
-    assert User.objects.count() == 1
-
-
-@pytest.mark.parametrize("verified", [False, None, "true"])
-def test_an_unverified_address_opens_no_account(company: Provider, verified: Any) -> None:
-    create_person("ada", email="ada@example.com")
-    company.person |= {
-        "preferred_username": "mallory",
-        "email": "ada@example.com",
-        "email_verified": verified,
-    }
-    browser = Client()
-    assert come_in(browser, company).status_code == 403
-    assert browser.get("/account").status_code == 302
-
-
-def test_a_person_without_invitation_or_group_is_refused(company: Provider) -> None:
-    answer = come_in(Client(), company)
-    assert answer.status_code == 403
-    assert "Ask an admin for an invitation" in answer.content.decode()
-    assert not User.objects.exists()
-
-
-def test_an_unrequested_response_is_refused(company: Provider) -> None:
-    company.person["groups"] = ["fuseboard-admins"]
-    browser = Client()
-    assert come_in(browser, company, state="forged").status_code == 502
-    assert browser.get("/account").status_code == 302
-
-
-def test_a_failing_provider_is_reported(company: Provider) -> None:
-    company.broken = True
-    assert come_in(Client(), company).status_code == 502
-
-
-def test_a_provider_login_counts_as_a_second_factor(company: Provider, settings: Any) -> None:
-    settings.MFA_ROLES = frozenset({"operator"})
-    company.person["groups"] = ["on-call"]
-    browser = Client()
-    come_in(browser, company)
-    assert browser.get("/servers").status_code == 200
