@@ -80,6 +80,7 @@ _ACTIONS = {
     "user.password_set": ("Password set", "set the password of"),
     "user.role_changed": ("Roles changed", "changed the roles of"),
     "user.second_factor_added": ("Second factor added", "added a second factor for"),
+    "user.second_factor_failed": ("Wrong code of second factor", "entered a wrong code for"),
     "user.second_factor_removed": ("Second factor removed", "removed the second factor of"),
     "user.switched_off": ("Person deactivated", "deactivated"),
     "user.switched_on": ("Person reactivated", "reactivated"),

@@ -16,6 +16,7 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import transaction
 from django.http import HttpRequest
 from django.shortcuts import render
+from prometheus_client import Counter
 
 from controlplane.accounts import logins
 from controlplane.accounts.id_tokens import Provider, check_id_token
@@ -25,6 +26,10 @@ from controlplane.audit.models import Entry
 from controlplane.audit.record import record
 
 log = structlog.get_logger(__name__)
+
+failed = Counter(
+    "fuseboard_provider_logins_failed", "Logins for which the answer of the identity provider was refused."
+)
 
 #: The actor of what groups changed. No username contains a space.
 _GROUPS = "OpenID Connect"
@@ -69,6 +74,7 @@ class Adapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
     def on_authentication_error(self, request: HttpRequest, provider: Any, **kwargs: Any) -> None:
         error, cause = kwargs.get("error"), kwargs.get("exception")
+        failed.inc()
         log.warning("login.provider_failed", error=str(error), cause=str(cause))
         raise ImmediateHttpResponse(render(request, "account/provider_failed.html", status=502))
 

@@ -5,15 +5,23 @@ These are signals of Django and allauth, and the only place that sees every logi
 
 from typing import Any
 
+import structlog
 from allauth.account.authentication import get_authentication_records
-from allauth.mfa.signals import authenticator_added, authenticator_removed
+from allauth.mfa.signals import authentication_failed, authenticator_added, authenticator_removed
 from django.contrib.auth.signals import user_logged_in, user_logged_out
 from django.http import HttpRequest
+from prometheus_client import Counter
 
 from controlplane.accounts import logins
 from controlplane.accounts.models import User
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
+
+log = structlog.get_logger(__name__)
+
+wrong_codes = Counter(
+    "fuseboard_wrong_codes", "Wrong codes of second factors, typed after a correct password or in a session."
+)
 
 #: Ways to log in that are stronger than a password; the provider enforces its own second factor.
 _STRONG = frozenset(("mfa", "socialaccount"))
@@ -23,6 +31,7 @@ def listen() -> None:
     user_logged_in.connect(_logged_in, dispatch_uid="fuseboard-login")
     user_logged_out.connect(_logged_out, dispatch_uid="fuseboard-logout")
     authenticator_added.connect(_added, dispatch_uid="fuseboard-mfa-added")
+    authentication_failed.connect(_code_refused, dispatch_uid="fuseboard-mfa-failed")
     authenticator_removed.connect(_removed, dispatch_uid="fuseboard-mfa-removed")
 
 
@@ -45,6 +54,23 @@ def _added(*, request: HttpRequest, user: User, authenticator: Any, **_: Any) ->
 def _removed(*, request: HttpRequest, user: User, authenticator: Any, **_: Any) -> None:
     request.session[logins.STRONG] = False
     _note(request, user, "user.second_factor_removed", authenticator)
+
+
+def _code_refused(*, request: HttpRequest, user: User, **_: Any) -> None:
+    """A code was wrong. The limits of failed logins bound how many entries this can make."""
+    address = request.META.get("REMOTE_ADDR", "")
+    wrong_codes.inc()
+    log.warning("login.code_refused", user=user.get_username(), address=address)
+    record(
+        # The password alone is proven, so there is no role.
+        actor=Actor(name=user.get_username(), role="", origin="form", address=address),
+        action="user.second_factor_failed",
+        target_kind="user",
+        target_name=user.get_username(),
+        before=None,
+        after=None,
+        reason="A wrong code after a correct password.",
+    )
 
 
 def _note(request: HttpRequest, user: User, action: str, authenticator: Any) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pytest
 from django.test import Client
 from oidc_provider import CALLBACK, Provider, parameters, provider
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from controlplane.accounts import people
@@ -49,8 +50,11 @@ def is_in(browser: Client) -> bool:
 def refused(company: Provider, **changed: str) -> str:
     """The reason in the log of a login that the provider's answer must not open."""
     browser = Client()
+    count = "fuseboard_provider_logins_failed_total"
+    before = REGISTRY.get_sample_value(count) or 0
     with capture_logs() as logs:
         answer = company.log_in(browser, **changed)
+    assert REGISTRY.get_sample_value(count) == before + 1
     assert answer.status_code == 502
     assert "Login with the identity provider failed" in answer.content.decode()
     assert not is_in(browser)

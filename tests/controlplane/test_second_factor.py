@@ -2,15 +2,20 @@
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from io import StringIO
+from itertools import count
 from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
-from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
+from allauth.mfa.totp.internal.auth import TOTP, format_hotp_value, generate_totp_secret, hotp_value
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from controlplane.accounts.mfa import Adapter
 from controlplane.accounts.models import Kept, User
@@ -163,3 +168,117 @@ def test_finding_2_people_who_must_add_a_second_factor_are_listed(ada: User, set
     log_in(browser)
     assert browser.get("/people").content.decode().count("no, required") == 1
     assert "required at the next password login" in browser.get("/people/vera").content.decode()
+
+
+# Guesses of codes (issue 11, item 7)
+
+
+@pytest.fixture
+def one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine must not let a limit or a code expire during the test: each reading is 1 us later."""
+    readings = count(int(time.time()) * 1_000_000)
+    monkeypatch.setattr(time, "time", lambda: next(readings) / 1_000_000)
+
+
+def give_second_factor(user: User) -> str:
+    secret = generate_totp_secret()
+    TOTP.activate(user, secret)
+    return secret
+
+
+def wrong_for(secret: str) -> str:
+    valid = {code_for(secret, ahead=periods) for periods in (-1, 0, 1)}
+    return next(code for code in ("000000", "000001", "000002", "000003") if code not in valid)
+
+
+def at_the_code(name: str, *, address: str) -> Client:
+    """A new browser in which the correct password was typed."""
+    browser = Client(REMOTE_ADDR=address)
+    assert browser.post("/login", {"username": name, "password": PASSWORD})["Location"] == "/login/code"
+    return browser
+
+
+def guess(name: str, code: str, *, address: str) -> bool:
+    browser = at_the_code(name, address=address)
+    browser.post("/login/code", {"code": code})
+    return bool(browser.get("/account").status_code == 200)
+
+
+def together(browsers: list[Client], code: str) -> int:
+    """Sends one code from all browsers at the same time; returns how many are logged in then."""
+
+    def send(browser: Client) -> int:
+        try:
+            browser.post("/login/code", {"code": code})
+            return int(browser.get("/account").status_code == 200)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(browsers)) as pool:
+        return sum(pool.map(send, browsers))
+
+
+def test_item_7_guesses_of_codes_are_limited_for_each_account(ada: User, one_moment: None) -> None:
+    secret = give_second_factor(ada)
+    before = REGISTRY.get_sample_value("fuseboard_wrong_codes_total") or 0
+    with capture_logs() as logs:
+        for number in range(5):
+            assert not guess("ada", wrong_for(secret), address=f"192.0.2.{number}")
+    correct = guess("ada", code_for(secret), address="192.0.2.99")
+    assert not correct, "from any address, and with a correct code"
+    entries = Entry.objects.filter(action="user.second_factor_failed", target_name="ada").order_by("id")
+    addresses = [f"192.0.2.{number}" for number in range(5)]
+    assert [entry.address for entry in entries] == addresses
+    refused = [line for line in logs if line["event"] == "login.code_refused"]
+    assert [line["address"] for line in refused] == addresses
+    assert REGISTRY.get_sample_value("fuseboard_wrong_codes_total") == before + 5
+    Kept.objects.filter(key__contains="login_failed").delete()  # five minutes later
+    assert guess("ada", code_for(secret), address="192.0.2.99")
+
+
+def test_item_7_guesses_of_codes_are_limited_for_each_address(one_moment: None) -> None:
+    of_bob = give_second_factor(create_person("bob"))
+    waiting = at_the_code("bob", address="192.0.2.7")
+    for name in ("vera", "olga", "otto", "ada"):
+        secret = give_second_factor(create_person(name))
+        for _ in range(5):
+            assert not guess(name, wrong_for(secret), address="192.0.2.7")
+    page = waiting.post("/login/code", {"code": code_for(of_bob)}).content.decode()
+    assert "Too many failed attempts" in page
+    assert waiting.get("/account").status_code == 302
+    assert guess("bob", code_for(of_bob), address="192.0.2.8")
+
+
+def test_item_7_guesses_at_the_same_time_are_limited_too(ada: User, one_moment: None) -> None:
+    secret = give_second_factor(ada)
+    browsers = [at_the_code("ada", address=f"192.0.2.{number}") for number in range(10)]
+    assert together(browsers, wrong_for(secret)) == 0
+    assert Entry.objects.filter(action="user.second_factor_failed").count() <= 5
+
+
+def test_item_7_one_code_at_the_same_time_logs_in_once(ada: User, one_moment: None) -> None:
+    secret = give_second_factor(ada)
+    browsers = [at_the_code("ada", address=f"192.0.2.{number}") for number in range(5)]
+    assert together(browsers, code_for(secret)) == 1
+
+
+def test_item_7_an_old_and_a_future_code_are_refused(ada: User, one_moment: None) -> None:
+    secret = give_second_factor(ada)
+    for ahead in (-2, 2):
+        assert not guess("ada", code_for(secret, ahead=ahead), address="192.0.2.7")
+    assert guess("ada", code_for(secret, ahead=-1), address="192.0.2.7")
+
+
+def test_item_7_a_code_cannot_be_guessed_without_the_password(ada: User) -> None:
+    secret = give_second_factor(ada)
+    browser = Client()
+    assert browser.post("/login/code", {"code": code_for(secret)})["Location"].startswith("/login")
+    assert browser.get("/account").status_code == 302
+
+
+def test_item_7_the_audit_page_shows_wrong_codes(ada: User) -> None:
+    secret = give_second_factor(create_person("bob"))
+    guess("bob", wrong_for(secret), address="192.0.2.7")
+    browser = Client()
+    log_in(browser)
+    assert "Wrong code of second factor" in browser.get("/audit").content.decode()
