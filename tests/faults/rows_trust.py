@@ -43,7 +43,8 @@ class _Liar:
         return answer.status
 
 
-def _states(field: Field) -> dict[str, str]:
+def server_states(field: Field) -> dict[str, str]:
+    """The state of every pod, real or not, as Postgres has it."""
     with psycopg.connect(field.postgres.url) as database:
         return dict(database.execute("SELECT name, state FROM fleet_server").fetchall())
 
@@ -59,7 +60,7 @@ def lying_pod(field: Field) -> str:
         if liar.send(f"liar-{number}", epoch=epoch, revision=claim) != 200:
             raise Broken("a heartbeat of the liar was refused")
     liar.send("liar-3", epoch=_HUGE, revision=_HUGE)
-    field.until("the lies are in Postgres", lambda: _states(field).get("liar-3"), 10)
+    field.until("the lies are in Postgres", lambda: server_states(field).get("liar-3"), 10)
     for pod in field.pods:
         liar.send(pod.name, boot="liar-boot-2", leaving=True)
     answers: Counter[int] = Counter()
@@ -73,7 +74,7 @@ def lying_pod(field: Field) -> str:
         10,
     )
     after = [pod.state()["live_servers"] for pod in field.pods]
-    states = _states(field)
+    states = server_states(field)
     if after != shares:
         raise Broken(f"shares were 1/{shares} and are 1/{after}")
     if gone := [pod.name for pod in field.pods if states[pod.name] != "online"]:
