@@ -72,11 +72,14 @@ def change_roles(
 def switch_person(*, username: str, active: bool, reason: str, actor: Actor) -> None:
     """Deactivate a person, which ends their sessions and revokes their API tokens at once; or activate
     them again, without sessions and tokens.
+
+    Activation revokes too: a person deactivated with SQL, or by version 0.1.0, still has both.
     """
     _check_reason(reason)
     with _changing(username, actor, "user.switched_on" if active else "user.switched_off", reason) as user:
         if not active:
             _keep_an_admin(user, "active")
+        if active != user.is_active or not active:
             logins.close_logins(user)
             revoke_tokens_of(user, reason=reason, actor=actor)
         user.is_active = active

@@ -48,6 +48,23 @@ class UnknownRevision:
         return self.epoch <= head.epoch + NEAR_EPOCHS and self.revision <= head.revision + NEAR_REVISIONS
 
 
+_LARGEST_NEAR = """
+    SELECT max(s.epoch), max(s.revision)
+    FROM fleet_server s
+    JOIN policies_environment e ON e.slug = s.environment
+    WHERE s.environment = %s AND s.state <> 'gone' AND (s.epoch, s.revision) > (e.epoch, e.revision)
+      AND s.epoch <= %s AND s.revision <= %s
+"""
+
+
+def largest_near(environment: str, head: ConfigHead) -> tuple[int, int] | None:
+    """The largest epoch, and the largest revision, of all pods that are near the head and above Postgres."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LARGEST_NEAR, [environment, head.epoch + NEAR_EPOCHS, head.revision + NEAR_REVISIONS])
+        epoch, revision = cursor.fetchone()
+    return None if epoch is None else (epoch, revision)
+
+
 def unknown_revisions(environment: str) -> list[UnknownRevision]:
     """The pods with a revision above that of Postgres, by name, at most ``MOST_LISTED``."""
     with connection.cursor() as cursor:

@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Greatest
 
 from controlplane.audit.actor import Actor
+from controlplane.audit.record import acting
 from controlplane.editing.revise import revise
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.publishing.publish import NOTE_AHEAD, read_head
-from controlplane.publishing.unknown_revisions import UnknownRevision, unknown_revisions
+from controlplane.publishing.unknown_revisions import UnknownRevision, largest_near, unknown_revisions
 from controlplane.redis.scripts import PATIENT_S, limits
+from controlplane.validation import Problems
 from fuseboard.contract.policy import ConfigHead
 
 
@@ -43,31 +45,38 @@ def raise_epoch(*, environment: str, reason: str, actor: Actor, ignore_pods: boo
 
     Revisions continue above every known one, because overrides in Redis are compared by revision
     alone. Of pods only those near the head count, and none with ``ignore_pods``, because a token of a pod
-    can report any number. Raises ``redis.RedisError`` when Redis does not answer.
+    can report any number. Raises ``InvalidEdit`` without a reason, and ``redis.RedisError`` when Redis does
+    not answer.
     """
-    row = environment_of(environment)
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
     stored = read_head(limits(deadline_s=PATIENT_S), environment)
-    ahead = Ahead.objects.filter(environment=environment).first()
-    known = [(row.epoch, row.revision)]
-    known += [(one.epoch, one.revision) for one in (stored, ahead) if one is not None]
-    head = _largest(known)
-    claims = unknown_revisions(environment)
-    believed = [one for one in claims if not ignore_pods and one.is_near(head)]
-    head = _largest([*known, *((one.epoch, one.revision) for one in believed)])
-    Environment.objects.filter(pk=environment).update(
-        epoch=Greatest(F("epoch"), head.epoch) + 1, revision=Greatest(F("revision"), head.revision)
-    )
-    with revise(environment=environment, actor=actor, reason=reason, needs_approval=False) as revision:
-        revision.audit(
-            "epoch.raised",
-            target_kind="environment",
-            target_name=environment,
-            before={"epoch": row.epoch, "revision": row.revision},
-            after={"epoch": revision.epoch, "revision": revision.number},
+    with transaction.atomic():
+        acting(actor)
+        row = environment_of(environment)
+        ahead = Ahead.objects.filter(environment=environment).first()
+        known = [(row.epoch, row.revision)]
+        known += [(one.epoch, one.revision) for one in (stored, ahead) if one is not None]
+        trusted = _largest(known)
+        # For display only, so at most some of them.
+        claims = unknown_revisions(environment)
+        near = None if ignore_pods else largest_near(environment, trusted)
+        head = trusted if near is None else _largest([*known, near])
+        Environment.objects.filter(pk=environment).update(
+            epoch=Greatest(F("epoch"), head.epoch) + 1, revision=Greatest(F("revision"), head.revision)
         )
+        with revise(environment=environment, actor=actor, reason=reason, needs_approval=False) as revision:
+            revision.audit(
+                "epoch.raised",
+                target_kind="environment",
+                target_name=environment,
+                before={"epoch": row.epoch, "revision": row.revision},
+                after={"epoch": revision.epoch, "revision": revision.number},
+            )
     return Raised(
         head=ConfigHead(epoch=revision.epoch, revision=revision.number, hash=""),
-        ignored=[one for one in claims if one not in believed],
+        ignored=[one for one in claims if ignore_pods or not one.is_near(trusted)],
     )
 
 

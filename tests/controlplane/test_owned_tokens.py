@@ -113,6 +113,16 @@ def test_finding_3_a_token_of_a_person_deactivated_with_sql_is_refused(admins: N
     assert counted("owner_deactivated") == before + 1
 
 
+def test_activating_a_person_who_was_deactivated_with_sql_brings_no_token_back(admins: None) -> None:
+    text = token()
+    people.switch_person(username="ada", active=True, actor=BOB, **WHY)
+    assert status(text) == 200, "she was active, so nothing changes"
+    User.objects.filter(username="ada").update(is_active=False)
+    people.switch_person(username="ada", active=True, actor=BOB, **WHY)
+    assert status(text) == 401
+    assert Entry.objects.filter(action="token.revoked", target_name="pipeline").count() == 1
+
+
 def test_finding_3_a_token_ends_with_the_account_of_its_owner(admins: None) -> None:
     text = token()
     ada = User.objects.get(username="ada")

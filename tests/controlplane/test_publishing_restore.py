@@ -5,14 +5,19 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from controlplane.alerts.evaluate import evaluate
 from controlplane.editing import edits
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.publishing.publish import PublishError, publish_head
+from controlplane.publishing.unknown_revisions import LARGEST, MOST_LISTED
 from controlplane.repair.restores import note_ahead, who_is_ahead
 from controlplane.repair.tasks import sweep_outbox
+from controlplane.status.read_facts import read_facts
+from controlplane.status.status import status_of
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
+from tests.dashboard.fleet_rows import put_server
 
 
 def set_limit(ada: Any, limit: int) -> int:
@@ -89,6 +94,48 @@ def test_a_new_epoch_continues_above_every_known_revision(
     assert who_is_ahead("production") is None
     assert set_limit(ada, 160) == newest + 7
     assert in_redis(text_limits) == (2, newest + 7, 160)
+
+
+def test_the_alerts_of_a_restore_agree_that_edits_wait(restored: int, text_limits: Any) -> None:
+    _, newest, _ = in_redis(text_limits)
+    put_server("web-1", epoch=1, revision=newest)
+
+    def details() -> dict[str, str]:
+        return {one.key: one.detail for one in evaluate(status_of(read_facts("production")))}
+
+    assert "Edits are still published." in details()["unknown-revision"]
+    with pytest.raises(PublishError):
+        publish_head("production")
+    found = details()
+    assert "Start a new epoch." in found["ahead"]
+    assert "Edits wait for a new epoch." in found["unknown-revision"]
+    assert "still published" not in found["unknown-revision"]
+
+
+def test_a_new_epoch_counts_every_pod_near_the_head(restored: int, text_limits: Any) -> None:
+    """Pods with invented revisions and early names cannot hide it."""
+    _, newest, _ = in_redis(text_limits)
+    for n in range(MOST_LISTED + 1):
+        put_server(f"aa-{n:03}", epoch=1, revision=LARGEST)
+    put_server("web-1", epoch=3, revision=1)
+    put_server("web-2", epoch=1, revision=newest + 40)
+    call_command("republish", "production", "--new-epoch", "--reason", "restored the backup of noon")
+    assert in_redis(text_limits)[:2] == (4, newest + 41)
+
+
+def test_a_new_epoch_is_begun_with_its_audit_entry_or_not_at_all(
+    production: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **fields: Any) -> None:
+        raise RuntimeError("killed here")
+
+    before = Environment.objects.values().get()
+    with pytest.raises(CommandError, match="reason"):
+        call_command("raise_epoch", "production", "--reason", " ")
+    monkeypatch.setattr("controlplane.editing.revise.record", broken)
+    with pytest.raises(RuntimeError):
+        call_command("raise_epoch", "production", "--reason", "restored")
+    assert Environment.objects.values().get() == before
 
 
 def test_republish_writes_everything_again_and_takes_no_revision(

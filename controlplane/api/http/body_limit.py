@@ -12,7 +12,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from controlplane.api.http.large_bodies import RETRY_S, LargeBodies
+from controlplane.api.http.large_bodies import LOG_IN, RETRY_S, LargeBodies, Refused
 from controlplane.request_ids import HEADER, id_of
 
 #: Forms and documents; Django's own limit, DATA_UPLOAD_MAX_MEMORY_SIZE, is the same.
@@ -23,6 +23,8 @@ MOST_OF_PLAN = 64 * MOST
 #: client resets it, and the client would never read the response.
 DRAINED = 2 * MOST_OF_PLAN
 DRAINED_S = 5.0
+
+TOO_LARGE = (413, "The body is too large.")
 
 _PLANS = re.compile(r"/api/v1/[^/]+/(?:plan|apply|what-if)|/import")
 
@@ -47,41 +49,38 @@ class BodyLimit:
         most = MOST_OF_PLAN if takes_files else MOST
         length = _length_of(scope)
         if length is not None and length > most:
-            await self._refuse(scope, receive, send, 413, "The body is too large.")
+            await self._refuse(scope, receive, send, *TOO_LARGE)
         elif takes_files and (length is None or length > MOST):
-            await self._read_large(scope, receive, send)
+            await self._read_large(scope, receive, send, chunked=length is None)
         else:
-            await self._read(scope, receive, send, most)
+            await self._read(scope, receive, send, most, TOO_LARGE)
 
-    async def _read_large(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _read_large(self, scope: Any, receive: Any, send: Any, *, chunked: bool) -> None:
         caller = await self._large.admit(scope)
-        if not isinstance(caller, str):
+        if isinstance(caller, str):
+            try:
+                await self._read(scope, receive, send, MOST_OF_PLAN, TOO_LARGE)
+            finally:
+                self._large.done(caller)
+        elif chunked and caller[0] != LOG_IN[0]:
+            # Chunks announce no length. This caller is known, and may send a small body.
+            await self._read(scope, receive, send, MOST, caller)
+        else:
             await self._refuse(scope, receive, send, *caller)
-            return
-        try:
-            await self._read(scope, receive, send, MOST_OF_PLAN)
-        finally:
-            self._large.done(caller)
 
-    async def _read(self, scope: Any, receive: Any, send: Any, most: int) -> None:
+    async def _read(self, scope: Any, receive: Any, send: Any, most: int, too_large: Refused) -> None:
         try:
             await self.app(scope, _limited(receive, most), send)
         except _TooLarge:
-            await self._refuse(scope, receive, send, 413, "The body is too large.")
+            await self._refuse(scope, receive, send, *too_large)
 
     async def _refuse(self, scope: Any, receive: Any, send: Any, status: int, detail: str) -> None:
         """Answer at once, then discard what still arrives, and close."""
         self._refused(status)
-        title = HTTPStatus(status).phrase
-        document = {
-            "type": f"urn:fuseboard:problem:{title.lower().replace(' ', '-')}",
-            "title": title,
-            "status": status,
-            "detail": detail,
-        }
-        if status == 413:
-            document |= {"type": "urn:fuseboard:problem:content-too-large", "title": "Content Too Large"}
-        body = json.dumps(document).encode()
+        # Python names 413 as an older RFC did.
+        title = "Content Too Large" if status == 413 else HTTPStatus(status).phrase
+        kind = f"urn:fuseboard:problem:{title.lower().replace(' ', '-')}"
+        body = json.dumps({"type": kind, "title": title, "status": status, "detail": detail}).encode()
         given = dict(scope["headers"]).get(HEADER.lower().encode(), b"").decode("latin-1")
         headers = [
             *_HEADERS,
@@ -108,7 +107,7 @@ _HEADERS = [
 
 
 def _length_of(scope: Any) -> int | None:
-    """The announced length; ``None`` for chunks. A length that is none counts as too large."""
+    """The announced length; ``None`` for chunks. An invalid length counts as too large."""
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return None

@@ -90,7 +90,7 @@ def install(api: NinjaAPI) -> None:
 _REUSED = "This Idempotency-Key was used for another request. A new request needs a new key."
 _ENDED = "This token works no more: ask an admin to create or rotate one."
 _STILL_RUNNING = (
-    "An earlier plan or what-if of yours is still running, and each caller gets one at a time."
+    "An earlier plan, apply, preview, or what-if of yours is still running. Each caller gets one at a time."
     " Send this one after its answer."
 )
 _IN_PROGRESS = "A request with this Idempotency-Key is still in progress. Send it again later."

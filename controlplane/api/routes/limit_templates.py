@@ -8,6 +8,7 @@ from pydantic import ConfigDict
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.http.one_at_a_time import one_at_a_time
 from controlplane.api.http.versions import version_read
 from controlplane.api.schemas.configuration_out import FollowerOut, FollowersOut, RevisionOut, TemplateOut
 from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Flag, PageSize, Reason, Slug
@@ -77,12 +78,16 @@ def set_template(
     return RevisionOut(revision=revision)
 
 
-@router.post("/{template}/preview", response=TemplatePlannedOut)
+@router.post("/{template}/preview", response=TemplatePlannedOut, auth=needs("edit_quota"))
 @changes_nothing
+@one_at_a_time
 def preview(
     request: HttpRequest, environment: Environment, template: Slug, values: TemplateIn
 ) -> TemplatePlannedOut:
-    """Preview that change and the limits it affects."""
+    """Preview that change and the limits it affects.
+
+    Each caller gets one plan, apply, preview, or what-if at a time.
+    """
     found = edits.preview_template(
         environment=environment,
         template=template,

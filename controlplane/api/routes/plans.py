@@ -57,7 +57,7 @@ def plan(request: HttpRequest, environment: Environment, prune: Flag = False) ->
     """Preview what applying this file would change. ``prune`` removes what the file's sections do not
     name.
 
-    Each caller gets one plan or what-if at a time.
+    Each caller gets one plan, apply, preview, or what-if at a time.
     """
     stream, _ = upload_of(request)
     return _planned(difference(environment, read_plan(stream), prune=prune))
@@ -65,6 +65,7 @@ def plan(request: HttpRequest, environment: Environment, prune: Flag = False) ->
 
 @router.post("/apply", response=RevisionOut, auth=needs("edit_quota"), openapi_extra=FILE)
 @reads_file
+@one_at_a_time
 def apply(
     request: HttpRequest,
     environment: Environment,
@@ -74,7 +75,8 @@ def apply(
 ) -> RevisionOut:
     """Apply a file as one revision, completely or not at all.
 
-    Applying it again changes nothing and returns the current revision.
+    Applying it again changes nothing and returns the current revision. Each caller gets one plan, apply,
+    preview, or what-if at a time.
     """
     stream, _ = upload_of(request)
     revision = apply_plan(
@@ -141,10 +143,11 @@ def edit_many(request: HttpRequest, environment: Environment, values: BulkIn) ->
     return RevisionOut(revision=revision)
 
 
-@router.post("/bulk/preview", response=PlannedOut)
+@router.post("/bulk/preview", response=PlannedOut, auth=needs("edit_tenant"))
 @changes_nothing
+@one_at_a_time
 def preview_many(request: HttpRequest, environment: Environment, values: BulkIn) -> PlannedOut:
-    """Preview that change."""
+    """Preview that change. Each caller gets one plan, apply, preview, or what-if at a time."""
     return _planned(preview_bulk_edit(environment=environment, **_bulk(values)))
 
 

@@ -37,6 +37,8 @@ def apply_plan(
     problems = Problems()
     problems.reason(reason)
     problems.settle()
+    # Before the comparison, which is expensive, and after it, for edits in the meantime.
+    check_revision(environment=environment, expected=expected_revision)
     found = difference(environment, plan, prune=prune)
     check_revision(environment=environment, expected=expected_revision)
     if not found:

@@ -1,8 +1,10 @@
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+import redis
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.audit.actor import Actor
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.repair.restores import raise_epoch
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -22,10 +24,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         actor = Actor(name="command line", role="admin", origin="command")
-        head = raise_epoch(
-            environment=options["environment"],
-            reason=options["reason"],
-            actor=actor,
-            ignore_pods=options["ignore_pods"],
-        ).head
+        try:
+            head = raise_epoch(
+                environment=options["environment"],
+                reason=options["reason"],
+                actor=actor,
+                ignore_pods=options["ignore_pods"],
+            ).head
+        except (redis.RedisError, NotFound, InvalidEdit) as error:
+            raise CommandError(str(error)) from error
         self.stdout.write(f"{options['environment']} is at epoch {head.epoch}, revision {head.revision}.")

@@ -76,7 +76,7 @@ def cookie(name, **fields):
     return f"Cookie: {settings.SESSION_COOKIE_NAME}={browser.cookies[settings.SESSION_COOKIE_NAME].value}"
 
 
-NOBODY = {
+UNKNOWN_CALLERS = {
     "nothing": [],
     "a token that is none": ["Authorization: Bearer fb_a_b"],
     "an unknown token": [f"Authorization: Bearer fb_{'0' * 16}_{'0' * 64}"],
@@ -87,12 +87,12 @@ NOBODY = {
 
 
 @pytest.mark.parametrize("sized", [True, False], ids=["sized", "chunks"])
-@pytest.mark.parametrize("who", NOBODY)
+@pytest.mark.parametrize("who", UNKNOWN_CALLERS)
 @pytest.mark.parametrize("path", PATHS)
-async def test_finding_11_nobody_is_answered_before_any_of_the_body_is_sent(production, path, who, sized):
+async def test_finding_11_an_unknown_caller_gets_401_before_the_body(production, path, who, sized):
     async with reading() as (connect, reader):
         connection = await connect()
-        connection.writer.write(head(path, *NOBODY[who], sized=sized))
+        connection.writer.write(head(path, *UNKNOWN_CALLERS[who], sized=sized))
         status, fields, body = await connection.answer()
         assert (status, json.loads(body)["status"]) == (401, 401)
         assert b"www-authenticate: bearer" in fields
@@ -125,10 +125,10 @@ async def test_finding_11_who_may_not_edit_is_403_before_any_of_the_body_is_sent
 
 
 async def test_a_token_of_another_environment_is_403(production):
-    staging = await bearer("admin", environment="production")
+    production_token = await bearer("admin", environment="production")
     async with reading() as (connect, reader):
         connection = await connect()
-        connection.writer.write(head("/api/v1/staging/plan", staging))
+        connection.writer.write(head("/api/v1/staging/plan", production_token))
         assert (await connection.answer())[0] == 403
         assert reader.begun == 0
 
@@ -176,6 +176,34 @@ async def test_who_may_edit_sends_large_bodies(production, path):
             assert (await connection.answer())[0] == 413
 
 
+def chunks(size):
+    return b"%x\r\n%s\r\n0\r\n\r\n" % (size, b"x" * size)
+
+
+async def test_a_small_body_in_chunks_is_read_of_every_known_caller(production, monkeypatch):
+    monkeypatch.setattr(large_bodies, "MOST_AT_ONCE", 1)
+    viewer, admin, other = await bearer("viewer"), await bearer("admin"), await bearer("admin")
+    async with reading() as (connect, reader):
+        connection = await connect()
+        await connection.send(head(PATHS[-1], viewer, sized=False), chunks(1_000))
+        assert (await connection.answer())[0] == 200
+        assert reader.bytes == 1_000
+        # More than 1 MiB of it is refused, for the same reason as with a length.
+        await connection.send(head(PATHS[-1], viewer, sized=False), chunks(MOST + 1))
+        status, _, body = await connection.answer()
+        assert (status, "Your role" in json.loads(body)["detail"]) == (403, True)
+        # Two large files of others do not matter for it.
+        first = await connect()
+        first.writer.write(head("/import", admin, size=2 * MOST))
+        await eventually(lambda: reader.begun == 3)
+        for sender, expected in ((admin, 429), (other, 503)):
+            small, large = await connect(), await connect()
+            await small.send(head("/import", sender, sized=False), chunks(1_000))
+            assert (await small.answer())[0] == 200
+            await large.send(head("/import", sender, sized=False), chunks(MOST + 1))
+            assert (await large.answer())[0] == expected
+
+
 async def test_small_bodies_and_other_paths_are_not_asked(production):
     """Django answers them, with a page or a problem."""
     async with reading() as (connect, reader):
@@ -212,12 +240,13 @@ async def test_a_client_that_leaves_frees_its_place(production):
         first.writer.write(head("/import", admin, size=2 * MOST))
         await eventually(lambda: reader.begun)
         first.writer.close()
-        status = 429
-        while status == 429:
+
+        async def status() -> int:
             again = await connect()
             await again.send(head("/import", admin, size=2 * MOST), b"x" * 2 * MOST)
-            status = (await again.answer())[0]
-        assert status == 200
+            return (await again.answer())[0]
+
+        await eventually(status, "its place is free", accept=lambda found: found == 200)
 
 
 async def test_a_process_reads_few_large_bodies_at_once(production, monkeypatch):
