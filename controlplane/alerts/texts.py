@@ -116,7 +116,7 @@ def unknown_revision(status: Status) -> str:
 def how_unknown(status: Status) -> str:
     facts = status.facts
     first = facts.unknown_revisions[0]
-    # Redis, or the history in Postgres, confirms a restore: another alert says so, and publishing has stopped.
+    # Redis, or the history in Postgres, confirms a restore: publishing has stopped, as another alert says.
     edits = "Edits wait for a new epoch." if facts.ahead else "Edits are still published."
     return (
         f"{first.server} reports {first.epoch}.{first.revision}; the newest is"

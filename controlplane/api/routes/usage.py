@@ -208,7 +208,8 @@ def replay_shadow(
 def replay_plan(request: HttpRequest, environment: Environment, days: Days = 7) -> WhatIfOut:
     """Replay the last days without and with a file; changes nothing.
 
-    Each caller gets one plan, apply, preview, or what-if at a time. A file of more than 1 MiB needs the right to edit quotas.
+    Each caller gets one plan, apply, preview, or what-if at a time. A file of more than 1 MiB needs the right
+    to edit quotas.
     """
     stream, _ = upload_of(request)
     return WhatIfOut.from_orm(what_if(environment_of(environment).slug, read_plan(stream), days=days))
