@@ -10,6 +10,7 @@ import faulthandler
 import os
 import sys
 import threading
+from queue import SimpleQueue
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -59,15 +60,16 @@ class EndWatch:
 
     def __init__(self, process: str, *, within_s: float = END_S) -> None:
         self._process, self._within_s = process, within_s
-        self._begun = threading.Event()
+        #: Its ``put`` is safe in a handler that interrupts another one. An event has a lock, which is not.
+        self._begun: SimpleQueue[None] = SimpleQueue()
         threading.Thread(target=self._watch, name="end-watch", daemon=True).start()
 
     def begin(self) -> None:
         """Safe in a signal handler, and more than once."""
-        self._begun.set()
+        self._begun.put(None)
 
     def _watch(self) -> None:
-        self._begun.wait()
+        self._begun.get()
         # Never set: a daemon thread ends with its process.
         threading.Event().wait(self._within_s)
         try:

@@ -4,6 +4,7 @@ A token without an owner was made on the command line of the server, or by such 
 """
 
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Literal
 
 import structlog
@@ -32,8 +33,19 @@ refused = Counter(
 TokenState = Literal["works", "limited", "expired", "revoked", "ended"]
 
 
+#: A token that ended is logged once in this time, and the newest of these tokens are remembered.
+LOG_AGAIN_S = 60.0
+_MOST_LOGGED = 1_000
+#: Selector -> when it was logged, monotonic.
+_logged: dict[str, float] = {}
+
+
 class TokenEnded(Exception):
     """The owner of the token may not use Fuseboard any more."""
+
+    def __init__(self, why: str, selector: str = "") -> None:
+        super().__init__(f"{why} This token has ended. Ask an admin to create or rotate one.")
+        self.selector = selector
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class Rights:
     everywhere: str = ""
     #: Environment -> role, where it differs.
     there: dict[str, str] = field(default_factory=dict)
-    #: Why the token works no more, or an empty text.
+    #: Why the token has ended, or an empty text.
     ended: str = ""
     #: Whether the owner has fewer rights than the token was made with.
     reduced: bool = False
@@ -103,13 +115,25 @@ def rights_now(row: ApiToken) -> Rights:
     rights = rights_of(row, owner)
     if rights.ended:
         refused.labels("owner_deactivated" if owner else "owner_deleted").inc()
-        log.warning("token.refused", token=row.name, selector=row.selector, problem=rights.ended)
-        raise TokenEnded(rights.ended)
+        if _is_to_be_logged(row.selector):
+            log.warning("token.refused", token=row.name, selector=row.selector, problem=rights.ended)
+        raise TokenEnded(rights.ended, row.selector)
     return rights
 
 
+def _is_to_be_logged(selector: str) -> bool:
+    now = monotonic()
+    if now - _logged.get(selector, float("-inf")) < LOG_AGAIN_S:
+        return False
+    _logged.pop(selector, None)
+    while len(_logged) >= _MOST_LOGGED:
+        _logged.pop(next(iter(_logged)), None)
+    _logged[selector] = now
+    return True
+
+
 def tokens_of(user: User) -> list[OwnedToken]:
-    """The person's tokens that were not revoked or expired long ago, newest first."""
+    """The newest 100 tokens of the person; valid ones first."""
     rows = ApiToken.objects.filter(owner=user.get_username())
     newest = rows.order_by(F("revoked_at").desc(nulls_first=True), "-expires_at")[:100]
     return [OwnedToken(row, rights_of(row, user)) for row in newest]

@@ -236,7 +236,11 @@ def _check(name: str, expires_at: datetime, reason: str, *, role: str = Role.VIE
 def _check_binding(service: str, name_prefix: str) -> None:
     problems = Problems()
     if service and not is_slug(service):
-        problems.add("service", "Use the name of a service: lowercase letters, digits, and hyphens.")
+        problems.add(
+            "service",
+            "Use the name of a service: at most 64 letters, digits, dots, hyphens, and underscores. Begin and"
+            " end with a letter or digit.",
+        )
     # A prefix may end with a hyphen, which no name does.
     if name_prefix and (len(name_prefix) > 63 or not is_slug(f"{name_prefix}0")):
         problems.add("name_prefix", "Use the beginning of a pod's name, such as shop-.")

@@ -75,7 +75,7 @@ class Gateway:
             self.clock,
             lambda: [(name, held.tuning) for name, held in self.configurations.items()],
             Peers(self.fleets, self.known_names, self.clock, gateway=settings.gateway),
-            Orders(self.fleets),
+            Orders(self.fleets, self.clock),
         )
         self._read_at = self.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -151,7 +151,7 @@ class Gateway:
     def take(self, reading: Reading) -> None:
         """Apply what was read from Postgres. A part with errors changes nothing."""
         self.tokens.replace(reading.tokens)
-        self.known_names.add(reading.names)
+        self.known_names.add(reading.names, self.clock.monotonic())
         for environment, why in reading.unreadable.items():
             self._reload_failed()
             log.error("gateway.configuration_unreadable", environment=environment, error=why)

@@ -53,7 +53,7 @@ def differing_rows(environment: str, *, most: int) -> DifferingRows:
     limits = list(_limits(row))
     first = [*_breakers(row), *_templates(row)]
     # There may be a hundred thousand tenants: Postgres counts them.
-    found = chain(first, chain.from_iterable(_differing(*each) for each in limits))
+    found = chain(first, chain.from_iterable(_differing(*each, most=most) for each in limits))
     return DifferingRows(
         count=len(first) + sum(rows.count() for _, rows, _ in limits),
         rows=tuple(islice(found, most)),
@@ -113,9 +113,9 @@ def _templates(environment: Environment) -> Iterator[Differing]:
             )
 
 
-def _differing(kind: str, rows: QuerySet[Any], new: str) -> Iterator[Differing]:
-    # Read as far as the caller goes, a chunk at a time.
-    for name, limit, policy in rows.values_list("owner", "name", "failure_policy").iterator(500):
+def _differing(kind: str, rows: QuerySet[Any], new: str, *, most: int) -> Iterator[Differing]:
+    # Not with a cursor: outside a transaction, Postgres would first copy all rows for it.
+    for name, limit, policy in rows.values_list("owner", "name", "failure_policy")[:most]:
         yield Differing(
             kind=kind,
             name=name,

@@ -34,6 +34,17 @@ class OutboxEntry(models.Model):
         return f"{self.environment} {self.epoch}.{self.revision}"
 
 
+#: The two that can confirm a restore: how ``Ahead.who`` begins.
+REDIS = "Redis"
+HISTORY = "The history in Postgres"
+
+
+class Confirmed(models.QuerySet["Ahead"]):
+    def of(self, environment: str) -> "Confirmed":
+        """Without what a gateway of 0.1.0 noted for a pod alone, also after the migration that deleted it."""
+        return self.filter(models.Q(who=REDIS) | models.Q(who__startswith=HISTORY), environment=environment)
+
+
 class Ahead(models.Model):
     """A revision that Redis has and this database does not, because it was restored.
 
@@ -49,6 +60,8 @@ class Ahead(models.Model):
     #: ``Redis``, or the history in Postgres with the name of the pod that reported it.
     who = models.CharField(max_length=100)
     at = models.DateTimeField(db_default=Now())
+
+    objects = Confirmed.as_manager()
 
     class Meta:
         verbose_name_plural = "ahead"

@@ -20,7 +20,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from prometheus_client import Counter
 
-from controlplane.publishing.models import Ahead, OutboxEntry
+from controlplane.publishing.models import HISTORY, REDIS, Ahead, OutboxEntry
 from controlplane.publishing.snapshot import Snapshot, encode_tenants, is_in_own_bucket, take_snapshot
 from controlplane.redis.scripts import PATIENT_S, PROMPT_S, Script, limits
 from fuseboard.contract import keys
@@ -45,13 +45,14 @@ published = Counter("fuseboard_published_total", "Configurations written to Redi
 
 
 #: Postgres checks the condition, because the caller may have read an older moment.
-NOTE_AHEAD = """
+NOTE_AHEAD = f"""
     INSERT INTO publishing_ahead (environment, epoch, revision, who)
     SELECT slug, %s, %s, %s FROM policies_environment WHERE slug = %s AND (epoch, revision) < (%s, %s)
     ON CONFLICT (environment) DO UPDATE
     SET epoch = EXCLUDED.epoch, revision = EXCLUDED.revision, who = EXCLUDED.who, at = now()
     WHERE (publishing_ahead.epoch, publishing_ahead.revision) < (EXCLUDED.epoch, EXCLUDED.revision)
-"""
+       OR (publishing_ahead.who <> '{REDIS}' AND NOT starts_with(publishing_ahead.who, '{HISTORY}'))
+"""  # noqa: S608 - texts of this code
 
 
 class PublishError(Exception):
@@ -147,11 +148,11 @@ def write_buckets(store: redis.Redis, environment: str, snapshot: Snapshot, buck
 def _note(environment: str, seen: ConfigHead) -> None:
     with connection.cursor() as cursor:
         known = [seen.epoch, seen.revision]
-        cursor.execute(NOTE_AHEAD, [*known, "Redis", environment, *known])
+        cursor.execute(NOTE_AHEAD, [*known, REDIS, environment, *known])
 
 
 def _refuse_after_restore(environment: str, head: ConfigHead) -> None:
-    ahead = Ahead.objects.filter(environment=environment, epoch__gte=head.epoch).first()
+    ahead = Ahead.objects.of(environment).filter(epoch__gte=head.epoch).first()
     if ahead is not None:
         raise PublishError(
             f"{ahead.who} has revision {ahead.epoch}.{ahead.revision} of {environment}, which this database"

@@ -31,7 +31,7 @@ class Raised:
 def who_is_ahead(environment: str) -> Ahead | None:
     """A revision of this epoch that the database never made, or made again later."""
     row = environment_of(environment)
-    return Ahead.objects.filter(environment=environment, epoch__gte=row.epoch).first()
+    return Ahead.objects.of(environment).filter(epoch__gte=row.epoch).first()
 
 
 def note_ahead(environment: str, *, epoch: int, revision: int, who: str) -> None:
@@ -55,7 +55,7 @@ def raise_epoch(*, environment: str, reason: str, actor: Actor, ignore_pods: boo
     with transaction.atomic():
         acting(actor)
         row = environment_of(environment)
-        ahead = Ahead.objects.filter(environment=environment).first()
+        ahead = Ahead.objects.of(environment).first()
         known = [(row.epoch, row.revision)]
         known += [(one.epoch, one.revision) for one in (stored, ahead) if one is not None]
         trusted = _largest(known)

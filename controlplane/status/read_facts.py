@@ -61,7 +61,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
 
 
 def _ahead(environment: str, epoch: int) -> str:
-    row = Ahead.objects.filter(environment=environment, epoch__gte=epoch).first()
+    row = Ahead.objects.of(environment).filter(epoch__gte=epoch).first()
     return f"{row.who} has revision {row.epoch}.{row.revision}" if row else ""
 
 

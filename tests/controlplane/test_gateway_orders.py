@@ -1,5 +1,6 @@
 """Operators correct the fleet in the memory of gateways: forget a pod, and end a frozen expiry."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet import live
 from controlplane.fleet.edits import forget_pod, lift_freeze
 from controlplane.fleet.models import Server, ServerState
+from controlplane.gateway.postgres.flush import Flusher
+from fuseboard.contract.words import Mode
 from tests.controlplane.calling import API
-from tests.controlplane.gateway import beat, post
+from tests.controlplane.gateway import beat, post, ready_gateway
 from tests.dashboard.fleet_rows import put_figures, put_server
 from tests.people import ADA
 from tests.waiting import eventually
@@ -38,6 +41,49 @@ async def test_a_forgotten_pod_disappears_everywhere_and_comes_back_with_its_nex
     assert (await post(gateway, beat("shop-1"))).status_code == 200
     await eventually(row)
     assert "shop-1" in gateway.fleets["production"].servers
+
+
+async def test_a_forgotten_pod_does_not_return_with_a_batch_that_was_on_its_way(
+    gateway: Any, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upsert, on_its_way, go_on = Flusher._upsert, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Flusher, connection: Any, rows: Any) -> None:
+        if [row.name for row in rows] == ["shop-1"]:
+            on_its_way.set()
+            await go_on.wait()
+        await upsert(self, connection, rows)
+
+    async def row() -> bool:
+        cursor = await database.execute("SELECT 1 FROM fleet_server WHERE name = 'shop-1'")
+        return await cursor.fetchone() is not None
+
+    async def no_row() -> bool:
+        return not await row()
+
+    await post(gateway, beat("shop-1"))
+    await eventually(row)
+    monkeypatch.setattr(Flusher, "_upsert", slow)
+    await post(gateway, beat("shop-1", mode=Mode.LOCAL))
+    await on_its_way.wait()
+    monkeypatch.setattr(Flusher, "_upsert", upsert)
+    await sync_to_async(forget_pod)(server="shop-1", **WHY)
+    await eventually(lambda: "shop-1" not in gateway.fleets["production"].servers)
+    await eventually(no_row)
+    go_on.set()
+    await eventually(lambda: not gateway.fleets["production"].dirty)
+    await eventually(no_row, "a later look deletes the row that was on its way")
+
+
+def test_a_batch_that_failed_writes_no_forgotten_pod() -> None:
+    ready = ready_gateway()
+    fleet = ready.fleet("production")
+    for name in ("shop-1", "shop-2"):
+        fleet.absorb(beat(name))
+    [batch] = Flusher(ready.fleets, ready.settings, ready.counts, ready.clock)._take(every=True)
+    assert fleet.forget("shop-1", before=ready.clock.wall())
+    batch.put_back()
+    assert (list(fleet.dirty), list(fleet.urgent)) == (["shop-2"], ["shop-2"])
 
 
 async def test_an_operator_ends_a_frozen_expiry_and_sees_why_it_froze(

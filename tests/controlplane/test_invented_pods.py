@@ -2,13 +2,18 @@
 
 from typing import Any
 
+import psycopg
 import pytest
+from asgiref.sync import sync_to_async
 
 from controlplane.fleet.models import ServerState
-from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.postgres.connections import conninfo
+from controlplane.gateway.postgres.loading import read
+from controlplane.gateway.postgres.peers import NAMES_AGAIN_S, Peers
+from controlplane.gateway.servers.fleet import Fleet, FleetFull
 from controlplane.gateway.servers.known_names import KnownNames
 from controlplane.gateway.servers.rows import row_of
-from fuseboard.contract.sync import Counters, DependencyCounters, decode_response
+from fuseboard.contract.sync import Counters, DependencyCounters
 from tests.controlplane.gateway import TurnedClock, beat, post, ready_gateway
 from tests.waiting import eventually
 
@@ -25,7 +30,7 @@ def fleet(clock: TurnedClock) -> Fleet:
     return Fleet("production", clock, beat_ms=5_000, beats_per_s=2_000)
 
 
-def test_pods_that_never_counted_a_request_divide_no_share(fleet: Fleet) -> None:
+def test_pods_that_never_counted_a_request_divide_no_share(fleet: Fleet, clock: TurnedClock) -> None:
     for n in range(3):
         fleet.absorb(beat(f"shop-{n}"))
     for n in range(400):
@@ -33,7 +38,10 @@ def test_pods_that_never_counted_a_request_divide_no_share(fleet: Fleet) -> None
     fleet.sweep()
     assert fleet.live_servers == 3
     # Their heartbeats still cost time, so the pace of all pods depends on them.
-    assert fleet._here == 403
+    crowded = Fleet("production", clock, beat_ms=5, beats_per_s=2)
+    for n in range(400):
+        crowded.absorb(beat(f"invented-{n}", counters=NOTHING))
+    assert crowded.next_ms == 200_000
     # A pod without a request divides by all pods, so that an idle fleet that begins adds up to a limit.
     assert fleet.divisor_of("shop-1", "boot-0001") == 3
     assert fleet.divisor_of("invented-7", "boot-0001") == 403
@@ -96,7 +104,7 @@ async def test_a_token_brings_a_bounded_number_of_new_names_per_minute(
     clock: TurnedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     ready = ready_gateway(clock, new_pods_per_min=10)
-    ready.known_names.add([(7, "production", "moved-here")])
+    ready.known_names.add([(7, "production", "moved-here")], clock.now)
     answers = [await post(ready, beat(f"invented-{n}")) for n in range(40)]
     assert [answer.status_code for answer in answers].count(200) == 10
     refused = answers[-1]
@@ -114,20 +122,33 @@ async def test_a_token_brings_a_bounded_number_of_new_names_per_minute(
     assert ready.fleets["production"].new_pods_refused() == 0
 
 
-async def test_a_gateway_that_starts_knows_every_name_in_postgres(
-    gateway: Any,
-    database: Any,
-) -> None:
+async def test_a_gateway_that_starts_knows_every_name_in_postgres(gateway: Any, database: Any) -> None:
     await post(gateway, beat("shop-1", counters=NOTHING))
-    await eventually(lambda: gateway.known_names.has("production", "shop-1"))
     row = "SELECT spending FROM fleet_server WHERE name = 'shop-1'"
-    assert await (await database.execute(row)).fetchone() == (0,)
-    gateway.known_names.replace([])
-    await gateway.stop()
-    gateway.start()
     await eventually(lambda: gateway.known_names.has("production", "shop-1"))
-    answer = decode_response((await post(gateway, beat("shop-2"))).content)
-    assert answer.live_servers == 1
+    assert await (await database.execute(row)).fetchone() == (0,)
+    await gateway.stop()
+    # As a new process: with its first reading, not with the look of a second later.
+    reading = await sync_to_async(read)({}, with_servers=True, gateway="another")
+    assert [name for _, _, name in reading.names] == ["shop-1"]
+    again = ready_gateway()
+    again.take(reading)
+    assert again.known_names.has("production", "shop-1")
+
+
+async def test_names_are_read_once_and_again_after_an_hour(gateway: Any, clock: TurnedClock) -> None:
+    for n in range(3):
+        await post(gateway, beat(f"shop-{n}", counters=NOTHING))
+    await eventually(lambda: all(gateway.known_names.has("production", f"shop-{n}") for n in range(3)))
+    names = KnownNames()
+    peers = Peers({}, names, clock, gateway="another")
+    async with await psycopg.AsyncConnection.connect(conninfo("test"), autocommit=True) as connection:
+        await peers.look(connection)
+        assert names.has("production", "shop-2")
+        await connection.execute("DELETE FROM fleet_server WHERE name = 'shop-1'")
+        clock.turn(NAMES_AGAIN_S + 1)
+        await peers.look(connection)
+    assert [names.has("production", f"shop-{n}") for n in range(3)] == [True, False, True]
 
 
 def test_names_of_deleted_rows_are_forgotten_and_their_number_is_bounded(
@@ -135,12 +156,35 @@ def test_names_of_deleted_rows_are_forgotten_and_their_number_is_bounded(
 ) -> None:
     monkeypatch.setattr("controlplane.gateway.servers.known_names.MOST_NAMES", 2)
     names = KnownNames()
-    names.add([(30_000 + n, "production", f"pod-{n}") for n in range(5)])
+    names.add([(30_000 + n, "production", f"pod-{n}") for n in range(5)], 100.0)
     assert [names.has("production", f"pod-{n}") for n in range(5)] == [True, True, False, False, False]
-    assert names.read_from == 10_004
-    names.replace([(30_009, "production", "pod-4")])
+    # Rows that another gateway had numbered before can follow for some seconds.
+    assert (names.read_from(105.0), names.read_from(120.0)) == (10_004, 30_004)
+    names.clear()
+    names.add([(30_009, "production", "pod-4")], 130.0)
     assert names.has("production", "pod-4")
     assert not names.has("production", "pod-0")
+
+
+def test_a_full_fleet_makes_room_for_a_new_pod_and_drops_no_pod_that_counted_a_request(
+    fleet: Fleet, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("controlplane.gateway.servers.fleet.MOST_SERVERS", 10)
+    fleet.absorb(beat("shop-1"))
+    for n in range(30):
+        fleet.absorb(beat(f"invented-{n}", counters=NOTHING))
+        clock.turn(0.1)
+    fleet.absorb(beat("shop-2"))
+    assert len(fleet.servers) == 10
+    assert {"shop-1", "shop-2", "invented-29"} <= fleet.servers.keys()
+    # The row of a dropped pod does not stay online for ever.
+    assert fleet.dirty["invented-0"].state is ServerState.GONE
+    assert fleet.urgent["invented-0"] is fleet.dirty["invented-0"]
+    assert (fleet.dropped, caplog.text.count("fleet.full")) == (22, 1)
+    for n in range(3, 11):
+        fleet.absorb(beat(f"shop-{n}"))
+    with pytest.raises(FleetFull):
+        fleet.absorb(beat("shop-11"))
 
 
 def test_a_process_signs_off_for_itself_only(fleet: Fleet) -> None:

@@ -109,8 +109,22 @@ def test_finding_3_a_token_of_a_person_deactivated_with_sql_is_refused(admins: N
     User.objects.filter(username="ada").update(is_active=False)
     refusal = problem(send(text, "GET", TIERS), 401)
     assert refusal["detail"].startswith("Its owner, ada, is deactivated.")
-    assert "ask an admin to create or rotate one" in refusal["detail"]
+    assert "Ask an admin to create or rotate one." in refusal["detail"]
     assert counted("owner_deactivated") == before + 1
+
+
+def test_a_token_that_ended_is_limited_and_logged_once_a_minute(
+    admins: None, settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    text, now = token(), 1_000.0
+    User.objects.filter(username="ada").update(is_active=False)
+    settings.API_RATE_PER_S, settings.API_BURST = 0.001, 3
+    monkeypatch.setattr("controlplane.accounts.owned_tokens.monotonic", lambda: now)
+    assert [status(text) for _ in range(6)] == [401, 401, 401, 429, 429, 429]
+    assert caplog.text.count("token.refused") == 1
+    now += 61.0
+    status(text)
+    assert caplog.text.count("token.refused") == 2
 
 
 def test_activating_a_person_who_was_deactivated_with_sql_brings_no_token_back(admins: None) -> None:

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from controlplane.alerts.evaluate import evaluate
 from controlplane.editing import edits
 from controlplane.policies.models import Environment
-from controlplane.publishing.models import Ahead
+from controlplane.publishing.models import HISTORY, REDIS, Ahead
 from controlplane.publishing.publish import PublishError, publish_head
 from controlplane.publishing.unknown_revisions import LARGEST, MOST_LISTED
 from controlplane.repair.restores import note_ahead, who_is_ahead
@@ -85,7 +85,7 @@ def test_a_new_epoch_continues_above_every_known_revision(
 ) -> None:
     _, newest, _ = in_redis(text_limits)
     set_limit(ada, 150)
-    note_ahead("production", epoch=1, revision=newest + 5, who="pod-7")
+    note_ahead("production", epoch=1, revision=newest + 5, who=REDIS)
     with pytest.raises(CommandError, match="--reason"):
         call_command("republish", "production", "--new-epoch")
     call_command("republish", "production", "--new-epoch", "--reason", "restored the backup of noon")
@@ -155,9 +155,24 @@ def test_republish_in_the_old_epoch_is_refused_after_a_restore(restored: int, te
 
 def test_a_pod_is_ahead_only_of_a_revision_that_postgres_lacks(production: str) -> None:
     row = Environment.objects.get()
-    note_ahead("production", epoch=row.epoch, revision=row.revision, who="pod-1")
+    note_ahead("production", epoch=row.epoch, revision=row.revision, who=f"{HISTORY}, and pod-1,")
     assert not Ahead.objects.exists()
-    note_ahead("production", epoch=row.epoch, revision=row.revision + 1, who="pod-1")
-    note_ahead("production", epoch=row.epoch, revision=row.revision + 9, who="pod-2")
-    note_ahead("production", epoch=row.epoch, revision=row.revision + 3, who="pod-3")
-    assert Ahead.objects.get().who == "pod-2"
+    note_ahead("production", epoch=row.epoch, revision=row.revision + 1, who=f"{HISTORY}, and pod-1,")
+    note_ahead("production", epoch=row.epoch, revision=row.revision + 9, who=f"{HISTORY}, and pod-2,")
+    note_ahead("production", epoch=row.epoch, revision=row.revision + 3, who=f"{HISTORY}, and pod-3,")
+    assert Ahead.objects.get().who == f"{HISTORY}, and pod-2,"
+
+
+def test_what_an_older_gateway_noted_for_a_pod_alone_stops_nothing(production: str, text_limits: Any) -> None:
+    """A gateway of 0.1.0 can still run after the migration that deletes such notes."""
+    row = Environment.objects.get()
+    note_ahead("production", epoch=row.epoch, revision=LARGEST, who="liar-1")
+    assert Ahead.objects.get().who == "liar-1"
+    assert who_is_ahead("production") is None
+    assert read_facts("production").ahead == ""
+    publish_head("production")
+    # Redis replaces the note, whatever number it contains.
+    note_ahead("production", epoch=row.epoch, revision=row.revision + 1, who=REDIS)
+    found = who_is_ahead("production")
+    assert found is not None
+    assert (found.who, found.revision) == (REDIS, row.revision + 1)

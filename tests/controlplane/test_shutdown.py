@@ -21,7 +21,7 @@ from controlplane.gateway.postgres.peers import Peers
 from controlplane.gateway.postgres.refresh import Refresher
 from controlplane.gateway.process import Gateway, _for_ever
 from controlplane.gateway.settings import GatewaySettings
-from controlplane.shutdown import NOT_ENDED, stop_tasks
+from controlplane.shutdown import NOT_ENDED, EndWatch, stop_tasks
 from tests.cancelling import TIMES, ends_at, uncancellable_task
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ async def test_the_loops_of_a_gateway_hear_a_cancellation_at_any_moment(loop, mo
     gateway = Gateway(GatewaySettings(gateway="test"))
     work = {
         "agree": Coordination(
-            Clock(), list, Peers({}, gateway.known_names, Clock(), gateway="test"), Orders({})
+            Clock(), list, Peers({}, gateway.known_names, Clock(), gateway="test"), Orders({}, Clock())
         ).run,
         "sweep": gateway._sweep,
     }
@@ -142,6 +142,25 @@ def test_a_process_that_does_not_end_ends_anyway_and_logs_where_it_was(sent):
     assert process.returncode == NOT_ENDED, said
     assert "process.not_ended" in said
     assert "most recent call first" in said
+
+
+def test_a_second_signal_may_interrupt_the_handler_of_the_first():
+    """An event would wait for its own lock, for ever."""
+    watch, count = EndWatch("test", within_s=1e6), 0
+
+    def handle(*_):
+        nonlocal count
+        count += 1
+        watch.begin()
+
+    before = signal.signal(signal.SIGVTALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.000_1, 0.000_1)
+        while count < 500:
+            watch.begin()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.mark.parametrize("command", ["web", "gateway"])

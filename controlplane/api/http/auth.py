@@ -7,7 +7,7 @@ from ninja.errors import AuthorizationError
 from ninja.security import HttpBearer, SessionAuth
 
 from controlplane.accounts import tokens
-from controlplane.accounts.owned_tokens import refused
+from controlplane.accounts.owned_tokens import TokenEnded, refused
 from controlplane.accounts.permissions import may, role_of
 from controlplane.api.http.rate_limit import Spent, allowances
 from controlplane.audit.actor import Actor
@@ -19,14 +19,14 @@ class TokenAuth(HttpBearer):
         self.action = action
 
     def authenticate(self, request: HttpRequest, token: str) -> Any:
-        return _allowed(request, tokens.user_of(token), self.action)
+        return _allowed(request, _user_of(request, token), self.action)
 
 
 class AnyToken(HttpBearer):
     """A valid token with any role in any environment: for what all of them may read."""
 
     def authenticate(self, request: HttpRequest, token: str) -> Any:
-        user = tokens.user_of(token)
+        user = _user_of(request, token)
         if user is None or not any((user.role, *user.environment_roles.values())):
             return None
         return _within_rate(request, user)
@@ -53,6 +53,15 @@ def needs(action: str) -> list[Any]:
     return [TokenAuth(action), BrowserAuth(action)]
 
 
+def _user_of(request: HttpRequest, token: str) -> tokens.TokenUser | None:
+    try:
+        return tokens.user_of(token)
+    except TokenEnded as ended:
+        # A program that goes on with a token that ended is limited like any other caller.
+        _count(request, f"token:{ended.selector}")
+        raise
+
+
 def _allowed(request: HttpRequest, user: Any, action: str) -> Any:
     if user is None:
         return None
@@ -66,11 +75,16 @@ def _allowed(request: HttpRequest, user: Any, action: str) -> Any:
 
 def _within_rate(request: HttpRequest, user: Any) -> Any:
     request.auth = user  # type: ignore[attr-defined]
-    allowance = allowances.take(caller_of(request))
+    _count(request, caller_of(request))
+    return user
+
+
+def _count(request: HttpRequest, caller: str) -> None:
+    """Raises ``Spent``."""
+    allowance = allowances.take(caller)
     request.allowance = allowance  # type: ignore[attr-defined]
     if not allowance.allowed:
         raise Spent
-    return user
 
 
 def environment_in(request: HttpRequest) -> str:

@@ -78,7 +78,7 @@ def _caller_of(scope: Any) -> str | Refused:
         request = ASGIRequest(scope, BytesIO())
         user = _user_of(request)
     except TokenEnded as ended:
-        return 401, f"{ended} Ask an admin to create or rotate a token."
+        return 401, str(ended)
     finally:
         close_old_connections()
     if user is None or not user.is_authenticated:

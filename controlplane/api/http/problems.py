@@ -78,7 +78,7 @@ def install(api: NinjaAPI) -> None:
     handle(NameTaken, lambda e: problem(409, str(e), kind="name-taken"))
     handle(NotFound, lambda e: problem(404, str(e)))
     handle(AuthenticationError, lambda e: problem(401))
-    handle(TokenEnded, lambda e: problem(401, f"{e} {_ENDED}", kind="token-ended"))
+    handle(TokenEnded, lambda e: problem(401, str(e), kind="token-ended"))
     handle(HttpError, _http_error)
     handle(RequestDataTooBig, lambda e: problem(413))
     handle(Spent, lambda e: problem(429))
@@ -88,7 +88,6 @@ def install(api: NinjaAPI) -> None:
 
 
 _REUSED = "This Idempotency-Key was used for another request. A new request needs a new key."
-_ENDED = "This token works no more: ask an admin to create or rotate one."
 _STILL_RUNNING = (
     "An earlier plan, apply, preview, or what-if of yours is still running. Each caller gets one at a time."
     " Send this one after its answer."

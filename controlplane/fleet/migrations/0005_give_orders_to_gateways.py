@@ -1,4 +1,4 @@
-"""What operators tell gateways about the fleet in their memory."""
+"""Orders of operators to gateways."""
 
 import django.db.models.functions.datetime
 from django.db import migrations, models

@@ -22,6 +22,7 @@ from controlplane.gateway.postgres.upsert import UPSERT, encode_rows
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.rows import Row, row_of
+from controlplane.gateway.servers.server import KnownServer
 from controlplane.gateway.settings import GatewaySettings
 
 #: Pods named in one notification. A reader looks at all pods if it needs more.
@@ -108,7 +109,10 @@ class Flusher:
             if not rows and not with_figures:
                 return
             connection = await self._postgres.connection()
-            for part in self._parts(rows):
+            servers = {(d.fleet.environment, s.beat.server): s for d in batch for s in d.servers}
+            for every in self._parts(rows):
+                # Some may have been forgotten while the others were written.
+                part = [row for row in every if not servers[row.environment, row.name].handed_over]
                 await self._write_in_time(connection, part)
                 self._written(batch, part)
             async with asyncio.timeout(self._settings.flush_timeout_s):
@@ -234,5 +238,9 @@ class _Dirty:
 
     def put_back(self) -> None:
         """Make it dirty again. What became dirty in the meantime is newer."""
-        self.fleet.urgent = self._urgent | self.fleet.urgent
-        self.fleet.dirty = self._dirty | self.fleet.dirty
+        self.fleet.urgent = _kept(self._urgent) | self.fleet.urgent
+        self.fleet.dirty = _kept(self._dirty) | self.fleet.dirty
+
+
+def _kept(servers: dict[str, KnownServer]) -> dict[str, KnownServer]:
+    return {name: server for name, server in servers.items() if not server.handed_over}

@@ -15,6 +15,7 @@ from controlplane.errors import NotFound
 from controlplane.fleet.live import GATEWAY_STOPPED_AFTER
 from controlplane.fleet.models import Figures, Server, ServerState
 from controlplane.gateway.answers.configuration import Loaded
+from controlplane.gateway.servers.known_names import MOST_NAMES
 from controlplane.gateway.wire.tokens import Token
 from controlplane.policies.models import Environment
 from controlplane.publishing.snapshot import take_snapshot
@@ -61,7 +62,8 @@ def read(
         except (PolicyError, NotFound, ValidationError) as error:
             unreadable[slug] = str(error)
     servers = list(_servers(gateway) if with_servers else _orphans(gateway)[:_ORPHANS_AT_ONCE])
-    names = list(Server.objects.values_list("id", "environment", "name")) if with_servers else ()
+    named = Server.objects.order_by("-id").values_list("id", "environment", "name")[:MOST_NAMES]
+    names = list(named) if with_servers else ()
     return Reading(
         tokens=_tokens(),
         loaded=loaded,

@@ -4,6 +4,7 @@ import structlog
 from psycopg import AsyncConnection
 
 from controlplane.fleet.models import OrderKind
+from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.fleet import Fleet
 
 #: How long a gateway that cannot reach Postgres may be late.
@@ -23,24 +24,43 @@ _DELETE = """
 log = structlog.get_logger(__name__)
 
 
+#: A batch of a gateway may be on its way while a row is deleted, and would write it again. So it is deleted
+#: again and again for this time, which is longer than a statement may take.
+DELETE_AGAIN_S = 10.0
+
+
 class Orders:
-    def __init__(self, fleets: dict[str, Fleet]) -> None:
+    def __init__(self, fleets: dict[str, Fleet], clock: Clock) -> None:
         self._fleets = fleets
-        self._done: set[int] = set()
+        self._clock = clock
+        #: When each order was done, monotonic.
+        self._done: dict[int, float] = {}
 
     async def look(self, connection: AsyncConnection) -> None:
         """Raises one of ``Unreachable``."""
         rows = await (await connection.execute(_READ)).fetchall()
+        now = self._clock.monotonic()
         for number, environment, kind, server, at in rows:
-            if number in self._done:
+            known = number in self._done
+            if known and (kind != OrderKind.FORGET.value or now - self._done[number] > DELETE_AGAIN_S):
                 continue
-            fleet = self._fleets.get(environment)
-            if kind == OrderKind.FORGET.value:
-                if fleet is not None:
-                    fleet.forget(server, before=at)
-                await connection.execute(_DELETE, (environment, server, at))
-            elif fleet is not None:
-                fleet.lift_freeze(before=at)
-            log.info("gateway.order_done", environment=environment, kind=kind, server=server)
-        # An order is read as long as it is valid, and done once.
-        self._done = {row[0] for row in rows}
+            changed = await self._do(connection, environment, kind, server, at)
+            if changed or not known:
+                log.info(
+                    "gateway.order_done", environment=environment, kind=kind, server=server, changed=changed
+                )
+            self._done.setdefault(number, now)
+        # An order is read as long as it is valid.
+        valid = {row[0] for row in rows}
+        self._done = {number: at for number, at in self._done.items() if number in valid}
+
+    async def _do(
+        self, connection: AsyncConnection, environment: str, kind: str, server: str, at: float
+    ) -> bool:
+        """Returns whether something changed."""
+        fleet = self._fleets.get(environment)
+        if kind != OrderKind.FORGET.value:
+            return fleet is not None and fleet.lift_freeze(before=at)
+        forgotten = fleet is not None and fleet.forget(server, before=at)
+        deleted = await connection.execute(_DELETE, (environment, server, at))
+        return forgotten or deleted.rowcount > 0

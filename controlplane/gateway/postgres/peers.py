@@ -8,13 +8,16 @@ taken over, so that one gateway notices when it falls silent.
 While Postgres is down, the last count stays, and no pod is handed over.
 """
 
+import asyncio
+
 import structlog
 from psycopg import AsyncConnection
 
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.fleet import Fleet
-from controlplane.gateway.servers.known_names import KnownNames
+from controlplane.gateway.servers.known_names import MOST_NAMES, KnownNames
+from controlplane.publishing.models import HISTORY
 from controlplane.publishing.publish import NOTE_AHEAD
 from controlplane.publishing.unknown_revisions import SELECT, UnknownRevision
 
@@ -42,7 +45,12 @@ _ELSEWHERE = """
 log = structlog.get_logger(__name__)
 
 
-_NAMES = "SELECT id, environment, name FROM fleet_server WHERE id > %s"
+#: The newest, if there are more than are remembered.
+_NAMES = f"""
+    SELECT id, environment, name FROM fleet_server WHERE id > %s ORDER BY id DESC LIMIT {MOST_NAMES}
+"""  # noqa: S608 - a number of this code
+#: Rows of it that are taken in before other tasks run.
+_CHUNK = 2_000
 #: How often names of deleted rows are forgotten.
 NAMES_AGAIN_S = 3_600.0
 
@@ -67,12 +75,16 @@ class Peers:
 
     async def _read_names(self, connection: AsyncConnection) -> None:
         now = self._clock.monotonic()
-        if now < self._names_again:
-            cursor = await connection.execute(_NAMES, (self._names.read_from,))
-            self._names.add(await cursor.fetchall())
-        else:
-            self._names.replace(await (await connection.execute(_NAMES, (0,))).fetchall())
+        again = now >= self._names_again
+        if again:
+            # Now, so that a look that fails does not read all of them every second.
             self._names_again = now + NAMES_AGAIN_S
+        cursor = await connection.execute(_NAMES, (0 if again else self._names.read_from(now),))
+        if again:
+            self._names.clear()
+        while rows := await cursor.fetchmany(_CHUNK):
+            self._names.add(rows, now)
+            await asyncio.sleep(0)
 
     async def _hand_over(self, connection: AsyncConnection, fleet: Fleet) -> None:
         silent = {server.beat.server: server.seen_wall for server in fleet.overdue(self._clock.monotonic())}
@@ -101,6 +113,6 @@ class Peers:
                 )
             if one.in_history:
                 known = [one.epoch, one.revision]
-                who = f"The history in Postgres, and {name},"
+                who = f"{HISTORY}, and {name},"
                 await connection.execute(NOTE_AHEAD, [*known, who, fleet.environment, *known])
         fleet.unknown_revisions = frozenset(found)

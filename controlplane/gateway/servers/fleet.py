@@ -59,6 +59,10 @@ class Fleet:
         self._beat_ms = beat_ms
         self._beats_per_s = beats_per_s
         self.refused_names = RefusedNames()
+        #: Pods that never counted a request, the one that was silent longest first.
+        self._idle: dict[str, None] = {}
+        #: Of these, how many were dropped for a new pod.
+        self.dropped = 0
         self._most = RecentMaximum()
         #: Of this process: pods that send heartbeats, and those of them that may be spending.
         self._here = 0
@@ -94,6 +98,9 @@ class Fleet:
             self._note_size(self._here, self._spending_here + server.spending - before)
             # Other gateways count it too, from its row.
             news = True
+        self._idle.pop(name, None)
+        if not server.spending:
+            self._idle[name] = None
         self.dirty[name] = server
         if news:
             self.urgent[name] = server
@@ -110,6 +117,8 @@ class Fleet:
         if name not in self.servers and len(self.servers) < MOST_SERVERS:
             # Dirty, so that its row gets the name of this gateway.
             self.servers[name] = self.dirty[name] = server
+            if not server.spending:
+                self._idle[name] = None
             self._note_size(self._here + 1, self._spending_here + server.spending)
 
     def overdue(self, now: float) -> list[KnownServer]:
@@ -124,23 +133,35 @@ class Fleet:
         """Another gateway hears this pod now, so its silence here means nothing."""
         server = self.servers.pop(name)
         self.kept.forget(server)
+        server.handed_over = True
+        self._idle.pop(name, None)
         self.totals.replace(server.rates, NOTHING)
         self.dirty.pop(name, None)
         self.urgent.pop(name, None)
 
-    def forget(self, name: str, *, before: float) -> None:
-        """An operator has this pod forgotten, unless it sent a heartbeat after ``before`` (wall time)."""
-        server = self.servers.get(name)
-        if server is not None and server.seen_wall <= before:
-            self.hand_over(name)
+    def forget(self, name: str, *, before: float) -> bool:
+        """Remove a pod on an operator's order, unless it sent a heartbeat after ``before`` (wall time).
 
-    def lift_freeze(self, *, before: float) -> None:
-        """An operator knows that the silent pods stopped. A freeze since ``before`` (wall time) stays."""
+        Returns whether it was there.
+        """
+        server = self.servers.get(name)
+        if server is None or server.seen_wall > before:
+            return False
+        self.hand_over(name)
+        return True
+
+    def lift_freeze(self, *, before: float) -> bool:
+        """End the freeze on an operator's order. A freeze that began after ``before`` (wall time) continues.
+
+        Returns whether there was one.
+        """
         preservation = self.preservation
         since = preservation.frozen_since
-        if since is not None and self._wall_of(since) <= before:
-            preservation.lift()
-            log.warning("fleet_freeze_lifted", environment=self.environment, silent=preservation.silent)
+        if since is None or self._wall_of(since) > before:
+            return False
+        preservation.lift()
+        log.warning("fleet.freeze_lifted", environment=self.environment, silent=preservation.silent)
+        return True
 
     def frozen_until(self) -> float | None:
         """Wall time at which the freeze ends if the pods stay silent; ``None`` without a freeze."""
@@ -205,7 +226,7 @@ class Fleet:
 
     def _meet(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> KnownServer:
         if len(self.servers) >= MOST_SERVERS:
-            raise FleetFull
+            self._drop_an_idle_one(wall)
         server = KnownServer(
             beat=beat, seen=now, seen_wall=wall, next_s=next_s, started_wall=wall - beat.up_ms / 1000
         )
@@ -214,6 +235,23 @@ class Fleet:
         if not beat.leaving:
             self._note_size(self._here + 1, self._spending_here)
         return server
+
+    def _drop_an_idle_one(self, wall: float) -> None:
+        """Make room: one token can invent pods until the fleet is full, and must lock out no real one.
+
+        Raises ``FleetFull``.
+        """
+        name = next(iter(self._idle), None)
+        if name is None:
+            raise FleetFull
+        if not self.dropped:
+            log.warning("fleet.full", environment=self.environment, pods=len(self.servers), dropped=name)
+        self.dropped += 1
+        server = self.servers[name]
+        self.hand_over(name)
+        # Its row must not stay, as if it were online.
+        server.handed_over, server.state, server.left_wall = False, ServerState.GONE, wall
+        self.dirty[name] = self.urgent[name] = server
 
     def _part(self, now: float) -> tuple[int, list[KnownServer]]:
         """How many were heard in time, spend, and own their names alone; and the others.
@@ -269,6 +307,7 @@ class Fleet:
                 and now - server.seen > TOMBSTONE_S
             ):
                 self.kept.forget(self.servers.pop(name))
+                self._idle.pop(name, None)
 
     def _start_leases_anew(self, now: float) -> None:
         """While this process did not run, nothing received the heartbeats of its pods."""

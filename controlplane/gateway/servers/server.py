@@ -76,6 +76,8 @@ class KnownServer:
     #: Other processes under its name, as the row says.
     rivals: int = 0
     rivals_heard: Duplicates | None = None
+    #: Another gateway hears it, or an operator had it forgotten: nothing is written of it any more.
+    handed_over: bool = False
     #: When the last row was made of it, monotonic.
     written: float = float("-inf")
     #: What the last row said, so that moments stay put from row to row.

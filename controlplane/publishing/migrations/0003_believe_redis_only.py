@@ -1,4 +1,4 @@
-"""Forget what pods alone reported: it stops publishing no longer. A pod that still reports it is an alert."""
+"""Reports of pods no longer stop publishing, so delete those that are stored."""
 
 from django.db import migrations
 

@@ -143,7 +143,9 @@ async def test_a_token_whose_owner_is_deactivated_is_401(production, monkeypatch
         connection.writer.write(head("/import", "Authorization: Bearer one"))
         status, _, body = await connection.answer()
         assert (status, reader.begun) == (401, 0)
-        assert json.loads(body)["detail"].startswith("Its owner, ada, is deactivated. Ask an admin")
+        assert json.loads(body)["detail"].startswith(
+            "Its owner, ada, is deactivated. This token has ended. Ask an"
+        )
 
 
 async def test_a_session_does_not_count_beside_a_wrong_token(production):
