@@ -69,7 +69,7 @@ def _name_what_is_missing(**_: Any) -> None:
 
 @celeryd_init.connect
 def _end_in_time(**_: Any) -> None:
-    """A worker waits for its tasks without a limit: with the pool ``threads``, none applies to a task."""
+    """The pool ``threads`` enforces no time limit, so a worker would wait for a task for ever."""
     watch = EndWatch("worker", within_s=WORKER_END_S)
     worker_shutting_down.connect(lambda **_: watch.begin(), weak=False)
 

@@ -76,7 +76,7 @@ def _user_of(request: HttpRequest) -> Any:
 def renew(session: SessionBase, user: Any) -> None:
     """Store the claims in the session, unless they are less than a minute old."""
     if getattr(user, "lacks_second_factor", False):
-        # Claims of before the role was given, or before it required a second factor.
+        # These claims are older than the role, or than its need for a second factor.
         session.pop(KEY, None)
         return
     role = role_of(user)

@@ -111,6 +111,7 @@ def admitted(session: SessionBase, user: Any) -> Any:
     )
     if not held.exists():
         return None
+    # ``needs_second_factor`` asks for the roles, and there are none while this is set.
     user.lacks_second_factor = False
     user.lacks_second_factor = not session.get(STRONG) and needs_second_factor(user)
     return user

@@ -59,7 +59,7 @@ def local(status: Status) -> str:
 
 
 def much_local(status: Status) -> bool:
-    """Whether more pods are on local fallback than a few in trouble of their own."""
+    """Whether so many pods are on local fallback that Redis itself is the likely cause."""
     local, live = len(status.fleet.local), status.fleet.live
     return local > LOCAL_PODS or local > live * LOCAL_SHARE
 

@@ -63,6 +63,11 @@ class GatewayCollector(Collector):
             "Pods that report a revision that Postgres never made.",
             labels=["environment"],
         )
+        dropped = CounterMetricFamily(
+            "fuseboard_gateway_pods_dropped",
+            "Pods without a request that made room for a new pod, because the fleet was full.",
+            labels=["environment"],
+        )
         refused = CounterMetricFamily(
             "fuseboard_gateway_new_pods_refused",
             "Heartbeats of pods with a new name that a token's limit refused.",
@@ -87,7 +92,8 @@ class GatewayCollector(Collector):
             refused.add_metric([fleet.environment], fleet.refused_names.total)
             kept.add_metric([fleet.environment], fleet.kept.bytes)
             cut.add_metric([fleet.environment], fleet.kept.cut_beats)
-        return [servers, frozen, stale, unknown, refused, kept, cut]
+            dropped.add_metric([fleet.environment], fleet.dropped)
+        return [servers, frozen, stale, unknown, dropped, refused, kept, cut]
 
     def _configurations(self) -> Iterable[Metric]:
         revision = GaugeMetricFamily(

@@ -71,7 +71,7 @@ async def async_admitting(request: HttpRequest) -> HttpResponse:
 async def blocking_the_loop(request: HttpRequest) -> HttpResponse:
     with pytest.raises(Misconfigured, match="acall"), agent().call("payments"):
         pass
-    return HttpResponse("told what to use")
+    return HttpResponse("refused with a hint")
 
 
 def broken(request: HttpRequest) -> HttpResponse:

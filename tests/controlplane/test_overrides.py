@@ -334,7 +334,7 @@ def test_a_stream_that_was_emptied_is_read_from_its_start(
 
 
 def test_a_trip_is_stored_with_its_figures(production: str, text_limits: Any) -> None:
-    """S1.4; an agent of version 0.1 records none, and figures that are no numbers are left out."""
+    """An agent of version 0.1 records none, and figures that are no numbers are left out."""
     trip = {"generation": 7, "from": "closed", "to": "open", "cause": "consecutive", "at_us": 10**15}
     figures = {"calls": 9, "failures": 5, "slow": 0, "consecutive": 5, "threshold": 5}
     text_limits.xadd(TRANSITIONS, trip | figures)

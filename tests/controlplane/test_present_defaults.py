@@ -1,4 +1,4 @@
-"""C.10: what a new row gets, and which existing rows differ from it."""
+"""What a new row gets, and which existing rows differ from it."""
 
 from typing import Any
 

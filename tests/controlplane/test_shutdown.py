@@ -1,4 +1,4 @@
-"""Gateway, web and worker end after a signal, whatever their tasks do (issue 11, finding 13 f)."""
+"""Gateway, web and worker end after a signal, whatever their tasks do."""
 
 import asyncio
 import os

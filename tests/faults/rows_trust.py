@@ -75,7 +75,8 @@ def lying_pod(field: Field) -> str:
     )
     after = [pod.state()["live_servers"] for pod in field.pods]
     states = server_states(field)
-    if after != shares:
+    # A share can grow meanwhile: ten minutes after an earlier row with more pods.
+    if any(now > then for now, then in zip(after, shares, strict=True)):
         raise Broken(f"shares were 1/{shares} and are 1/{after}")
     if gone := [pod.name for pod in field.pods if states[pod.name] != "online"]:
         raise Broken(f"{gone} signed off by another process")

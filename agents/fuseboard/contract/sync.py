@@ -174,7 +174,8 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     server_time_us: int
     #: When to come back. The agent adds 20 percent of jitter either way.
     next_ms: Annotated[int, Meta(ge=50, le=600_000)]
-    #: Pods of this environment, the most of the last minutes: the divisor of local shares.
+    #: The divisor of local shares: pods that counted a request, the most of the last ten minutes. For a pod
+    #: that has counted none: all pods.
     live_servers: Annotated[int, Meta(ge=1, le=1_000_000)]
     head: ConfigHead
     #: The policy document, unless its hash is the one that the pod applied; then empty. Kept as bytes, so

@@ -110,9 +110,9 @@ class Flusher:
                 return
             connection = await self._postgres.connection()
             servers = {(d.fleet.environment, s.beat.server): s for d in batch for s in d.servers}
-            for every in self._parts(rows):
+            for found in self._parts(rows):
                 # Some may have been forgotten while the others were written.
-                part = [row for row in every if not servers[row.environment, row.name].handed_over]
+                part = [row for row in found if not servers[row.environment, row.name].handed_over]
                 await self._write_in_time(connection, part)
                 self._written(batch, part)
             async with asyncio.timeout(self._settings.flush_timeout_s):
