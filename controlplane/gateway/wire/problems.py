@@ -103,8 +103,8 @@ def too_many(wait_s: float) -> Problem:
 
 def too_many_new_pods(wait_s: float, per_min: int) -> Problem:
     detail = (
-        f"This token has brought {per_min} pods with new names to this gateway within a minute. Try again after"
-        " the time in Retry-After, or raise FUSEBOARD_NEW_PODS_PER_MIN at the gateway."
+        f"This token has brought {per_min} pods with new names to this gateway within a minute. Try again"
+        " after the time in Retry-After, or raise FUSEBOARD_NEW_PODS_PER_MIN at the gateway."
     )
     return Problem(429, "Too Many Requests", detail, field="server", headers=(_retry_after(wait_s),))
 
