@@ -11,3 +11,5 @@ urlpatterns = [
     path("api/v1/", api.urls),
     path("", include("dashboard.urls")),
 ]
+
+handler404 = "dashboard.views.page.page_not_found"

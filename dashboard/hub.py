@@ -159,7 +159,7 @@ class Hub:
     def _read(self) -> Facts | None:
         try:
             close_old_connections()
-            return read_facts()
+            return self.without_postgres.until_recorded(read_facts())
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_unavailable", error=str(error).splitlines()[0])
             close_old_connections()

@@ -102,6 +102,26 @@ _CAUSES = CAUSES | {
     "expired": "the override expired",
     "override_ended": "an operator ended the override",
 }
+#: The first word of what was done -> of what is proposed.
+_TO_DO = {
+    "added": "add",
+    "applied": "apply",
+    "cancelled": "cancel",
+    "changed": "change",
+    "copied": "copy",
+    "created": "create",
+    "deleted": "delete",
+    "ended": "end",
+    "removed": "remove",
+    "replaced": "replace",
+    "resumed": "resume",
+    "rolled": "roll",
+    "saved": "save",
+    "scheduled": "schedule",
+    "set": "set",
+    "started": "start",
+    "suspended": "suspend",
+}
 #: What a drill simulates.
 _DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
 #: First parts of a field name that add nothing for a reader.
@@ -128,6 +148,22 @@ _SYSTEMS = {
     "macOS": "Mac OS X",
     "Linux": "Linux",
 }
+#: What a person reads -> an error of the client of Redis.
+_STORE_ERRORS = {
+    "connection refused": re.compile(r"ConnectionRefused|Errno 111|Connection refused"),
+    "connection reset": re.compile(r"ConnectionReset|BrokenPipe|Errno 104|Connection (reset|closed|lost)"),
+    "host name unknown": re.compile(r"gaierror|Name or service|nodename|Temporary failure in name"),
+    "host unreachable": re.compile(r"Errno (101|113)\b|No route to host|Network is unreachable"),
+    "wrong password or user": re.compile(r"WRONGPASS|NOAUTH|invalid username-password"),
+    "permission missing": re.compile(r"NOPERM"),
+    "Redis loads its data": re.compile(r"\bLOADING\b"),
+    "Redis is read-only": re.compile(r"\bREADONLY\b"),
+    "Redis is out of memory": re.compile(r"\bOOM\b"),
+    "certificate not accepted": re.compile(r"SSL|CERTIFICATE"),
+    "no answer in time": re.compile(r"Timeout|timed out"),
+}
+#: What the agent itself says before the error.
+_BEFORE_ERROR = re.compile(r".*, last: |never reached: |answers, but: ")
 #: Fields that mean nothing without the others.
 _QUIET_FIELDS = {
     "version",
@@ -163,11 +199,24 @@ def action_verb(action: str) -> str:
     return f"{verb} {subject}".replace("_", " ").strip()
 
 
+def proposal_words(action: str, target: str = "") -> str:
+    """``tenant_quota.set`` to "Change a quota of initech", or without a target to "Change a quota".
+
+    A change request waits: what it would do has not happened.
+    """
+    verb, _, rest = action_verb(action).partition(" ")
+    words = f"{_TO_DO.get(verb, verb)} {rest}".strip()
+    if not target:
+        words = re.sub(r" (of|in|to|on|for)$", "", words)
+    return f"{words[:1].upper()}{words[1:]} {target}".strip()
+
+
 def target_words(target: str) -> str:
-    """``#7 tenants.changed production``, a change request, to "#7, tenants changed, production"."""
+    """``#7 tenants.changed production``, a change request, to "#7, change tenants, production"."""
     number, _, rest = target.partition(" ")
     action, _, of = rest.partition(" ")
-    return ", ".join(part for part in (number, action_words(action).lower() if action else "", of) if part)
+    words = proposal_words(action) if action else ""
+    return ", ".join(part for part in (number, words[:1].lower() + words[1:], of) if part)
 
 
 def schedule_words(target: str) -> str:
@@ -203,7 +252,8 @@ def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
     flat = {}
     for field, value in (fields or {}).items():
         group, _, rest = field.partition(".")
-        flat[rest.replace(".", " ") if rest and group in _GROUPS else field] = value
+        # A quota may have dots in its name; its column has none.
+        flat[" ".join(rest.rpartition(".")[::2]).strip() if rest and group in _GROUPS else field] = value
     return flat
 
 
@@ -292,6 +342,9 @@ def config_source_words(source: str) -> str:
 
 def event_detail_words(detail: str) -> str:
     """The detail of an event of a pod; a trigger of the database stores it."""
+    change, found, cause = detail.partition(": ")
+    if found and " -> " in change:
+        return f"{change}: {mode_cause_words(cause)}"
     return {"it said goodbye": "stopped cleanly"}.get(detail, detail)
 
 
@@ -310,3 +363,21 @@ def browser_words(agent: str) -> str:
     names = (name for name, sign in _BROWSERS.items() if sign in agent)
     systems = (name for name, sign in _SYSTEMS.items() if sign in agent)
     return " on ".join(word for word in (next(names, ""), next(systems, "")) if word) or agent[:40]
+
+
+def span_words(seconds: float) -> str:
+    """25 to "25 s", 150 to "2 min 30 s", 7300 to "2 h 1 min"."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 // 60 else "")
+
+
+def mode_cause_words(cause: str) -> str:
+    """Why a pod decides without Redis. A pod reports the error of its client, which is for programmers."""
+    match = _BEFORE_ERROR.match(cause)
+    before = match[0] if match else ""
+    error = cause[len(before) :]
+    return before + next((words for words, sign in _STORE_ERRORS.items() if sign.search(error)), error)

@@ -19,6 +19,9 @@ from controlplane.validation import Problems
 #: The furthest time that a change can be scheduled for.
 LONGEST = timedelta(days=400)
 
+#: A change of so many things is named by them, a larger one by their number.
+_NAMED = 3
+
 
 def schedule_change(
     *,
@@ -135,8 +138,8 @@ def _check_time(problems: Problems, due_at: datetime) -> None:
 
 
 def _title(changes: Any, counts: str) -> str:
-    first = changes[0]
-    return f"{first.kind} {first.name}"[:200] if len(changes) == 1 else counts
+    few = ", ".join(f"{change.kind} {change.name}" for change in changes[:_NAMED])
+    return few[:200] if len(changes) == 1 or (len(changes) <= _NAMED and len(few) <= 200) else counts
 
 
 def _record(row: Schedule, action: str, actor: Actor, reason: str, *, before: dict[str, Any] | None) -> None:

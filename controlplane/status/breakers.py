@@ -76,8 +76,16 @@ class BreakerStatus:
         return self.incident.trip if self.incident is not None else None
 
     @property
+    def alone(self) -> bool:
+        """No pod reports the fleet's breaker: each has its own, without Redis."""
+        return bool(self.seen_by) and all(view.local or view.effective == NO_DATA for view in self.seen_by)
+
+    @property
     def why(self) -> str:
         """Why it is open or half-open, with the figures of the trip; empty while that is not known."""
+        if self.alone and self.effective in NOT_CLOSED:
+            count = sum(view.effective in NOT_CLOSED for view in self.seen_by)
+            return f"{count} of {self.live} pods opened their own breaker, without Redis"
         if self.incident is None:
             return ""
         words = [trip_words(self.incident.trip)] if self.incident.trip is not None else []

@@ -4,10 +4,12 @@ All moments are seconds since the epoch.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from controlplane.fleet.live import FleetFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
+from controlplane.status.outages import times_without_redis
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -218,6 +220,11 @@ class Facts:
     @property
     def live_servers(self) -> tuple[Server, ...]:
         return tuple(server for server in self.servers if server.live)
+
+    @cached_property
+    def without_redis(self) -> list[tuple[float, float]]:
+        """When no live pod used Redis, and so saw the state of the fleet's breakers."""
+        return times_without_redis(self.live_servers, self.pod_events, self.now)
 
     @property
     def divisor(self) -> int:

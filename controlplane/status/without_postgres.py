@@ -7,6 +7,7 @@ the memory of gateways when Redis is down as well.
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,6 +22,9 @@ from controlplane.status.server_rows import server_of_report
 CONFIRMED_S = 15.0
 #: After Redis did not answer, its notes are not read again for this long.
 RETRY_NOTES_S = 5.0
+#: After Postgres is back, gateways record what they hold within a few seconds. A gateway that restarted has
+#: lost it.
+RECORDED_S = 60.0
 #: Of an override that pods report and no note explains.
 UNKNOWN_ACTOR = "unknown operator"
 UNKNOWN_REASON = "made while Postgres is unavailable; the audit will say who and why when it is back"
@@ -46,6 +50,10 @@ class WithoutPostgres:
         self.gateways = StatusClient()
         self._notes: dict[str, dict[str, Note]] = {}
         self._retry_notes_at = 0.0
+        #: Until Postgres has recorded them, so that an override does not look like a trip meanwhile; and
+        #: when Postgres was last unavailable.
+        self._unrecorded: dict[str, dict[str, Note]] = {}
+        self._away_at = 0.0
 
     def facts(self, known: Facts, *, fresh: bool = False) -> Facts:
         """``known``, brought up to date. Blocks for as long as a gateway may take to answer.
@@ -55,9 +63,10 @@ class WithoutPostgres:
         reported = self.gateways.ask(known.environment, fresh=fresh)
         in_gateways = {name: _note(one, in_redis=False) for name, one in reported.overrides.items()}
         notes = self._notes_in_redis(known) | in_gateways
-        now = time.time()
+        now = self._away_at = time.time()
+        self._unrecorded[known.environment] = notes
         if not reported.answered:
-            return replace(known, now=now, gateways_reporting=0)
+            return replace(_with_notes(known, notes, now), now=now, gateways_reporting=0)
         servers = [_naming_overrides(server_of_report(row), notes) for row in reported.servers.values()]
         live = [server for server in servers if server.live]
         # A pod of a gateway that did not answer may be well: it is displayed as last known, not as fact.
@@ -73,6 +82,25 @@ class WithoutPostgres:
                 for dependency in known.dependencies
             ),
         )
+
+    def until_recorded(self, found: Facts) -> Facts:
+        """``found``, which Postgres has answered again, with overrides that it has not recorded yet."""
+        unrecorded = self._unrecorded.get(found.environment)
+        if not unrecorded:
+            return found
+        in_redis: Mapping[str, Any] = unrecorded
+        # While Redis is down, Postgres cannot record what is noted there.
+        with suppress(redis.RedisError):
+            in_redis = override_in_redis.noted(found.environment)
+        waiting = {
+            name: note
+            for name, note in unrecorded.items()
+            if note.expires_at > found.now
+            and (name in in_redis if note.in_redis else found.now - self._away_at < RECORDED_S)
+            and not _recorded(found.dependency(name), note)
+        }
+        self._unrecorded[found.environment] = waiting
+        return _with_notes(found, waiting, found.now)
 
     def _notes_in_redis(self, known: Facts) -> dict[str, Note]:
         """By dependency, as far as Redis answers: this status must not need it."""
@@ -106,6 +134,33 @@ def _note(fields: Mapping[str, Any], *, in_redis: bool) -> Note:
         made_at=int(str(fields["id"]).partition("-")[0]) / 1000,
         expires_at=fields["expires_at_us"] / 1_000_000,
     )
+
+
+def _recorded(dependency: Dependency | None, note: Note) -> bool:
+    """Whether Postgres has it: the override is there, or the one that was reset is not."""
+    override = dependency.override if dependency is not None else None
+    if note.what == "reset":
+        return override is None or override.made_at >= note.made_at
+    return override is not None and override.expires_at >= note.expires_at - 1
+
+
+def _with_notes(facts: Facts, notes: Mapping[str, Note], now: float) -> Facts:
+    """What operators did without Postgres, over what Postgres last knew."""
+    if not notes:
+        return facts
+    return replace(
+        facts,
+        servers=tuple(_naming_overrides(server, notes) for server in facts.servers),
+        dependencies=tuple(
+            replace(dependency, override=_by_note(dependency, notes.get(dependency.name), now))
+            for dependency in facts.dependencies
+        ),
+    )
+
+
+def _by_note(dependency: Dependency, note: Note | None, now: float) -> Override | None:
+    known = _not_reset(dependency.override, note)
+    return from_note(note, known, now) or known
 
 
 def _naming_overrides(server: Server, notes: Mapping[str, Note]) -> Server:

@@ -6,11 +6,11 @@ from django.utils.safestring import SafeString
 
 from controlplane.status.facts import Transition
 from dashboard.live.breakers import Breaker
-from dashboard.live.history import POINTS, History
+from dashboard.live.history import PLOTTED, History
 from dashboard.live.overview import Live
 from dashboard.live.pod_lines import own_transitions
 from dashboard.live.tiles import number
-from dashboard.live.timeline import RANGES, lanes, segments_of
+from dashboard.live.timeline import RANGES, lanes, range_name, segments_of
 from dashboard.plots import plot
 
 
@@ -49,7 +49,7 @@ def past(live: Live, name: str, span: str, history: History) -> BreakerHistory |
     changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
     return BreakerHistory(
         picture=lanes(found, overrides, changes[:6], start, end),
-        plots=tuple(_plots(breaker, history)),
+        plots=tuple(_plots(breaker, history, span)),
         transitions=tuple(_with_reasons(live, moves[:8])),
     )
 
@@ -78,9 +78,10 @@ def _top(*values: float | None) -> float:
     return max((1.0, *(value for value in values if value is not None))) * 1.15
 
 
-def _plots(breaker: Breaker, history: History) -> list[Plot]:
+def _plots(breaker: Breaker, history: History, span: str) -> list[Plot]:
     calls, failures, refused, slow = (
-        history.known(f"{what}:{breaker.name}") for what in ("calls", "failures", "refused", "slow")
+        history.over(f"{what}:{breaker.name}", RANGES[span])
+        for what in ("calls", "failures", "refused", "slow")
     )
     limit = breaker.threshold
     # Without a call there is no share that failed.
@@ -89,7 +90,7 @@ def _plots(breaker: Breaker, history: History) -> list[Plot]:
         for bad, sent in zip(failures, calls, strict=True)
     ]
     top, slow_top = _top(*calls, *refused), _top(*slow)
-    traffic, span = breaker.traffic, history.span
+    traffic, span = breaker.traffic, f"last {range_name(span)}"
     now = traffic.failures_per_s / traffic.calls_per_s if traffic.calls_per_s else 0.0
     return [
         Plot(
@@ -97,7 +98,7 @@ def _plots(breaker: Breaker, history: History) -> list[Plot]:
             value=f"{now * 100:.0f} %" if traffic.calls_per_s else "no calls",
             hot=now > limit,
             svg=plot(
-                [("s2", ratio)], limit=limit, across=POINTS, label=f"Share of calls that failed, {span}"
+                [("s2", ratio)], limit=limit, across=PLOTTED, label=f"Share of calls that failed, {span}"
             ),
             keys=(("k2", "failed"), ("kl", f"opens at {limit * 100:.0f} %")),
             top="100 %",
@@ -110,7 +111,7 @@ def _plots(breaker: Breaker, history: History) -> list[Plot]:
             svg=plot(
                 [("s1", calls), ("s3", refused)],
                 top=top,
-                across=POINTS,
+                across=PLOTTED,
                 label=f"Calls sent and blocked, {span}",
             ),
             keys=(("", "sent"), ("k3", "blocked")),
@@ -121,7 +122,7 @@ def _plots(breaker: Breaker, history: History) -> list[Plot]:
         Plot(
             name="Slow calls per second",
             value=f"{number(traffic.slow_per_s)}/s",
-            svg=plot([("s1", slow)], top=slow_top, across=POINTS, label=f"Slow calls per second, {span}"),
+            svg=plot([("s1", slow)], top=slow_top, across=PLOTTED, label=f"Slow calls per second, {span}"),
             keys=(("", "slow"),),
             top=f"{number(slow_top)}/s",
             bottom="0/s",

@@ -53,7 +53,7 @@ class Breaker(BreakerStatus):
         """For the ring and the bar: what is counted now, or what was when it tripped."""
         trip = self.trip
         if trip is None:
-            return self.ratio
+            return 1.0 if self.alone and self.why else self.ratio
         if trip.figures is None or trip.cause == "consecutive":
             return 1.0
         count = trip.figures.slow if trip.cause == "slow" else trip.figures.failures
@@ -64,7 +64,7 @@ class Breaker(BreakerStatus):
         """The threshold that ``shown_ratio`` is compared with: another one after a trip by slow calls."""
         trip = self.trip
         if trip is None:
-            return self.threshold
+            return 1.0 if self.alone and self.why else self.threshold
         if trip.figures is None or trip.cause == "consecutive":
             return 1.0
         return trip.figures.threshold / 100
@@ -72,6 +72,8 @@ class Breaker(BreakerStatus):
     @property
     def counted(self) -> str:
         """The same in a cell of a table: "5 in a row", "18/24"."""
+        if self.alone and self.why:
+            return ""  # The windows of pods are not one window.
         trip = self.trip
         if trip is None:
             return f"{self.failures}/{self.calls}"

@@ -8,6 +8,7 @@ from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of
+from dashboard.live.breaker_lines import BreakerLine, breaker_lines
 from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.change_lines import ChangeLine, line_of
@@ -18,6 +19,8 @@ from dashboard.live.tiles import Tile, samples, server_tiles, tiles, why_not_exa
 from dashboard.live.verdict import Verdict, verdict_of
 
 MAX_CARDS = 6
+#: A line of "Recent changes".
+Event = ChangeLine | Transition | BreakerLine | PodLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class Live:
     tenants: tuple[TenantRow, ...]
     others: TenantRow | None
     counts: tuple[tuple[BreakerLook, int], ...]
-    events: tuple[ChangeLine | Transition | PodLine, ...]
+    events: tuple[Event, ...]
 
     @property
     def cards(self) -> tuple[Breaker, ...]:
@@ -162,11 +165,11 @@ def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
     return tuple(top), TenantRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
 
 
-def _events(facts: Facts) -> tuple[ChangeLine | Transition | PodLine, ...]:
+def _events(facts: Facts) -> tuple[Event, ...]:
     """People's changes, the breakers' own transitions, and what happened to pods; newest first."""
-    machines = [t for t in facts.transitions if not t.actor][:7]
+    machines = breaker_lines(t for t in facts.transitions if not t.actor)[:7]
     pods = pod_lines(facts.pod_events)[:7]
-    merged: list[ChangeLine | Transition | PodLine] = [*_gathered(facts.changes), *machines, *pods]
+    merged: list[Event] = [*_gathered(facts.changes), *machines, *pods]
     return tuple(sorted(merged, key=lambda event: -event.at)[:7])
 
 

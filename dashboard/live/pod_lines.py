@@ -5,13 +5,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controlplane.status.facts import PodEvent, Transition
-from dashboard.labels import state_verb
+from dashboard.labels import mode_cause_words, state_verb
 
 #: Pods notice a lost Redis one after the other, and report it with their next heartbeat.
 TOGETHER_S = 30.0
 #: Letters of a cause: an exception may have hundreds.
 _CAUSE = 80
 
+#: The cause of the mode of a pod that starts. It has lost nothing.
+_NOT_CONNECTED = "not connected yet"
 _MODE = re.compile(r"(?:(\w+) -> )?(\w+)(?:: (.*))?", re.DOTALL)
 _BREAKER = re.compile(r"(\S+): (\w+) -> (\w+)")
 #: Mode -> what a pod did, and what several did.
@@ -71,7 +73,24 @@ class _Group:
 
 def pod_lines(events: Iterable[PodEvent]) -> list[PodLine]:
     """Newest first, as the events are."""
-    return [line for group in _groups(events) if (line := _line(group)) is not None]
+    return [line for group in _groups(_without_starts(list(events))) if (line := _line(group)) is not None]
+
+
+def _without_starts(events: list[PodEvent]) -> list[PodEvent]:
+    """A pod that starts decides alone until it is connected. It has lost nothing, and regains nothing."""
+    starts = [event for event in events if event.detail.endswith(f": {_NOT_CONNECTED}")]
+    return [
+        event
+        for event in events
+        if event not in starts
+        and not (
+            event.detail.startswith("local -> shared")
+            and any(
+                0 <= event.at - start.at <= TOGETHER_S and not set(_names(event)).isdisjoint(_names(start))
+                for start in starts
+            )
+        )
+    ]
 
 
 def own_transitions(events: Iterable[PodEvent], dependency: str) -> list[Transition]:
@@ -128,7 +147,7 @@ def _line(group: _Group) -> PodLine | None:
     # The end of a ramp is no news: its beginning said that Redis is back.
     if match is None or match[2] not in _MODES or (match[1], match[2]) == ("ramping", "shared"):
         return None
-    cause = f": {_short(match[3])}" if match[3] and match[2] == "local" else ""
+    cause = f": {_short(mode_cause_words(match[3]))}" if match[3] and match[2] == "local" else ""
     return PodLine(at=group.at, pods=group.who, did=_MODES[match[2]][0 if one else 1] + cause)
 
 

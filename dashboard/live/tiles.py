@@ -184,6 +184,9 @@ class _TileBuilder:
     def store_errors(self) -> Tile:
         store = self.figures.store
         errors = store.errors_per_s + store.timeouts_per_s
+        if self.fleet.live and len(self.fleet.local) == self.fleet.live and not errors:
+            # Pods that gave Redis up ask it nothing: that is no sign of health.
+            return self.tile("store_errors", "Redis errors", "no data", "", "no pod reaches Redis", over=True)
         return self.tile(
             "store_errors", "Redis errors", number(errors), "/s", "timeouts included", over=errors >= 0.05
         )

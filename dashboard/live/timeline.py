@@ -53,11 +53,13 @@ def segments(
     overrides: Sequence[Override] = (),
     *,
     known_from: float = 0.0,
+    unknown: Sequence[tuple[float, float]] = (),
 ) -> list[Segment]:
     """The states between ``start`` and ``end``, from the transitions, newest first.
 
     The oldest known transition says what was before it, back to ``known_from``; earlier states are
-    unknown. A state that no transition explains begins when pods say it began.
+    unknown, and so is what happened in the times of ``unknown``. A state that no transition explains
+    begins when pods say it began.
     """
     found: list[Segment] = []
     until, state = end, state_now
@@ -81,8 +83,12 @@ def segments(
         found.append(_segment(known_from, until, state))
     if known_from > start:
         found.append(_segment(start, known_from, UNKNOWN))
+    for left, right in unknown:
+        found = _painted(found, _segment(left, right, UNKNOWN))
     for override in overrides:
-        found = _painted(found, override)
+        face = FACES[override.mode]
+        time = Segment(start=override.made_at, end=override.expires_at, kind=face.kind, word=face.word)
+        found = _painted(found, time)
     return sorted(found, key=lambda segment: segment.start)
 
 
@@ -94,13 +100,14 @@ def segments_of(status: BreakerStatus, facts: Facts, start: float, end: float) -
         state, since = UNKNOWN, max((server.last_seen for server in facts.servers), default=0.0)
     overrides = [override for override in facts.overrides(status.name) if override.expires_at > start]
     known_from = max(facts.known_from, status.dependency.added_at)
-    return segments(own, state, since, start, end, overrides, known_from=known_from)
+    # What no pod sees now is not known until the end of the picture, which is a little later.
+    unknown = [(left, end if right >= facts.now else right) for left, right in facts.without_redis]
+    return segments(own, state, since, start, end, overrides, known_from=known_from, unknown=unknown)
 
 
-def _painted(found: list[Segment], override: Override) -> list[Segment]:
-    """The segments with the time of an override in its own colour."""
-    face = FACES[override.mode]
-    left, right = override.made_at, override.expires_at
+def _painted(found: list[Segment], over: Segment) -> list[Segment]:
+    """The segments with another one over them."""
+    left, right = over.start, over.end
     rest: list[Segment] = []
     for segment in found:
         if segment.start < left:
@@ -109,7 +116,7 @@ def _painted(found: list[Segment], override: Override) -> list[Segment]:
             rest.append(replace(segment, start=max(segment.start, right)))
     start, end = min(s.start for s in found), max(s.end for s in found)
     if left < end and right > start:
-        rest.append(Segment(start=max(left, start), end=min(right, end), kind=face.kind, word=face.word))
+        rest.append(replace(over, start=max(left, start), end=min(right, end)))
     return rest
 
 

@@ -110,6 +110,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
 }
 #: Pages of which only the frame is live.
 _FRAME_ONLY = (
+    "account",
     "bulk",
     "drills",
     "import",

@@ -22,6 +22,7 @@ from dashboard.labels import (
     drill_words,
     event_detail_words,
     event_words,
+    mode_cause_words,
     policy_words,
     request_words,
     state_verb,
@@ -249,6 +250,7 @@ register.filter("config_source", config_source_words)
 register.filter("drill", drill_words)
 register.filter("event", event_words)
 register.filter("event_detail", event_detail_words)
+register.filter("mode_cause", mode_cause_words)
 register.filter("policy", policy_words)
 register.filter("request_state", request_words)
 register.filter("state_verb", state_verb)

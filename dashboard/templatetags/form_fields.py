@@ -12,7 +12,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.validation import LONGEST_REASON, SHORTEST_REASON
+from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
 
 register = template.Library()
 
@@ -28,7 +28,9 @@ def reason_field(
 ) -> dict[str, Any]:
     """Why something is done: the same length is asked for here and by the edit functions."""
     found = list(errors or ())
-    attributes = {"required": True, "minlength": SHORTEST_REASON} if required else {}
+    attributes: dict[str, Any] = {}
+    if required:
+        attributes = {"required": True, "minlength": SHORTEST_REASON, "data-missing": MISSING_REASON}
     control = format_html(
         '<textarea id="{}" name="reason"{}>{}</textarea>',
         control_id,

@@ -19,6 +19,7 @@ from dashboard.live.breakers import Breaker
 from dashboard.live.timeline import RANGES, range_name
 from dashboard.reader import actor_of
 from dashboard.runbooks import Page, find_runbook
+from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views import without_postgres
 from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, show
 from fuseboard.contract.words import OverrideMode, is_slug
@@ -195,6 +196,7 @@ class Preview:
     lines: tuple[str, ...]
     button: str
     css: str = "human"
+    warning: str = ""
 
 
 def preview(found: Breaker, data: Any) -> Preview | None:
@@ -223,8 +225,12 @@ def preview(found: Breaker, data: Any) -> Preview | None:
         lines = (
             f"{pods} send every call to {found.name}, {load}.",
             "The breaker cannot open, even if calls fail.",
+            f"Each caller waits up to {seconds(found.dependency.timeout_ms)}.",
         )
-        return Preview(lines, f"Force closed{span if lasts else ''}", "risk")
+        failing = f"{found.failures} of the last {found.calls} calls to {found.name} failed."
+        return Preview(
+            lines, f"Force closed{span if lasts else ''}", "risk", failing if found.failures else ""
+        )
     if act == "extend":
         lines = (
             f"{pods} keep the override on {found.name} for longer.",

@@ -18,7 +18,7 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.fields import limit_fields
 from controlplane.policies.models import Tenant, TierQuota
 from dashboard.hub import hub
-from dashboard.labels import action_words
+from dashboard.labels import proposal_words
 from dashboard.reader import actor_of
 from dashboard.templatetags.dashboard_tags import said
 from dashboard.views.page import context_of, not_found
@@ -127,7 +127,7 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         request,
         "requests",
         pending=[_line(row) for row in pending],
-        past=[{"row": row, "words": action_words(row.action)} for row in past],
+        past=[{"row": row, "words": proposal_words(row.action)} for row in past],
         needed=gate.needed_in(SHOWN),
         choices=range(MOST_NEEDED + 1),
         approvers=rules.approvers(SHOWN),
@@ -140,7 +140,7 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
 def _line(row: ChangeRequest) -> dict[str, Any]:
     return {
         "row": row,
-        "words": action_words(row.action),
+        "words": proposal_words(row.action),
         "agreed": gate.agreed(row),
         "needed": gate.needed_of(row),
         "conflict": conflicts.changed_since(row).exists(),
@@ -162,7 +162,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         request,
         "requests",
         row=row,
-        words=action_words(row.action),
+        words=proposal_words(row.action, row.target),
         things=(_with_what_holds(row.environment, things) if row.pending else things) + _setting(row),
         previous=page - 1 if page > 1 else None,
         next=page + 1 if row.changed > start + _THINGS_PER_PAGE else None,

@@ -19,6 +19,8 @@ from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 
 _PAST = 20
+#: Who takes part in a drill.
+_CHOICES = (("servers", "Selected pods"), ("percent", "Percent of the fleet"), ("service", "One service"))
 
 
 @require_http_methods(["GET", "POST"])
@@ -79,6 +81,8 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "services": sorted({server.service for server in rows if server.service}),
         "longest": LONGEST_MINUTES,
         "typed": request.POST,
+        "choices": _CHOICES,
+        "who": request.POST.get("who") if request.POST.get("who") in dict(_CHOICES) else "servers",
         "picked": set(request.POST.getlist("servers")),
         "at": timezone.now(),
     }

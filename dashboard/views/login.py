@@ -13,6 +13,8 @@ from django.views.decorators.http import require_GET
 
 from controlplane.accounts.models import Login as LoginRow
 from controlplane.accounts.settings import PROVIDER
+from dashboard.reader import reader_of
+from dashboard.views.page import context_of
 
 
 class Login(LoginView):  # type: ignore[misc]
@@ -35,11 +37,16 @@ def account(request: HttpRequest) -> HttpResponse:
     """The user's own account: second factor, password, sessions."""
     if request.user.pk is None:
         raise Http404  # Only the claims in the cookie are known, and nothing of the account can be read now.
+    # Who has no role here, or must add a second factor first, sees no frame: its links lead nowhere for them.
+    framed = reader_of(request.user) is not None and not getattr(request.user, "lacks_second_factor", False)
     logins = LoginRow.objects.filter(user_id=request.user.pk, ended_at__isnull=True).order_by("-created_at")
     return render(
         request,
         "account/account.html",
         {
+            **(context_of(request, "account") if framed else {}),
+            "frame": f"dashboard/{'base' if framed else 'plain'}.html",
+            "framed": framed,
             "logins": logins[:20],
             "has_password": request.user.has_usable_password(),
             "second_factor": get_adapter().is_mfa_enabled(request.user),

@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import urlencode
 
+import structlog
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
@@ -15,6 +16,8 @@ from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
 from dashboard.reader import Reader, reader_of
+
+log = structlog.get_logger(__name__)
 
 THEMES = ("dark", "light")
 
@@ -37,7 +40,7 @@ def bounded_text(values: QueryDict, name: str, *, most: int = 200) -> str:
 def current_facts() -> Facts:
     """From Postgres, so that a page displays the edit just made; otherwise what the hub and gateways know."""
     try:
-        return read_facts()
+        return hub.without_postgres.until_recorded(read_facts())
     except (OperationalError, InterfaceError):
         if hub.facts is None:
             raise
@@ -75,3 +78,14 @@ def show(request: HttpRequest, page: str, template: str, *, status: int = 200, *
 
 def not_found(request: HttpRequest, heading: str, text: str) -> HttpResponse:
     return show(request, "", "refused.html", status=404, heading=heading, text=text)
+
+
+def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """For an address that no page has. Who is logged in keeps the frame, with its links and counts."""
+    heading, text = "Page not found", "The address may be outdated or mistyped."
+    try:
+        if reader_of(request.user) is not None:
+            return not_found(request, heading, text)
+    except (OperationalError, InterfaceError) as error:
+        log.warning("page.frame_not_drawn", error=str(error).splitlines()[0])
+    return render(request, "404.html", {"heading": heading, "text": text}, status=404)

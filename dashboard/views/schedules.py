@@ -1,5 +1,6 @@
 """Scheduled changes, temporary quotas, and those that failed."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,14 +13,46 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import SHOWN, require, require_role
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.policies.models import TenantQuota
+from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
 from dashboard.hub import hub
+from dashboard.labels import difference
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 
 _MOST = 200
+#: What a change looks like, for a tenant that exists.
+_EXAMPLE = "tenants:\n  {}:\n    quotas:\n      requests: {{limit: 5000, window_s: 60, burst: 500}}"
+#: Of one scheduled change; the others are counted.
+_THINGS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """A scheduled change, and what it changes."""
+
+    schedule: Schedule
+    #: Each thing and its new values.
+    things: tuple[tuple[str, str], ...]
+    more: int
+
+
+def row_of(schedule: Schedule) -> Row:
+    try:
+        found = plan_from_document(schedule.document).things
+    except PlanErrors:  # a plan of an earlier version, which fails when it is due
+        return Row(schedule, (), 0)
+    shown = list(found.items())[:_THINGS_SHOWN]
+    things = tuple((f"{kind} {name}", _values(fields)) for (kind, name), fields in shown)
+    return Row(schedule, things, len(found) - len(shown))
+
+
+def _values(fields: dict[str, Any]) -> str:
+    """The new values in words; a removed quota or tenant has none."""
+    _, words = difference(None, {name: value for name, value in fields.items() if value is not None})
+    gone = [name.partition(".")[2] or name for name, value in fields.items() if value is None]
+    return ", ".join([word for word in (words,) if word] + [f"no {name}" for name in gone])
 
 
 @require_http_methods(["GET", "POST"])
@@ -102,10 +135,12 @@ def _nested(fields: dict[str, Any]) -> dict[str, Any]:
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     rows = Schedule.objects.filter(environment=SHOWN)
     ending = TenantQuota.objects.filter(tenant__environment=SHOWN, expires_at__isnull=False)
+    tenant = Tenant.objects.filter(environment=SHOWN, deleted=False).order_by("key").first()
     context = context_of(
         request,
         "schedules",
-        waiting=rows.filter(state="waiting").order_by("due_at")[:_MOST],
+        example=_EXAMPLE.format(tenant.key if tenant is not None else "a-tenant"),
+        waiting=[row_of(row) for row in rows.filter(state="waiting").order_by("due_at")[:_MOST]],
         failures=rows.filter(state="failed", seen=False).order_by("-due_at")[:_MOST],
         ending=ending.select_related("tenant__tier").order_by("expires_at")[:_MOST],
         past=rows.exclude(state="waiting").order_by("-ended_at")[:20],

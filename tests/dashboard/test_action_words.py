@@ -6,7 +6,14 @@ import re
 import pytest
 
 from controlplane.status.facts import Change
-from dashboard.labels import _ACTIONS, action_verb, action_words, browser_words, difference
+from dashboard.labels import (
+    _ACTIONS,
+    action_verb,
+    action_words,
+    browser_words,
+    difference,
+    proposal_words,
+)
 from dashboard.live.change_lines import line_of
 from tests.contract.compat.compare import RECORD
 
@@ -23,6 +30,25 @@ def test_an_action_of_version_0_1_0_is_displayed_in_present_words(action: str) -
         assert not set("._") & set(text), text
 
 
+PROPOSED = re.compile(
+    r"(approvals|breaker_policy|change|configuration|default_tier|dependency|plan|runbook|subject_limit"
+    r"|template|tenants?|tenant_quota|tier|tier_quota|tuning|vendor_limit)\.(?!ends_soon)"
+)
+
+
+@pytest.mark.parametrize("action", sorted(filter(PROPOSED.match, _ACTIONS)))
+def test_what_is_proposed_is_not_told_in_the_past_tense(action: str) -> None:
+    """S3.31: a change request that waited was headed "Quota changed: initech Open"."""
+    assert not re.match(r"\w+ed\b", proposal_words(action, "initech")), proposal_words(action, "initech")
+
+
+def test_a_proposal_reads_as_a_task() -> None:
+    assert proposal_words("tenant_quota.set", "initech") == "Change a quota of initech"
+    assert proposal_words("tenant_quota.set") == "Change a quota"
+    assert proposal_words("configuration.rolled_back", "production") == "Roll back production"
+    assert proposal_words("change.scheduled", "tenant acme") == "Schedule change tenant acme"
+
+
 @pytest.mark.parametrize(
     ("action", "kind", "target", "sentence"),
     [
@@ -32,7 +58,7 @@ def test_an_action_of_version_0_1_0_is_displayed_in_present_words(action: str) -
             "change_request.opened",
             "change_request",
             "#7 tenant_quota.set acme",
-            "opened change request #7, quota changed, acme",
+            "opened change request #7, change a quota, acme",
         ),
         ("tenant_quota.ends_soon", "tenant", "acme", "announced the end of a quota of acme"),
     ],

@@ -111,7 +111,7 @@ def test_a_silent_socket_is_marked_stale_and_reconnected(sign_in):
     )
     page.wait_for_selector("#stale:not([hidden])", timeout=40_000)
     assert "is-stale" in page.get_attribute(".app", "class")
-    assert "You can still submit forms" in page.text_content("#stale")
+    becomes(page, "document.querySelector('#stale').textContent.includes('You can still submit forms')")
     page.evaluate("window.mute = false")
     page.wait_for_selector("#stale", state="hidden", timeout=40_000)
     is_live(page)

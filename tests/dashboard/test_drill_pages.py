@@ -61,7 +61,9 @@ def test_invalid_input_is_reported_and_kept(log_in, pods):
     page = answer.content.decode()
     assert "Enter a whole number from 1 to 60." in page
     assert "A long one, to be sure" in page
-    assert '<option value="pod-1" selected>' in page
+    assert 'name="servers" value="pod-1" checked>' in page
+    assert 'name="servers" value="pod-2">' in page
+    assert 'name="who" value="servers" checked>' in page
 
 
 def test_hostile_input_is_rejected(log_in, pods):

@@ -16,6 +16,7 @@ from controlplane.status.facts import (
     Transition,
     TripFigures,
 )
+from dashboard.live.breaker_lines import breaker_lines
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
@@ -125,6 +126,19 @@ def test_the_card_of_a_breaker_without_a_known_probe_has_no_countdown():
     assert "<b></b>" not in card
 
 
+def test_pods_own_breakers_are_not_explained_by_a_window_of_the_fleet():
+    """S1.4, without Redis: the card read "5/36, opens at 50 %" of one pod's window."""
+    live = picture(view=replace(OPEN, local=True, calls=36, failures=5))
+    breaker = live.breakers[0]
+    assert breaker.why == "2 of 2 pods opened their own breaker, without Redis"
+    assert (breaker.counted, breaker.shown_ratio) == ("", 1.0)
+    html = drawn("overview", live)["cards"]
+    assert breaker.why in html
+    assert "5/36" not in html
+    closed = picture(view=replace(CLOSED, local=True)).breakers[0]
+    assert closed.why == ""
+
+
 def test_failed_probes_belong_to_the_incident_of_the_trip():
     """S1.5: it said "Open for 6 s" of a breaker that had failed for five minutes."""
     breaker = picture().breakers[0]
@@ -164,6 +178,23 @@ def test_a_pod_that_joins_an_open_breaker_does_not_make_it_younger():
         for pod, view in zip(live.servers, (old, new), strict=True)
     )
     assert build(replace(live, servers=servers), History(), FirstSeen()).breakers[0].since == NOW - 50
+
+
+def test_a_breaker_that_opens_again_and_again_is_one_line():
+    """S3.28: one flapping breaker took six of the seven lines of "Recent changes"."""
+    other = replace(TRIP, dependency="search", at=NOW - 130)
+    lines = breaker_lines(sorted([*FAILING[:4], other, TRIP, FAILING[-1]], key=lambda one: -one.at))
+    flapping, *rest = lines
+    assert (flapping.flapping, flapping.did) == ("payments-api", "opened 2 times in 1 min 54 s")
+    assert flapping.at == NOW - 6
+    # What happened long before is a line of its own, and so is another breaker.
+    assert rest == [other, TRIP, FAILING[-1]]
+    closed = moved(NOW - 1, "half_open", "closed", "probes_passed")
+    [line, *_] = breaker_lines((closed, *FAILING[:4]))
+    assert line.did == "opened 2 times in 1 min 54 s, and closed after 2 min"
+    drawn_lines = drawn("overview", picture())["events"]
+    assert "opened 2 times in" in drawn_lines
+    assert drawn_lines.count("payments-api") == 3
 
 
 def test_degraded_is_dated_by_the_incident_not_by_a_plan_or_refused_requests():

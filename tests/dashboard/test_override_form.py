@@ -1,6 +1,7 @@
 """An override in force can be extended and ended, also from the list of overrides."""
 
 import pytest
+from fleet_rows import breaker, put_server
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -96,3 +97,13 @@ def test_the_button_promises_no_duration_that_forced_closed_does_not_offer(log_i
     ):
         answer = client.post(f"{PATH}/preview", TRIP | {"act": "forced_closed", "lasts": lasts})
         assert button in answer.content.decode()
+
+
+def test_what_forced_closed_adds_is_read_with_the_preview(log_in):
+    """S2.10: the warning had the figures of when the page was loaded, beside those of the preview."""
+    client = log_in("olga")
+    assert "calls to payments-api failed" not in client.get(PATH).content.decode()
+    put_server("web-1", breakers=[breaker("payments-api", window_calls=49, window_failures=6)])
+    answer = client.post(f"{PATH}/preview", TRIP | {"act": "forced_closed"}).content.decode()
+    assert "6 of the last 49 calls to payments-api failed." in answer
+    assert "Each caller waits up to 30 s." in answer

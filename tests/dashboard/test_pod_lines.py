@@ -11,6 +11,7 @@ from test_incidents import CLOSED, FAILING, NOW, facts
 
 from controlplane.alerts.evaluate import FirstSeen
 from controlplane.status.facts import PodEvent
+from dashboard.labels import mode_cause_words
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
@@ -46,6 +47,57 @@ def test_pods_that_lose_and_regain_redis_are_two_lines():
         "2 pods lost Redis and use local limits: connection refused",
     ]
     assert [line.at for line in pod_lines(OUTAGE)][-1] == NOW - 102
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (
+            "ConnectionRefusedError: [Errno 111] Connect call failed ('10.1.2.3', 6379)",
+            "connection refused",
+        ),
+        (
+            "3 failures in 2 s, last: ConnectionResetError: [Errno 104]",
+            "3 failures in 2 s, last: connection reset",
+        ),
+        ("never reached: [Errno -2] Name or service not known", "never reached: host name unknown"),
+        ("AuthenticationError: WRONGPASS invalid username-password pair", "wrong password or user"),
+        ("20 timeouts in 2 s", "20 timeouts in 2 s"),
+        ("", ""),
+    ],
+)
+def test_the_cause_of_an_outage_is_no_exception_of_python(cause, words):
+    """S3.29: "ConnectionRefusedError: [Errno 111] Con..." widened the column of the mode."""
+    assert mode_cause_words(cause) == words
+    if cause:
+        assert said(event(1, "web-1", f"shared -> local: {cause}")) == [
+            f"web-1 lost Redis and uses local limits: {words}"
+        ]
+
+
+def test_pods_with_different_errors_lose_redis_in_one_line():
+    detail = "shared -> local: ConnectionRefusedError: [Errno 111] Connect call failed ('10.0.0.{}', 6379)"
+    assert said(event(1, "web-1", detail.format(1)), event(2, "web-2", detail.format(2))) == [
+        "2 pods lost Redis and use local limits: connection refused"
+    ]
+
+
+def test_no_errors_of_redis_are_no_good_sign_while_no_pod_asks_it():
+    """S3.29: "Redis errors 0/s, timeouts included" while every pod was local."""
+    away = facts(view=replace(CLOSED, local=True))
+    away = replace(away, servers=tuple(replace(pod, mode="local") for pod in away.servers))
+    [tile] = (t for t in build(away, History(), FirstSeen()).server_tiles if t.key == "store_errors")
+    assert (tile.value, tile.foot, tile.over) == ("no data", "no pod reaches Redis", True)
+
+
+def test_a_pod_that_starts_has_not_lost_redis():
+    started = event(9, "web-1", "local: not connected yet")
+    assert said(event(8, "web-1", "local -> shared"), started) == []
+    again = event(9, "web-1", "shared -> local: not connected yet")
+    lost = event(5, "web-1", "shared -> local: connection refused")
+    assert said(lost, event(8, "web-1", "local -> shared"), again) == [
+        "web-1 lost Redis and uses local limits: connection refused"
+    ]
 
 
 def test_two_outages_are_not_one():

@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+from shown import text_of
 
 from tests.people import BOB, PASSWORD
 
@@ -52,6 +53,9 @@ def test_every_form_redirects_to_its_change_request(guarded: str, log_in: Any) -
     number = ChangeRequest.objects.latest("pk").pk
     assert f"/requests/{number}".encode() in client.get(draft).content
     assert (ChangeRequest.objects.count(), Environment.objects.get().revision) == (len(forms) + 1, head)
+    shown = text_of(client.get(f"/requests/{number}").content.decode())
+    assert "Apply a plan to production, waiting for approval" in shown, "S3.31: not in the past tense"
+    assert "No approvals yet." in shown
     for act in ("approve", "reject"):
         answer = client.post(f"/requests/{number}", {"act": act, "version": "1", "reason": WHY})
         assert (answer.status_code, b"you have made or changed it" in answer.content) == (403, True)

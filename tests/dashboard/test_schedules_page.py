@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from shown import text_of
 
 from controlplane.editing import edits
 from controlplane.policies.models import Tenant
@@ -32,13 +33,23 @@ def test_a_change_is_scheduled_displayed_applied_and_kept_in_history(log_in: Any
     client = log_in("ada")
     assert client.post("/schedules", form()).status_code == 302
     shown = page(client.get("/schedules"))
-    assert "0 to create, 2 to change, 0 to remove" in shown
+    # What it changes, not only how many things.
+    assert "tier pro: a.b limit 5, a.b window 60 s" in text_of(shown)
+    assert "tenant acme-retail: tier free" in text_of(shown)
     assert "Scheduled change" in page(client.get("/")), "it is due within the hour, so the overview says so"
     Schedule.objects.update(due_at=timezone.now())
     run_due()
     tenant = Tenant.objects.select_related("tier").get(key="acme-retail")
     assert tenant.tier.name == "free"
     assert "Applied" in page(client.get("/schedules"))
+
+
+def test_a_row_of_a_large_change_counts_what_it_does_not_display(log_in: Any) -> None:
+    plan = "".join(f"  new-{number}: {{tier: free}}\n" for number in range(5))
+    client = log_in("ada")
+    assert client.post("/schedules", form(plan=f"tenants:\n{plan}")).status_code == 302
+    shown = text_of(page(client.get("/schedules")))
+    assert "tenant new-2: tier free and 2 more" in shown
 
 
 def test_a_failed_scheduled_change_is_an_alert_until_it_is_acknowledged(log_in: Any) -> None:

@@ -34,8 +34,9 @@ def test_plots_need_no_inline_style_either():
     assert "style=" not in source
 
 
-def test_the_script_builds_no_markup_and_no_code_from_text():
-    script = (DASHBOARD / "static" / "dashboard" / "app.js").read_text()
+@pytest.mark.parametrize("script", ["app.js", "forms.js"])
+def test_the_script_builds_no_markup_and_no_code_from_text(script):
+    script = (DASHBOARD / "static" / "dashboard" / script).read_text()
     for word in ("innerHTML", "insertAdjacentHTML", "outerHTML =", "eval(", "new Function", "document.write"):
         assert word not in script
 

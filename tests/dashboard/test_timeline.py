@@ -1,4 +1,4 @@
-"""The picture of a breaker's states: no label is printed over another one or leaves the picture."""
+"""S2.9: no label of the picture of a breaker's states is printed over another one or leaves the picture."""
 
 import re
 from datetime import UTC, datetime

@@ -10,10 +10,12 @@ from test_incidents import NOW, OPEN, facts, moved
 
 from controlplane.alerts.evaluate import FirstSeen
 from controlplane.fleet.live import DependencyFigures, FleetFigures
+from controlplane.status.facts import PodEvent
+from controlplane.status.outages import times_without_redis
 from dashboard.live.history import POINTS, History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
-from dashboard.live.timeline import segments, segments_of
+from dashboard.live.timeline import RANGES, segments, segments_of
 from dashboard.live.topics import LIVE_PAGES, PAGES, Topic, fragments
 from dashboard.plots import band, plot, spark
 
@@ -59,6 +61,58 @@ def test_a_breaker_that_no_pod_reports_is_unknown_since_the_last_heartbeat():
     assert states(replace(silent, servers=gone)) == [("closed", 3480), ("unknown", 120)]
 
 
+def lost(ago, server, detail="shared -> local: connection refused"):
+    return PodEvent(at=NOW - ago, server=server, kind="mode", detail=detail)
+
+
+def alone(some_facts, *events, names=("web-0", "web-1"), mode="local"):
+    since = {event.server: event.at for event in reversed(events)}
+    pods = tuple(
+        replace(
+            pod,
+            mode=mode if pod.name in names else "shared",
+            mode_since=since.get(pod.name, NOW - 9000),
+            started_at=NOW - 9000,
+        )
+        for pod in some_facts.servers
+    )
+    return replace(some_facts, servers=pods, pod_events=events)
+
+
+def test_the_state_is_unknown_while_no_pod_reaches_redis():
+    """S1.6: during an outage, the timeline drew the last known state, or what pods decided alone."""
+    trip = moved(NOW - 1000, "closed", "open", "ratio")
+    known = facts(transitions=(trip,), known_from=NOW - 9000)
+    down = alone(known, lost(60, "web-0"), lost(100, "web-1"))
+    assert states(down) == [("closed", 2600), ("open", 940), ("unknown", 60)]
+    # One pod that reaches Redis sees the state.
+    assert states(alone(known, lost(60, "web-0"), names=("web-0",))) == [("closed", 2600), ("open", 1000)]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_past_outage_stays_unknown(together):
+    if together:
+        back = [replace(lost(20, "web-0", "local -> ramping"), pods=2, last=NOW - 18)]
+        gone = [replace(lost(100, "web-1"), pods=2, last=NOW - 60)]
+    else:
+        back = [lost(20, name, "local -> ramping") for name in ("web-0", "web-1")]
+        gone = [lost(60, "web-0"), lost(100, "web-1")]
+    quiet = facts(view=CLOSED, transitions=(), known_from=NOW - 9000)
+    healthy = alone(quiet, *back, *gone, names=())
+    assert states(healthy) == [("closed", 3540), ("unknown", 40), ("closed", 20)]
+    one = alone(quiet, *back[:1], names=())
+    assert times_without_redis(one.servers, [replace(back[0], pods=1), gone[0]], NOW) == []
+
+
+def test_a_pod_that_starts_during_an_outage_does_not_shorten_it():
+    quiet = facts(view=CLOSED, transitions=(), known_from=NOW - 9000)
+    down = alone(quiet, lost(60, "web-0"))
+    new = replace(down.servers[1], started_at=NOW - 10, mode_since=NOW - 10)
+    first = lost(10, "web-1", "local: not connected yet")
+    for events in (down.pod_events, (first, *down.pod_events)):
+        assert times_without_redis((down.servers[0], new), events, NOW) == [(NOW - 60, NOW)]
+
+
 def test_unknown_time_is_hatched_in_the_timeline_and_blank_in_a_strip():
     some_facts = facts(view=CLOSED, transitions=(), known_from=NOW - 600)
     live = build(some_facts, History(), FirstSeen())
@@ -69,22 +123,49 @@ def test_unknown_time_is_hatched_in_the_timeline_and_blank_in_a_strip():
     assert band([("stale", 60.0), ("unknown", 20.0), ("closed", 20.0)]).count("<rect") == 1
 
 
-def test_a_plot_says_its_span_and_unit_and_leaves_blank_what_it_does_not_know():
-    history = History()
-    for second in range(30):
-        figures = FleetFigures(dependencies={"payments-api": DependencyFigures(calls_per_s=20.0)}, gateways=1)
-        history.add(replace(facts(figures=figures), now=NOW + second), {})
+def plots(history, span):
     live = build(facts(), history, FirstSeen(), observe=False)
-    context = page_of(Topic(page="breaker", role="viewer", key="payments-api"), live, history).context
-    failed, calls, slow = context["timeline"].plots
+    topic = Topic(page="breaker", role="viewer", key="payments-api", range=span)
+    return page_of(topic, live, history).context["timeline"].plots
+
+
+def measured(*moments, calls=20.0):
+    history = History()
+    figures = FleetFigures(dependencies={"payments-api": DependencyFigures(calls_per_s=calls)}, gateways=1)
+    for at in moments:
+        history.add(replace(facts(figures=figures), now=at), {})
+    return history
+
+
+def test_a_plot_says_its_span_and_unit_and_leaves_blank_what_it_does_not_know():
+    history = measured(*(NOW - 300 + second for second in range(301)))
+    failed, calls, slow = plots(history, "15m")
     assert [(one.top, one.bottom, one.span) for one in (failed, calls, slow)] == [
-        ("100 %", "0 %", "last 2 minutes"),
-        ("23/s", "0/s", "last 2 minutes"),
-        ("1.1/s", "0/s", "last 2 minutes"),
+        ("100 %", "0 %", "last 15 min"),
+        ("23/s", "0/s", "last 15 min"),
+        ("1.1/s", "0/s", "last 15 min"),
     ]
-    # Ten or eleven of forty points are known: the line begins in the last third, not at the left edge.
+    # Five of fifteen minutes are known: the line begins in the last third, not at the left edge.
     begins = float(re.search(r'class="s1" d="M([0-9.]+)', calls.svg)[1])
-    assert begins > 180
+    assert 170 < begins < 200
+
+
+@pytest.mark.parametrize(("span", "points"), [("15m", 20), ("1h", 6), ("6h", 2), ("24h", 1)])
+def test_a_plot_covers_the_chosen_range(span, points):
+    """The plots ignored the range that was chosen above them: they covered the memory of the process."""
+    known = measured(*(NOW - 300 + second for second in range(301))).over("calls:payments-api", RANGES[span])
+    assert len(known) == 60
+    assert 0 <= sum(value == 20.0 for value in known) - points <= 1
+    assert set(known[:39]) == {None}
+
+
+def test_a_plot_of_a_day_forgets_what_is_older():
+    history = measured(NOW - 30 * 3600, calls=99.0)
+    for ago in (90_000, 7200, 60, 0):
+        history.add(replace(facts(figures=FleetFigures()), now=NOW - ago), {})
+    figures = FleetFigures(dependencies={"payments-api": DependencyFigures(calls_per_s=5.0)}, gateways=1)
+    history.add(replace(facts(figures=figures), now=NOW + 60), {})
+    assert set(history.over("calls:payments-api", 86_400)) == {None, 5.0}
 
 
 def traffic(second, **fields):
@@ -105,10 +186,9 @@ def test_a_series_that_stopped_does_not_end_at_the_right_edge():
     assert known[-16:] == [None] * 16
     assert known.count(20.0) in (20, 21)
     assert history.marks("payments-api") == " " * POINTS
-    live = build(facts(), history, FirstSeen(), observe=False)
-    context = page_of(Topic(page="breaker", role="viewer", key="payments-api"), live, history).context
-    line = re.search(r'class="s1" d="([^"]+)"', context["timeline"].plots[1].svg)[1]
-    assert max(float(x) for x in re.findall(r"[ML]([0-9.]+) ", line)) < 180
+    line = re.search(r'class="s1" d="([^"]+)"', plots(history, "15m")[1].svg)[1]
+    # 50 s are three of the sixty points.
+    assert max(float(x) for x in re.findall(r"[ML]([0-9.]+) ", line)) < 270
 
 
 def test_a_gap_in_a_series_stays_a_gap_and_a_dependency_that_is_not_called_has_no_calls():

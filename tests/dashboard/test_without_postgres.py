@@ -12,7 +12,9 @@ from shown import text_of
 
 from controlplane.breakers import override_in_gateways
 from controlplane.fleet.status_client import GatewayStatus, StatusClient
+from controlplane.status.facts import BreakerSeen
 from controlplane.status.read_facts import read_facts
+from controlplane.status.without_postgres import WithoutPostgres
 from dashboard.hub import hub
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override
@@ -30,6 +32,8 @@ def operator(log_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     client = log_in("olga")
     assert client.get(PAGE).status_code == 200  # This also renews the claims in the session.
     monkeypatch.setattr(hub, "facts", read_facts())
+    # It remembers what it saw, and other tests have other stores.
+    monkeypatch.setattr(hub, "without_postgres", WithoutPostgres())
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
@@ -218,3 +222,39 @@ def test_the_runbooks_and_the_palette_open_without_postgres(operator: Any) -> No
     assert operator.get("/runbooks/postgres-away").status_code == 200
     entries = operator.get("/palette").json()["entries"]
     assert {"payments-api", "Runbooks", "web-1"} <= {entry["name"] for entry in entries}
+
+
+def test_an_emergency_trip_reads_as_an_override_and_never_as_a_probe(
+    operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page read "29:10 until the next probe", and the list of overrides "none"."""
+    held = REASON | {"act": "forced_open", "lasts": "15"}
+    # No gateway reports: it is the note in Redis alone that says so.
+    assert operator.post(PAGE, held, headers={"HX-Request": "true"}).status_code == 200
+    assert hub.facts is not None
+    opened = {"payments-api": BreakerSeen(state="open", generation=2, until=time.time() + 900)}
+    reporting = tuple(replace(server, breakers=opened) for server in hub.facts.servers)
+    monkeypatch.setattr(hub, "facts", replace(hub.facts, servers=reporting))
+    page = text_of(operator.get(PAGE).content.decode())
+    assert "until the override ends" in page
+    assert "until the next probe" not in page
+    assert "Forced open by olga" in page
+    assert "1 active" in text_of(operator.get("/").content.decode())
+
+
+def test_an_emergency_trip_stays_an_override_until_postgres_has_recorded_it(
+    operator: Any, limits: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the return of Postgres and the record, the page took it for a trip."""
+    held = REASON | {"act": "forced_open", "lasts": "15"}
+    assert operator.post(PAGE, held, headers={"HX-Request": "true"}).status_code == 200
+    known = hub.facts
+    assert known is not None
+    hub.without_postgres.facts(known)
+    back = hub.without_postgres.until_recorded(known)
+    override = back.dependencies[0].override
+    assert override is not None
+    assert (override.actor, override.mode) == ("olga", "forced_open")
+    # The worker records it and removes the note.
+    limits.delete(keys.emergency("production"))
+    assert hub.without_postgres.until_recorded(known) is known

@@ -93,8 +93,8 @@ def page_texts() -> Iterator[tuple[str, str]]:
         yield from ((path.name, text) for text in texts_of_template(path.read_text()))
     for path in (ROOT / "dashboard").rglob("*.py"):
         yield from ((str(path.relative_to(ROOT)), text) for text in texts_of_python(path.read_text()))
-    script = ROOT / "dashboard" / "static" / "dashboard" / "app.js"
-    yield from ((script.name, text) for text in texts_of_script(script.read_text()))
+    for script in sorted((ROOT / "dashboard" / "static" / "dashboard").glob("*.js")):
+        yield from ((script.name, text) for text in texts_of_script(script.read_text()))
 
 
 def misused(texts: Iterable[tuple[str, str]], *words: dict[str, str]) -> list[tuple[str, str, str]]:

@@ -40,7 +40,7 @@
   let connection = null, heard = Date.now(), met = false, opened = 0;
   const LIVE_S = 2; // an older state is not called live; the hub draws every second
   let fresh = true; // the next message is the first of its connection, whose server may have another clock
-  let paused = false, pausedAt = 0, missed = 0, shownAt = now();
+  let paused = false, pausedAt = 0, missed = 0, shownAt = now(), ageing = 0;
   const utc = s => new Date(s * 1000).toISOString().slice(11, 19);
   const indicator = (css, word, text) => {
     const live = $("#live");
@@ -59,7 +59,11 @@
     else if (silent < 10 && $("#live").hasAttribute("data-frame")) { // only the frame is sent again
       indicator("is-frame", "Loaded", `at ${utc(root.dataset.now)}`);
     }
-    else if (age < LIVE_S) indicator("", "Live", `updated ${age.toFixed(1)}\u202fs ago`);
+    else if (age < LIVE_S) {
+      indicator("", "Live", `updated ${age.toFixed(1)}\u202fs ago`);
+      clearTimeout(ageing); // it says so not a moment longer
+      ageing = setTimeout(showConnection, (LIVE_S - age) * 1000 + 10);
+    }
     else if (silent < 10) indicator("is-late", "Delayed", `showing ${utc(shownAt)}`);
     else indicator("is-down", "Reconnecting", `showing ${utc(shownAt)}`);
     const stale = !paused && silent >= 10;
@@ -70,6 +74,19 @@
     if (!stale) return;
     write($("[data-silent]", banner), `No update for ${span(silent)}.`);
     write($("[data-shown]", banner), utc(shownAt));
+    askReach($("[data-reach]", banner));
+  };
+  let askedAt = 0;
+  const askReach = async note => { // forms go over HTTP, which may work although the socket does not
+    if (Date.now() - askedAt < 5000) return;
+    askedAt = Date.now();
+    let text = "You can still submit forms.";
+    try {
+      await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(4000) });
+    } catch {
+      text = "Fuseboard cannot be reached: forms cannot be submitted.";
+    }
+    write(note, text);
   };
   const reconnect = () => { // a new connection begins with the whole; one that is on its way already will bring it
     const socket = connection && connection.socket, open = socket && socket.readyState === WebSocket.OPEN;
@@ -102,6 +119,7 @@
   };
   const setPaused = wanted => {
     paused = wanted; pausedAt = now(); missed = 0;
+    sessionStorage.setItem("paused", paused ? "yes" : "");
     const button = $("[data-pause]");
     button.setAttribute("aria-pressed", paused);
     write(button, paused ? "Resume" : "Pause");
@@ -136,20 +154,32 @@
     unsaid = []; saidAt = Date.now();
   };
 
-  // ---- order of a list does not change under the pointer: the snapshot after leaving it brings the new one
+  // ---- order of a list does not change under the pointer: its rows do, and the new order comes after leaving it
   const BUSY = "[data-ordered]:is(:hover, :focus-within)";
-  let owed = false;
+  let owed = false, sorting = false;
+  const worse = new Set(); // rows that may be off the screen, where they stay for now
+  const rowOf = (list, row) => $(`:scope > #${CSS.escape(row.id)}`, list);
+  const ids = list => $$(":scope > [id]", list).map(e => e.id).sort().join(" ");
   document.addEventListener("htmx:before:swap", e => {
-    const tasks = e.detail.tasks || [];
-    for (let i = tasks.length - 1; i >= 0; i--) {
-      const { target, fragment } = tasks[i];
-      if (!(target instanceof Element && target.matches(BUSY) && sameMembers(target, fragment))) continue;
-      tasks.splice(i, 1);
+    for (const { target, fragment } of e.detail.tasks || []) {
+      const fresh = target instanceof Element && target.matches("[data-ordered]") && $("[data-ordered]", fragment);
+      if (!fresh) continue;
+      if (sorting || !target.matches(BUSY) || ids(target) !== ids(fresh)) { showOrder(target, true); continue; }
+      for (const row of $$(":scope > .st-open[id]", fresh)) {
+        if (!rowOf(target, row).matches(".st-open")) worse.add(row.id);
+      }
+      for (const row of $$(":scope > [id]", target)) fresh.append(rowOf(fresh, row));
       owed = true;
+      showOrder(target, false);
     }
   });
-  const ids = (node, selector) => $$(selector, node).map(e => e.id).sort().join(" ");
-  const sameMembers = (old, fresh) => ids(old, ":scope > [id]") === ids(fresh, "[data-ordered] > [id]");
+  const showOrder = (list, sorted) => {
+    const button = list.closest("section") && $("[data-resort]", list.closest("section"));
+    if (!button) return;
+    if (sorted) { worse.clear(); sorting = false; }
+    button.hidden = sorted;
+    write(button, worse.size ? `${worse.size} ${button.dataset.resort}, sort again` : "Sort again");
+  };
   document.addEventListener("pointerout", () => {
     if (!owed || $(BUSY)) return;
     owed = false;
@@ -217,31 +247,6 @@
   };
   const go = item => { if (item) location.href = item.dataset.href; };
 
-  // ---- a form that could not be sent says so, and keeps what was typed
-  const unsent = (source, text) => {
-    const note = source.closest && $(".unsent", source.closest("form") || document);
-    if (!note) return;
-    note.hidden = !text;
-    write($("span", note), text);
-  };
-  document.addEventListener("htmx:before:request", e => unsent(e.target, ""));
-  const UNREACHABLE = "Not sent: Fuseboard cannot be reached. Your input is kept.";
-  const FAILED = "Not saved: Fuseboard or its database failed. Nothing was changed. Your input is kept.";
-  const FORBIDDEN = "Not allowed: your role does not permit this, or this page is outdated. Reload it and try again.";
-  const LOGGED_OUT = "Not sent: you are logged out. Log in on another tab, then submit again.";
-  const refusal = answer => {
-    if (answer.status >= 500) return FAILED;
-    if (answer.status === 403) return FORBIDDEN;
-    return answer.redirected && new URL(answer.url).pathname === "/login" ? LOGGED_OUT : "";
-  };
-  document.addEventListener("htmx:error", e => unsent(e.target, UNREACHABLE));
-  document.addEventListener("htmx:before:response", e => {
-    const text = refusal(e.detail.ctx.response.raw);
-    if (!text) return;
-    e.preventDefault();
-    unsent(e.target, text);
-  });
-
   // ---- theme, kept in a cookie so that the server sends the right one at once
   const setTheme = theme => {
     root.dataset.theme = theme;
@@ -249,7 +254,9 @@
     for (const b of $$("[data-theme-toggle]")) write(b, theme === "dark" ? "Light" : "Dark");
   };
 
+  const closeMenus = except => { for (const menu of $$("details.me[open]")) if (menu !== except) menu.open = false; };
   document.addEventListener("click", e => {
+    closeMenus(e.target.closest("details.me"));
     const item = e.target.closest("#pal-list > li");
     if (item) return go(item);
     const button = e.target.closest("button");
@@ -258,6 +265,7 @@
     else if (button.dataset.open) $("#" + button.dataset.open).showModal();
     if (button.hasAttribute("data-theme-toggle")) setTheme(root.dataset.theme === "dark" ? "light" : "dark");
     if (button.hasAttribute("data-pause")) setPaused(!paused);
+    if (button.hasAttribute("data-resort")) sorting = reconnect();
     if (button.hasAttribute("data-reload") && !reconnect()) location.reload();
     if (button.matches(".chip[data-kind]")) {
       for (const chip of $$(".chip", button.parentElement)) chip.setAttribute("aria-pressed", chip === button);
@@ -285,6 +293,10 @@
       if (e.key === "Enter") { e.preventDefault(); go($$("#pal-list > li")[chosen]); }
       return;
     }
+    if (e.key === "Escape" && $("details.me[open]")) {
+      $("details.me[open] summary").focus();
+      closeMenus();
+    }
     if (e.ctrlKey || e.metaKey || e.altKey || !single?.checked) return;
     if (e.target.closest("input, textarea, select, dialog")) return;
     const page = pending === "g" && $(`nav a[data-key="${CSS.escape(e.key)}"]`);
@@ -296,7 +308,7 @@
     if (e.key === "j") moveRow(1);
     if (e.key === "k") moveRow(-1);
     if (e.key === "r") $("a[data-runbook]")?.click();
-    if (e.key === "o") $("#override input, a[data-override]")?.focus();
+    if (e.key === "o") $("#override input:not([type=hidden]), a[data-override]")?.focus();
     if (e.key === "/" && $("[data-filter]")) { e.preventDefault(); $("[data-filter]").focus(); }
   });
 
@@ -321,6 +333,7 @@
   setInterval(() => { if (!document.hidden) { paint(); speak(); } }, 1000);
   setInterval(() => { if (!document.hidden) { showConnection(); watchdog(); } }, 500);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) heard = Date.now(); });
+  if ($("[data-pause]") && sessionStorage.getItem("paused")) setPaused(true); // also on the next page of this tab
   paint();
   reachable();
 })();

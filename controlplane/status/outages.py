@@ -1,0 +1,55 @@
+"""When no pod used Redis: nothing moved the fleet's breakers then, and no pod saw their state."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from fuseboard.contract.words import Mode
+
+if TYPE_CHECKING:
+    from controlplane.status.facts import PodEvent, Server
+
+#: A pod in one of these modes decides without Redis.
+_ALONE = (Mode.LOCAL, Mode.DRILL)
+#: The first mode of a new pod has none before it.
+_CHANGE = re.compile(r"(?:(\w+) -> )?(\w+)")
+#: A pod reports its first mode a moment after its start.
+_START_S = 5.0
+
+Span = tuple[float, float]
+
+
+def times_without_redis(servers: Sequence["Server"], events: Iterable["PodEvent"], now: float) -> list[Span]:
+    """From the modes of the live pods, and from the changes of the last day, which are newest first.
+
+    Changes say how many pods they are about, not which: the number of pods without Redis is counted back
+    from now.
+    """
+    alone = [server for server in servers if server.mode in _ALONE]
+    if not servers:
+        return []
+    found: list[Span] = []
+    number, end = len(alone), 0.0
+    if number == len(servers):
+        # A pod that was never connected has not lost Redis: the outage is as old as for the others.
+        lost = [one for one in alone if (one.mode_since or 0.0) > (one.started_at or 0.0) + _START_S]
+        begun = max((one.mode_since or now for one in lost or alone), default=now)
+        found.append((begun, now))
+    for event in events:
+        before, after = _modes(event)
+        pods = event.pods
+        if before in _ALONE and after not in _ALONE:
+            number += pods
+            if number >= len(servers) and not end:
+                end = event.at
+        elif after in _ALONE and before not in _ALONE:
+            if end and number - pods < len(servers):
+                found.append((min(event.last or event.at, end), end))
+                end = 0.0
+            number = max(0, number - pods)
+    return sorted(found)
+
+
+def _modes(event: "PodEvent") -> tuple[str, str]:
+    match = _CHANGE.match(event.detail) if event.kind == "mode" else None
+    return (match[1] or "", match[2]) if match else ("", "")

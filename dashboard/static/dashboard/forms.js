@@ -1,0 +1,72 @@
+/* Forms: what is wrong with a field, and what could not be sent. Also on the pages before the frame. */
+(() => {
+  const $ = (selector, within = document) => within.querySelector(selector);
+  const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+
+  // ---- a form that could not be sent says so, and keeps what was typed
+  const unsent = (source, text) => {
+    const note = source.closest && $(".unsent", source.closest("form") || document);
+    if (!note) return;
+    note.hidden = !text;
+    write($("span", note), text);
+  };
+  document.addEventListener("htmx:before:request", e => unsent(e.target, ""));
+  const UNREACHABLE = "Not sent: Fuseboard cannot be reached. Your input is kept.";
+  const FAILED = "Not saved: Fuseboard or its database failed. Nothing was changed. Your input is kept.";
+  const FORBIDDEN = "Not allowed: your role does not permit this, or this page is outdated. Reload it and try again.";
+  const LOGGED_OUT = "Not sent: you are logged out. Log in on another tab, then submit again.";
+  const refusal = answer => {
+    if (answer.status >= 500) return FAILED;
+    if (answer.status === 403) return FORBIDDEN;
+    return answer.redirected && new URL(answer.url).pathname === "/login" ? LOGGED_OUT : "";
+  };
+  document.addEventListener("htmx:error", e => unsent(e.target, UNREACHABLE));
+  document.addEventListener("htmx:before:response", e => {
+    const text = refusal(e.detail.ctx.response.raw);
+    if (!text) return;
+    e.preventDefault();
+    unsent(e.target, text);
+  });
+
+  // ---- fields: one way to say what is wrong with one, here as on the server, until it is changed
+  const complaint = control => {
+    if (control.validity.valueMissing || control.validity.tooShort) {
+      return control.dataset.missing || "Fill in this field.";
+    }
+    return control.validationMessage;
+  };
+  const complain = (control, text) => {
+    const field = control.closest(".field");
+    if (!field) return false;
+    let note = $(".err", field);
+    if (!note) {
+      note = document.createElement("p");
+      note.className = "err";
+      note.id = `${control.id || control.name}_error`;
+      field.append(note);
+    }
+    write(note, text);
+    control.setAttribute("aria-invalid", "true");
+    control.setAttribute("aria-describedby", [$(".hint[id]", field)?.id, note.id].filter(Boolean).join(" "));
+    return true;
+  };
+  document.addEventListener("invalid", e => {
+    if (!complain(e.target, complaint(e.target))) return; // no room for a text of ours: the browser's own
+    e.preventDefault();
+    if ($("[aria-invalid]", e.target.form || document) === e.target) e.target.focus();
+  }, true);
+  const forgive = e => { // what was wrong is about to be put right
+    const field = e.target.closest?.(".field");
+    if (!field) return;
+    for (const note of $$(".err", field)) note.remove();
+    for (const control of $$("[aria-invalid]", field)) control.removeAttribute("aria-invalid");
+  };
+  document.addEventListener("input", forgive);
+  document.addEventListener("change", forgive);
+  document.addEventListener("change", e => { // a duration that is no longer offered is not kept in secret
+    if (!e.target.matches("[name=act][value=forced_closed]")) return;
+    const hidden = $(".not-forced_closed :checked", e.target.form);
+    if (hidden) $("[name=lasts][value='15']", e.target.form).checked = true;
+  }, true);
+})();

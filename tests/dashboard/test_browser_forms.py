@@ -1,0 +1,212 @@
+"""Forms, keys and messages in a real browser: findings S2 and S3 of the browser review."""
+
+import re
+
+import pytest
+from browsing import becomes, choose, is_live
+from fleet_rows import breaker, notify, put_figures, put_server
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+def test_forced_closed_begins_with_a_duration_that_it_allows(sign_in):
+    """S2.10: one hour was chosen and hidden, so the form was refused."""
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    choose(page, "act", "forced_closed")
+    assert page.is_checked("[name=lasts][value='15']")
+    becomes(page, "document.querySelector('#preview button').textContent.includes('Force closed for 15 min')")
+    page.fill("#f-confirm", "payments-api")
+    page.fill("#f-reason", "the vendor asked for it")
+    page.click("#preview button")
+    becomes(page, "document.querySelector('#override').innerText.includes('is forced closed until')")
+
+
+def test_o_leads_to_the_form_of_a_breaker(sign_in):
+    """S2.18: the first field of the form is hidden, and took no focus."""
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    page.keyboard.press("o")
+    assert page.evaluate("document.activeElement.name") == "act"
+
+
+def test_what_is_wrong_with_a_field_is_said_beside_it_until_it_is_changed(sign_in):
+    """S2.20 and S2.21: an error stayed under the choice it had asked for, and some forms had bubbles."""
+    page = sign_in("ada")
+    page.goto("/breakers/payments-api")
+    page.click("#preview button")
+    page.wait_for_selector("#act-err")
+    choose(page, "act", "forced_open")
+    assert page.query_selector("#act-err") is None
+    page.goto("/drills")
+    page.click("text=Start drill")
+    error = ".field:has(#f-reason) .err"
+    assert "Say why" in page.inner_text(error)
+    assert page.get_attribute("#f-reason", "aria-describedby") == "f-reason_error"
+    assert page.evaluate("document.activeElement.id") == "f-reason"
+    page.fill("#f-reason", "t")
+    assert page.query_selector(error) is None
+    assert page.get_attribute("#f-reason", "aria-invalid") is None
+
+
+def test_a_drill_form_displays_only_what_the_choice_needs(sign_in):
+    """S3.32: pods, percent and service at once, and pods only with Ctrl and a click."""
+    page = sign_in("ada")
+    page.goto("/drills")
+    for who, field in (("servers", "[name=servers]"), ("percent", "#f-pct"), ("service", "#f-svc")):
+        choose(page, "who", who)
+        shown = {
+            other
+            for other in ("[name=servers]", "#f-pct", "#f-svc")
+            if page.locator(other).first.is_visible()
+        }
+        assert shown == {field}
+    choose(page, "who", "servers")
+    page.check("[name=servers][value=web-1]")
+    page.check("[name=servers][value=web-3]")
+    page.fill("#f-reason", "to see what happens")
+    page.click("text=Start drill")
+    page.wait_for_selector("text=Drill started on 2 pods.")
+
+
+def test_a_row_is_updated_in_its_place_and_a_new_order_is_offered(sign_in):
+    """S2.22b: a breaker that opened under the pointer kept its row, and with 200 rows was off the screen."""
+    page = sign_in("vera")
+    page.goto("/breakers")
+    is_live(page)
+    page.hover("#row-payments-api")
+    for number in (1, 2, 3):
+        views = [breaker("payments-api"), breaker("search", "open", generation=9, window_failures=31)]
+        put_server(f"web-{number}", breakers=views)
+    notify()
+    page.wait_for_selector("#row-search.st-open")
+    assert page.evaluate("document.querySelector('#rows tr').id") == "row-payments-api"
+    assert page.inner_text("[data-resort]") == "1 opened, sort again"
+    # Focus keeps the order also when the pointer leaves, so the button has to change it.
+    page.focus("#row-payments-api a")
+    page.dispatch_event("[data-resort]", "click")
+    becomes(page, "document.querySelector('#rows tr').id === 'row-search'")
+    assert page.is_hidden("[data-resort]")
+
+
+def test_pause_lasts_over_pages(sign_in):
+    """S2.23"""
+    page = sign_in("vera")
+    is_live(page)
+    page.click("[data-pause]")
+    page.goto("/breakers")
+    becomes(page, "document.querySelector('#live b').textContent === 'Paused'")
+    assert page.get_attribute("[data-pause]", "aria-pressed") == "true"
+    page.click("[data-pause]")
+    is_live(page)
+    page.goto("/")
+    is_live(page)
+
+
+def test_the_account_menu_closes(sign_in):
+    """S2.23: neither by Esc nor by a click beside it."""
+    page = sign_in("vera")
+    for close in (lambda: page.keyboard.press("Escape"), lambda: page.mouse.click(700, 600)):
+        page.click(".me summary")
+        assert page.is_visible(".me-menu")
+        close()
+        assert page.is_hidden(".me-menu")
+
+
+def test_a_page_without_a_network_does_not_promise_that_forms_work(page, sign_in):
+    """S2.24"""
+    page.route_web_socket(re.compile("/ws/live"), lambda socket: None)
+    sign_in("vera")
+    reach = "document.querySelector('#stale [data-reach]').textContent"
+    becomes(page, f"{reach} === 'You can still submit forms.'")
+    page.context.set_offline(True)
+    becomes(page, f"{reach}.startsWith('Fuseboard cannot be reached')")
+    page.context.set_offline(False)
+    becomes(page, f"{reach} === 'You can still submit forms.'")
+    # What the browser itself notes of the failed question.
+    page.complaints[:] = [one for one in page.complaints if "ERR_INTERNET_DISCONNECTED" not in one]
+
+
+@pytest.mark.parametrize("width", [1440, 1920])
+def test_a_wall_display_clips_no_figure(sign_in, width):
+    """S3.34: the last line of a tile read "limit 2" and "sent ou"."""
+    put_figures(requests_per_s=1234.0, refused_per_s=396.1, store={"p99_us": 45_200})
+    page = sign_in("vera")
+    page.set_viewport_size({"width": width, "height": 1080})
+    page.goto("/?wall")
+    is_live(page)
+    clipped = page.evaluate(
+        "[...document.querySelectorAll('.kpi, .kpi .why, .kpi .k')]"
+        ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"
+    )
+    assert clipped == []
+
+
+def test_nothing_touches_its_border_or_its_neighbour(sign_in):
+    """S3.26 and S3.27: messages touched the heading, and five choices their borders."""
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    choose(page, "act", "forced_open")
+    page.fill("#f-reason", "CHG-4821 vendor maintenance")
+    page.click("#preview button")
+    page.wait_for_selector("#override .notice")
+    page.goto("/breakers/payments-api")
+    assert page.locator("#override-form .seg").first.locator("label").count() == 5
+    tight = page.evaluate(
+        """[...document.querySelectorAll('#override-form .seg label')].filter(label => {
+          const text = document.createRange();
+          text.selectNodeContents(label.lastChild);
+          const [inner, outer] = [text.getClientRects(), label.getBoundingClientRect()];
+          return [...inner].some(r => r.width && (r.left < outer.left + 3 || r.right > outer.right - 2));
+        }).map(label => label.innerText)"""
+    )
+    assert tight == []
+    gap = page.evaluate(
+        "document.querySelector('#override-form .seg').getBoundingClientRect().top"
+        " - document.querySelector('#override-form legend').getBoundingClientRect().bottom"
+    )
+    assert gap >= 3
+
+
+def test_a_message_keeps_its_distance_from_the_heading(sign_in):
+    """S3.26"""
+    page = sign_in("ada")
+    page.goto("/drills")
+    page.check("[name=servers][value=web-1]")
+    page.fill("#f-reason", "to see what happens")
+    page.click("text=Start drill")
+    page.wait_for_selector("#messages .notice")
+    gap = page.evaluate(
+        "document.querySelector('.verdict').getBoundingClientRect().top"
+        " - document.querySelector('#messages .notice').getBoundingClientRect().bottom"
+    )
+    assert gap >= 6
+    page.goto("/breakers/payments-api")
+    header = page.locator("aside .panel > header:has(#h-rb)").bounding_box()
+    assert header["height"] < 60, "the heading of the runbook in one or two lines, its link beside it"
+
+
+def test_a_phone_displays_what_decides_and_hints_at_the_rest(sign_in):
+    """S3.35: the tables scrolled sideways without a hint, and Next and Limits were out of sight."""
+    for number in (1, 2, 3):
+        views = [breaker("payments-api", "open", generation=9, window_failures=31), breaker("search")]
+        put_server(f"web-{number}", breakers=views)
+    page = sign_in("vera")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/breakers")
+    is_live(page)
+    assert right_of(page, "#row-payments-api td:nth-child(10)") <= 390
+    assert right_of(page, "#row-payments-api td:nth-child(11)") <= 390
+    page.goto("/servers")
+    is_live(page)
+    assert right_of(page, "#srv-web-1 td:nth-child(6)") <= 390
+    assert right_of(page, "#srv-web-1 td:nth-child(10)") <= 390
+    page.goto("/audit")
+    hint = "getComputedStyle(document.querySelector('.scroll')).backgroundImage"
+    assert page.evaluate(hint).count("linear-gradient") == 4
+
+
+def right_of(page, selector):
+    box = page.locator(selector).bounding_box()
+    assert box, f"{selector} is not displayed"
+    return box["x"] + box["width"]

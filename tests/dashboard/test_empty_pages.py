@@ -1,0 +1,33 @@
+"""Pages without content, and pages beside the others: findings S3 of the browser review."""
+
+import pytest
+from shown import text_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize("path", ["/schedules", "/requests", "/drills"])
+def test_a_page_without_rows_displays_no_empty_tables(log_in, path):
+    """S3.37: a header row and "None." four times on one page."""
+    page = log_in("ada").get(path).content.decode()
+    assert "<thead" not in page
+    assert text_of(page).count(" No ") <= 3
+
+
+def test_the_account_and_a_missing_page_keep_the_frame(log_in, client):
+    """S3.36: navigation and live counts were lost."""
+    for path, status, words in (
+        ("/account", 200, "Active sessions"),
+        ("/no-such-page", 404, "Page not found"),
+    ):
+        answer = log_in("vera").get(path)
+        page = answer.content.decode()
+        assert answer.status_code == status
+        assert words in page
+        assert 'id="nav"' in page
+        assert "Back to your account" not in page
+    client.logout()
+    answer = client.get("/no-such-page")
+    assert answer.status_code == 404
+    assert 'id="nav"' not in answer.content.decode()
+    assert "Page not found" in answer.content.decode()
