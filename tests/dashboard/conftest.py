@@ -12,16 +12,10 @@ import pytest
 from fleet_rows import breaker, put_figures, put_server
 
 from tests import database
+from tests.chromium import running_chromium
 from tests.people import SEED, create_people
 from tests.waiting import wait_until
 
-#: The shell has no window to draw around a page, which halves what a page costs.
-CHROMIUMS = (
-    "/usr/bin/chromium-headless-shell",
-    "/usr/bin/chromium",
-    "/usr/bin/chromium-browser",
-    "/usr/bin/google-chrome",
-)
 ROOT = Path(__file__).resolve().parents[2]
 
 RUNBOOK = """# Payment provider timeouts
@@ -157,20 +151,8 @@ def chromium(web: str) -> Iterator[Any]:
     """One real browser for a module: it stops with the module, so that its event loop disturbs no other
     test.
     """
-    path = next((path for path in CHROMIUMS if Path(path).exists()), None)
-    if path is None:
-        message = "needs Chromium: install it with `apt-get install chromium`"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    from playwright.sync_api import sync_playwright
-
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        # Playwright keeps a loop in this thread, and Django would take each query for one made inside it.
-        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with running_chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

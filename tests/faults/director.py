@@ -29,6 +29,7 @@ from controlplane.editing import edits  # noqa: E402
 from controlplane.policies.document import environment_of  # noqa: E402
 from controlplane.publishing import publish  # noqa: E402
 from controlplane.repair import tasks  # noqa: E402
+from controlplane.schedules import edits as schedules  # noqa: E402
 from tests.faults import world  # noqa: E402
 
 DIRECTOR = Actor(name="director", role="admin", origin="command")
@@ -80,6 +81,9 @@ def do(command: dict[str, Any]) -> object:
     if command["do"] == "drill":
         chosen = drills.Chosen(servers=command["servers"])
         return drills.begin_drill(kind="gone", minutes=command["minutes"], chosen=chosen, **USUAL).pk
+    if command["do"] == "schedule":
+        due_at = timezone.now() + timedelta(minutes=command["minutes"])
+        return schedules.schedule_change(due_at=due_at, document=command["document"], **USUAL).pk
     if command["do"] == "end-drill":
         return drills.end_drill(drill=command["drill"], **USUAL).pk
     if command["do"] == "shift-clock":
