@@ -56,8 +56,8 @@ def test_every_branch_is_taken(limits: redis.Redis, monkeypatch: pytest.MonkeyPa
     for example in examples():
         example(limits)
         drain()
-    # What Hypothesis draws depends on the modules there are: what a few examples miss, more do not.
-    for most in (30, 100, 400):
+    # What Hypothesis draws depends on the modules that are loaded: what a few examples miss, more take.
+    for most in (30, 100, 400, 1600):
         few = settings(HUNT, max_examples=most)
         run_state_machine_as_test(limits_machine(limits, read("admit")), settings=few)
         drain()
