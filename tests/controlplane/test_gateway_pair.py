@@ -98,12 +98,14 @@ def test_two_gateways_form_one_fleet_and_a_killed_one_loses_nothing(pair, postgr
     first, second = pair
     place = dict.fromkeys(("pod-1", "pod-2", "pod-3"), first)
     place |= dict.fromkeys(("pod-4", "pod-5", "pod-6"), second)
-    counted = 0
+    begun = time.monotonic()
+
+    def counted():
+        """Each pod counts 100 requests per second, however often it reports them."""
+        return int((time.monotonic() - begun) * 100)
 
     def beat_once():
-        nonlocal counted
-        counted += 1
-        return {name: where.sync(name, requests=counted * 30) for name, where in place.items()}
+        return {name: where.sync(name, requests=counted()) for name, where in place.items()}
 
     def everybody_counts(many):
         time.sleep(0.25)
@@ -121,11 +123,11 @@ def test_two_gateways_form_one_fleet_and_a_killed_one_loses_nothing(pair, postgr
         """Figures are written once a second: the first may be of a gateway that knew only its own."""
         return found.gateways == 2 and found.requests_per_s > 200 and found.live_servers == 6
 
-    # Six pods, thirty requests every quarter of a second or a bit more: each gateway has half of it.
+    # Six pods: each gateway has half of their 600 requests per second.
     figures = wait_until(lambda: complete(found := summed()) and found)
     assert (figures.live_servers, figures.frozen) == (6, False)
 
-    place["pod-1"].sync("pod-1", requests=counted * 30, mode=Mode.LOCAL, mode_cause="connection refused")
+    place["pod-1"].sync("pod-1", requests=counted(), mode=Mode.LOCAL, mode_cause="connection refused")
     wait_until(lambda: rows(postgres, "SELECT 1 FROM fleet_server WHERE name = 'pod-1' AND mode = 'local'"))
     first.kill()
     # Two of its pods come to the other one; the third died at the same moment.
