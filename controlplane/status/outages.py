@@ -2,12 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fuseboard.contract.words import Mode
-
-if TYPE_CHECKING:
-    from controlplane.status.facts import PodEvent, Server
 
 #: A pod in one of these modes decides without Redis.
 _ALONE = (Mode.LOCAL, Mode.DRILL)
@@ -19,7 +16,33 @@ _START_S = 5.0
 Span = tuple[float, float]
 
 
-def times_without_redis(servers: Sequence["Server"], events: Iterable["PodEvent"], now: float) -> list[Span]:
+class Pod(Protocol):
+    """What ``facts.Server`` says of a pod."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def mode_since(self) -> float | None: ...
+    @property
+    def started_at(self) -> float | None: ...
+
+
+class Change(Protocol):
+    """What ``facts.PodEvent`` says of a change."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def pods(self) -> int: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def last(self) -> float: ...
+
+
+def times_without_redis(servers: Sequence[Pod], events: Iterable[Change], now: float) -> list[Span]:
     """From the modes of the live pods, and from the changes of the last day, which are newest first.
 
     Changes say how many pods they are about, not which: the number of pods without Redis is counted back
@@ -50,6 +73,6 @@ def times_without_redis(servers: Sequence["Server"], events: Iterable["PodEvent"
     return sorted(found)
 
 
-def _modes(event: "PodEvent") -> tuple[str, str]:
+def _modes(event: Change) -> tuple[str, str]:
     match = _CHANGE.match(event.detail) if event.kind == "mode" else None
     return (match[1] or "", match[2]) if match else ("", "")

@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from controlplane.api.api import api
+from controlplane.policies.models import Environment
 from tests.controlplane.calling import API, problem, send, token_of
 from tests.controlplane.serving.clients import web_wire
 from tests.controlplane.test_permission_matrix import FORMS, OPERATIONS
@@ -181,10 +182,15 @@ PLANS = {
 
 
 @pytest.mark.parametrize("what", PLANS)
-@pytest.mark.parametrize("path", ["plan", "what-if", "apply?reason=for+a+test&expected_revision=1"])
-def test_finding_12_nul_in_a_file_is_refused(token: str, what: str, path: str) -> None:
+@pytest.mark.parametrize("path", ["plan", "what-if", "apply?reason=for+a+test&expected_revision={revision}"])
+def test_finding_12_nul_in_a_file_is_refused(token: str, production: str, what: str, path: str) -> None:
+    revision = Environment.objects.get(slug=production).revision
     answer = send(
-        token, "POST", f"{API}/{path}", PLANS[what].encode(), **{"Content-Type": "application/yaml"}
+        token,
+        "POST",
+        f"{API}/{path.format(revision=revision)}",
+        PLANS[what].encode(),
+        **{"Content-Type": "application/yaml"},
     )
     assert answer.status_code in (400, 422), answer.content
 

@@ -65,7 +65,7 @@ def test_the_form_shows_only_what_the_choice_needs(sign_in):
     assert not page.is_visible("#f-confirm")
     assert not page.is_visible("input[name=lasts] >> nth=0")
     choose(page, "act", "forced_closed")
-    assert page.is_visible("text=Forcing the breaker closed sends every call")
+    assert page.is_visible("text=Force closed: every call is sent")
     assert not page.is_visible("label:has(input[name=lasts][value='240'])")
     choose(page, "act", "forced_open")
     choose(page, "lasts", "until")

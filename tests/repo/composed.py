@@ -207,8 +207,16 @@ class Machine:
         return [
             path
             for path in found
-            if _owner(path) == USER and not any(path.is_relative_to(each) for each in allowed)
+            if _owner(path) == USER
+            and not any(path.is_relative_to(each) for each in allowed)
+            and not _is_of_another_run(path, self.folder)
         ]
+
+
+def _is_of_another_run(path: Path, folder: Path) -> bool:
+    """Whether this test, when it ran elsewhere on the machine or was killed, made the file."""
+    prefix = folder.name.rpartition("-")[0]
+    return any(each.startswith(prefix) and each != folder.name for each in path.parts)
 
 
 def _owner(path: Path) -> int:
