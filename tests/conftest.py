@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,33 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let agents of this process wait 1 s for Redis, unless a test publishes a deadline of its own.
+
+    A busy machine pauses for longer than the default deadline of 5 ms, and for longer than the 50 ms that a
+    published policy may wait. The agent then decides single calls by itself, and a test that expects exact
+    numbers or a shared decision fails, or passes by chance. Tests of the deadline use other values.
+    """
+    # Here, not above: Django must be ready first.
+    import msgspec
+
+    from fuseboard.configuration.checked_config import CheckedConfig
+    from fuseboard.configuration.current_configuration import Configuration
+    from fuseboard.contract.policy import Tuning
+    from tests.agents.servers import DEADLINE_US
+
+    apply = Configuration.apply
+
+    def patiently(self: Configuration, offer: CheckedConfig) -> bool:
+        if offer.policy is not None and offer.policy.tuning.store_deadline_us in {
+            Tuning().store_deadline_us,
+            DEADLINE_US,
+        }:
+            tuning = msgspec.structs.replace(offer.policy.tuning, store_deadline_us=1_000_000)
+            offer = replace(offer, policy=msgspec.structs.replace(offer.policy, tuning=tuning))
+        return apply(self, offer)
+
+    monkeypatch.setattr(Configuration, "apply", patiently)

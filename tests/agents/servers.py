@@ -37,7 +37,7 @@ CALLS = Limit(
 )
 BREAKER = BreakerPolicy(consecutive_failures=4, open_ms=60_000, probes=2, minimum_servers=1)
 #: The longest deadline that a published policy may have. Agents of this process wait longer: see
-#: ``no_pause_is_an_outage`` in conftest.py.
+#: ``no_pause_is_an_outage`` in tests/conftest.py.
 DEADLINE_US = 50_000
 #: Quick enough to watch.
 TUNING = Tuning(probe_interval_ms=50, ramp_ms=300, store_deadline_us=DEADLINE_US, store_timeouts=5)
