@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from fuseboard.contract.load import CallLoad, PodLoad, TierLoad
 from fuseboard.contract.policy import (
     BreakerPolicy,
     ConfigHead,
@@ -18,6 +19,17 @@ from fuseboard.contract.policy import (
     TenantRecord,
     Tier,
     Tuning,
+)
+from fuseboard.contract.protection import (
+    Bulkhead,
+    CallProtection,
+    LocalRate,
+    Observe,
+    PodProtection,
+    Readiness,
+    Retry,
+    Route,
+    Shedding,
 )
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.sync import (
@@ -36,13 +48,17 @@ from fuseboard.contract.sync import (
 from fuseboard.contract.words import (
     Algorithm,
     BreakerState,
+    CallTier,
     ConfigSource,
     ConfigStatus,
     DrillKind,
     FailurePolicy,
+    Jitter,
+    LoadLevel,
     Mode,
     OverrideMode,
     Reason,
+    WhenFull,
 )
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
@@ -241,6 +257,104 @@ BY_RULE_REQUEST = msgspec.structs.replace(
     ),
 )
 
+# What protects a pod. No value is a default.
+PROTECTING_POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free"),),
+    dependencies=(
+        Dependency(
+            name="openai",
+            protection=CallProtection(
+                tier=CallTier.CRITICAL,
+                sla_ms=30_000,
+                bulkhead=Bulkhead(
+                    max_concurrent=20,
+                    shares=(60, 30, 10),
+                    queues=(10, 5, 3),
+                    queue_timeout_ms=3_000,
+                    when_full=(WhenFull.ABORT, WhenFull.DISCARD, WhenFull.QUEUE),
+                    borrow=True,
+                    adaptive=True,
+                    target_wait_ms=250,
+                    resize_under_pressure=True,
+                ),
+                local_rate=LocalRate(limit=100, window_ms=30_000),
+                retry=Retry(
+                    attempts=2,
+                    base_ms=1_000,
+                    cap_ms=60_000,
+                    jitter=Jitter.DECORRELATED,
+                    budget_percent=5,
+                    floor_milli=500,
+                    load_factor_percent=110,
+                    default_retry_after_ms=60_000,
+                    idempotent=True,
+                ),
+            ),
+        ),
+        Dependency(name="ledger", protection=CallProtection()),
+    ),
+    protection=PodProtection(
+        shedding=Shedding(queue_max=200, p95_percent=80, shed_at=60, shed_hard_at=95),
+        readiness=Readiness(unready_percent=10, hold_ms=20_000),
+        routes=(Route(pattern="POST /v1/*", sla_ms=2_000),),
+        retries_per_s=5,
+        observe=Observe(
+            shedding_until_us=1_800_000_000_000_000,
+            bulkhead_until_us=1_800_000_000_000_001,
+            local_rate_until_us=1_800_000_000_000_002,
+            retry_until_us=1_800_000_000_000_003,
+        ),
+    ),
+)
+PROTECTED_REQUEST = msgspec.structs.replace(
+    CUT_REQUEST,
+    load=PodLoad(
+        pressure=820,
+        level=LoadLevel.SHED,
+        cause="94 calls wait (limit 100)",
+        cpu=710,
+        throttled=30,
+        memory=640,
+        lag_ms=12,
+        in_flight=140,
+        waiting=94,
+        p95_ms=1_700,
+        errors=31,
+        observed=4,
+        asks_unready=True,
+        unready=True,
+    ),
+    protection=(
+        CallLoad(
+            dependency="openai",
+            tiers=(
+                TierLoad(
+                    limit=25, active=25, queued=9, peak=25, entered=9_000, full=40, timed_out=7, borrowed=300
+                ),
+                TierLoad(limit=18),
+                TierLoad(limit=7),
+            ),
+            mean_ms=1_300,
+            p95_ms=2_900,
+            wait_p95_ms=80,
+            first_calls=9_000,
+            retries=410,
+            helped=300,
+            no_budget=55,
+            fallbacks=47,
+            cached=30,
+            fallback_failures=2,
+            queue_size=48,
+            queue_predicted=51,
+            observed=3,
+        ),
+        CallLoad(dependency="ledger"),
+    ),
+)
+PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
+
 #: File in ``golden/`` -> the object.
 EXAMPLES: dict[str, Any] = {
     "policy.1.json": POLICY,
@@ -257,6 +371,9 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.3.json": BY_RULE_REQUEST,
     "sync_request.4.json": CUT_REQUEST,
     "sync_response.3.json": HOLDING_RESPONSE,
+    "policy.3.json": PROTECTING_POLICY,
+    "sync_request.5.json": PROTECTED_REQUEST,
+    "sync_response.4.json": PROTECTING_RESPONSE,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),
     "nudge.1.too_many.json": Nudge(epoch=1, revision=900, since=1, tenants=None),

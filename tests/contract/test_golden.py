@@ -22,7 +22,7 @@ from fuseboard.contract.sync import (
     decode_response,
     encode,
 )
-from tests.contract.examples import CUT_REQUEST, EXAMPLES, POLICY
+from tests.contract.examples import EXAMPLES, POLICY, PROTECTED_REQUEST, PROTECTING_POLICY
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -129,6 +129,44 @@ def test_a_policy_that_contradicts_itself_is_refused_naming_the_field(old, new, 
         decode_policy(document.replace(old, new))
 
 
-def test_every_field_of_a_beat_differs_from_its_default():
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        (b'"shares":[60,30,10]', b'"shares":[60,30,11]', "openai.protection.bulkhead.shares"),
+        (b'"cap_ms":60000', b'"cap_ms":999', "openai.protection.retry.cap_ms"),
+        (b'"shed_hard_at":95', b'"shed_hard_at":59', "protection.shedding.shed_hard_at"),
+        (
+            b'"routes":[{"pattern":"POST /v1/*","sla_ms":2000}]',
+            b'"routes":[{"pattern":"GET /a","sla_ms":1},{"pattern":"GET /a","sla_ms":2}]',
+            "protection.routes",
+        ),
+    ],
+)
+def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, new, named):
+    document = golden("policy.3.json")
+    assert old in document
+    with pytest.raises(PolicyError, match=named):
+        decode_policy(document.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        PROTECTED_REQUEST,
+        PROTECTED_REQUEST.load,
+        PROTECTED_REQUEST.protection[0],
+        PROTECTED_REQUEST.protection[0].tiers[0],
+        PROTECTING_POLICY.protection,
+        PROTECTING_POLICY.protection.shedding,
+        PROTECTING_POLICY.protection.readiness,
+        PROTECTING_POLICY.protection.observe,
+        PROTECTING_POLICY.dependencies[0].protection,
+        PROTECTING_POLICY.dependencies[0].protection.bulkhead,
+        PROTECTING_POLICY.dependencies[0].protection.local_rate,
+        PROTECTING_POLICY.dependencies[0].protection.retry,
+    ],
+    ids=lambda example: type(example).__name__,
+)
+def test_every_field_of_an_example_differs_from_its_default(example):
     """So that the golden file would notice any of them gone."""
-    assert set(msgspec.json.decode(encode(CUT_REQUEST))) == set(CUT_REQUEST.__struct_fields__)
+    assert set(msgspec.json.decode(encode(example))) == set(example.__struct_fields__)

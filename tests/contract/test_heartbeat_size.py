@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from fuseboard.contract.heartbeat_size import cut_to, keep_breakers
+from fuseboard.contract.load import CallLoad
 from fuseboard.contract.sync import (
     BreakerView,
     Counters,
@@ -31,6 +32,7 @@ FULL = SyncRequest(
         rules=RULES,
     ),
     want=tuple(f"wanted-{number}" for number in range(100)),
+    protection=tuple(CallLoad(dependency=f"dependency-{n}", first_calls=1) for n in range(100)),
 )
 
 
@@ -39,6 +41,7 @@ def sizes(request: SyncRequest) -> tuple[int, ...]:
     counters = request.counters
     return (
         sum(len(tenant.rules) for tenant in counters.tenants),
+        len(request.protection),
         len(counters.tenants),
         len(counters.rules),
         len(request.want),

@@ -3,11 +3,12 @@
 What an operator misses least is cut first, in this order:
 
 1. counts by rule of single tenants
-2. tenants, from the least busy one
-3. counts by rule of all tenants together
-4. wanted tenants: the next heartbeat asks for them again
-5. dependencies
-6. breakers, first those that are closed, without an override
+2. what protects calls, from the least busy dependency
+3. tenants, from the least busy one
+4. counts by rule of all tenants together
+5. wanted tenants: the next heartbeat asks for them again
+6. dependencies
+7. breakers, first those that are closed, without an override
 
 Who the pod is, the configuration it applied, its mode, and its totals are never cut.
 """
@@ -63,6 +64,10 @@ def _keep_tenants(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, counters=replace(request.counters, tenants=request.counters.tenants[:most]))
 
 
+def _keep_protection(request: SyncRequest, most: int) -> SyncRequest:
+    return replace(request, protection=request.protection[:most])
+
+
 def _keep_rules(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, counters=replace(request.counters, rules=request.counters.rules[:most]))
 
@@ -79,6 +84,7 @@ def _keep_dependencies(request: SyncRequest, most: int) -> SyncRequest:
 #: How many entries a part has, and a heartbeat with fewer of them.
 _PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], SyncRequest]], ...] = (
     (_tenants_by_rule, _keep_tenants_by_rule),
+    (lambda request: len(request.protection), _keep_protection),
     (lambda request: len(request.counters.tenants), _keep_tenants),
     (lambda request: len(request.counters.rules), _keep_rules),
     (lambda request: len(request.want), _keep_wanted),
@@ -91,4 +97,4 @@ def _entries(request: SyncRequest) -> int:
     counters = request.counters
     by_rule = sum(len(tenant.rules) for tenant in counters.tenants)
     counted = len(counters.tenants) + by_rule + len(counters.rules) + len(counters.dependencies)
-    return counted + len(request.want) + len(request.breakers)
+    return counted + len(request.protection) + len(request.want) + len(request.breakers)

@@ -16,6 +16,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from msgspec import Meta, Struct
 
+from fuseboard.contract.protection import (
+    CallProtection,
+    PodProtection,
+    ProtectionError,
+    check_call_protection,
+    check_pod_protection,
+)
 from fuseboard.contract.words import (
     MAX_LIMIT,
     Algorithm,
@@ -157,6 +164,8 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: Milliseconds = 30_000
     #: A call waits for a refusal that ends within this time, unless the caller says how long to wait.
     wait_ms: WaitMs = 0
+    #: What protects each pod from it; absent for nothing.
+    protection: CallProtection | None = None
     override: Override | None = None
     #: The revision of the last reset by a human. A pod that sees it rise forgets what it remembered.
     reset_revision: int = 0
@@ -203,6 +212,8 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tiers: tuple[Tier, ...]
     dependencies: tuple[Dependency, ...] = ()
     tuning: Tuning = msgspec.field(default_factory=Tuning)
+    #: What protects each pod; absent for nothing.
+    protection: PodProtection | None = None
 
 
 class ConfigHead(Struct, frozen=True, kw_only=True, order=True):
@@ -249,6 +260,7 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
             raise PolicyError(f"subject_limits.{limit.name}.per: say what to count by")
     for dependency in policy.dependencies:
         _check_limits(f"dependencies.{dependency.name}.vendor_limits", dependency.vendor_limits)
+    _check_protection(policy)
     return policy
 
 
@@ -286,6 +298,17 @@ def _check_limits(where: str, limits: tuple[Limit, ...]) -> None:
             raise PolicyError(f"{field}.period: required for a fixed_window, and only there")
         if not _is_time_zone(limit.time_zone):
             raise PolicyError(f"{field}.time_zone: {limit.time_zone!r} is not known here")
+
+
+def _check_protection(policy: Policy) -> None:
+    try:
+        if policy.protection is not None:
+            check_pod_protection("protection", policy.protection)
+        for dependency in policy.dependencies:
+            if dependency.protection is not None:
+                check_call_protection(f"dependencies.{dependency.name}.protection", dependency.protection)
+    except ProtectionError as error:
+        raise PolicyError(str(error)) from None
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad, PodLoad, RetryCaps
 from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.words import (
@@ -159,6 +160,10 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     cut: Total = 0
     #: Its reserved share; ``None`` when it has none, or does not spend it any more.
     share: HeldShare | None = None
+    #: How busy it is; ``None`` when it measures nothing.
+    load: PodLoad | None = None
+    #: The dependencies with a part of the protection, the busiest first.
+    protection: Annotated[tuple[CallLoad, ...], Meta(max_length=MAX_CALL_LOADS)] = ()
 
 
 class Drill(Struct, frozen=True, kw_only=True):
@@ -193,6 +198,10 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Overrides without a revision, kept in gateways' memory while neither Postgres nor Redis can store them.
     #: They apply on top of the policy of whatever head the pod has.
     held: dict[Slug, Override] = msgspec.field(default_factory=dict)
+    #: The most retries of this pod, so that the fleet makes few; without one, the pod's own budget applies.
+    retry_caps: RetryCaps = msgspec.field(default_factory=dict)
+    #: For how long this pod may be unready because of pressure; 0 for not.
+    unready_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
 
 
 class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):

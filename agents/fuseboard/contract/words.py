@@ -173,3 +173,47 @@ class ConfigSource(StrEnum):
     DISK = "disk"
     BOOTSTRAP = "bootstrap"
     BUILT_IN = "built_in"
+
+
+class CallTier(StrEnum):
+    """How much a call matters to the pod that makes it. Each tier has its own slots of a bulkhead."""
+
+    #: The request fails without it.
+    CRITICAL = "critical"
+    STANDARD = "standard"
+    #: The request succeeds without it.
+    OPTIONAL = "optional"
+
+
+class WhenFull(StrEnum):
+    """What happens to a call when no slot of its tier is free."""
+
+    #: Refused at once.
+    ABORT = "abort"
+    #: It waits, if the queue has room.
+    QUEUE = "queue"
+    #: Refused at once, and expected to be: the caller uses its fallback, or nothing.
+    DISCARD = "discard"
+
+
+class Jitter(StrEnum):
+    """How the wait before a retry is drawn from its maximum ``d``."""
+
+    #: Always ``d``; for tests.
+    NONE = "none"
+    #: From 0 to ``d``.
+    FULL = "full"
+    #: From ``d / 2`` to ``d``.
+    EQUAL = "equal"
+    #: From the base to three times the wait before.
+    DECORRELATED = "decorrelated"
+
+
+class LoadLevel(StrEnum):
+    """How much of its traffic a pod sheds."""
+
+    NORMAL = "normal"
+    #: The lowest tiers.
+    SHED = "shed"
+    #: All but the highest tier.
+    SHED_HARD = "shed_hard"
