@@ -20,6 +20,8 @@ from fuseboard.errors import FuseboardError, Misconfigured, Refused
 if TYPE_CHECKING:
     from fuseboard import blocking
     from fuseboard.agent import Agent, from_env
+    from fuseboard.calling.classification import Verdict, classify
+    from fuseboard.calling.deadline import deadline
     from fuseboard.settings import AgentSettings
     from fuseboard.subject import Subject
 
@@ -36,7 +38,10 @@ __all__ = [
     "Reason",
     "Refused",
     "Subject",
+    "Verdict",
     "blocking",
+    "classify",
+    "deadline",
     "from_env",
 ]
 
@@ -44,6 +49,9 @@ _LATE = {
     "Agent": "fuseboard.agent",
     "AgentSettings": "fuseboard.settings",
     "Subject": "fuseboard.subject",
+    "Verdict": "fuseboard.calling.classification",
+    "classify": "fuseboard.calling.classification",
+    "deadline": "fuseboard.calling.deadline",
     "from_env": "fuseboard.agent",
 }
 

@@ -1,1 +1,1 @@
-"""What surrounds one outgoing call: how its outcome is judged."""
+"""What surrounds one outgoing call: how its outcome is judged, and by when it must end."""
