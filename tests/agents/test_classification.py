@@ -128,7 +128,6 @@ BUILTINS: list[tuple[BaseException, str]] = [
     (ConnectionAbortedError(), "RT"),
     (BrokenPipeError(), "RT"),
     (TimeoutError(), "RT"),
-    (asyncio.TimeoutError(), "RT"),
     (socket.timeout(), "RT"),  # noqa: UP041 - the name that old code raises
     (ssl.SSLEOFError(), "RT"),
     (ssl.SSLCertVerificationError(), "A"),
