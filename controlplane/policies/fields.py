@@ -53,10 +53,18 @@ def dependency_fields(dependency: Dependency) -> Fields:
         "timeout_ms": dependency.timeout_ms,
         **_wait(dependency.wait_ms),
         "runbook": dependency.runbook_id,
-        **{f"breaker.{column}": getattr(dependency, column) for column in BREAKER_RANGES},
+        **breaker_fields(dependency),
         **limit_fields("vendor_limits", dependency.vendor_limits.all()),
         "version": dependency.version,
     }
+
+
+def breaker_fields(dependency: Dependency) -> Fields:
+    """Return the policy of the breaker. A window by calls is left out if it is off, as in older history."""
+    fields = {f"breaker.{column}": getattr(dependency, column) for column in BREAKER_RANGES}
+    if not dependency.window_calls:
+        del fields["breaker.window_calls"]
+    return fields
 
 
 def _wait(wait_ms: int) -> Fields:

@@ -222,7 +222,9 @@ BREAKER_RANGES: dict[str, tuple[int, int]] = {
     "successes_to_close": (1, 100),
     "slow_start_ms": (0, 600_000),
     "minimum_servers": (1, 100),
+    "window_calls": (0, 1_000_000_000),
 }
+WINDOW_TOO_FEW = "Use 0, or at least minimum_calls: fewer calls would never open the breaker."
 
 
 class Dependency(models.Model):
@@ -259,6 +261,8 @@ class Dependency(models.Model):
     successes_to_close = models.IntegerField(default=2)
     slow_start_ms = models.IntegerField(default=0)
     minimum_servers = models.IntegerField(default=2)
+    #: Judge by about this many of the newest calls; 0 for all calls in the window.
+    window_calls = models.IntegerField(default=0, db_default=0)
 
     class Meta:
         verbose_name_plural = "dependencies"
@@ -273,6 +277,10 @@ class Dependency(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(open_max_ms__gte=F("open_ms")), name="dependency_open_max_at_least_open"
+            ),
+            models.CheckConstraint(
+                condition=Q(window_calls=0) | Q(window_calls__gte=F("minimum_calls")),
+                name="dependency_window_calls_enough",
             ),
             *(
                 models.CheckConstraint(

@@ -84,6 +84,8 @@ class Dependency:
     consecutive_failures: int = 5
     minimum_calls: int = 20
     window_s: int = 30
+    #: Judged by about this many of the newest calls; 0 for all calls in the window.
+    window_calls: int = 0
     open_ms: int = 60_000
     open_max_ms: int = 600_000
     probes: int = 3

@@ -125,6 +125,7 @@ def _dependency(row: DependencyRow, override: Override | None) -> Dependency:
         consecutive_failures=row.consecutive_failures,
         minimum_calls=row.minimum_calls,
         window_s=row.window_s,
+        window_calls=row.window_calls,
         open_ms=row.open_ms,
         open_max_ms=row.open_max_ms,
         probes=row.probes,

@@ -168,6 +168,8 @@ class Store:
             "breakers",
             "payments",
         ]
+        if policy.window_calls:
+            arguments += ["window_calls", policy.window_calls]
         for token, outcome in probes:
             arguments += [token, outcome]
         reply = self._run(self.report_script, list(self.GUARD), arguments)

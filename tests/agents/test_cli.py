@@ -18,7 +18,7 @@ from fuseboard import AgentSettings, Refused, Subject, blocking
 from fuseboard.cli import main
 from fuseboard.cli.doctor.findings import Level, clock_finding
 from fuseboard.contract import keys
-from fuseboard.contract.policy import Dependency, Limit, Override, TenantRecord, Tier
+from fuseboard.contract.policy import BreakerPolicy, Dependency, Limit, Override, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension, OverrideMode, Period
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
 from tests.agents.published import publish
@@ -183,6 +183,21 @@ class TestExplainADependency:
         assert said["breaker"]["cause"] == "consecutive"
         assert 0 < said["breaker"]["opens_for_s"] <= 66
         assert 0 < said["retry_after_ms"] <= 66_001
+
+    def test_c10_a_breaker_with_a_window_of_calls(self, environment, run, limits):
+        """Explained are the outcomes that the breaker judges, and how many seconds they took."""
+        payments = Dependency(name="payments", breaker=BreakerPolicy(window_s=600, window_calls=20))
+        publish(limits, msgspec.structs.replace(RULES, dependencies=(payments,)), revision=43)
+        second = int(time.time())
+        ring = [second, 4] + [0] * 1800
+        for ago, outcomes in ((500, [90, 0, 0]), (200, [15, 1, 2]), (100, [5, 4, 0])):
+            at = (second - ago) % 600 * 3 + 2
+            ring[at : at + 3] = outcomes
+        limits.set(keys.outcomes("production", "payments"), msgspec.msgpack.encode(ring))
+        limits.set(keys.breaker("production", "payments"), f"closed {second}000000 0 {second}000000 0 0 new")
+        counted = run("explain", "--dependency", "payments")[1]["breaker"]
+        assert (counted["calls"], counted["failures"], counted["slow"]) == (20, 5, 2)
+        assert 201 <= counted["window_s"] < 300, "since the newest seconds with 20 calls"
 
     def test_an_override_with_who_and_why(self, environment, run, limits, capsys):
         ends_us = time.time_ns() // 1000 + 600_000_000

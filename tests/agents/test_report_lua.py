@@ -2,6 +2,7 @@
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from fuseboard.contract.policy import BreakerPolicy
 from tests.agents.scripts import Store
@@ -112,6 +113,89 @@ def test_the_window_slides(store: Store):
     store.report(generation, ok=4, failure=4, tail=0, server="a")
     store.advance(10)
     assert store.report(generation, ok=1, failure=1, tail=0, server="b").calls == 2
+
+
+#: Long, so that calls of a quiet dependency are not forgotten; judged by the last 20.
+BY_CALLS = replace(POLICY, window_s=600, minimum_calls=10, window_calls=20)
+
+
+def test_c10_a_quiet_dependency_is_judged_by_its_last_calls(limits: redis.Redis):
+    """An hour of traffic in ten seconds, and then one call in ten seconds: half of the last 20 fail."""
+
+    def last_of(policy: BreakerPolicy) -> list[str]:
+        limits.flushall()
+        store = Store(limits, policy=policy, guarded=True)
+        generation = store.admit().generation
+        for server in "ab":
+            store.report(generation, ok=500, server=server)
+        changes = []
+        for number in range(20):
+            store.advance(10)
+            bad = number >= 10
+            changes.append(
+                store.report(
+                    generation, ok=int(not bad), failure=int(bad), tail=0, server="ab"[number % 2]
+                ).change
+            )
+        return changes
+
+    never = replace(BY_CALLS, window_calls=0)
+    assert last_of(never) == ["none"] * 20
+    assert last_of(BY_CALLS) == ["none"] * 19 + ["tripped"]
+
+
+def test_c10_a_busy_dependency_is_judged_by_its_newest_second(limits: redis.Redis):
+    store = Store(limits, policy=BY_CALLS, guarded=True)
+    generation = store.admit().generation
+    store.report(generation, ok=90, failure=10, tail=0, server="a")
+    store.advance(1)
+    # Whole seconds: 100 calls in one of them are all judged.
+    answer = store.report(generation, ok=60, failure=40, tail=0, server="b")
+    assert (answer.change, answer.calls, answer.failures) == ("none", 100, 40)
+    store.advance(1)
+    answer = store.report(generation, ok=5, failure=5, tail=0, server="b")
+    assert (answer.change, answer.calls, answer.failures) == ("none", 110, 45)
+    answer = store.report(generation, ok=5, failure=5, tail=0, server="a")
+    assert (answer.change, answer.calls, answer.failures) == ("tripped", 20, 10)
+
+
+def test_c10_calls_before_the_window_of_seconds_are_forgotten(limits: redis.Redis):
+    store = Store(limits, policy=replace(BY_CALLS, window_s=10), guarded=True)
+    generation = store.admit().generation
+    store.report(generation, failure=4, tail=0, server="a")
+    store.advance(10)
+    answer = store.report(generation, ok=1, failure=3, tail=0, server="b")
+    assert (answer.change, answer.calls) == ("none", 4)
+
+
+def test_c10_slow_calls_are_judged_by_the_last_calls_too(limits: redis.Redis):
+    store = Store(limits, policy=BY_CALLS, guarded=True)
+    generation = store.admit().generation
+    store.report(generation, ok=500, server="a")
+    store.advance(1)
+    assert store.report(generation, ok=9, slow=5, server="a").change == "none"
+    assert store.report(generation, ok=1, slow=5, server="b").change == "tripped"
+    assert store.breaker().cause == "slow"
+
+
+def test_c10_agents_of_both_versions_count_in_the_same_ring(limits: redis.Redis):
+    """A pod without the field judges by all calls of the window, and disturbs no other."""
+    older = Store(limits, policy=replace(BY_CALLS, window_calls=0), guarded=True)
+    newer = Store(limits, policy=BY_CALLS, guarded=True)
+    generation = older.admit().generation
+    older.report(generation, ok=100, server="a")
+    for store in (older, newer):
+        store.advance(1)
+    assert older.report(generation, failure=10, tail=0, server="b").calls == 110
+    # It was its failures that count; the next outcome of a newer pod judges them.
+    answer = newer.report(generation, ok=9, failure=1, tail=0, server="a")
+    assert (answer.change, answer.calls, answer.failures) == ("tripped", 20, 11)
+
+
+def test_c10_probes_are_reported_beside_a_window_of_calls(limits: redis.Redis):
+    store = Store(limits, policy=BY_CALLS, guarded=True)
+    generation = open_again(store)
+    assert store.report(generation, probes=(("b2.1", 1), ("b2.2", 1))).change == "closed"
 
 
 def test_one_bad_server_cannot_trip_it_for_the_others(store: Store):

@@ -355,6 +355,13 @@ PROTECTED_REQUEST = msgspec.structs.replace(
 )
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
 
+BY_CALLS_POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free"),),
+    dependencies=(Dependency(name="openai", breaker=BreakerPolicy(window_s=600, window_calls=100)),),
+)
+
 #: File in ``golden/`` -> the object.
 EXAMPLES: dict[str, Any] = {
     "policy.1.json": POLICY,
@@ -374,6 +381,7 @@ EXAMPLES: dict[str, Any] = {
     "policy.3.json": PROTECTING_POLICY,
     "sync_request.5.json": PROTECTED_REQUEST,
     "sync_response.4.json": PROTECTING_RESPONSE,
+    "policy.4.json": BY_CALLS_POLICY,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),
     "nudge.1.too_many.json": Nudge(epoch=1, revision=900, since=1, tenants=None),

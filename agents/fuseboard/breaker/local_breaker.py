@@ -100,7 +100,7 @@ class LocalBreaker:
         self.consecutive = self.consecutive + 1 if outcome is Outcome.FAILURE else 0
         self.fold(policy)
         self._count(policy, 1, int(outcome is Outcome.FAILURE), int(outcome is Outcome.SLOW))
-        calls, failures, slow = self._totals
+        calls, failures, slow = self._judged(policy)
         enough = calls >= policy.minimum_calls
         if (
             (policy.consecutive_failures and self.consecutive >= policy.consecutive_failures)
@@ -144,6 +144,18 @@ class LocalBreaker:
         for place, amount in enumerate((calls, failures, slow)):
             newest[place + 1] += amount
             totals[place] += amount
+
+    def _judged(self, policy: BreakerPolicy) -> list[int]:
+        """Calls, failures and slow calls that the ratios are about."""
+        if not policy.window_calls:
+            return self._totals
+        sums = [0, 0, 0]
+        for bucket in reversed(self._buckets):
+            for place in range(3):
+                sums[place] += bucket[place + 1]
+            if sums[0] >= policy.window_calls:
+                break
+        return sums
 
     def _open(self, policy: BreakerPolicy) -> None:
         length = min(policy.open_max_ms, policy.open_ms * 2 ** min(self.attempt, 20)) / 1000

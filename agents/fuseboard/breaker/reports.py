@@ -131,4 +131,5 @@ def _arguments(gate: FleetBreaker, generation: int, pending: PendingReport) -> t
     cooldown_us = pending.cooldown_ms * 1000
     probes = tuple(part for probe in pending.probes for part in probe)
     where = (keys.breaker_channel(gate.environment), gate.name)
-    return (gate.server, generation, *counted, *conditions, *times, cooldown_us, *where, *probes)
+    by_calls = ("window_calls", policy.window_calls) if policy.window_calls else ()
+    return (gate.server, generation, *counted, *conditions, *times, cooldown_us, *where, *by_calls, *probes)

@@ -141,6 +141,9 @@ class BreakerPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     slow_start_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
     #: Pods that must have seen failures before the fleet's breaker trips, when as many had calls.
     minimum_servers: Annotated[int, Meta(ge=1, le=100)] = 2
+    #: Judge both ratios by about this many of the newest calls in the window: its newest seconds that have at
+    #: least so many. 0 for all calls in the window.
+    window_calls: Count = 0
 
 
 class Override(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,6 +17,8 @@
 --       jitter                     0 to 100: open this many thousandths longer
 --       cooldown                   us for which the vendor asked not to be called; 0 if it did not
 --       channel name               where opening is published, and the name of the breaker there
+--       [`window_calls` n]         optional, and no permit has this name: judge the ratios over the
+--                                  newest seconds of the window that have n calls together
 --       [token outcome]...         permits; outcome 0 neutral, 1 ok, 2 failed or slow
 -- Returns integers
 --   change       0 none  1 tripped  2 reopened  3 closed  4 stale  5 would have tripped
@@ -24,7 +26,7 @@
 --   generation   that applies now
 --   remaining    us until an open breaker may probe; else 0
 --   now          store time in us
---   calls failures consecutive      in the window, across the fleet
+--   calls failures consecutive      in the window, or in those newest seconds; across the fleet
 --
 -- outcomes: msgpack [second, consecutive, calls failures slow, ...], three numbers per second.
 -- evidence: HASH server -> `last_outcome_us last_failure_us`.
@@ -44,6 +46,7 @@ local minimum_calls, window = tonumber(ARGV[10]), tonumber(ARGV[11])
 local minimum_servers = tonumber(ARGV[12])
 local open_first, open_max, successes_needed = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local jitter, cooldown = tonumber(ARGV[16]), tonumber(ARGV[17])
+local window_calls = ARGV[20] == 'window_calls' and tonumber(ARGV[21]) or math.huge
 
 local texts = redis.call('MGET', KEYS[1], KEYS[2])
 local mode, expires = read_override(texts[1])
@@ -149,8 +152,10 @@ ring[slot + 2] = ring[slot + 2] + slow
 ring[2] = (ok + slow > 0) and tail or ring[2] + tail
 consecutive = ring[2]
 local slow_calls = 0
-for i = 3, #ring, 3 do
+for back = 0, window - 1 do
+    local i = ((ring[1] - back) % window) * 3 + 3
     calls, failures, slow_calls = calls + ring[i], failures + ring[i + 1], slow_calls + ring[i + 2]
+    if calls >= window_calls then break end
 end
 
 if ok + failure + slow > 0 then

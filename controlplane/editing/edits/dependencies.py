@@ -6,7 +6,15 @@ from controlplane.editing.revise import revise
 from controlplane.editing.rows.versioned_rows import DependencyEdit
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.fields import dependency_fields
-from controlplane.policies.models import BREAKER_PRESETS, BREAKER_RANGES, MAX_MS, Dependency, Kind, Runbook
+from controlplane.policies.models import (
+    BREAKER_PRESETS,
+    BREAKER_RANGES,
+    MAX_MS,
+    WINDOW_TOO_FEW,
+    Dependency,
+    Kind,
+    Runbook,
+)
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS
 
@@ -55,7 +63,7 @@ def create_dependency(
             runbook=_runbook(runbook),
             **columns,
         )
-        _check_open(row)
+        _check_figures(row)
         row.save()
         after = dependency_fields(row)
         revision.audit(
@@ -93,7 +101,7 @@ def set_breaker_policy(
             edit.row.timeout_ms = timeout_ms
         if wait_ms is not None:
             edit.row.wait_ms = wait_ms
-        _check_open(edit.row)
+        _check_figures(edit.row)
         edit.finish("breaker_policy.set")
     return revision.number
 
@@ -159,9 +167,11 @@ def _check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
             problems.add(column, "A breaker has no such setting.")
 
 
-def _check_open(row: Dependency) -> None:
+def _check_figures(row: Dependency) -> None:
     if row.open_max_ms < row.open_ms:
         raise InvalidEdit({"open_max_ms": ["The longest open time must not be shorter than the first."]})
+    if 0 < row.window_calls < row.minimum_calls:
+        raise InvalidEdit({"window_calls": [WINDOW_TOO_FEW]})
 
 
 def _runbook(slug: str | None) -> Runbook | None:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from controlplane.editing.plans.parents import wrong_parents
 from controlplane.editing.plans.plan import Errors, Plan
 from controlplane.editing.rows.limit_checks import check_together
-from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.fields import Fields, breaker_fields, limits_in
 from controlplane.policies.limits import (
     ALONE,
     OPTIONAL,
@@ -22,7 +22,7 @@ from controlplane.policies.limits import (
     own_columns,
     plain_columns,
 )
-from controlplane.policies.models import BREAKER_PRESETS, BREAKER_RANGES, Dependency, Kind, Runbook
+from controlplane.policies.models import BREAKER_PRESETS, WINDOW_TOO_FEW, Dependency, Kind, Runbook
 from controlplane.policies.state import State, Thing, names_of
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.words import Algorithm
@@ -115,7 +115,7 @@ class _Resolving:
 
     def _tier(self, name: str, given: Fields, now: Fields | None) -> Fields:
         base = now or {"title": "", "priority": 50}
-        return _without_zero_wait(self._with_limits("tier", name, given, base, lambda limit: {}))
+        return _without_zeros(self._with_limits("tier", name, given, base, lambda limit: {}))
 
     def _dependency(self, name: str, given: Fields, now: Fields | None) -> Fields:
         if now is None and "kind" not in given:
@@ -126,10 +126,12 @@ class _Resolving:
         if "runbook" in given:
             given = given | {"runbook": given["runbook"] or None}
         fields = self._with_limits("dependency", name, given, base, lambda limit: VENDOR_DEFAULTS)
-        fields = _without_zero_wait(fields)
+        fields = _without_zeros(fields)
         if fields["breaker.open_max_ms"] < fields["breaker.open_ms"]:
             message = "The longest open time must not be shorter than the first."
             self._error("dependency", name, "breaker.open_max_ms", message)
+        if 0 < fields.get("breaker.window_calls", 0) < fields["breaker.minimum_calls"]:
+            self._error("dependency", name, "breaker.window_calls", WINDOW_TOO_FEW)
         return fields
 
     def _environment(self, name: str, given: Fields, now: Fields | None) -> Fields:
@@ -272,9 +274,13 @@ def _is_hashable(key: Any) -> bool:
     return True
 
 
-def _without_zero_wait(fields: Fields) -> Fields:
-    """As the fields of a row are: a wait of 0 is left out."""
-    return {field: value for field, value in fields.items() if field != "wait_ms" or value}
+#: Fields of tiers and dependencies that a row leaves out at 0.
+_ZEROS = ("wait_ms", "breaker.window_calls")
+
+
+def _without_zeros(fields: Fields) -> Fields:
+    """As the fields of a row are."""
+    return {field: value for field, value in fields.items() if field not in _ZEROS or value}
 
 
 def _new_dependency(kind: str) -> Fields:
@@ -284,7 +290,7 @@ def _new_dependency(kind: str) -> Fields:
         **{column: getattr(row, column) for column in columns},
         "kind": str(kind),
         "runbook": None,
-        **{f"breaker.{column}": getattr(row, column) for column in BREAKER_RANGES},
+        **breaker_fields(row),
     }
 
 

@@ -88,6 +88,7 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     for column in BREAKER_RANGES:
         if f"breaker.{column}" in fields:
             setattr(row, column, fields[f"breaker.{column}"])
+    row.window_calls = fields.get("breaker.window_calls", 0)
     row.runbook = Runbook.objects.filter(pk=fields.get("runbook") or "").first()
     row.version += 1
     row.save()

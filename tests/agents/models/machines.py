@@ -5,6 +5,7 @@ from collections.abc import Callable
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.contract.scripts import Script
@@ -129,6 +130,10 @@ def breaker_machine(client: redis.Redis, admit: Script, report: Script) -> type[
             self.store = Store(client, policy=policy, guarded=True, admit_script=admit, report_script=report)
             self.model = Breaker(policy)
 
+        @initialize(window_calls=st.sampled_from([0, 8, 12]))
+        def begin(self, window_calls: int) -> None:
+            self.store.policy = self.model.policy = replace(policy, window_calls=window_calls)
+
         @property
         def now(self) -> int:
             return self.store.now_us
@@ -196,7 +201,7 @@ def breaker_machine(client: redis.Redis, admit: Script, report: Script) -> type[
         def the_store_forgets(self) -> None:
             client.flushall()
             generation = self.model.generation
-            self.model = Breaker(policy)
+            self.model = Breaker(self.store.policy)
             # What comes next is above everything that was handed out before.
             self.store.now_us = max(self.now, generation + 1)
 

@@ -1,16 +1,8 @@
 # ruff: noqa: E501 - the text of a script is quoted as it stands
-"""Bugs that somebody could write tomorrow: each is one edit of a script, and must be noticed."""
+"""Bugs in ``admit.lua`` and ``settle.lua``, and all of them together."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    script: str
-    old: str
-    new: str
-
+from tests.agents.models.mutant import Mutant
+from tests.agents.models.report_mutants import REPORT_MUTANTS
 
 MUTANTS = [
     Mutant(
@@ -122,12 +114,6 @@ MUTANTS = [
         "breaker.generation = breaker.generation + 1",
     ),
     Mutant(
-        "probes survive a transition",
-        "report",
-        "breaker.successes, breaker.permits = 0, {}",
-        "breaker.permits = {}",
-    ),
-    Mutant(
         "a hold that ended is ignored",
         "admit",
         "if mode and mode ~= 'forced_open' and breaker.generation < expires then",
@@ -139,75 +125,6 @@ MUTANTS = [
         "admit",
         "local most = slots or group.need",
         "local most = group.need",
-    ),
-    Mutant(
-        "old generations are believed",
-        "report",
-        "if not breaker or breaker.generation ~= generation then",
-        "if not breaker then",
-    ),
-    Mutant(
-        "an expired permit still counts",
-        "report",
-        "local outcome = permit.expires > now and ARGV[i + 1] or '0'",
-        "local outcome = ARGV[i + 1]",
-    ),
-    Mutant("a permit counts each time it is reported", "report", "table.remove(breaker.permits, at)", ""),
-    Mutant(
-        "one good probe is enough",
-        "report",
-        "if breaker.successes >= successes_needed then",
-        "if breaker.successes >= 1 then",
-    ),
-    Mutant(
-        "a failed probe is only not a success",
-        "report",
-        "                if outcome == '2' then",
-        "                if false then",
-    ),
-    Mutant(
-        "a success does not end a row of failures",
-        "report",
-        "ring[2] = (ok + slow > 0) and tail or ring[2] + tail",
-        "ring[2] = ring[2] + tail",
-    ),
-    Mutant(
-        "one server can trip it for all",
-        "report",
-        "if with_failures < math.min(minimum_servers, with_outcomes) then",
-        "if false then",
-    ),
-    Mutant(
-        "a lone server can never trip it",
-        "report",
-        "if with_failures < math.min(minimum_servers, with_outcomes) then",
-        "if with_failures < minimum_servers then",
-    ),
-    Mutant(
-        "one call is enough for a ratio",
-        "report",
-        "elseif calls >= minimum_calls and failures * 100",
-        "elseif calls >= 1 and failures * 100",
-    ),
-    Mutant(
-        "the window does not slide",
-        "report",
-        "for step = 1, math.min(math.max(0, second - ring[1]), window) do",
-        "for step = 1, 0 do",
-    ),
-    Mutant("it never backs off", "report", "breaker.attempt = breaker.attempt + 1", ""),
-    Mutant(
-        "it backs off without end",
-        "report",
-        "local length = math.min(open_max, open_first",
-        "local length = math.max(0, open_first",
-    ),
-    Mutant("an override lets it trip", "report", "if overridden then return answer(WOULD_TRIP) end", ""),
-    Mutant(
-        "evidence of the time before counts",
-        "report",
-        "redis.call('DEL', KEYS[4], KEYS[5])\n    append",
-        "append",
     ),
     Mutant(
         "a shadow limit is spent beyond itself",
@@ -259,12 +176,6 @@ MUTANTS = [
         "admit",
         "part = 0.1 + 0.9 * max(0, now - breaker.since) / slow_start",
         "part = nil",
-    ),
-    Mutant(
-        "a shorter wish replaces a longer",
-        "report",
-        "if now + cooldown > standing or standing > now + 3600000000 then",
-        "if true then",
     ),
     Mutant(
         "a refund goes to the newest bucket",
@@ -395,4 +306,5 @@ MUTANTS = [
         "if write_guard and granted_total > 0 then",
     ),
     Mutant("garbage that does not add up is believed", "admit", "if sum ~= stored[3] or not", "if not"),
+    *REPORT_MUTANTS,
 ]

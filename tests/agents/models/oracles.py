@@ -108,7 +108,7 @@ class Breaker:
         last_failure = now if failure else self.seen.get(server, (0, 0))[1]
         self.seen[server] = (now, last_failure)
         first_second = now // 1_000_000 - policy.window_s + 1
-        counted = [row for row in self.history if row[0] // 1_000_000 >= first_second]
+        counted = self.newest([row for row in self.history if row[0] // 1_000_000 >= first_second])
         calls, failures = sum(row[1] for row in counted), sum(row[2] for row in counted)
         if not failure:
             return "none"
@@ -123,6 +123,16 @@ class Breaker:
             return "none"
         self.open(now)
         return "tripped"
+
+    def newest(self, rows: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+        """Those of the newest seconds that have ``window_calls`` calls; all rows without such a window."""
+        if not self.policy.window_calls:
+            return rows
+        for first in sorted({row[0] // 1_000_000 for row in rows}, reverse=True):
+            newest = [row for row in rows if row[0] // 1_000_000 >= first]
+            if sum(row[1] for row in newest) >= self.policy.window_calls:
+                return newest
+        return rows
 
     def report_probe(self, token: str, outcome: int, now: int) -> str:
         lease = self.permits.pop(token, None)

@@ -123,9 +123,9 @@ class Pod:
 
     def __init__(self, breaker: BreakerPolicy, time: VirtualTime) -> None:
         payments = msgspec.structs.replace(POLICY.dependencies[0], breaker=breaker, vendor_limits=())
-        policy: Policy = msgspec.structs.replace(
-            POLICY, dependencies=(payments,), tuning=Tuning(store_timeouts=10_000, store_failures=1000)
-        )
+        # Not the default deadline: tests/conftest.py makes that longer, and time here is virtual.
+        tuning = Tuning(store_deadline_us=4_000, store_timeouts=10_000, store_failures=1000)
+        policy: Policy = msgspec.structs.replace(POLICY, dependencies=(payments,), tuning=tuning)
         self.time = time
         self.loop = asyncio.SelectorEventLoop()
         self.loop.time = time  # type: ignore[method-assign]

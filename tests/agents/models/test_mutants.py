@@ -21,7 +21,8 @@ from tests.agents import (
     test_report_lua,
 )
 from tests.agents.models.machines import breaker_machine, limits_machine
-from tests.agents.models.mutants import MUTANTS, Mutant
+from tests.agents.models.mutant import Mutant
+from tests.agents.models.mutants import MUTANTS
 
 HUNT = settings(
     max_examples=400,

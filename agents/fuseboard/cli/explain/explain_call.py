@@ -16,7 +16,7 @@ from fuseboard.cli.explain.explanation import (
 from fuseboard.cli.found_configuration import FoundConfiguration
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override
-from fuseboard.contract.policy import Dependency, Override
+from fuseboard.contract.policy import BreakerPolicy, Dependency, Override
 from fuseboard.store import Store
 from fuseboard.store.store import ConnectionLostError
 from fuseboard.subject import NOBODY, Costs
@@ -113,8 +113,8 @@ def _explained(override: Override | None, now_us: int) -> ExplainedOverride | No
 def _breaker(dependency: Dependency, texts: dict[str, bytes], now_us: int) -> ExplainedBreaker:
     cooldown = texts.get("cooldown", b"")
     cooling_s = max(0.0, (int(cooldown) - now_us) / 1_000_000) if cooldown.isdigit() else 0.0
-    window_s = dependency.breaker.window_s
-    calls, failures, slow, consecutive = _outcomes(texts.get("outcomes"), window_s, now_us)
+    policy = dependency.breaker
+    seconds, (calls, failures, slow), consecutive = _outcomes(texts.get("outcomes"), policy, now_us)
     stored = parse_breaker(texts.get("breaker", b"").decode(errors="replace"))
     if stored is None:
         return ExplainedBreaker(state="closed", cause="never called", cooling_down_s=cooling_s)
@@ -125,7 +125,7 @@ def _breaker(dependency: Dependency, texts: dict[str, bytes], now_us: int) -> Ex
         since_s=max(0.0, (now_us - stored.since_us) / 1_000_000),
         opens_for_s=max(0.0, (stored.until_us - now_us) / 1_000_000) if stored.state == "open" else 0.0,
         probes_under_way=sum(expires > now_us for expires in stored.permits.values()),
-        window_s=window_s,
+        window_s=seconds,
         calls=calls,
         failures=failures,
         slow=slow,
@@ -134,17 +134,26 @@ def _breaker(dependency: Dependency, texts: dict[str, bytes], now_us: int) -> Ex
     )
 
 
-def _outcomes(packed: bytes | None, window_s: int, now_us: int) -> tuple[int, int, int, int]:
-    """Calls, failures and slow calls within the window, and failures in a row; see ``report.lua``."""
+def _outcomes(
+    packed: bytes | None, policy: BreakerPolicy, now_us: int
+) -> tuple[int, tuple[int, int, int], int]:
+    """The seconds that the breaker judges by; calls, failures and slow calls in them; failures in a row.
+
+    See ``report.lua``.
+    """
+    window_s, sums = policy.window_s, [0, 0, 0]
     try:
         ring = msgspec.msgpack.decode(packed or b"", type=list[float])
     except msgspec.DecodeError:
-        return 0, 0, 0, 0
+        return window_s, (0, 0, 0), 0
     if len(ring) != 2 + 3 * window_s:
-        return 0, 0, 0, 0
+        return window_s, (0, 0, 0), 0
     newest, consecutive = int(ring[0]), int(ring[1])
-    sums = [0, 0, 0]
-    for second in range(max(now_us // 1_000_000, newest) - window_s + 1, newest + 1):
+    end = max(now_us // 1_000_000, newest)
+    for second in range(newest, end - window_s, -1):
         for part in range(3):
             sums[part] += int(ring[second % window_s * 3 + 2 + part])
-    return sums[0], sums[1], sums[2], consecutive
+        if 0 < policy.window_calls <= sums[0]:
+            window_s = end - second + 1
+            break
+    return window_s, (sums[0], sums[1], sums[2]), consecutive
