@@ -65,7 +65,7 @@ class GatewayCollector(Collector):
         )
         dropped = CounterMetricFamily(
             "fuseboard_gateway_pods_dropped",
-            "Pods without a request that made room for a new pod, because the fleet was full.",
+            "Pods that made room for a new pod, because the fleet was full.",
             labels=["environment"],
         )
         refused = CounterMetricFamily(

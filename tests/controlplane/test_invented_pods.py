@@ -10,7 +10,7 @@ from controlplane.fleet.models import ServerState
 from controlplane.gateway.postgres.connections import conninfo
 from controlplane.gateway.postgres.loading import read
 from controlplane.gateway.postgres.peers import NAMES_AGAIN_S, Peers
-from controlplane.gateway.servers.fleet import Fleet, FleetFull
+from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.known_names import KnownNames
 from controlplane.gateway.servers.rows import row_of
 from fuseboard.contract.sync import Counters, DependencyCounters
@@ -164,27 +164,6 @@ def test_names_of_deleted_rows_are_forgotten_and_their_number_is_bounded(
     names.add([(30_009, "production", "pod-4")], 130.0)
     assert names.has("production", "pod-4")
     assert not names.has("production", "pod-0")
-
-
-def test_a_full_fleet_makes_room_for_a_new_pod_and_drops_no_pod_that_counted_a_request(
-    fleet: Fleet, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("controlplane.gateway.servers.fleet.MOST_SERVERS", 10)
-    fleet.absorb(beat("shop-1"))
-    for n in range(30):
-        fleet.absorb(beat(f"invented-{n}", counters=NOTHING))
-        clock.turn(0.1)
-    fleet.absorb(beat("shop-2"))
-    assert len(fleet.servers) == 10
-    assert {"shop-1", "shop-2", "invented-29"} <= fleet.servers.keys()
-    # The row of a dropped pod does not stay online for ever.
-    assert fleet.dirty["invented-0"].state is ServerState.GONE
-    assert fleet.urgent["invented-0"] is fleet.dirty["invented-0"]
-    assert (fleet.dropped, caplog.text.count("fleet.full")) == (22, 1)
-    for n in range(3, 11):
-        fleet.absorb(beat(f"shop-{n}"))
-    with pytest.raises(FleetFull):
-        fleet.absorb(beat("shop-11"))
 
 
 def test_a_process_signs_off_for_itself_only(fleet: Fleet) -> None:

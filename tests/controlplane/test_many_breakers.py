@@ -7,6 +7,7 @@ import pytest
 from controlplane.fleet import live
 from controlplane.fleet.models import MOST_EVENTS_PER_HOUR, Event
 from controlplane.gateway.postgres import flush
+from controlplane.gateway.postgres.portions import Portions
 from controlplane.gateway.servers.rows import row_of
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Mode
@@ -64,19 +65,19 @@ async def test_250_pods_with_500_own_breakers_stop_no_other_pod(gateway: Any, da
 
 def test_a_statement_contains_a_bounded_number_of_breakers() -> None:
     ready = ready_gateway()
-    flusher = flush.Flusher(ready.fleets, ready.settings, ready.counts, ready.clock)
+    portions = Portions(ready.clock)
     fleet = ready.fleet("production")
     for n in range(300):
         fleet.absorb(beat(f"pod-{n}"))
         fleet.absorb(beat(f"invented-{n}", breakers=views(500)))
     plain = [row_of(fleet.servers[f"pod-{n}"]) for n in range(300)]
     heavy = [row_of(fleet.servers[f"invented-{n}"]) for n in range(25)]
-    assert [len(part) for part in flusher._parts(plain)] == [250, 50]
-    assert [len(part) for part in flusher._parts(heavy)] == [10, 10, 5]
-    assert [row for part in flusher._parts(heavy + plain) for row in part] == heavy + plain
+    assert [len(part) for part in portions.divide(plain)] == [250, 50]
+    assert [len(part) for part in portions.divide(heavy)] == [10, 10, 5]
+    assert [row for part in portions.divide(heavy + plain) for row in part] == heavy + plain
 
 
-async def test_after_a_timeout_the_next_attempt_writes_half_as_many_rows(
+async def test_after_a_timeout_the_rows_are_written_in_halves(
     gateway: Any, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -99,7 +100,7 @@ async def test_after_a_timeout_the_next_attempt_writes_half_as_many_rows(
         return bool(await cursor.fetchone() == (8,))
 
     await eventually(written)
-    assert sizes[:3] == [8, 4, 2]
+    assert sizes == [8, 4, 4, 2, 2, 2, 2]
 
 
 def test_a_pod_writes_a_bounded_number_of_events_and_hides_none_of_others(production: str) -> None:

@@ -6,7 +6,6 @@ row is written as the pod is then, not as it was.
 
 import asyncio
 import json
-from collections.abc import Iterator
 from operator import attrgetter
 
 import structlog
@@ -18,6 +17,7 @@ from controlplane import notify_channels
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.postgres.keep_trying import KeepTrying
+from controlplane.gateway.postgres.portions import Portions, key_of
 from controlplane.gateway.postgres.upsert import UPSERT, encode_rows
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
@@ -37,10 +37,9 @@ CALM_SHARE = 0.6
 #: Rows prepared before other tasks run.
 _CHUNK = 50
 
-#: Rows in one statement, and breakers of all its rows, so that a whole fleet of new pods stays far below the
-#: statement timeout, and encoding them delays no heartbeat. A pod may report 500 breakers.
-_MOST_ROWS = 250
-_MOST_BREAKERS = 5_000
+#: After this time, no further statement with rows begins before the next figures are written. Other gateways
+#: take over the pods of one that writes no figures for 5 s.
+_ROWS_S = 1.0
 
 _FIGURES = """
     INSERT INTO fleet_figures (gateway, environment, at, document) VALUES (%s, %s, now(), %s)
@@ -77,7 +76,7 @@ class Flusher:
             count_failure=self._count_failure,
         )
         self._forget_at = 0.0
-        self._most_rows = _MOST_ROWS
+        self._portions = Portions(clock)
 
     def hurry(self) -> None:
         self._urgent.set()
@@ -108,21 +107,21 @@ class Flusher:
             rows = await self._rows(batch)
             if not rows and not with_figures:
                 return
-            connection = await self._postgres.connection()
-            servers = {(d.fleet.environment, s.beat.server): s for d in batch for s in d.servers}
-            for found in self._parts(rows):
-                # Some may have been forgotten while the others were written.
-                part = [row for row in found if not servers[row.environment, row.name].handed_over]
-                await self._write_in_time(connection, part)
-                self._written(batch, part)
+            if with_figures:
+                # First: rows can take long.
+                async with asyncio.timeout(self._settings.flush_timeout_s):
+                    await self._write_figures(await self._postgres.connection())
+            written = await self._write_rows(batch, rows, within_s=float("inf") if every else _ROWS_S)
             async with asyncio.timeout(self._settings.flush_timeout_s):
-                await self._tell(connection, batch, with_figures=with_figures)
+                await self._tell(await self._postgres.connection(), batch, with_figures=with_figures)
         except BaseException:
             for dirty in batch:
                 dirty.put_back()
             raise
+        for dirty in batch:
+            dirty.put_back_rows()
         self._counts.flushes += 1
-        self._counts.rows_flushed += len(rows)
+        self._counts.rows_flushed += written
 
     def _take(self, *, every: bool) -> list["_Dirty"]:
         self._urgent.clear()
@@ -140,17 +139,58 @@ class Flusher:
         # Always in the same order, so that two gateways never wait for each other's rows.
         return sorted(rows, key=attrgetter("environment", "name"))
 
+    async def _write_rows(self, batch: list["_Dirty"], rows: list[Row], *, within_s: float) -> int:
+        """Write what there is time for; return the number of rows. A timeout ends it, but is no outage."""
+        loop = asyncio.get_running_loop()
+        until, written = loop.time() + within_s, 0
+        servers = {(d.fleet.environment, s.beat.server): s for d in batch for s in d.servers}
+        for found in self._portions.divide(rows):
+            if loop.time() > until:
+                self._urgent.set()
+                break
+            # Some may have been forgotten while the others were written.
+            part = [row for row in found if not servers[key_of(row)].handed_over]
+            if not part:
+                continue
+            for row in part:
+                servers[key_of(row)].may_have_row = True
+            if not await self._write_in_time(part):
+                self._urgent.set()
+                break
+            self._portions.wrote(part)
+            self._written(batch, part)
+            written += len(part)
+        return written
+
+    async def _write_in_time(self, rows: list[Row]) -> bool:
+        """Write the rows of one statement; return whether that was possible in time."""
+        connection = await self._postgres.connection()
+        try:
+            async with asyncio.timeout(self._settings.flush_timeout_s):
+                await self._upsert(connection, rows)
+        except (TimeoutError, QueryCanceled) as error:
+            self._portions.timed_out(rows)
+            self._count_failure()
+            log.warning(
+                "gateway.rows_slow", rows=len(rows), first=rows[0].name, last=rows[-1].name, error=str(error)
+            )
+            # What the connection waits for is unknown. If Postgres is down, the next statement shows it.
+            await self._postgres.disconnect()
+            return False
+        return True
+
     def _written(self, batch: list["_Dirty"], rows: list[Row]) -> None:
         """Record what is written: a whole fleet of new pods is written in steps, even if Postgres is slow."""
         now, by_fleet = self._clock.monotonic(), {dirty.fleet.environment: dirty for dirty in batch}
         for row in rows:
             by_fleet[row.environment].written(row.name, now)
 
+    async def _write_figures(self, connection: AsyncConnection) -> None:
+        for fleet in self._fleets.values():
+            document = Jsonb(figures_of(fleet))
+            await connection.execute(_FIGURES, (self._settings.gateway, fleet.environment, document))
+
     async def _tell(self, connection: AsyncConnection, batch: list["_Dirty"], *, with_figures: bool) -> None:
-        if with_figures:
-            for fleet in self._fleets.values():
-                document = Jsonb(figures_of(fleet))
-                await connection.execute(_FIGURES, (self._settings.gateway, fleet.environment, document))
         if self._forget_at <= asyncio.get_running_loop().time():
             self._forget_at = asyncio.get_running_loop().time() + FORGET_EVERY_S
             for statement in _FORGET:
@@ -158,33 +198,6 @@ class Flusher:
         names = [name for dirty in batch for name in dirty.names][:MOST_NAMED]
         payload = json.dumps({"servers": names, "figures": with_figures})
         await connection.execute("SELECT pg_notify(%s, %s)", (notify_channels.FLEET, payload))
-
-    def _parts(self, rows: list[Row]) -> Iterator[list[Row]]:
-        """The rows of one statement after the other."""
-        part: list[Row] = []
-        breakers = 0
-        for row in rows:
-            breakers += len(row.breakers)
-            if part and (len(part) >= self._most_rows or breakers > _MOST_BREAKERS):
-                yield part
-                part, breakers = [], len(row.breakers)
-            part.append(row)
-        if part:
-            yield part
-
-    async def _write_in_time(self, connection: AsyncConnection, rows: list[Row]) -> None:
-        """Write the rows of one statement.
-
-        After a timeout, the next attempt writes half as many at a time. So rows that take long, whatever the
-        reason, stop only themselves, and not every pod of the gateway.
-        """
-        try:
-            async with asyncio.timeout(self._settings.flush_timeout_s):
-                await self._upsert(connection, rows)
-        except (TimeoutError, QueryCanceled):
-            self._most_rows = max(1, len(rows) // 2)
-            raise
-        self._most_rows = min(_MOST_ROWS, 2 * self._most_rows)
 
     async def _upsert(self, connection: AsyncConnection, rows: list[Row]) -> None:
         try:
@@ -240,6 +253,11 @@ class _Dirty:
         """Make it dirty again. What became dirty in the meantime is newer."""
         self.fleet.urgent = _kept(self._urgent) | self.fleet.urgent
         self.fleet.dirty = _kept(self._dirty) | self.fleet.dirty
+
+    def put_back_rows(self) -> None:
+        """Make those dirty again that were not written."""
+        self._urgent = {name: server for name, server in self._urgent.items() if name in self._dirty}
+        self.put_back()
 
 
 def _kept(servers: dict[str, KnownServer]) -> dict[str, KnownServer]:

@@ -16,11 +16,15 @@ from controlplane.gateway.servers.liveness import (
 )
 from controlplane.gateway.servers.new_names import RefusedNames
 from controlplane.gateway.servers.rates import NOTHING, Totals
+from controlplane.gateway.servers.room import Room
 from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
 
 #: More pods than this in one environment are a mistake or an attack.
 MOST_SERVERS = 50_000
+
+#: Pods with news for Postgres, with those that were dropped.
+MOST_WAITING = 2 * MOST_SERVERS
 
 #: A pod that left is remembered this long, so that an overtaken heartbeat does not revive it.
 TOMBSTONE_S = 60.0
@@ -59,9 +63,8 @@ class Fleet:
         self._beat_ms = beat_ms
         self._beats_per_s = beats_per_s
         self.refused_names = RefusedNames()
-        #: Pods that never counted a request, the one that was silent longest first.
-        self._idle: dict[str, None] = {}
-        #: Of these, how many were dropped for a new pod.
+        self._room = Room()
+        #: Pods that were dropped for a new one.
         self.dropped = 0
         self._most = RecentMaximum()
         #: Of this process: pods that send heartbeats, and those of them that may be spending.
@@ -82,7 +85,7 @@ class Fleet:
         name, next_s = beat.server, self.next_ms / 1000
         server = self.servers.get(name)
         if server is None:
-            server, news = self._meet(beat, now=now, wall=wall, next_s=next_s), True
+            server, news = self._meet(beat, token, now=now, wall=wall, next_s=next_s), True
         elif server.is_stale(beat, wall=wall):
             self.stale_beats += 1
             news = self._doubt(server, beat, now)
@@ -93,14 +96,13 @@ class Fleet:
         before = server.spending
         beat, packed = self.kept.cut(beat, token)
         news = server.take(beat, packed, now=now, wall=wall, next_s=next_s) or news
+        self._room.leave(server)
         self.kept.note(server, token)
+        self._room.take(server)
         if server.spending > before and not beat.leaving:
             self._note_size(self._here, self._spending_here + server.spending - before)
             # Other gateways count it too, from its row.
             news = True
-        self._idle.pop(name, None)
-        if not server.spending:
-            self._idle[name] = None
         self.dirty[name] = server
         if news:
             self.urgent[name] = server
@@ -117,8 +119,8 @@ class Fleet:
         if name not in self.servers and len(self.servers) < MOST_SERVERS:
             # Dirty, so that its row gets the name of this gateway.
             self.servers[name] = self.dirty[name] = server
-            if not server.spending:
-                self._idle[name] = None
+            server.may_have_row = True
+            self._room.take(server)
             self._note_size(self._here + 1, self._spending_here + server.spending)
 
     def overdue(self, now: float) -> list[KnownServer]:
@@ -131,11 +133,11 @@ class Fleet:
 
     def hand_over(self, name: str) -> None:
         """Another gateway hears this pod now, so its silence here means nothing."""
-        server = self.servers.pop(name)
-        self.kept.forget(server)
+        server = self._remove(name)
         server.handed_over = True
-        self._idle.pop(name, None)
         self.totals.replace(server.rates, NOTHING)
+        # It can be in a batch that is being written.
+        server.rates = NOTHING
         self.dirty.pop(name, None)
         self.urgent.pop(name, None)
 
@@ -207,6 +209,8 @@ class Fleet:
     def refresh_rates(self, servers: Iterable[KnownServer]) -> None:
         """Update the totals with the newest counters of these pods."""
         for server in servers:
+            if server.handed_over:
+                continue
             heard = server.state in (ServerState.ONLINE, ServerState.LATE)
             rates = server.track.contribution() if heard else NOTHING
             self.totals.replace(server.rates, rates)
@@ -224,9 +228,9 @@ class Fleet:
     def count(self, state: ServerState) -> int:
         return sum(1 for server in self.servers.values() if server.state is state)
 
-    def _meet(self, beat: SyncRequest, *, now: float, wall: float, next_s: float) -> KnownServer:
+    def _meet(self, beat: SyncRequest, token: str, *, now: float, wall: float, next_s: float) -> KnownServer:
         if len(self.servers) >= MOST_SERVERS:
-            self._drop_an_idle_one(wall)
+            self._make_room(token, wall)
         server = KnownServer(
             beat=beat, seen=now, seen_wall=wall, next_s=next_s, started_wall=wall - beat.up_ms / 1000
         )
@@ -236,12 +240,9 @@ class Fleet:
             self._note_size(self._here + 1, self._spending_here)
         return server
 
-    def _drop_an_idle_one(self, wall: float) -> None:
-        """Make room: one token can invent pods until the fleet is full, and must lock out no real one.
-
-        Raises ``FleetFull``.
-        """
-        name = next(iter(self._idle), None)
+    def _make_room(self, token: str, wall: float) -> None:
+        """Drop a pod for a new one of this token. Raises ``FleetFull``."""
+        name = self._room.to_drop(token)
         if name is None:
             raise FleetFull
         if not self.dropped:
@@ -249,9 +250,17 @@ class Fleet:
         self.dropped += 1
         server = self.servers[name]
         self.hand_over(name)
-        # Its row must not stay, as if it were online.
-        server.handed_over, server.state, server.left_wall = False, ServerState.GONE, wall
-        self.dirty[name] = self.urgent[name] = server
+        # Its row must not stay, as if it were online. Without Postgres, such pods pile up: little is kept of
+        # each, and nothing of those that have no row.
+        if server.may_have_row and len(self.dirty) < MOST_WAITING:
+            server.strip(left_wall=wall)
+            self.dirty[name] = self.urgent[name] = server
+
+    def _remove(self, name: str) -> KnownServer:
+        server = self.servers.pop(name)
+        self._room.leave(server)
+        self.kept.forget(server)
+        return server
 
     def _part(self, now: float) -> tuple[int, list[KnownServer]]:
         """How many were heard in time, spend, and own their names alone; and the others.
@@ -306,8 +315,7 @@ class Fleet:
                 and name not in self.dirty
                 and now - server.seen > TOMBSTONE_S
             ):
-                self.kept.forget(self.servers.pop(name))
-                self._idle.pop(name, None)
+                self._remove(name)
 
     def _start_leases_anew(self, now: float) -> None:
         """While this process did not run, nothing received the heartbeats of its pods."""

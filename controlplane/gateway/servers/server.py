@@ -78,6 +78,8 @@ class KnownServer:
     rivals_heard: Duplicates | None = None
     #: Another gateway hears it, or an operator had it forgotten: nothing is written of it any more.
     handed_over: bool = False
+    #: Whether Postgres may have a row of it: it was read there, or a statement with it was sent.
+    may_have_row: bool = False
     #: When the last row was made of it, monotonic.
     written: float = float("-inf")
     #: What the last row said, so that moments stay put from row to row.
@@ -183,6 +185,13 @@ class KnownServer:
         if self.rivals_heard is not None:
             lease_s = lease_of(self.next_s)
             self.rivals = self.rivals_heard.count(now, pace_s=self.next_s, lease_s=lease_s)
+
+    def strip(self, *, left_wall: float) -> None:
+        """It was dropped from a full fleet: keep only what its last row needs."""
+        self.handed_over, self.state, self.left_wall = False, ServerState.GONE, left_wall
+        self.beat = replace(self.beat, breakers=())
+        self.track, self.breaker_rows, self.retired = Track(), {}, []
+        self.rivals, self.rivals_heard = 0, None
 
     def _repeats(self, beat: SyncRequest) -> bool:
         return beat.boot == self.beat.boot and beat.sequence <= self.beat.sequence
