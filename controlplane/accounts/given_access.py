@@ -9,6 +9,8 @@ the two do not count as two people where two people have to agree. What was done
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 from django.utils import timezone
@@ -62,29 +64,42 @@ def between(person: str, others: Iterable[str]) -> Access | None:
 def different_people(usernames: Iterable[str]) -> list[str]:
     """The most of them, found greedily, of whom no two count as one person."""
     givers = {name: _givers(name) for name in usernames}
+    left = {
+        name: {other for other in givers if name in givers[other] or other in givers[name]} for name in givers
+    }
     chosen: list[str] = []
-    for name in sorted(givers, key=lambda name: len(givers[name])):
-        if not any(name in givers[other] or other in givers[name] for other in chosen):
-            chosen.append(name)
+    while left:
+        # Who counts as one with the fewest. An admin who invited all others comes last.
+        name = min(left, key=lambda name: len(left[name]))
+        chosen.append(name)
+        same = left.pop(name)
+        left = {other: those - same for other, those in left.items() if other not in same}
     return chosen
 
 
 def _givers(person: str) -> dict[str, Access]:
     """Name -> how that person, or a program, gave ``person`` access in the last 30 days."""
-    now = timezone.now()
+    since = timezone.now() - COUNTS_FOR
     found: dict[str, Access] = {}
-    # A giver counts only for what others gave it before: later access is no way to the first account.
-    waiting = [(person, now, now + COUNTS_FOR)]
-    while waiting:
-        name, before, until = waiting.pop()
-        for access in _given_to(name, now - COUNTS_FOR, before, until):
+    #: The latest access first: a giver counts only for what others gave it before. Later access is no way to
+    #: the first account.
+    waiting: list[tuple[float, int, Access]] = []
+    number = count()
+    name, before = person, timezone.now()
+    while True:
+        for access in _given_to(name, since, before):
             if access.giver not in found and access.giver != person:
-                found[access.giver] = access
-                waiting.append((access.giver, access.at, access.until))
-    return found
+                heappush(waiting, (-access.at.timestamp(), next(number), access))
+        while waiting and waiting[0][2].giver in found:
+            heappop(waiting)
+        if not waiting:
+            return found
+        access = heappop(waiting)[2]
+        found[access.giver] = access
+        name, before = access.giver, access.at
 
 
-def _given_to(person: str, since: datetime, before: datetime, until: datetime) -> Iterator[Access]:
+def _given_to(person: str, since: datetime, before: datetime) -> Iterator[Access]:
     entries = Entry.objects.filter(
         target_kind="user",
         target_name=person,
@@ -97,7 +112,7 @@ def _given_to(person: str, since: datetime, before: datetime, until: datetime) -
             continue
         for giver in _persons_of(entry):
             if giver != person:
-                yield Access(giver, person, entry.action, entry.at, min(until, entry.at + COUNTS_FOR))
+                yield Access(giver, person, entry.action, entry.at, entry.at + COUNTS_FOR)
 
 
 def _persons_of(entry: Entry) -> set[str]:

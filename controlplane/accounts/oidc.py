@@ -136,11 +136,18 @@ def _role_without_groups(user: User) -> str:
     role = user.role
     for entry in entries:
         if entry.actor != _GROUPS:
+            if entry.action == "user.role_changed" and _role(entry.before) == _role(entry.after):
+                # A person changed the roles in environments only.
+                continue
             break
         if entry.action == "user.created":
             return ""
-        role = str((entry.before or {}).get("role", Role.VIEWER))
+        role = _role(entry.before)
     return role
+
+
+def _role(fields: dict[str, Any] | None) -> str:
+    return str((fields or {}).get("role", Role.VIEWER))
 
 
 def _record(user: User, request: HttpRequest, *, before: str | None) -> None:

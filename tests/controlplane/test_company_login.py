@@ -173,6 +173,37 @@ def test_item_7_a_role_that_an_admin_gave_stays_without_groups(company: Provider
     assert User.objects.get(username="otto").role == "operator"
 
 
+def test_a_role_of_a_group_ends_although_an_admin_gave_a_role_in_an_environment(
+    company: Provider, production: str
+) -> None:
+    create_person("ada")
+    company.person["groups"] = ["fuseboard-admins"]
+    company.log_in(Client())
+    change: dict[str, Any] = {"username": "otto", "role": "admin", "reason": "for a test", "actor": ADA}
+    people.change_roles(environment_roles={production: "operator"}, **change)
+    people.change_roles(environment_roles={production: "operator"}, **change)
+    company.person["groups"] = []
+    browser = Client()
+    assert company.log_in(browser).status_code == 403
+    assert not is_in(browser)
+    user = User.objects.get(username="otto")
+    assert (user.role, user.environment_roles) == ("viewer", {production: "operator"})
+
+
+def test_the_role_before_the_groups_comes_back_although_an_admin_confirmed_that_of_the_groups(
+    company: Provider,
+) -> None:
+    create_person("ada")
+    person = {"username": "otto.b", "email": "otto@example.com", "role": "operator"}
+    people.invite_person(**person, reason="for a test", actor=ADA)
+    company.person |= {"email_verified": True, "groups": ["fuseboard-admins"]}
+    company.log_in(Client())
+    people.change_roles(username="otto.b", role="admin", environment_roles={}, reason="for a test", actor=ADA)
+    company.person["groups"] = []
+    assert company.log_in(Client()).status_code == 302
+    assert User.objects.get(username="otto.b").role == "operator"
+
+
 def test_item_7_a_member_of_a_group_does_not_get_the_account_with_the_same_name(company: Provider) -> None:
     create_person("ada")
     company.person |= {"preferred_username": "ada", "groups": ["staff"]}
@@ -323,8 +354,11 @@ def test_item_7_a_link_cannot_connect_an_identity_to_an_account(admin: Provider)
     victim = Client()
     victim.force_login(User.objects.get(username="vera"))
     where = victim.get("/login/oidc/company", {"process": "connect"})["Location"]
-    victim.get(CALLBACK, admin.authorize(where))
+    answer = victim.get(CALLBACK, admin.authorize(where))
+    assert (answer.status_code, answer["Location"]) == (302, "/")
     assert not User.objects.get(username="vera").socialaccount_set.exists()
+    # It is a login like any other, as the person of the provider.
+    assert victim.session["_auth_user_id"] == str(User.objects.get(username="otto").pk)
 
 
 def test_a_wrong_client_secret_is_reported(company: Provider, settings: Any) -> None:

@@ -179,6 +179,45 @@ def test_approvals_are_not_required_from_accounts_that_count_as_one(production: 
     assert rules.set_approvals(environment=production, needed=1, actor=ADA, **WHY) == 1
 
 
+def test_approvals_can_be_required_when_one_admin_invited_all_others(production: str) -> None:
+    create_person("ada")
+    for name in ("bob", "carol"):
+        invite(name, ADA, "admin")
+    assert given_access.between("bob", ["carol"]) is None
+    assert sorted(given_access.different_people(["ada", "bob", "carol"])) == ["bob", "carol"]
+    assert rules.set_approvals(environment=production, needed=1, actor=ADA, **WHY) == 1
+
+
+def gave(giver: str, to: str, *, day: int) -> None:
+    """An entry as of this day of the last 30 days."""
+    entry = Entry.objects.create(
+        actor=giver, role="admin", origin="form", action="user.link_made", target_kind="user", target_name=to
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER pgtrigger_append_only_a6b88")
+        cursor.execute(
+            "UPDATE audit_entry SET at = now() - make_interval(days => %s) WHERE id = %s",
+            [29 - day, entry.pk],
+        )
+        cursor.execute("ALTER TABLE audit_entry ENABLE ALWAYS TRIGGER pgtrigger_append_only_a6b88")
+
+
+@pytest.mark.parametrize("through", [("a", "b"), ("b", "a")])
+def test_access_in_order_counts_although_another_way_is_not_in_order(
+    production: str, through: tuple[str, str]
+) -> None:
+    """m gave c access, then c a, then a p. c also gave b access, but before m had given c any."""
+    late, early = through
+    gave("c", early, day=2)
+    gave("m", "c", day=10)
+    gave("c", late, day=18)
+    gave("b", "p", day=19)
+    gave("a", "p", day=20)
+    found = given_access.between("p", ["m"])
+    assert found is not None
+    assert (found.giver, found.to) == ("m", "c")
+
+
 def test_an_entry_from_before_owners_were_recorded_counts_for_the_owners_of_the_token(guarded: None) -> None:
     token(ADA)
     Entry.objects.create(
