@@ -1,0 +1,207 @@
+"""What a pod measures about itself: its requests, its event loop, and the calls that wait in it."""
+
+import re
+from collections import deque
+from collections.abc import Callable
+from fnmatch import translate
+from statistics import median
+from typing import Protocol
+
+from fuseboard.contract.protection import Route
+from fuseboard.protection.latency_histogram import LatencyHistogram
+
+#: Fewer samples say nothing about p95.
+ENOUGH_SAMPLES = 20
+#: Late ticks: one alone is no evidence, because a garbage collection is one too.
+LATE_TICKS = 5
+#: Requests that match no configured route.
+OTHER = "other"
+
+
+class CallLoads(Protocol):
+    """What the signals need to know about calls that leave the pod. The admission has it."""
+
+    def waiting(self) -> int:
+        """Calls that wait for a slot of a bulkhead."""
+
+    def fullest(self) -> tuple[str, float]:
+        """The bulkhead with the largest part of its slots in use among those with waiting calls: its
+        dependency, and that part. An empty name and 0 without one.
+        """
+
+    def queue_part(self) -> tuple[str, float]:
+        """The longest predicted wait of an adaptive queue: its dependency, and the wait as a part of the
+        wait that it aims at.
+        """
+
+    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+        """Called about once per second with parts of what the pod may use."""
+
+
+class NoCalls:
+    """A pod without bulkheads."""
+
+    def waiting(self) -> int:
+        return 0
+
+    def fullest(self) -> tuple[str, float]:
+        return "", 0.0
+
+    def queue_part(self) -> tuple[str, float]:
+        return "", 0.0
+
+    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+        return
+
+
+class LoopLag:
+    """How late the event loop runs its timers."""
+
+    def __init__(self) -> None:
+        self._late = deque[float]([0.0] * LATE_TICKS, LATE_TICKS)
+        #: The mean, with more weight on the last ticks, and the most of all times.
+        self.mean_s = 0.0
+        self.most_s = 0.0
+
+    def tick(self, late_s: float) -> None:
+        late_s = max(0.0, late_s)
+        self._late.append(late_s)
+        self.mean_s += 0.3 * (late_s - self.mean_s)
+        self.most_s = max(self.most_s, late_s)
+
+    @property
+    def usual_s(self) -> float:
+        """The median of the last ticks."""
+        return median(self._late)
+
+
+class RouteLatency:
+    __slots__ = ("histogram", "pattern", "sla_s")
+
+    def __init__(self, pattern: str, sla_s: float = 0.0) -> None:
+        self.pattern = pattern
+        #: 0 for unknown.
+        self.sla_s = sla_s
+        self.histogram = LatencyHistogram()
+
+    def p95_s(self, now: float) -> float | None:
+        return self.histogram.quantile(0.95, now, at_least=ENOUGH_SAMPLES)
+
+
+class RouteLatencies:
+    """How long requests take, by configured route. A client cannot add one, so memory is bounded."""
+
+    def __init__(self, routes: tuple[Route, ...] = ()) -> None:
+        self.other = RouteLatency(OTHER)
+        self._routes: list[RouteLatency] = []
+        self._find = re.compile("(?!)").match
+        self.configure(routes)
+
+    def configure(self, routes: tuple[Route, ...]) -> None:
+        """Use these routes from now on. A route that stays keeps its samples."""
+        kept = {route.pattern: route for route in self._routes}
+        self._routes = []
+        for given in routes:
+            route = kept.get(given.pattern) or RouteLatency(given.pattern)
+            route.sla_s = given.sla_ms / 1000
+            self._routes.append(route)
+        if routes:
+            self._find = re.compile("|".join(f"({translate(one.pattern)})" for one in routes)).match
+
+    def of(self, endpoint: str) -> RouteLatency:
+        """The first route that matches ``METHOD /path``."""
+        if not self._routes:
+            return self.other
+        found = self._find(endpoint)
+        return self._routes[(found.lastindex or 1) - 1] if found is not None else self.other
+
+    def worst(self, now: float) -> tuple[RouteLatency | None, float]:
+        """The route whose p95 is the largest part of its SLA, and that part."""
+        worst: tuple[RouteLatency | None, float] = None, 0.0
+        for route in self._routes:
+            p95 = route.p95_s(now)
+            if p95 is not None and p95 / route.sla_s > worst[1]:
+                worst = route, p95 / route.sla_s
+        return worst
+
+    def all(self) -> tuple[RouteLatency, ...]:
+        return (*self._routes, self.other)
+
+
+class RequestSignals:
+    """The requests that the pod serves: how many, how long, and how many it fails itself.
+
+    Not safe from several threads: ``fuseboard.protection.pod`` has a lock.
+    """
+
+    def __init__(self, routes: tuple[Route, ...] = ()) -> None:
+        self.in_flight = 0
+        #: Totals.
+        self.entered = 0
+        self.errors = 0
+        self.routes = RouteLatencies(routes)
+        self.latency = LatencyHistogram()
+        self._ended = _Windowed()
+        self._failed = _Windowed()
+        #: Requests per second, with more weight on the last ticks.
+        self.per_second = 0.0
+        self._entered_before = 0
+
+    def enter(self) -> None:
+        self.in_flight += 1
+        self.entered += 1
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+
+    def answered(self, route: RouteLatency, seconds: float, now: float, *, failed: bool) -> None:
+        """The response has begun: what takes long after that is the length of a stream."""
+        self.latency.add(seconds, now)
+        route.histogram.add(seconds, now)
+        self.ended(now, failed=failed)
+
+    def ended(self, now: float, *, failed: bool) -> None:
+        """``failed``: with a 5xx of the application. Refusals are no failures."""
+        self._ended.add(now)
+        if failed:
+            self.errors += 1
+            self._failed.add(now)
+
+    def tick(self, elapsed_s: float) -> None:
+        came, self._entered_before = self.entered - self._entered_before, self.entered
+        self.per_second += 0.5 * (came / elapsed_s - self.per_second)
+
+    def failed_part(self, now: float) -> float | None:
+        """The part of the last seconds' requests that failed; ``None`` when they were few."""
+        ended = self._ended.count(now)
+        return self._failed.count(now) / ended if ended >= ENOUGH_SAMPLES else None
+
+    def p95_s(self, now: float) -> float | None:
+        return self.latency.quantile(0.95, now)
+
+
+class _Windowed:
+    """How often something happened in the last 5 to 10 seconds."""
+
+    __slots__ = ("_before", "_current", "_ends")
+
+    HALF_S = 5.0
+
+    def __init__(self) -> None:
+        self._before = self._current = 0
+        self._ends = float("-inf")
+
+    def add(self, now: float) -> None:
+        self.count(now)
+        self._current += 1
+
+    def count(self, now: float) -> int:
+        if now >= self._ends:
+            idle = now >= self._ends + self.HALF_S
+            self._before, self._current = 0 if idle else self._current, 0
+            self._ends = (now if idle else self._ends) + self.HALF_S
+        return self._before + self._current
+
+
+#: The moment, in seconds of a monotonic clock.
+Clock = Callable[[], float]
