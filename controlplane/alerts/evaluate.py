@@ -27,17 +27,32 @@ class FirstSeen:
     """
 
     def __init__(self) -> None:
-        self._moments: dict[str, float] = {}
+        self._moments: dict[_Level, float] = {}
 
     def dated(self, findings: Iterable[Finding], now: float) -> tuple[Finding, ...]:
         """Every finding with a beginning. Alerts that no longer fire are forgotten."""
         findings = tuple(findings)
-        self._moments = {one.key: self._moments.get(one.key, now) for one in findings if one.since is None}
+        levels = [level for one in findings if one.since is None for level in _levels(one)]
+        self._moments = {level: self._moments.get(level, now) for level in levels}
         return self.peek(findings, now)
 
     def peek(self, findings: Iterable[Finding], now: float) -> tuple[Finding, ...]:
         """The same without remembering anything."""
         dated = (
-            (one, one.since if one.since is not None else self._moments.get(one.key, now)) for one in findings
+            (one, one.since if one.since is not None else self._moments.get(_levels(one)[0], now))
+            for one in findings
         )
         return tuple(replace(one, since=since) for one, since in dated if now - since >= one.lasting_s)
+
+
+#: The key of an alert, and whether it is the level of it that must last.
+_Level = tuple[str, bool]
+
+
+def _levels(finding: Finding) -> tuple[_Level, ...]:
+    """The level that fires, and the one below it that has begun as well.
+
+    A level that must last is harmless, however long it lasts: it does not date the level above it.
+    """
+    lasting = (finding.key, True)
+    return (lasting,) if finding.lasting_s else ((finding.key, False), lasting)

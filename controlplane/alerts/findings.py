@@ -44,7 +44,8 @@ class Finding:
     subject: Subject
     #: When it began, if the status shows that; ``None`` when only an observer over time can know.
     since: float | None = None
-    #: An observer over time displays it when it has lasted for this long.
+    #: An observer over time displays it when it has lasted for this long. What must last has a beginning of
+    #: its own, apart from the more severe level of the same key.
     lasting_s: float = 0.0
     #: ``None`` for what the headline leaves out.
     said: Said | None = None

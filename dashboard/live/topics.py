@@ -114,6 +114,8 @@ _FRAME_ONLY = (
     "bulk",
     "drills",
     "import",
+    # An address that no page has, or the page of something that was removed.
+    "missing",
     "people",
     "requests",
     "revisions",

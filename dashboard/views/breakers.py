@@ -13,6 +13,7 @@ from controlplane.accounts.permissions import SHOWN, require_role
 from controlplane.alerts.rules import GENERAL_RUNBOOK
 from controlplane.breakers import overrides
 from controlplane.errors import InvalidEdit, NotFound
+from controlplane.status.breakers import PHRASES
 from dashboard.forms import OverrideForm
 from dashboard.hub import hub
 from dashboard.live.breakers import Breaker
@@ -199,6 +200,18 @@ class Preview:
     warning: str = ""
 
 
+def _failing(found: Breaker) -> str:
+    """Why a breaker should not be forced closed; empty when nothing speaks against it."""
+    if found.state != "closed":
+        # Its window stopped when it tripped, so the figures of the trip are what counts.
+        why = f": {found.why}" if found.why else ""
+        return f"{found.name} is {PHRASES[found.state]}{why}."
+    if not found.failures:
+        return ""
+    where = " on one pod" if found.alone else ""
+    return f"{found.failures} of the last {found.calls} calls to {found.name}{where} failed."
+
+
 def preview(found: Breaker, data: Any) -> Preview | None:
     """What the change would affect, before it is made; ``None`` until the form says enough."""
     act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
@@ -227,10 +240,7 @@ def preview(found: Breaker, data: Any) -> Preview | None:
             "The breaker cannot open, even if calls fail.",
             f"Each caller waits up to {seconds(found.dependency.timeout_ms)}.",
         )
-        failing = f"{found.failures} of the last {found.calls} calls to {found.name} failed."
-        return Preview(
-            lines, f"Force closed{span if lasts else ''}", "risk", failing if found.failures else ""
-        )
+        return Preview(lines, f"Force closed{span if lasts else ''}", "risk", _failing(found))
     if act == "extend":
         lines = (
             f"{pods} keep the override on {found.name} for longer.",

@@ -77,7 +77,7 @@ def show(request: HttpRequest, page: str, template: str, *, status: int = 200, *
 
 
 def not_found(request: HttpRequest, heading: str, text: str) -> HttpResponse:
-    return show(request, "", "refused.html", status=404, heading=heading, text=text)
+    return show(request, "missing", "refused.html", status=404, heading=heading, text=text)
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:

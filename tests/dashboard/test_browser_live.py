@@ -117,6 +117,54 @@ def test_a_silent_socket_is_marked_stale_and_reconnected(sign_in):
     is_live(page)
 
 
+def test_the_banner_of_a_silent_page_believes_no_proxy_that_answers_for_web(sign_in):
+    """It promised that forms can be submitted while a proxy answered 502."""
+    page = sign_in("vera")
+    is_live(page)
+    page.route("**/healthz", lambda route: route.fulfill(status=502, body="Bad gateway"))
+    page.evaluate(
+        "document.addEventListener('htmx:ws:before:message:incoming',"
+        " e => { e.preventDefault(); e.stopImmediatePropagation(); }, true)"
+    )
+    page.wait_for_selector("#stale:not([hidden])", timeout=40_000)
+    becomes(page, "document.querySelector('[data-reach]').textContent.length > 0")
+    assert page.text_content("[data-reach]") == "Fuseboard answers 502: forms cannot be submitted."
+    assert all("502" in text for text in page.complaints)
+    page.complaints.clear()
+
+
+def test_a_missing_page_has_a_live_frame(sign_in):
+    """After 10 s it raised a red alarm: its socket was refused."""
+    page = sign_in("vera")
+    for path in ("/no-such-page", "/breakers/gone"):
+        page.goto(path)
+        is_live(page)
+        assert page.text_content("main h1").strip() in ("Page not found", "No such breaker")
+        assert page.get_attribute("#live", "data-frame") is not None
+    assert all("404" in text for text in page.complaints)
+    page.complaints.clear()
+
+
+def test_the_age_of_a_state_is_never_rounded_up(sign_in):
+    """At 1.96 s the bar read "Live, updated 2.0 s ago", beside a limit of 2 s."""
+    page = sign_in("vera")
+    is_live(page)
+    page.evaluate("""(() => {
+        const mute = e => { e.preventDefault(); e.stopImmediatePropagation(); };
+        document.addEventListener('htmx:ws:before:message:incoming', mute, true);
+        const tick = document.querySelector('#tick');
+        tick.dataset.rev = Number(tick.dataset.rev) + 1;
+        tick.dataset.now = Date.now() / 1000;
+        document.dispatchEvent(new Event('htmx:ws:after:message:incoming'));
+        const stopped = Date.now() + 1970, since = performance.now() + 1970;
+        Date.now = () => stopped;
+        performance.now = () => since;
+    })()""")
+    label = "document.querySelector('#live').textContent"
+    becomes(page, f"!{label}.includes('updated 0.0')")
+    assert "updated 1.9\u202fs ago" in page.text_content("#live")
+
+
 def seconds_of(clock):
     """ "23:59:58 UTC", as seconds since midnight."""
     hours, minutes, seconds = clock.split()[0].split(":")

@@ -156,6 +156,31 @@ def test_a_p99_that_is_high_for_a_moment_leaves_the_fleet_healthy():
     assert [one.key for one in lasting(slow, 60).alerts] == ["p99"]
 
 
+def test_a_harmless_p99_does_not_date_a_redis_over_its_deadline():
+    """ "Degraded for 10 h": a p99 that was 1.2 ms all day dated one that is 7 ms since now."""
+    seen = FirstSeen()
+
+    def after(seconds, p99_us):
+        figures = with_figures(store=StoreFigures(p99_us=p99_us))
+        return build(fleet(now=NOW + seconds, as_of=NOW + seconds, figures=figures), History(), seen)
+
+    after(0, 1_200)
+    assert after(36_000, 1_200).alerts[0].since == NOW
+    over = after(36_001, 7_000)
+    assert (over.alerts[0].since, over.verdict.since) == (NOW + 36_001, NOW + 36_001)
+    again = after(36_030, 1_200)
+    assert (again.alerts[0].since, again.verdict.since) == (NOW, None), "it was high all the time"
+
+
+def test_levels_of_one_incident_have_one_beginning():
+    seen = FirstSeen()
+    for seconds, refused in ((0, 1.0), (600, 37.0)):
+        figures = with_figures(refused_per_s=refused)
+        live = build(fleet(now=NOW + seconds, as_of=NOW + seconds, figures=figures), History(), seen)
+        assert live.alerts[0].severity == ("critical" if seconds else "warning")
+        assert live.verdict.since == NOW
+
+
 def test_a_p99_within_the_deadline_does_not_hide_decisions_without_redis():
     figures = with_figures(store=StoreFigures(p99_us=1_200), decided_locally_per_s=42.9)
     assert said_by(lasting(fleet(figures=figures), 60)) == [

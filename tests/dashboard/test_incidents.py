@@ -135,6 +135,9 @@ def test_pods_own_breakers_are_not_explained_by_a_window_of_the_fleet():
     html = drawn("overview", live)["cards"]
     assert breaker.why in html
     assert "5/36" not in html
+    figures = " ".join(drawn("breaker", live)["facts"].split())
+    assert "5 / 36" not in figures
+    assert figures.count("each pod counts its own") == 2
     closed = picture(view=replace(CLOSED, local=True)).breakers[0]
     assert closed.why == ""
 

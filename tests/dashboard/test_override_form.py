@@ -1,7 +1,12 @@
 """An override in force can be extended and ended, also from the list of overrides."""
 
+from dataclasses import replace
+
 import pytest
 from fleet_rows import breaker, put_server
+from test_incidents import CLOSED, OPEN, picture
+
+from dashboard.views.breakers import preview
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -107,3 +112,31 @@ def test_what_forced_closed_adds_is_read_with_the_preview(log_in):
     answer = client.post(f"{PATH}/preview", TRIP | {"act": "forced_closed"}).content.decode()
     assert "6 of the last 49 calls to payments-api failed." in answer
     assert "Each caller waits up to 30 s." in answer
+
+
+@pytest.mark.parametrize(
+    ("fields", "warning"),
+    [
+        ({}, "payments-api is open: 5 failures in a row, opens at 5; 2 failed probes since."),
+        # Nothing was counted since the trip.
+        (
+            {"view": replace(OPEN, calls=24, failures=0)},
+            "payments-api is open: 5 failures in a row, opens at 5; 2 failed probes since.",
+        ),
+        ({"view": replace(OPEN, state="half_open"), "transitions": ()}, "payments-api is probing."),
+        (
+            {"view": replace(OPEN, local=True)},
+            "payments-api is open: 2 of 2 pods opened their own breaker, without Redis.",
+        ),
+        (
+            {"view": replace(CLOSED, failures=4, local=True)},
+            "4 of the last 33 calls to payments-api on one pod failed.",
+        ),
+        ({"view": replace(CLOSED, failures=4)}, "4 of the last 33 calls to payments-api failed."),
+        ({"view": CLOSED}, ""),
+    ],
+)
+def test_forcing_an_open_breaker_closed_warns_with_its_trip(fields, warning):
+    """It warned with the window that stopped at the trip, "2 of the last 33 calls", or not at all."""
+    shown = preview(picture(**fields).breakers[0], {"act": "forced_closed", "lasts": "15"})
+    assert (shown.css, shown.warning) == ("risk", warning)

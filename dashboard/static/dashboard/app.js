@@ -60,7 +60,8 @@
       indicator("is-frame", "Loaded", `at ${utc(root.dataset.now)}`);
     }
     else if (age < LIVE_S) {
-      indicator("", "Live", `updated ${age.toFixed(1)}\u202fs ago`);
+      const tenths = Math.floor(age * 10) / 10; // rounded, 1.95 would read as a state that is too old
+      indicator("", "Live", `updated ${tenths.toFixed(1)}\u202fs ago`);
       clearTimeout(ageing); // it says so not a moment longer
       ageing = setTimeout(showConnection, (LIVE_S - age) * 1000 + 10);
     }
@@ -80,12 +81,12 @@
   const askReach = async note => { // forms go over HTTP, which may work although the socket does not
     if (Date.now() - askedAt < 5000) return;
     askedAt = Date.now();
-    let text = "You can still submit forms.";
+    let text = "Fuseboard cannot be reached: forms cannot be submitted.";
     try {
-      await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(4000) });
-    } catch {
-      text = "Fuseboard cannot be reached: forms cannot be submitted.";
-    }
+      const answer = await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(4000) });
+      // A proxy answers also while nothing is behind it.
+      text = answer.ok ? "You can still submit forms." : `Fuseboard answers ${answer.status}: forms cannot be submitted.`;
+    } catch { /* the text above is right */ }
     write(note, text);
   };
   const reconnect = () => { // a new connection begins with the whole; one that is on its way already will bring it
