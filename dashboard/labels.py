@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from controlplane.status.incidents import CAUSES
+from dashboard.store_errors import mode_cause_words
 
 #: What a plan did, as a key of its counts: ``tenant.changed``.
 _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
@@ -148,22 +149,6 @@ _SYSTEMS = {
     "macOS": "Mac OS X",
     "Linux": "Linux",
 }
-#: What a person reads -> an error of the client of Redis.
-_STORE_ERRORS = {
-    "connection refused": re.compile(r"ConnectionRefused|Errno 111|Connection refused"),
-    "connection reset": re.compile(r"ConnectionReset|BrokenPipe|Errno 104|Connection (reset|closed|lost)"),
-    "host name unknown": re.compile(r"gaierror|Name or service|nodename|Temporary failure in name"),
-    "host unreachable": re.compile(r"Errno (101|113)\b|No route to host|Network is unreachable"),
-    "wrong password or user": re.compile(r"WRONGPASS|NOAUTH|invalid username-password"),
-    "permission missing": re.compile(r"NOPERM"),
-    "Redis loads its data": re.compile(r"\bLOADING\b"),
-    "Redis is read-only": re.compile(r"\bREADONLY\b"),
-    "Redis is out of memory": re.compile(r"\bOOM\b"),
-    "certificate not accepted": re.compile(r"SSL|CERTIFICATE"),
-    "no answer in time": re.compile(r"Timeout|timed out"),
-}
-#: What the agent itself says before the error.
-_BEFORE_ERROR = re.compile(r".*, last: |never reached: |answers, but: ")
 #: Fields that mean nothing without the others.
 _QUIET_FIELDS = {
     "version",
@@ -245,6 +230,21 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     now = ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, ""))
     # Values that differ by less than the texts show, such as seconds, are not a change to a reader.
     return ("" if was == now else was, now)
+
+
+def planned_words(fields: dict[str, Any]) -> list[str]:
+    """Every value that a plan sets, also one that switches something off or empties it."""
+    flat = _flat(fields)
+    return [_planned(field, flat[field]) for field in sorted(flat, key=_weight)]
+
+
+def _planned(field: str, value: Any) -> str:
+    if value == "":
+        return f"no {field.replace('_', ' ')}"
+    if isinstance(value, list):
+        return f"{field.replace('_', ' ')} {', '.join(map(str, value)) or 'none'}"
+    moment = f"{str(value)[:16].replace('T', ' ')} UTC"
+    return f"until {moment}" if field.endswith("expires_at") else _said(field, value)
 
 
 def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
@@ -373,11 +373,3 @@ def span_words(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 // 60 else "")
-
-
-def mode_cause_words(cause: str) -> str:
-    """Why a pod decides without Redis. A pod reports the error of its client, which is for programmers."""
-    match = _BEFORE_ERROR.match(cause)
-    before = match[0] if match else ""
-    error = cause[len(before) :]
-    return before + next((words for words, sign in _STORE_ERRORS.items() if sign.search(error)), error)

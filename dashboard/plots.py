@@ -31,9 +31,12 @@ def svg(css: str, box: str, label: str, body: str, *, stretch: bool = True) -> S
 def spark(
     values: Sequence[float | None], *, limit: float | None = None, low: float = 0.0, label: str = ""
 ) -> SafeString:
-    """Lines with their area, the last value as a dot, and the limit as a dashed line. ``None`` is blank."""
+    """Lines with their area, the last value as a dot, and the limit as a dashed line.
+
+    ``None`` is blank, and so is everything where nothing was measured.
+    """
     width, height = 120, 28
-    points = list(values) if len(values) > 1 else [*(values or [0.0])] * 2
+    points = list(values) if len(values) > 1 else [*(values or [None])] * 2
     top = max((value for value in points if value is not None), default=0.0)
     top = max(top, limit or 0.0) * 1.1 or 1.0
 
@@ -47,10 +50,10 @@ def spark(
         first, last = short(run[0][0] * step), short(run[-1][0] * step)
         areas += f"M{first} {height}L{line}L{last} {height}Z"
         lines += f"M{line}h0"
-    body = f'<path class="area" d="{areas}"/>'
+    body = f'<path class="area" d="{areas}"/>' if areas else ""
     if limit is not None:
         body += f'<path class="lim" d="M0 {short(y(limit))}H{width}"/>'
-    body += f'<path d="{lines}"/>'
+    body += f'<path d="{lines}"/>' if lines else ""
     if (last_value := points[-1]) is not None:
         body += f'<path class="end" d="M{width} {short(y(last_value))}h.01"/>'
     return svg("spark", f"0 0 {width} {height}", label, body)

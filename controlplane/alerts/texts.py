@@ -92,7 +92,8 @@ def approximate_limits(status: Status) -> str:
 
 def allowed_alone(divisor: int) -> str:
     """What a pod allows without Redis: its own table lists it for each limit."""
-    return f"limits with a local share allow 1/{divisor} each, limits that fail open allow every call"
+    part = f"1/{divisor} of their value" if divisor > 1 else "their full value"
+    return f"limits with a local share allow {part}, and limits that fail open allow every call"
 
 
 def why_frozen(figures: FleetFigures) -> str:

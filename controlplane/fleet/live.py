@@ -140,7 +140,8 @@ class CommonEvent:
 #: Of one pod, so that a pod that changes all the time hides no other.
 RECENT_OF_ONE_POD = 20
 
-#: By half minutes: what begins in one and ends in the next has two rows.
+#: By half minutes: what begins in one and ends in the next has two rows. Pods that start have a row apart
+#: from those that lose Redis: most of them would name the cause for all.
 _RECENT = """
     WITH newest AS (
         SELECT kind, detail, at, id, server FROM fleet_event
@@ -155,7 +156,7 @@ _RECENT = """
     FROM placed
     WHERE place <= %(of_one_pod)s
     GROUP BY kind, CASE kind WHEN 'mode' THEN split_part(detail, ': ', 1) ELSE detail END,
-             floor(extract(epoch FROM at) / 30)
+             detail LIKE '%%: not connected yet', floor(extract(epoch FROM at) / 30)
     ORDER BY 3 DESC LIMIT %(most)s
 """
 

@@ -5,7 +5,8 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
-from controlplane.fleet.live import DependencyFigures
+from controlplane.alerts.thresholds import UNCOUNTED_SHARE
+from controlplane.fleet.live import DependencyFigures, FleetFigures
 from controlplane.status.facts import Facts
 
 POINTS = 40
@@ -57,6 +58,13 @@ class _Day:
         return sum(known) / len(known) if known else None
 
 
+def rates_known(figures: FleetFigures) -> bool:
+    """Whether the rates are those of the fleet: not without a gateway, and not while most pods of one that
+    has just started are in no rate yet.
+    """
+    return figures.gateways > 0 and figures.uncounted <= figures.live_servers * UNCOUNTED_SHARE
+
+
 class History:
     """Samples by name, at most one a second."""
 
@@ -74,12 +82,10 @@ class History:
         self._began = self._began or facts.now
         for name, value in samples.items():
             self._series.setdefault(name, _Series()).add(facts.now, value)
-        figures = facts.figures
-        # Gateways list a dependency while it is called. One that was called before has no calls now.
-        silent = self._marks.keys() - figures.dependencies.keys()
-        traffic = figures.dependencies | dict.fromkeys(
-            silent if figures.gateways else (), DependencyFigures()
-        )
+        traffic: dict[str, DependencyFigures] = {}
+        if rates_known(facts.figures):
+            # Gateways list a dependency while it is called. One that was called before has no calls now.
+            traffic = dict.fromkeys(self._marks, DependencyFigures()) | facts.figures.dependencies
         for name in self._marks.keys() - traffic.keys():
             self._marks[name].append(" ")
         for name, t in traffic.items():

@@ -8,7 +8,7 @@ from controlplane.alerts.texts import allowed_alone, name_or_count, they
 from controlplane.alerts.thresholds import P99_WARN_PART, REFUSED_SHARE
 from controlplane.status.facts import Facts
 from controlplane.status.servers import LAG_WARN_S, FleetSummary
-from dashboard.live.history import History
+from dashboard.live.history import History, rates_known
 from dashboard.plots import spark
 
 FAILED_WARN_PERCENT = 10
@@ -35,17 +35,24 @@ def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
     figures = facts.figures
     # Without a call to Redis there is no response time, not one of 0 ms.
     p99 = {"p99": figures.store.p99_us / 1000} if figures.store.p99_us is not None else {}
-    return p99 | {
+    # What nothing measures is not 0/s.
+    rates = {
         "refused": figures.refused_per_s,
-        "local": float(len(fleet.local)),
-        "lag": fleet.worst_lag_s,
         "short": _short_circuited(facts),
         "failed": _failed_percent(facts),
-        "shared": float(fleet.sharing),
-        "lagging": float(len(fleet.lagging)),
         "store_errors": figures.store.errors_per_s + figures.store.timeouts_per_s,
         "requests": figures.requests_per_s,
     }
+    return (
+        p99
+        | (rates if rates_known(figures) else {})
+        | {
+            "local": float(len(fleet.local)),
+            "lag": fleet.worst_lag_s,
+            "shared": float(fleet.sharing),
+            "lagging": float(len(fleet.lagging)),
+        }
+    )
 
 
 def _short_circuited(facts: Facts) -> float:
@@ -72,7 +79,8 @@ def why_not_exact(fleet: FleetSummary) -> str:
     alone = (*fleet.local, *fleet.drill)
     if alone:
         decide = they(alone, "decides", "decide")
-        return f"{name_or_count(alone)} {decide} without Redis, where {allowed_alone(fleet.divisor)}"
+        allowed = allowed_alone(fleet.divisor)
+        return f"{name_or_count(alone)} {decide} without Redis. There, {allowed}"
     if fleet.ramping:
         return f"{_apply(fleet.ramping)} limits that still rise after an outage of Redis"
     if fleet.decided_locally_per_s:

@@ -22,7 +22,6 @@ from dashboard.labels import (
     drill_words,
     event_detail_words,
     event_words,
-    mode_cause_words,
     policy_words,
     request_words,
     state_verb,
@@ -31,6 +30,7 @@ from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
 from dashboard.live.servers import Zone
 from dashboard.live.tiles import number
+from dashboard.store_errors import mode_cause_words
 
 register = template.Library()
 

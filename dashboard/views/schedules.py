@@ -11,13 +11,14 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.alerts.texts import count
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
 from dashboard.hub import hub
-from dashboard.labels import difference
+from dashboard.labels import planned_words
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 
@@ -26,6 +27,8 @@ _MOST = 200
 _EXAMPLE = "tenants:\n  {}:\n    quotas:\n      requests: {{limit: 5000, window_s: 60, burst: 500}}"
 #: Of one scheduled change; the others are counted.
 _THINGS_SHOWN = 3
+#: Of one thing: a tenant may have many quotas.
+_VALUES_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,12 @@ def row_of(schedule: Schedule) -> Row:
 
 
 def _values(fields: dict[str, Any]) -> str:
-    """The new values in words; a removed quota or tenant has none."""
-    _, words = difference(None, {name: value for name, value in fields.items() if value is not None})
-    gone = [name.partition(".")[2] or name for name, value in fields.items() if value is None]
-    return ", ".join([word for word in (words,) if word] + [f"no {name}" for name in gone])
+    """Every new value in words; a removed quota or tenant has none."""
+    words = planned_words({name: value for name, value in fields.items() if value is not None})
+    words += [f"no {name.partition('.')[2] or name}" for name, value in fields.items() if value is None]
+    hidden = len(words) - _VALUES_SHOWN
+    more = [f"and {count(hidden, 'more value')}"] if hidden > 0 else []
+    return ", ".join(words[:_VALUES_SHOWN] + more)
 
 
 @require_http_methods(["GET", "POST"])

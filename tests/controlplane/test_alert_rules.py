@@ -136,15 +136,15 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         ("local", "critical"),
         facts(pod(mode="local"), pod("web-2", mode="local")),
         "Redis is unreachable from every pod. Limits are approximate: limits with a local share allow 1/2"
-        " each, limits that fail open allow every call."
+        " of their value, and limits that fail open allow every call."
         " Breakers work from each pod\u2019s own counters.",
         ONE_OF_TWO_LOCAL,
     ),
     (
         ("local", "warning"),
         ONE_OF_TWO_LOCAL,
-        "1 pod on local fallback. Limits are approximate: limits with a local share allow 1/2 each, limits"
-        " that fail open allow every call."
+        "1 pod on local fallback. Limits are approximate: limits with a local share allow 1/2 of"
+        " their value, and limits that fail open allow every call."
         " Breakers work from each pod\u2019s own counters.",
         facts(pod(mode="ramping"), pod("web-2")),
     ),

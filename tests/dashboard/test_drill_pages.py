@@ -55,6 +55,13 @@ def test_an_admin_starts_and_ends_a_drill(log_in, pods):
     assert "To see what happens" in page
 
 
+def test_the_page_says_what_pods_in_a_drill_allow(log_in, pods):
+    """It said "each with its share of the limits": limits that fail open allow every call."""
+    page = text_of(log_in("ada").get("/drills"))
+    assert "limits that fail open allow every call" in page
+    assert "each with its share" not in page
+
+
 def test_invalid_input_is_reported_and_kept(log_in, pods):
     answer = begin(log_in("ada"), servers=["pod-1"], minutes="500", reason="A long one, to be sure")
     assert answer.status_code == 422

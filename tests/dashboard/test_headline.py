@@ -14,7 +14,7 @@ from dashboard.live.overview import build
 from dashboard.live.verdict import WEIGHTS
 
 NOW = 1_795_144_367.0
-ALONE = "limits with a local share allow 1/3 each, limits that fail open allow every call"
+ALONE = "limits with a local share allow 1/3 of their value, and limits that fail open allow every call"
 MEASURED = FleetFigures(requests_per_s=100.0, gateways=1, live_servers=3)
 CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
 OPEN = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=31)
@@ -229,18 +229,18 @@ def test_many_open_breakers_are_one_sentence():
     [
         (others(), {"decided_locally_per_s": 42.9}, "42.9 decisions/s are made without Redis"),
         (others(mode="ramping"), {}, "web-3 applies limits that still rise after an outage of Redis"),
-        (others(mode="local"), {}, f"web-3 decides without Redis, where {ALONE}"),
-        (others(mode="drill"), {}, f"web-3 decides without Redis, where {ALONE}"),
+        (others(mode="local"), {}, f"web-3 decides without Redis. There, {ALONE}"),
+        (others(mode="drill"), {}, f"web-3 decides without Redis. There, {ALONE}"),
         (
             (pod(1), pod(2, mode="local"), pod(3, mode="drill")),
             {},
-            f"2 pods decide without Redis, where {ALONE}",
+            f"2 pods decide without Redis. There, {ALONE}",
         ),
         # The mode is what decides, also beside a problem with the configuration.
         (
             others(mode="local", config_status="rejected"),
             {},
-            f"web-3 decides without Redis, where {ALONE}",
+            f"web-3 decides without Redis. There, {ALONE}",
         ),
         (
             others(mode="ramping", config_status="rejected"),

@@ -11,12 +11,12 @@ from test_incidents import CLOSED, FAILING, NOW, facts
 
 from controlplane.alerts.evaluate import FirstSeen
 from controlplane.status.facts import PodEvent
-from dashboard.labels import mode_cause_words
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
 from dashboard.live.pod_lines import own_transitions, pod_lines
 from dashboard.live.topics import Topic, fragments
+from dashboard.store_errors import mode_cause_words
 
 
 def event(ago, server, detail, kind="mode"):
@@ -63,6 +63,14 @@ def test_pods_that_lose_and_regain_redis_are_two_lines():
         ("never reached: [Errno -2] Name or service not known", "never reached: host name unknown"),
         ("AuthenticationError: WRONGPASS invalid username-password pair", "wrong password or user"),
         ("20 timeouts in 2 s", "20 timeouts in 2 s"),
+        # The runbook quotes these; the text of the client was cut before its end.
+        (
+            "this user may not load scripts, and function fuseboard_admit_0123456789abcdef is missing; the"
+            " worker of the control plane loads it",
+            "function missing",
+        ),
+        ("answers, but: BUSY Redis is busy running a script", "answers, but: a script blocks Redis"),
+        ("MISCONF Redis is configured to save RDB snapshots", "Redis cannot save its data"),
         ("", ""),
     ],
 )
@@ -226,6 +234,31 @@ def test_the_loss_of_redis_in_a_large_fleet_is_counted_and_not_forgotten(limits)
     assert said(
         event(1, "web-1", "shared -> local"), replace(event(2, "w", "shared -> local"), more=True)
     ) == ["2 or more pods lost Redis and use local limits"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("starts", "lost"), [(3, 2), (2, 3)])
+def test_pods_that_start_do_not_hide_pods_that_lose_redis(limits, starts, lost):
+    """A row of a half minute has the most common cause: five pods had not connected yet, or lost Redis."""
+    from controlplane.fleet.models import Event
+    from controlplane.status.read_facts import read_facts
+
+    at = half_minute_before(60)
+    causes = ["not connected yet"] * starts + ["connection refused"] * lost
+    Event.objects.bulk_create(
+        Event(
+            environment="production",
+            server=f"web-{number}",
+            boot="b",
+            kind="mode",
+            detail=f"shared -> local: {cause}",
+            at=at,
+        )
+        for number, cause in enumerate(causes)
+    )
+    assert [(line.pods, line.did) for line in pod_lines(read_facts().pod_events)] == [
+        (f"{lost} pods", "lost Redis and use local limits: connection refused")
+    ]
 
 
 @pytest.mark.django_db(transaction=True)

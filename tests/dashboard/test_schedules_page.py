@@ -44,6 +44,33 @@ def test_a_change_is_scheduled_displayed_applied_and_kept_in_history(log_in: Any
     assert "Applied" in page(client.get("/schedules"))
 
 
+def test_a_row_lists_every_value_that_the_change_sets(log_in: Any) -> None:
+    """It displayed two of them, and none of what is switched off, without saying that some are missing."""
+    plan = """
+tenants:
+  acme-retail:
+    suspended: false
+    quotas:
+      requests: {limit: 5000, window_s: 60, burst: 500, failure_policy: fail_closed, shadow: false}
+dependencies:
+  payments-api:
+    fallback_note: ""
+    breaker: {window_s: 30, failure_percent: 40, slow_percent: 60, open_ms: 20000}
+"""
+    client = log_in("ada")
+    page(client.post("/schedules", form(plan=plan)), 302)
+    shown = text_of(page(client.get("/schedules")))
+    for words in (
+        *("requests limit 5,000", "requests burst 500", "requests window 60 s"),
+        *("requests failure policy fail_closed", "not requests shadow", "not suspended"),
+        *("window 30 s", "failure 40 %", "slow 60 %", "open 20,000 ms", "no fallback note"),
+    ):
+        assert words in shown
+    many = "".join(f"      q{number}: {{limit: 5, window_s: 60}}\n" for number in range(10))
+    page(client.post("/schedules", form(plan=f"tenants:\n  acme-retail:\n    quotas:\n{many}")), 302)
+    assert "and 8 more values" in text_of(page(client.get("/schedules")))
+
+
 def test_a_row_of_a_large_change_counts_what_it_does_not_display(log_in: Any) -> None:
     plan = "".join(f"  new-{number}: {{tier: free}}\n" for number in range(5))
     client = log_in("ada")

@@ -207,7 +207,36 @@ def test_a_gap_in_a_series_stays_a_gap_and_a_dependency_that_is_not_called_has_n
     area, line, _ = re.findall(r' d="([^"]+)"', spark(points))
     assert (area.count("Z"), line.count("M")) == (2, 2)
     assert "nan" not in spark([None, None, 1.0])
-    assert spark([]) == spark([0.0, 0.0])
+    drawn = spark([], limit=5.0)
+    assert re.findall(r'class="(\w+)"', drawn) == ["spark", "lim"], "it drew a line and a dot at 0"
+
+
+def test_the_figures_of_the_fleet_are_not_zero_while_no_gateway_measures():
+    """Sparklines fell to 0 with the last gateway, and plots at every start of one."""
+    history = History()
+    for second in range(90):
+        measured = {"requests_per_s": 100.0, "refused_per_s": 2.0, "live_servers": 3, "dependencies": CALLED}
+        starts = {"uncounted": 3, "live_servers": 3}
+        figures = measured if second < 30 else {"gateways": 0} if second < 60 else starts
+        build(traffic(second, **figures), history, FirstSeen())
+    for name, value in {
+        **{"requests": 100.0, "refused": 2.0, "store_errors": 0.0, "short": 0.0, "failed": 0.0},
+        "calls:payments-api": 20.0,
+    }.items():
+        known = history.known(name)
+        assert known[-19:] == [None] * 19, name
+        assert {one for one in known if one is not None} == {value}, name
+    assert history.over("calls:payments-api", 86_400)[-1] == 20.0
+    assert history.known("local")[-1] == 0.0, "pods report their mode to any process"
+    # A few new pods do not blank the rates of the others.
+    build(traffic(90, requests_per_s=90.0, uncounted=1, live_servers=10), history, FirstSeen())
+    assert history.points("requests")[-1] == 90.0
+
+
+def test_a_tile_without_a_measurement_has_no_line():
+    tile = next(one for one in build(facts(), History(), FirstSeen()).tiles if one.key == "p99")
+    assert tile.value == "no data"
+    assert 'class="end"' not in tile.spark
 
 
 def test_a_second_without_calls_has_no_share_of_failures():
