@@ -85,7 +85,8 @@
     try {
       const answer = await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(4000) });
       // A proxy answers also while nothing is behind it.
-      text = answer.ok ? "You can still submit forms." : `Fuseboard answers ${answer.status}: forms cannot be submitted.`;
+      text = answer.ok ? "You can still submit forms."
+        : `Fuseboard answers ${answer.status}: forms cannot be submitted.`;
     } catch { /* the text above is right */ }
     write(note, text);
   };
