@@ -37,8 +37,10 @@ _ACTIONS = {
     "epoch.raised": ("New epoch started", "started a new epoch of"),
     "fleet.freeze_lifted": ("Silent pods marked offline", "marked silent pods as offline in"),
     "override.expired": ("Override expired", "ended the expired override on"),
+    "pod_protection.set": ("Protection of pods changed", "changed the protection of pods in"),
     "plan.applied": ("Plan applied", "applied a plan to"),
     "policy.tenants_repaired": ("Tenants published again", "published tenants again in"),
+    "protection.set": ("Protection changed", "changed the protection of"),
     "runbook.created": ("Runbook added", "added runbook"),
     "runbook.replaced": ("Runbook replaced", "replaced runbook"),
     "runbook.saved": ("Runbook saved", "saved runbook"),
@@ -126,7 +128,7 @@ _TO_DO = {
 #: What a drill simulates.
 _DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
 #: First parts of a field name that add nothing for a reader.
-_GROUPS = {"override", "quotas", "vendor_limits", "breaker"}
+_GROUPS = {"override", "quotas", "vendor_limits", "breaker", "protection"}
 #: Fields of change requests and approval rules -> what they count.
 _COUNTED = {"things": "item", "needed": "approval"}
 #: Last parts of a field name that are units.

@@ -88,6 +88,7 @@ def _dependency(played: scenario.Dependency) -> None:
         owner=played.owner,
         fallback_note=played.fallback,
         timeout_ms=2_000,
+        protection="off",
         runbook=played.runbook,
         breaker=played.breaker,
         reason=_REASON,

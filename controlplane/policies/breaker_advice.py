@@ -1,9 +1,10 @@
-"""Values of a breaker that are allowed, and are seldom what is meant."""
+"""Values of a dependency that are allowed, and are seldom what is meant."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from controlplane.policies.history import Changed
+from controlplane.policies.protection_advice import protection_advice
 
 #: Below this, the vendor has hardly recovered before the breaker probes again.
 SHORT_OPEN_MS = 30_000
@@ -19,7 +20,7 @@ def advice_about(fields: Mapping[str, Any]) -> list[str]:
         found.append(f"open_ms is {seconds}: the dependency has little time to recover. Use at least 30 s.")
     if not fields["fallback_note"]:
         found.append("fallback_note is empty: write what callers do while the breaker is open.")
-    return found
+    return found + protection_advice(fields)
 
 
 def advice(changes: Iterable[Changed]) -> Iterator[str]:

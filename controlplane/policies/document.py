@@ -23,6 +23,7 @@ from controlplane.policies.models import (
     TierQuota,
     VendorLimit,
 )
+from controlplane.policies.protection import call_protection, pod_protection
 from fuseboard.contract import policy as contract
 from fuseboard.contract.limit_fields import FIELDS, NUMBERS, Choice, Choices, LimitField, Patterns
 from fuseboard.contract.words import OverrideMode
@@ -77,6 +78,7 @@ def policy_of(environment: Environment) -> contract.Policy:
         ),
         dependencies=tuple(_dependencies(environment)),
         tuning=tuning_of(environment),
+        protection=pod_protection(environment.protection),
     )
 
 
@@ -96,6 +98,7 @@ def _dependencies(environment: Environment) -> Iterable[contract.Dependency]:
             breaker=contract.BreakerPolicy(**{column: getattr(row, column) for column in BREAKER_RANGES}),
             timeout_ms=row.timeout_ms,
             wait_ms=row.wait_ms,
+            protection=call_protection(row.protection),
             override=overrides.get(row.pk),
             reset_revision=row.reset_revision,
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 from controlplane.policies.limits import LimitColumns, columns_of
 from controlplane.policies.models import BREAKER_RANGES, Dependency, Environment, Template, Tenant, Tier
+from controlplane.policies.protection import flat_protection
 
 Fields = dict[str, Any]
 
@@ -15,6 +16,7 @@ def environment_fields(environment: Environment) -> Fields:
     return {
         "default_tier": environment.default_tier.name,
         **{f"tuning.{field}": value for field, value in environment.tuning.items()},
+        **flat_protection(environment.protection),
         **limit_fields("subject_limits", environment.subject_limits.all()),
     }
 
@@ -54,6 +56,7 @@ def dependency_fields(dependency: Dependency) -> Fields:
         **_wait(dependency.wait_ms),
         "runbook": dependency.runbook_id,
         **breaker_fields(dependency),
+        **flat_protection(dependency.protection),
         **limit_fields("vendor_limits", dependency.vendor_limits.all()),
         "version": dependency.version,
     }

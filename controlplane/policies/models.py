@@ -37,6 +37,8 @@ class Environment(models.Model):
     default_tier = models.ForeignKey("Tier", on_delete=models.PROTECT, related_name="+")
     #: See ``fuseboard.contract.policy.Tuning``. Missing fields have its defaults.
     tuning = models.JSONField(default=dict, blank=True)
+    #: See ``fuseboard.contract.protection.PodProtection``. Empty for none.
+    protection = models.JSONField(default=dict, db_default={}, blank=True)
 
     class Meta:
         constraints = (
@@ -240,6 +242,8 @@ class Dependency(models.Model):
     timeout_ms = models.BigIntegerField(default=30_000)
     #: A call waits this long for a refusal that ends in time, unless its caller says otherwise.
     wait_ms = models.IntegerField(default=0, db_default=0)
+    #: See ``fuseboard.contract.protection.CallProtection``. Empty for none.
+    protection = models.JSONField(default=dict, db_default={}, blank=True)
     runbook = models.ForeignKey(
         Runbook, on_delete=models.SET_NULL, null=True, blank=True, related_name="dependencies"
     )

@@ -111,6 +111,8 @@ EDITS: dict[str, dict[str, Any]] = {
     "rollback": {"to_revision": 4, "expected_revision": None},
     "set_breaker_policy": {"dependency": "openai", "breaker": {"probes": 2}, **BY_VERSION},
     "set_default_tier": {"tier": "free"},
+    "set_pod_protection": {"protection": {"retries_per_s": 5}},
+    "set_protection": {"dependency": "openai", "protection": {"retry": None}, **BY_VERSION},
     "set_subject_limit": {"name": "keys", "per": ["api_key"], **NUMBERS},
     "set_template": {"template": "usual", "limit": 50, "window_s": 60, "burst": 5, **BY_VERSION},
     "set_tenant_quota": {"tenant": "acme", "quota": "requests", **NUMBERS, **BY_VERSION},

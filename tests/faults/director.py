@@ -55,6 +55,7 @@ def fill() -> None:
             owner="",
             fallback_note="",
             timeout_ms=2_000,
+            protection="off",
             runbook=None,
             breaker=world.BREAKER,
             **USUAL,

@@ -21,6 +21,7 @@ from controlplane.api.schemas.edits_in import (
     Slug,
     TuningIn,
 )
+from controlplane.api.schemas.protection import PodProtectionChange, PodProtectionOut, change_in
 from controlplane.editing import edits
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of, tuning_of
@@ -44,6 +45,7 @@ def get_configuration(
         revision=row.revision,
         default_tier=row.default_tier.name,
         tuning=to_builtins(tuning_of(row)),
+        protection=PodProtectionOut(**row.protection) if row.protection else None,
     )
 
 
@@ -72,6 +74,21 @@ def set_tuning(request: HttpRequest, environment: Environment, values: TuningIn)
     """Change timings of every agent of the fleet."""
     revision = edits.set_tuning(
         environment=environment, tuning=values.tuning, reason=values.reason, actor=actor_of(request)
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.patch("/protection", response=RevisionOut, auth=needs("edit_breaker_policy"))
+def set_pod_protection(
+    request: HttpRequest, environment: Environment, values: PodProtectionChange
+) -> RevisionOut:
+    """Change what protects every pod: shedding, readiness, and which parts only observe."""
+    revision = edits.set_pod_protection(
+        environment=environment,
+        protection=change_in(values.protection),
+        observe_for_s=values.observe_for_s.model_dump(exclude_none=True),
+        reason=values.reason,
+        actor=actor_of(request),
     )
     return RevisionOut(revision=revision)
 

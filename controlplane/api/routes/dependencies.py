@@ -7,7 +7,6 @@ from controlplane.api.http.versions import version_read
 from controlplane.api.schemas.configuration_out import DependencyOut, RevisionOut
 from controlplane.api.schemas.edits_in import (
     BreakerPolicyIn,
-    DependencyIn,
     DescriptionIn,
     Environment,
     ExpectedVersion,
@@ -15,6 +14,7 @@ from controlplane.api.schemas.edits_in import (
     Slug,
 )
 from controlplane.api.schemas.limits import LimitOut, VendorLimitIn
+from controlplane.api.schemas.protection import CallProtectionOut, DependencyIn, ProtectionIn, change_in
 from controlplane.editing import edits
 from controlplane.errors import NotFound
 from controlplane.policies.breaker_advice import advice_about
@@ -32,12 +32,13 @@ def list_dependencies(request: HttpRequest, environment: Environment) -> list[De
 
 @router.post("", response={201: RevisionOut}, auth=needs("edit_breaker_policy"))
 def create_dependency(request: HttpRequest, environment: Environment, values: DependencyIn) -> RevisionOut:
-    """Register a dependency; ``breaker`` replaces parts of the policy of its kind."""
+    """Register a dependency; ``breaker`` and ``protection`` replace parts of the presets of its kind."""
     revision = edits.create_dependency(
         environment=environment,
         dependency=values.name,
         actor=actor_of(request),
-        **values.model_dump(exclude={"name"}),
+        protection=None if values.protection is None else change_in(values.protection),
+        **values.model_dump(exclude={"name", "protection"}),
     )
     return RevisionOut(revision=revision)
 
@@ -79,6 +80,23 @@ def set_breaker_policy(
         expected_version=version_read(request, values.expected_version),
         actor=actor_of(request),
         **values.model_dump(exclude={"expected_version"}),
+    )
+    return RevisionOut(revision=revision)
+
+
+@router.patch("/{dependency}/protection", response=RevisionOut, auth=needs("edit_breaker_policy"))
+def set_protection(
+    request: HttpRequest, environment: Environment, dependency: Slug, values: ProtectionIn
+) -> RevisionOut:
+    """Change what protects a pod from this dependency: its bulkhead, local rate, and retries."""
+    revision = edits.set_protection(
+        environment=environment,
+        dependency=dependency,
+        protection=change_in(values.protection),
+        preset=values.preset.model_dump(exclude_none=True),
+        expected_version=version_read(request, values.expected_version),
+        reason=values.reason,
+        actor=actor_of(request),
     )
     return RevisionOut(revision=revision)
 
@@ -136,6 +154,7 @@ def _out(row: Dependency) -> DependencyOut:
         timeout_ms=row.timeout_ms,
         wait_ms=row.wait_ms,
         breaker={column: getattr(row, column) for column in BREAKER_RANGES},
+        protection=CallProtectionOut(**row.protection) if row.protection else None,
         vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
         version=row.version,
         advice=advice_about(dependency_fields(row)),

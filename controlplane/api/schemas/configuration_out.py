@@ -7,6 +7,7 @@ from ninja import Schema
 from pydantic import ConfigDict
 
 from controlplane.api.schemas.limits import EXAMPLE, LimitOut, QuotaOut, TenantQuotaOut, ValuesOut
+from controlplane.api.schemas.protection import CallProtectionOut, PodProtectionOut
 
 _FOLLOWERS = {"limits": 14, "tiers": 3, "tenants": 9, "dependencies": 1, "subject_limits": 0}
 _TEMPLATE = EXAMPLE | {
@@ -97,6 +98,8 @@ class DependencyOut(Schema):
     timeout_ms: int
     wait_ms: int
     breaker: dict[str, int]
+    #: What protects a pod from it; null for nothing.
+    protection: CallProtectionOut | None
     vendor_limits: list[LimitOut]
     version: int
     #: Warnings about settings that are allowed, but usually a mistake.
@@ -131,6 +134,8 @@ class ConfigurationOut(Schema):
     revision: int
     default_tier: str
     tuning: dict[str, int]
+    #: What protects every pod; null for nothing.
+    protection: PodProtectionOut | None
 
 
 class DifferingRowOut(Schema):

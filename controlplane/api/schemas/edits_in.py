@@ -195,21 +195,6 @@ class DescriptionIn(ReasonIn):
     expected_version: Version | None = None
 
 
-class DependencyIn(ReasonIn):
-    name: Slug
-    kind: Annotated[
-        Literal["llm", "external", "database", "internal"],
-        Field(description="Selects the preset of the breaker's policy."),
-    ]
-    title: Text = ""
-    owner: Text = ""
-    fallback_note: Note = ""
-    timeout_ms: Annotated[int, Field(ge=1, le=MAX_MS)] = 30_000
-    wait_ms: Wait = 0
-    runbook: Slug | None = None
-    breaker: BreakerColumns = {}  # noqa: RUF012
-
-
 class RunbookIn(ReasonIn):
     title: Title
     body: Annotated[str, Field(max_length=100_000, description="Markdown."), AfterValidator(printable)]

@@ -16,6 +16,23 @@ _CONTRACT = _LIMIT | {
 }
 _QUOTA = _LIMIT | {"dependency": ""}
 _BREAKER = {"consecutive_failures": 5, "failure_percent": 50, "open_ms": 60000, "probes": 3}
+_PROTECTION = {
+    "tier": "standard",
+    "sla_ms": 2000,
+    "bulkhead": {
+        "max_concurrent": 50,
+        "shares": [50, 35, 15],
+        "queues": [10, 12, 6],
+        "queue_timeout_ms": 1000,
+        "when_full": ["queue", "abort", "discard"],
+        "borrow": False,
+        "adaptive": False,
+        "target_wait_ms": 100,
+        "resize_under_pressure": False,
+    },
+    "local_rate": None,
+    "retry": None,
+}
 _OVERRIDE = {
     "dependency": "payments-api",
     "mode": "forced_open",
@@ -165,6 +182,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "HoldIn": _FORCED_OPEN,
     "ExtendIn": {"expires_in_s": 3600, "reason": "The vendor needs another hour"},
     "BreakerPolicyIn": {"breaker": {"open_ms": 30000}, "expected_version": 2, **_WHY},
+    "ProtectionIn": {
+        "protection": {"bulkhead": {"max_concurrent": 30}, "retry": None},
+        "preset": {"sla": "api"},
+        "expected_version": 2,
+        **_WHY,
+    },
+    "PodProtectionChange": {
+        "protection": {"shedding": {"queue_max": 200}, "retries_per_s": 5},
+        "observe_for_s": {"shedding": 86_400},
+        "reason": "Watch for a day what would be refused",
+    },
     "DescriptionIn": _DEPENDENCY | {"expected_version": 2, **_WHY},
     "DependencyIn": _DEPENDENCY | {"name": "payments-api", "kind": "external", **_WHY},
     "VendorLimitIn": {"limit": 400, "window_s": 1, "expected_version": 2, **_WHY},
@@ -239,6 +267,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "timeout_ms": 2000,
         "wait_ms": 0,
         "breaker": _BREAKER,
+        "protection": _PROTECTION,
         "vendor_limits": [_CONTRACT],
         "version": 2,
     },
@@ -289,6 +318,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "revision": 42,
         "default_tier": "anonymous",
         "tuning": {"store_deadline_us": 5000},
+        "protection": None,
     },
     "EntryOut": _ENTRY,
     "EntryPage": {"items": [_ENTRY], "next": None},

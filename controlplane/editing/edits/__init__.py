@@ -11,11 +11,13 @@ from controlplane.editing.edits.dependencies import (
     describe_dependency,
     save_runbook,
     set_breaker_policy,
+    set_protection,
 )
 from controlplane.editing.edits.environments import (
     create_environment,
     create_tier,
     set_default_tier,
+    set_pod_protection,
     set_tuning,
 )
 from controlplane.editing.edits.limit_templates import preview_template, remove_template, set_template
@@ -64,6 +66,8 @@ __all__ = [
     "save_runbook",
     "set_breaker_policy",
     "set_default_tier",
+    "set_pod_protection",
+    "set_protection",
     "set_subject_limit",
     "set_template",
     "set_tenant_quota",

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from typing import Any
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
@@ -15,6 +16,8 @@ from controlplane.policies.models import (
     Kind,
     Runbook,
 )
+from controlplane.policies.protection import CALL, changed
+from controlplane.policies.protection_presets import merged_changes, preset_change, preset_of_kind
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS
 
@@ -33,8 +36,12 @@ def create_dependency(
     wait_ms: int = 0,
     runbook: str | None = None,
     breaker: Mapping[str, int] | None = None,
+    protection: Mapping[str, Any] | str | None = None,
 ) -> int:
-    """Register a dependency. ``breaker`` replaces values of the preset of its kind."""
+    """Register a dependency. ``breaker`` and ``protection`` replace values of the presets of its kind.
+
+    With ``protection="off"``, nothing protects pods from it.
+    """
     problems = Problems()
     problems.slug("dependency", dependency)
     if kind not in Kind.values:
@@ -48,6 +55,10 @@ def create_dependency(
     _check_breaker(problems, columns)
     problems.reason(reason)
     problems.settle()
+    preset = preset_of_kind(kind, timeout_ms=timeout_ms)
+    patch = preset if protection is None else merged_changes(preset, protection)
+    protected = changed(problems, {}, patch, CALL)
+    problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         if Dependency.objects.filter(environment_id=environment, name=dependency).exists():
             raise InvalidEdit({"dependency": ["A dependency with this name already exists."]})
@@ -60,6 +71,7 @@ def create_dependency(
             fallback_note=fallback_note,
             timeout_ms=timeout_ms,
             wait_ms=wait_ms,
+            protection=protected,
             runbook=_runbook(runbook),
             **columns,
         )
@@ -103,6 +115,33 @@ def set_breaker_policy(
             edit.row.wait_ms = wait_ms
         _check_figures(edit.row)
         edit.finish("breaker_policy.set")
+    return revision.number
+
+
+def set_protection(
+    *,
+    environment: str,
+    dependency: str,
+    protection: Mapping[str, Any] | str,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    preset: Mapping[str, str] | None = None,
+) -> int:
+    """Change what protects a pod from this dependency, see ``fuseboard.contract.protection``.
+
+    Values that are left out stay; those of a part that was off get its defaults. ``None`` or ``"off"``
+    turns a part, or all of it, off. ``preset`` names presets, which ``protection`` overrides.
+    """
+    problems = Problems()
+    patch = merged_changes(preset_change(problems, preset or {}), protection)
+    problems.reason(reason)
+    problems.settle()
+    with revise(environment=environment, actor=actor, reason=reason) as revision:
+        edit = DependencyEdit(revision, dependency, expected_version)
+        edit.row.protection = changed(problems, edit.row.protection, patch, CALL)
+        problems.settle()
+        edit.finish("protection.set")
     return revision.number
 
 

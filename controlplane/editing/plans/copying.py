@@ -3,7 +3,10 @@ from controlplane.editing.plans.apply import apply_plan
 from controlplane.editing.plans.plan import Plan
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import columns_of_edit
+from controlplane.policies.protection import PROTECTION, protection_in, without_protection
 from controlplane.policies.state import read_state
+
+_SECTIONS = ("default_tier", "tuning", PROTECTION, "subject_limits", "template", "tier", "dependency")
 
 
 def copy_configuration(
@@ -11,14 +14,17 @@ def copy_configuration(
 ) -> int:
     """Copy the configuration of another environment, as one revision. Return the revision.
 
-    Tiers, dependencies, limits of callers without a tenant and timings become the same. Those that
-    only ``environment`` has are removed. Its tenants stay, unless tenants are copied too. Overrides of
+    Tiers, dependencies, limits of callers without a tenant, protection and timings become the same. Those
+    that only ``environment`` has are removed. Its tenants stay, unless tenants are copied too. Overrides of
     breakers are not copied, because they are not configuration.
     """
     state = read_state(source, tenants=None if with_tenants else set())
-    plan = Plan(sections={"default_tier", "tuning", "subject_limits", "template", "tier", "dependency"})
+    plan = Plan(sections=set(_SECTIONS))
     for (kind, name), fields in state.items():
-        plan.things[kind, "" if kind == "environment" else name] = _said(fields)
+        said = _said(fields)
+        if kind in ("environment", "dependency"):
+            said[PROTECTION] = protection_in(fields) or "off"
+        plan.things[kind, "" if kind == "environment" else name] = said
     if with_tenants:
         plan.sections.add("tenant")
     return apply_plan(
@@ -34,7 +40,7 @@ def copy_configuration(
 
 def _said(fields: Fields) -> Fields:
     """Return the plan that makes another environment the same."""
-    said = fields
+    said = without_protection(fields)
     for prefix in ("quotas", "vendor_limits", "subject_limits"):
         limits = limits_in(prefix, fields)
         said = {field: value for field, value in said.items() if not field.startswith(f"{prefix}.")}

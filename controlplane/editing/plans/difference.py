@@ -132,9 +132,14 @@ def _change(before: Any, after: Any) -> str:
     return f"{_word(before)} -> {'removed' if after is None else _word(after)}"
 
 
+def _item(value: Any) -> str:
+    # A route of a pod's protection.
+    return f"{value['pattern']} {value['sla_ms']:,} ms" if isinstance(value, dict) else str(value)
+
+
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return "[" + ", ".join(map(str, value)) + "]"
+        return "[" + ", ".join(map(_item, value)) + "]"
     return f"{value:,}" if isinstance(value, int) else repr(value) if isinstance(value, str) else str(value)

@@ -9,6 +9,7 @@ from typing import Any
 from controlplane.editing.plans.csv_reading import COLUMNS, QUOTA_COLUMNS, guard
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import columns_of_edit
+from controlplane.policies.protection import protection_in
 from controlplane.policies.state import State, read_state
 
 #: Text that needs no quotes in YAML.
@@ -33,6 +34,8 @@ def _yaml(environment: str, state: State) -> Iterator[str]:
     own = state["environment", environment]
     yield f"environment: {_scalar(environment)}\ndefault_tier: {_scalar(own['default_tier'])}\n"
     yield f"tuning: {_flow(_below('tuning', own))}\n"
+    if protection := protection_in(own):
+        yield f"protection: {_scalar(protection)}\n"
     yield from _limits("subject_limits", own, "")
     yield from _section("templates", "template", state)
     yield from _section("tiers", "tier", state)
@@ -54,6 +57,9 @@ def _thing(kind: str, name: str, fields: Fields) -> Iterator[str]:
             yield f"    {field}: {_scalar(value if value is not None else '')}\n"
     if breaker := _below("breaker", fields):
         yield f"    breaker: {_flow(breaker)}\n"
+    if kind == "dependency":
+        # Off is said, because a new dependency would get the preset of its kind.
+        yield f"    protection: {_scalar(protection_in(fields) or 'off')}\n"
     if kind != "template":
         yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")
 
@@ -68,7 +74,7 @@ def _limits(prefix: str, fields: Fields, indent: str) -> Iterator[str]:
 
 
 def _flow(values: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{name}: {_scalar(value)}" for name, value in values.items()) + "}"
+    return "{" + ", ".join(f"{_scalar(name)}: {_scalar(value)}" for name, value in values.items()) + "}"
 
 
 def _scalar(value: Any) -> str:
@@ -76,6 +82,10 @@ def _scalar(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, dict):
+        return _flow(value)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return _flow({route["pattern"]: route["sla_ms"] for route in value})
     if isinstance(value, list):
         return "[" + ", ".join(map(_scalar, value)) + "]"
     text = str(value)

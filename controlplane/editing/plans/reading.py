@@ -9,9 +9,10 @@ from controlplane.editing.plans.plan import MAX_ROWS, Errors, Plan
 from controlplane.editing.plans.schema import SECTIONS, Reading
 from controlplane.editing.plans.yaml_reading import Lines, Nodes
 from controlplane.policies.fields import Fields
+from controlplane.policies.protection import POD, PROTECTION
 
 #: Sections of the environment itself.
-_OWN = ("default_tier", "tuning", "subject_limits")
+_OWN = ("default_tier", "tuning", PROTECTION, "subject_limits")
 
 
 def read_plan(stream: IO[bytes] | IO[str] | bytes | str) -> Plan:
@@ -85,6 +86,8 @@ def _own(reading: Reading, section: str, value: Any) -> Fields:
         return {"default_tier": value}
     if section == "tuning":
         reading.tuning(value)
+    elif section == PROTECTION:
+        reading.protection(value, POD)
     else:
         reading.limits(section, value)
     return reading.fields

@@ -23,6 +23,17 @@ from controlplane.policies.limits import (
     plain_columns,
 )
 from controlplane.policies.models import BREAKER_PRESETS, WINDOW_TOO_FEW, Dependency, Kind, Runbook
+from controlplane.policies.protection import (
+    CALL,
+    POD,
+    PROTECTION,
+    Shape,
+    changed,
+    flat_protection,
+    protection_in,
+    without_protection,
+)
+from controlplane.policies.protection_presets import merged_changes, preset_of_kind
 from controlplane.policies.state import State, Thing, names_of
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.words import Algorithm
@@ -120,13 +131,19 @@ class _Resolving:
     def _dependency(self, name: str, given: Fields, now: Fields | None) -> Fields:
         if now is None and "kind" not in given:
             self._error("dependency", name, "kind", f"Choose a kind: {', '.join(Kind.values)}.")
-        base = now or _new_dependency(given.get("kind", Kind.EXTERNAL))
+        base: Fields = now or _new_dependency(given.get("kind", Kind.EXTERNAL))
         if given.get("runbook") and not Runbook.objects.filter(pk=given["runbook"]).exists():
             self._error("dependency", name, "runbook", f"There is no runbook {given['runbook']!r}.")
         if "runbook" in given:
             given = given | {"runbook": given["runbook"] or None}
+        patch: Any = given.get(PROTECTION, {})
+        if now is None:
+            timeout_ms: int = given.get("timeout_ms") or base["timeout_ms"]
+            patch = merged_changes(preset_of_kind(base["kind"], timeout_ms=timeout_ms), patch)
+        protection = self._protection("dependency", name, base, patch, CALL, complete=self.prune)
+        given, base = _unprotected(given), without_protection(base)
         fields = self._with_limits("dependency", name, given, base, lambda limit: VENDOR_DEFAULTS)
-        fields = _without_zeros(fields)
+        fields = _without_zeros(fields) | protection
         if fields["breaker.open_max_ms"] < fields["breaker.open_ms"]:
             message = "The longest open time must not be shorter than the first."
             self._error("dependency", name, "breaker.open_max_ms", message)
@@ -140,7 +157,25 @@ class _Resolving:
             base = {field: value for field, value in base.items() if not field.startswith("tuning.")}
         if given.get("default_tier", base["default_tier"]) not in self.tiers:
             self._error("environment", name, "default_tier", "There is no such tier.")
-        return self._with_limits("environment", name, given, base, lambda limit: SUBJECT_DEFAULTS)
+        complete = self.prune and PROTECTION in self.plan.sections
+        patch = given.get(PROTECTION, {})
+        protection = self._protection("environment", name, base, patch, POD, complete=complete)
+        given, base = _unprotected(given), without_protection(base)
+        return (
+            self._with_limits("environment", name, given, base, lambda limit: SUBJECT_DEFAULTS) | protection
+        )
+
+    def _protection(
+        self, kind: str, name: str, base: Fields, patch: Any, shape: Shape, *, complete: bool
+    ) -> Fields:
+        """Return the flat protection. If the file is complete, what it leaves out is off."""
+        problems = Problems()
+        present = {} if complete else protection_in(base)
+        now_us = int(self.now.timestamp() * 1_000_000)
+        after = changed(problems, present, patch, shape, now_us=now_us)
+        for field, found in problems.errors.items():
+            self._error(kind, name, field, " ".join(found))
+        return flat_protection(after)
 
     def _tenant(self, name: str, given: Fields, now: Fields | None) -> Fields:
         if now is None and not is_plain_key(name):
@@ -281,6 +316,10 @@ _ZEROS = ("wait_ms", "breaker.window_calls")
 def _without_zeros(fields: Fields) -> Fields:
     """As the fields of a row are."""
     return {field: value for field, value in fields.items() if field not in _ZEROS or value}
+
+
+def _unprotected(given: Fields) -> Fields:
+    return {field: value for field, value in given.items() if field != PROTECTION}
 
 
 def _new_dependency(kind: str) -> Fields:

@@ -13,6 +13,7 @@ from controlplane.editing.rows.limit_checks import check_limit_columns
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import VALUES
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Kind
+from controlplane.policies.protection import CALL, PROTECTION, Shape, check_patch
 from controlplane.validation import Problems
 from fuseboard.contract.limit_fields import LISTS
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
@@ -75,7 +76,8 @@ _LIMITS = {"template": "", "tenant": "quotas", "tier": "quotas", "dependency": "
 @lru_cache
 def _fields_of(kind: str) -> str:
     more = [_LIMITS[kind]] if _LIMITS[kind] else sorted(VALUES)
-    return ", ".join([*_FIELDS[kind], *(["breaker"] if kind == "dependency" else []), *more])
+    groups = ["breaker", PROTECTION] if kind == "dependency" else []
+    return ", ".join([*_FIELDS[kind], *groups, *more])
 
 
 @lru_cache(maxsize=4_096)
@@ -114,6 +116,8 @@ class Reading:
                 self.limits(field, given)
             elif field == "breaker" and kind == "dependency":
                 self._breaker(given)
+            elif field == PROTECTION and kind == "dependency":
+                self.protection(given, CALL)
             elif field in checks:
                 for message in _field_errors(kind, field, type(given), given):
                     self.error((field,), message)
@@ -148,6 +152,15 @@ class Reading:
             except msgspec.ValidationError as error:
                 self.error((field,), str(error).partition(" - at ")[0])
             self.fields[f"tuning.{field}"] = given
+
+    def protection(self, value: Any, shape: Shape) -> None:
+        """Keep the change as it is: what it results in depends on the present protection."""
+        problems = Problems()
+        check_patch(problems, value, shape)
+        for field, found in problems.errors.items():
+            path = tuple(field.split(".")) if shape is CALL else tuple(field.split(".")[1:])
+            self.error(path, " ".join(found))
+        self.fields[PROTECTION] = value
 
     def _breaker(self, value: Any) -> None:
         if not isinstance(value, Mapping):

@@ -25,6 +25,7 @@ from controlplane.policies.models import (
     TierQuota,
     VendorLimit,
 )
+from controlplane.policies.protection import protection_in
 
 
 def write_changes(
@@ -85,6 +86,7 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     for column in ("title", "kind", "owner", "fallback_note", "timeout_ms"):
         setattr(row, column, fields[column])
     row.wait_ms = fields.get("wait_ms", 0)
+    row.protection = protection_in(fields)
     for column in BREAKER_RANGES:
         if f"breaker.{column}" in fields:
             setattr(row, column, fields[f"breaker.{column}"])
@@ -101,7 +103,8 @@ def _put_environment(revision: Revision, fields: Fields) -> None:
     row.tuning = {
         field.partition(".")[2]: value for field, value in fields.items() if field.startswith("tuning.")
     }
-    row.save(update_fields=["default_tier", "tuning"])
+    row.protection = protection_in(fields)
+    row.save(update_fields=["default_tier", "tuning", "protection"])
     _replace_limits(SubjectLimit, {"environment": row}, limits_in("subject_limits", fields))
 
 

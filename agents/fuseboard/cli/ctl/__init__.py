@@ -15,7 +15,16 @@ import argparse
 import sys
 from typing import TypeAlias
 
-from fuseboard.cli.ctl import breakers, change_requests, completion, fleet, limit_templates, plans, tenants
+from fuseboard.cli.ctl import (
+    breakers,
+    change_requests,
+    completion,
+    fleet,
+    limit_templates,
+    plans,
+    protection,
+    tenants,
+)
 from fuseboard.cli.ctl.client import Client
 from fuseboard.cli.ctl.exit_codes import ApprovalNeeded, Exit, Failed
 from fuseboard.cli.ctl.limit_options import add_limit_options
@@ -61,6 +70,7 @@ def add_to(commands: Commands) -> None:
     _add_breakers(wanted)
     _add_tenants(wanted)
     _add_templates(wanted)
+    _add_protection(wanted)
     _add_fleet(wanted)
     shells = wanted.add_parser("completion", help="print a completion script for these commands")
     shells.add_argument("shell", choices=completion.SHELLS)
@@ -255,6 +265,30 @@ def _add_templates(wanted: Commands) -> None:
     )
     for parser in (put, gone):
         parser.add_argument("template")
+
+
+def _add_protection(wanted: Commands) -> None:
+    top = wanted.add_parser("protection", help="print and set what protects pods from overload")
+    about = top.add_subparsers(dest="protection_command", required=True, metavar="COMMAND")
+    _command(
+        about, "show", protection.show, "print what protects pods from a dependency; without one, every pod"
+    ).add_argument("dependency", nargs="?", default="")
+    put = _command(
+        about,
+        "set",
+        protection.set_protection,
+        "set what protects pods from a dependency; values that are not given stay unchanged",
+        reason=True,
+    )
+    protection.add_call_options(put)
+    pods = _command(
+        about,
+        "set-pods",
+        protection.set_pods,
+        "set what protects every pod; values that are not given stay unchanged",
+        reason=True,
+    )
+    protection.add_pod_options(pods)
 
 
 def _add_fleet(wanted: Commands) -> None:

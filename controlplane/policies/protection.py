@@ -1,0 +1,215 @@
+"""The protection of a dependency's callers and of pods: as documents, as flat fields, and changed.
+
+A stored document has every value of each part, so that a later default changes no existing row. A part
+that is off is absent, and an empty document is no protection.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from controlplane.validation import Problems
+from fuseboard.contract.protection import (
+    CallProtection,
+    PodProtection,
+    ProtectionError,
+    check_call_protection,
+    check_pod_protection,
+)
+from fuseboard.contract.protection_fields import (
+    CALL_PARTS,
+    CALL_SETTINGS,
+    MAX_OBSERVE_S,
+    POD_PARTS,
+    POD_SETTINGS,
+    Setting,
+    expected,
+    fits,
+)
+
+Document = dict[str, Any]
+PROTECTION = "protection"
+
+#: What turns a part off: null in JSON, the word in a file.
+_OFF = (None, "off", False)
+_OBSERVE = "observe"
+#: A form or a file takes a moment to arrive.
+_LATE_US = 60_000_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a protection consists of."""
+
+    struct: type[Struct]
+    settings: tuple[Setting, ...]
+    #: Parts that can be off.
+    parts: tuple[str, ...]
+    check: Callable[[str, Any], None]
+
+    @property
+    def by_path(self) -> dict[str, Setting]:
+        return {setting.path: setting for setting in self.settings}
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(setting.part for setting in self.settings if setting.part))
+
+    def names_in(self, group: str) -> tuple[str, ...]:
+        return tuple(setting.name for setting in self.settings if setting.part == group)
+
+
+CALL = Shape(CallProtection, CALL_SETTINGS, tuple(CALL_PARTS), check_call_protection)
+POD = Shape(PodProtection, POD_SETTINGS, tuple(POD_PARTS), check_pod_protection)
+
+
+def call_protection(document: Mapping[str, Any]) -> CallProtection | None:
+    return msgspec.convert(document, CallProtection) if document else None
+
+
+def pod_protection(document: Mapping[str, Any]) -> PodProtection | None:
+    return msgspec.convert(document, PodProtection) if document else None
+
+
+def flat_protection(document: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"bulkhead": {"borrow": true}}`` to ``{"protection.bulkhead.borrow": True}``."""
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            found |= {f"{PROTECTION}.{name}.{inner}": each for inner, each in value.items()}
+        else:
+            found[f"{PROTECTION}.{name}"] = value
+    return found
+
+
+def protection_in(fields: Mapping[str, Any]) -> Document:
+    """The document among flat fields. This reverses ``flat_protection``."""
+    found: Document = {}
+    for field, value in fields.items():
+        first, _, path = field.partition(".")
+        if first != PROTECTION or not path:
+            continue
+        group, _, name = path.rpartition(".")
+        (found.setdefault(group, {}) if group else found)[name] = value
+    return found
+
+
+def without_protection(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in fields.items() if field.partition(".")[0] != PROTECTION}
+
+
+def check_patch(problems: Problems, patch: object, shape: Shape) -> None:
+    """Check each value on its own. The fields of problems are like ``protection.bulkhead.borrow``."""
+    if patch in _OFF:
+        return
+    if not isinstance(patch, Mapping):
+        problems.add(PROTECTION, "Enter its settings with their names, or off.")
+        return
+    known = shape.by_path
+    for name, value in patch.items():
+        if name in shape.groups:
+            _check_group(problems, shape, name, value)
+        elif name in known:
+            _check_value(problems, known[name], value)
+        else:
+            alone = tuple(setting.name for setting in shape.settings if not setting.part)
+            problems.add(
+                f"{PROTECTION}.{name}", f"There is no such setting, only {_list(shape.groups + alone)}."
+            )
+
+
+def changed(
+    problems: Problems, now: Mapping[str, Any], patch: object, shape: Shape, *, now_us: int = 0
+) -> Document:
+    """Return the document after a change: values that the patch leaves out stay, or are the defaults.
+
+    With ``now_us``, a time until which a part only observes must not be further away than allowed.
+    """
+    before = len(problems.errors)
+    check_patch(problems, patch, shape)
+    if len(problems.errors) > before:
+        return dict(now)
+    if not isinstance(patch, Mapping):
+        return {}
+    result = _defaults(shape, "")
+    result |= {name: value for name, value in now.items() if name not in shape.groups}
+    result |= {name: _plain(value) for name, value in patch.items() if name not in shape.groups}
+    for group in shape.groups:
+        given = patch.get(group, {})
+        if given in _OFF or (group not in patch and group not in now):
+            continue
+        values = (
+            _defaults(shape, group) | dict(now.get(group, {})) | {name: _plain(given[name]) for name in given}
+        )
+        result[group] = values
+    if now_us:
+        _check_observe(problems, now.get(_OBSERVE, {}), result.get(_OBSERVE, {}), now_us)
+    return _settled(problems, result, shape)
+
+
+def _settled(problems: Problems, result: Document, shape: Shape) -> Document:
+    struct = msgspec.convert(result, shape.struct)
+    if struct == shape.struct():
+        return {}
+    try:
+        shape.check(PROTECTION, struct)
+    except ProtectionError as error:
+        field, _, message = str(error).partition(": ")
+        problems.add(field, f"{message[:1].upper()}{message[1:]}.")
+    if _OBSERVE in result:
+        observed = {name: value for name, value in result[_OBSERVE].items() if value}
+        result = {name: value for name, value in result.items() if name != _OBSERVE}
+        if observed:
+            result[_OBSERVE] = observed
+    if not result.get("routes", True):
+        del result["routes"]
+    return result
+
+
+def _check_group(problems: Problems, shape: Shape, group: str, value: Any) -> None:
+    if value in _OFF:
+        return
+    if not isinstance(value, Mapping):
+        problems.add(f"{PROTECTION}.{group}", "Enter its settings with their names, or off.")
+        return
+    known = shape.by_path
+    for name, each in value.items():
+        setting = known.get(f"{group}.{name}")
+        if setting is None:
+            text = f"There is no such setting, only {_list(shape.names_in(group))}."
+            problems.add(f"{PROTECTION}.{group}.{name}", text)
+        else:
+            _check_value(problems, setting, each)
+
+
+def _check_value(problems: Problems, setting: Setting, value: Any) -> None:
+    if not fits(setting, _plain(value)):
+        problems.add(f"{PROTECTION}.{setting.path}", f"Enter {expected(setting)}.")
+
+
+def _check_observe(
+    problems: Problems, before: Mapping[str, int], after: Mapping[str, int], now_us: int
+) -> None:
+    latest = now_us + MAX_OBSERVE_S * 1_000_000 + _LATE_US
+    for name, until in after.items():
+        if until > latest and until != before.get(name):
+            text = "Choose a time at most 7 days from now: a part that observes protects nothing."
+            problems.add(f"{PROTECTION}.{_OBSERVE}.{name}", text)
+
+
+def _defaults(shape: Shape, group: str) -> Document:
+    return {setting.name: _plain(setting.default) for setting in shape.settings if setting.part == group}
+
+
+def _plain(value: Any) -> Any:
+    """Routes can be a mapping: a file lists them as ``"POST /v1/*": 2000``."""
+    if isinstance(value, Mapping):
+        return [{"pattern": pattern, "sla_ms": sla} for pattern, sla in value.items()]
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names)
