@@ -19,7 +19,11 @@ def advice_about(fields: Mapping[str, Any]) -> list[str]:
         seconds = f"{fields['breaker.open_ms'] / 1000:g} s"
         found.append(f"open_ms is {seconds}: the dependency has little time to recover. Use at least 30 s.")
     if not fields["fallback_note"]:
-        found.append("fallback_note is empty: write what callers do while the breaker is open.")
+        retries = fields.get("protection.retry.attempts", 1) > 1
+        when = (
+            "while the breaker is open, and after the last retry" if retries else "while the breaker is open"
+        )
+        found.append(f"fallback_note is empty: write what callers do {when}.")
     return found + protection_advice(fields)
 
 

@@ -50,8 +50,6 @@ def _about_bulkhead(bulkhead: Mapping[str, Any], timeout_ms: int) -> Iterator[st
 
 
 def _about_retry(retry: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[str]:
-    if retry["attempts"] > 1 and not fields["fallback_note"]:
-        yield "retry is on without a fallback: a call that fails after its retries has no answer."
     if retry["idempotent"] and fields["kind"] != "llm":
         yield "idempotent is on: a call that may have arrived is repeated. Check that this does no harm."
     if retry["budget_percent"] > _MANY_PERCENT:

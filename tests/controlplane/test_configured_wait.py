@@ -58,11 +58,11 @@ def test_the_api_sets_it(admin: Any, call: Any) -> None:
 
 def test_a_file_sets_it_and_the_export_and_a_rollback_know_it(admin: Any, call: Any) -> None:
     before = admin("GET", "configuration").json()["revision"]
-    assert "wait_ms" not in admin("GET", "export").content.decode()
+    assert "    wait_ms:" not in admin("GET", "export").content.decode()
     apply(admin, "tiers: {pro: {wait_ms: 2000}}\ndependencies: {openai: {wait_ms: 300}}\n")
     assert waits() == {"pro": 2000, "openai": 300}
     exported = admin("GET", "export").content.decode()
-    assert exported.count("wait_ms") == 2
+    assert exported.count("    wait_ms:") == 2
     assert admin("POST", "plan", exported).json()["changes"] == 0
     effective = {value["name"]: value for value in admin("GET", "tenants/acme/effective").json()}
     assert effective["wait_ms"]["value"] == 2000

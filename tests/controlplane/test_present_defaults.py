@@ -159,7 +159,8 @@ def test_a_plan_warns_about_breakers_that_are_seldom_meant(production: str, ada:
     assert planned["advice"] == [
         "dependency ledger: consecutive_failures is 1: a single failed call opens the breaker. Use 3 to 5.",
         "dependency ledger: open_ms is 5 s: the dependency has little time to recover. Use at least 30 s.",
-        "dependency ledger: fallback_note is empty: write what callers do while the breaker is open.",
+        "dependency ledger: fallback_note is empty: write what callers do while the breaker is open,"
+        " and after the last retry.",
     ]
     assert "warning: dependency ledger: open_ms is 5 s" in planned["text"]
     good = "dependencies: {ledger: {kind: database, fallback_note: Last known rate}}"

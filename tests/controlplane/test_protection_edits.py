@@ -367,7 +367,7 @@ def test_advice_names_what_is_seldom_meant(production: str, ada: Any, call: Any)
         "queue_timeout_ms is 30 s",
         "no places",
         "httpx",
-        "without a fallback",
+        "after the last retry",
         "50 %",
     ):
         assert words in said, words
