@@ -125,6 +125,8 @@ _TO_DO = {
     "started": "start",
     "suspended": "suspend",
 }
+#: What a proposal says in place of an audit entry, whose target has a number.
+_PROPOSED = {"change.scheduled": "scheduled a change of"}
 #: What a drill simulates.
 _DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
 #: First parts of a field name that add nothing for a reader.
@@ -191,7 +193,7 @@ def proposal_words(action: str, target: str = "") -> str:
 
     A change request waits: what it would do has not happened.
     """
-    verb, _, rest = action_verb(action).partition(" ")
+    verb, _, rest = _PROPOSED.get(action, action_verb(action)).partition(" ")
     words = f"{_TO_DO.get(verb, verb)} {rest}".strip()
     if not target:
         words = re.sub(r" (of|in|to|on|for)$", "", words)

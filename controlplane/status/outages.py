@@ -10,6 +10,8 @@ from fuseboard.contract.words import Mode
 _ALONE = (Mode.LOCAL, Mode.DRILL)
 #: The first mode of a new pod has none before it.
 _CHANGE = re.compile(r"(?:(\w+) -> )?(\w+)")
+#: Pods that start together are without Redis for a moment, which is no outage.
+_SHORTEST_S = 1.0
 #: A pod reports its first mode a moment after its start.
 _START_S = 5.0
 
@@ -67,7 +69,9 @@ def times_without_redis(servers: Sequence[Pod], events: Iterable[Change], now: f
                 end = event.at
         elif after in _ALONE and before not in _ALONE:
             if end and number - pods < len(servers):
-                found.append((min(event.last or event.at, end), end))
+                begun = min(event.last or event.at, end)
+                if end - begun >= _SHORTEST_S:
+                    found.append((begun, end))
                 end = 0.0
             number = max(0, number - pods)
     return sorted(found)

@@ -43,10 +43,10 @@ def _episodes(transitions: Iterable[Transition]) -> list[list[Transition]]:
 
 
 def _line(episode: Sequence[Transition]) -> BreakerLine:
-    last, first = episode[0], episode[-1]
+    last = episode[0]
     opened = [one for one in episode if one.after == "open"]
     took = opened[0].at - opened[-1].at
     did = f"opened {len(opened)} times in {span_words(took)}"
     if last.after == "closed":
-        did += f", and closed after {span_words(last.at - first.at)}"
+        did += f", and closed after {span_words(last.at - opened[-1].at)}"
     return BreakerLine(at=last.at, flapping=last.dependency, did=did)

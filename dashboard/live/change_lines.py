@@ -54,4 +54,4 @@ def line_of(change: Change) -> ChangeLine:
 
 
 def _token_words(token: str, owner: str) -> str:
-    return f"{token} of {owner}" if token and owner else f"{token}, without owner" if token else ""
+    return f"token {token}{f' of {owner}' if owner else ', without owner'}" if token else ""

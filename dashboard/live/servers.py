@@ -25,6 +25,11 @@ class ServerRow(ServerStatus):
         return self.server.live and self.server.mode in ("local", "drill")
 
     @property
+    def kinds(self) -> str:
+        """For the filter: a live pod has its mode also beside a problem with the configuration."""
+        return " ".join(dict.fromkeys((self.kind, self.server.mode) if self.server.live else (self.kind,)))
+
+    @property
     def p99_ms(self) -> str:
         return f"{(self.server.redis_p99_us or 0) / 1000:.1f}"
 

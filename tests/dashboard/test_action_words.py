@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_proposal_reads_as_a_task() -> None:
     assert proposal_words("tenant_quota.set", "initech") == "Change a quota of initech"
     assert proposal_words("tenant_quota.set") == "Change a quota"
     assert proposal_words("configuration.rolled_back", "production") == "Roll back production"
-    assert proposal_words("change.scheduled", "tenant acme") == "Schedule change tenant acme"
+    assert proposal_words("change.scheduled", "tenant acme") == "Schedule a change of tenant acme"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,15 @@ def test_an_action_and_its_target_read_as_one_sentence(
 ) -> None:
     line = line_of(Change(at=0.0, actor="ada", human=True, action=action, target=target, target_kind=kind))
     assert f"{line.verb} {line.target}" == sentence
+
+
+def test_a_change_by_a_token_says_so() -> None:
+    """The audit named its author "3fa8c1d2e4b5f607 of ada"."""
+    change = Change(at=0.0, actor="deploy", human=False, action="tier.created", target="pro")
+    by = replace(change, token="3fa8c1d2e4b5f607", owner="ada")
+    assert line_of(by).by_token == "token 3fa8c1d2e4b5f607 of ada"
+    assert line_of(replace(by, owner="")).by_token == "token 3fa8c1d2e4b5f607, without owner"
+    assert line_of(change).by_token == ""
 
 
 def test_values_of_requests_and_drills_have_the_words_of_their_pages() -> None:

@@ -1,10 +1,16 @@
 """Forms, keys and messages in a real browser: findings S2 and S3 of the browser review."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from browsing import becomes, choose, is_live
+from django.utils import timezone
 from fleet_rows import breaker, notify, put_figures, put_server
+
+from controlplane.breakers import overrides
+from fuseboard.contract.words import OverrideMode
+from tests.people import SEED
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -20,6 +26,28 @@ def test_forced_closed_begins_with_a_duration_that_it_allows(sign_in):
     page.fill("#f-reason", "the vendor asked for it")
     page.click("#preview button")
     becomes(page, "document.querySelector('#override').innerText.includes('is forced closed until')")
+
+
+def test_the_extension_of_forced_closed_keeps_no_hidden_duration(sign_in, limits):
+    """Force open for 1 h, then Extend: 1 h stayed chosen, hidden, and the form was refused."""
+    page = sign_in("olga")
+    overrides.override_breaker(
+        environment="production",
+        dependency="payments-api",
+        mode=OverrideMode.FORCED_CLOSED,
+        expires_at=timezone.now() + timedelta(minutes=5),
+        reason="the vendor asked for it",
+        actor=SEED,
+    )
+    page.goto("/breakers/payments-api")
+    choose(page, "act", "forced_open")
+    choose(page, "lasts", "60")
+    choose(page, "act", "extend")
+    assert page.is_checked("[name=lasts][value='15']")
+    becomes(page, "document.querySelector('#preview button').textContent.includes('Extend for 15 min')")
+    choose(page, "lasts", "5")
+    choose(page, "act", "forced_open")
+    assert page.is_checked("[name=lasts][value='5']"), "what is offered stays chosen"
 
 
 def test_o_leads_to_the_form_of_a_breaker(sign_in):
@@ -38,6 +66,7 @@ def test_what_is_wrong_with_a_field_is_said_beside_it_until_it_is_changed(sign_i
     page.wait_for_selector("#act-err")
     choose(page, "act", "forced_open")
     assert page.query_selector("#act-err") is None
+    assert page.query_selector("[aria-describedby~='act-err']") is None
     page.goto("/drills")
     page.click("text=Start drill")
     error = ".field:has(#f-reason) .err"
@@ -47,6 +76,8 @@ def test_what_is_wrong_with_a_field_is_said_beside_it_until_it_is_changed(sign_i
     page.fill("#f-reason", "t")
     assert page.query_selector(error) is None
     assert page.get_attribute("#f-reason", "aria-invalid") is None
+    described = page.get_attribute("#f-reason", "aria-describedby") or ""
+    assert "f-reason_error" not in described, "it is no longer there"
 
 
 def test_a_drill_form_displays_only_what_the_choice_needs(sign_in):
@@ -86,6 +117,41 @@ def test_a_row_is_updated_in_its_place_and_a_new_order_is_offered(sign_in):
     page.focus("#row-payments-api a")
     page.dispatch_event("[data-resort]", "click")
     becomes(page, "document.querySelector('#rows tr').id === 'row-search'")
+    assert page.is_hidden("[data-resort]")
+
+
+def test_an_order_that_is_right_again_is_not_offered(sign_in):
+    """A breaker that opened and closed under the pointer left "1 opened, sort again"."""
+    page = sign_in("vera")
+    page.goto("/breakers")
+    is_live(page)
+    page.hover("#row-payments-api")
+    for state, css in (("open", ".st-open"), ("closed", ":not(.st-open)")):
+        for number in (1, 2, 3):
+            views = [breaker("payments-api"), breaker("search", state, generation=9)]
+            put_server(f"web-{number}", breakers=views)
+        notify()
+        page.wait_for_selector(f"#row-search{css}")
+        assert page.is_visible("[data-resort]") is (state == "open")
+
+
+def test_a_pod_that_loses_redis_under_the_pointer_is_counted_and_focus_stays(sign_in):
+    page = sign_in("vera")
+    page.goto("/servers")
+    is_live(page)
+    page.hover("#srv-web-1")
+    put_server("web-3", mode="local", mode_cause="connection refused", redis_p99_us=None)
+    notify()
+    page.wait_for_selector("#srv-web-3.st-warn")
+    assert page.inner_text("[data-resort]") == "1 in trouble, sort again"
+    page.focus("#srv-web-1 a")
+    page.mouse.move(0, 0)
+    page.keyboard.press("Shift+Tab")
+    while not page.evaluate("document.activeElement.hasAttribute('data-resort')"):
+        page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    becomes(page, "document.querySelector('#rows tr').id === 'srv-web-3'")
+    becomes(page, "document.activeElement.closest('tr')?.id === 'srv-web-3'")
     assert page.is_hidden("[data-resort]")
 
 

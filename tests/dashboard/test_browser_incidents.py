@@ -4,6 +4,7 @@ Nothing is put into the database here: what a page says is what the processes di
 conditions only, and leaves a fleet without a fault.
 """
 
+import json
 import os
 import re
 import signal
@@ -271,13 +272,17 @@ def test_a_trip_by_consecutive_failures_says_so_beside_a_plan(screen: Screen) ->
 def test_an_outage_of_redis_leaves_a_trace_and_its_time_is_unknown(screen: Screen) -> None:
     """S1.6 and S1.7: no line said that pods lost Redis, and the timeline drew the last state."""
     screen.open("/")
+    # On a busy machine, pods may have given Redis up in a test before.
+    earlier = json.dumps(screen.page.locator("#events li").all_inner_texts())
     screen.fleet.kill()
     screen.pods_fail(FAILING)
     try:
         screen.says(HEADLINE, "Every pod uses local limits")
-        events = "document.querySelector('#events').innerText"
-        screen.says(events, "3 pods lost Redis and use local limits")
-        screen.says(events, f"own breaker of {FAILING}")
+        for words in ("3 pods lost Redis and use local limits", f"own breaker of {FAILING}"):
+            screen.until(
+                "[...document.querySelectorAll('#events li')].map(line => line.innerText)"
+                f".some(text => text.includes({words!r}) && !{earlier}.includes(text))"
+            )
         assert "exact" not in screen.read("#verdict")
         screen.open(f"/breakers/{FAILING}")
         states = "document.querySelector('#timeline svg').getAttribute('aria-label')"
@@ -331,6 +336,6 @@ def _moment(transition: dict[str, str]) -> float:
     return int(transition["at_us"]) / 1e6
 
 
-def test_the_processes_wrote_no_error(fleet: Field) -> None:
-    for log in sorted(Path(fleet.folder / "logs").glob("web.log")):
-        assert "Traceback" not in log.read_text(), log.read_text()[-3000:]
+def test_the_web_process_wrote_no_error(fleet: Field) -> None:
+    log = (Path(fleet.folder) / "logs" / "web.log").read_text()
+    assert "Traceback" not in log, log[-3000:]

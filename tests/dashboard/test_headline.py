@@ -268,6 +268,10 @@ def test_a_pod_without_redis_counts_as_such_whatever_configuration_it_has():
     assert said_by(live) == ["web-3 rejected the configuration", "1 pod uses local limits"]
     [tile] = (tile for tile in live.tiles if tile.key == "local")
     assert (tile.value, tile.foot, tile.over) == ("1", "web-3", True)
+    # Its row is among those that the filter of the tile shows, and among those of its own problem.
+    assert [row.kinds for row in live.fleet.rows] == ["rejected local", "shared", "shared"]
+    gone = picture(fleet(*others(state="offline", mode="local"))).fleet.rows
+    assert gone[0].kinds == "silent"
     old = others(mode="ramping", revision=6)
     live = picture(fleet(*old, revisions=((6, NOW - 60), (7, NOW - 50))))
     assert said_by(live) == ["web-3 has old configuration", "web-3 is ramping up after an outage of Redis"]

@@ -113,6 +113,16 @@ def test_a_pod_that_starts_during_an_outage_does_not_shorten_it():
         assert times_without_redis((down.servers[0], new), events, NOW) == [(NOW - 60, NOW)]
 
 
+def test_pods_that_start_together_make_no_unknown_time():
+    """A rolling start drew "unknown from 03:02 to 03:02" over a closed breaker."""
+    quiet = facts(view=CLOSED, transitions=(), known_from=NOW - 9000)
+    shared = replace(lost(99, "web-0", "local -> shared"), pods=2, last=NOW - 89)
+    began = replace(lost(100, "web-0", "local: not connected yet"), pods=2, last=NOW - 90)
+    started = alone(quiet, shared, began, names=())
+    assert times_without_redis(started.servers, started.pod_events, NOW) == []
+    assert {kind for kind, _ in states(started)} == {"closed"}
+
+
 def test_unknown_time_is_hatched_in_the_timeline_and_blank_in_a_strip():
     some_facts = facts(view=CLOSED, transitions=(), known_from=NOW - 600)
     live = build(some_facts, History(), FirstSeen())

@@ -161,24 +161,37 @@
   let owed = false, sorting = false;
   const worse = new Set(); // rows that may be off the screen, where they stay for now
   const rowOf = (list, row) => $(`:scope > #${CSS.escape(row.id)}`, list);
-  const ids = list => $$(":scope > [id]", list).map(e => e.id).sort().join(" ");
+  const order = list => $$(":scope > [id]", list).map(e => e.id).join(" ");
+  const ids = list => order(list).split(" ").sort().join(" ");
+  const resortOf = list => list.closest("section") && $("[data-resort]", list.closest("section"));
   document.addEventListener("htmx:before:swap", e => {
     for (const { target, fragment } of e.detail.tasks || []) {
       const fresh = target instanceof Element && target.matches("[data-ordered]") && $("[data-ordered]", fragment);
       if (!fresh) continue;
       if (sorting || !target.matches(BUSY) || ids(target) !== ids(fresh)) { showOrder(target, true); continue; }
-      for (const row of $$(":scope > .st-open[id]", fresh)) {
-        if (!rowOf(target, row).matches(".st-open")) worse.add(row.id);
+      const counts = resortOf(target)?.dataset.worse || ".st-open";
+      for (const row of $$(":scope > [id]", fresh)) {
+        if (!row.matches(counts)) worse.delete(row.id);
+        else if (!rowOf(target, row).matches(counts)) worse.add(row.id);
       }
+      owed = order(target) !== order(fresh);
       for (const row of $$(":scope > [id]", target)) fresh.append(rowOf(fresh, row));
-      owed = true;
-      showOrder(target, false);
+      showOrder(target, !owed);
     }
   });
+  let bereft = "";
+  document.addEventListener("htmx:after:swap", () => {
+    if (bereft) $("a[href]", document.getElementById(bereft))?.focus();
+    bereft = "";
+  });
   const showOrder = (list, sorted) => {
-    const button = list.closest("section") && $("[data-resort]", list.closest("section"));
+    const button = resortOf(list);
     if (!button) return;
-    if (sorted) { worse.clear(); sorting = false; }
+    if (sorted) {
+      worse.clear();
+      sorting = false;
+      if (button.matches(":focus-visible")) bereft = list.id; // a button that hides takes the focus along
+    }
     button.hidden = sorted;
     write(button, worse.size ? `${worse.size} ${button.dataset.resort}, sort again` : "Sort again");
   };

@@ -56,17 +56,26 @@
     e.preventDefault();
     if ($("[aria-invalid]", e.target.form || document) === e.target) e.target.focus();
   }, true);
+  const undescribe = element => { // a description that was removed is not named any more
+    const names = element.getAttribute("aria-describedby");
+    if (names === null) return;
+    const left = names.split(/\s+/).filter(name => name && document.getElementById(name));
+    if (left.length) element.setAttribute("aria-describedby", left.join(" "));
+    else element.removeAttribute("aria-describedby");
+  };
   const forgive = e => { // what was wrong is about to be put right
     const field = e.target.closest?.(".field");
     if (!field) return;
     for (const note of $$(".err", field)) note.remove();
     for (const control of $$("[aria-invalid]", field)) control.removeAttribute("aria-invalid");
+    for (const described of [field, ...$$("[aria-describedby]", field)]) undescribe(described);
   };
   document.addEventListener("input", forgive);
   document.addEventListener("change", forgive);
   document.addEventListener("change", e => { // a duration that is no longer offered is not kept in secret
-    if (!e.target.matches("[name=act][value=forced_closed]")) return;
-    const hidden = $(".not-forced_closed :checked", e.target.form);
-    if (hidden) $("[name=lasts][value='15']", e.target.form).checked = true;
+    if (!e.target.matches("[name=act]")) return;
+    const offered = $$("[name=lasts]", e.target.form).filter(
+      one => getComputedStyle(one.closest("label")).display !== "none");
+    if (offered.length && !offered.some(one => one.checked)) offered.at(-1).checked = true;
   }, true);
 })();
