@@ -13,10 +13,11 @@ from django.conf import settings
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.messages import SUCCESS
 from django.core import signing
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 
-from controlplane.accounts import logins
+from controlplane.accounts import guesses, logins
 from controlplane.accounts.models import User
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
@@ -71,6 +72,26 @@ class Adapter(DefaultAccountAdapter):  # type: ignore[misc]
             samesite="Lax",
         )
         return response
+
+    def authenticate(self, request: HttpRequest, **credentials: Any) -> AbstractBaseUser | None:
+        entry = self.count_attempt()
+        user: AbstractBaseUser | None = super().authenticate(request, **credentials)
+        if user is not None:
+            guesses.give_back(entry)
+        return user
+
+    def count_attempt(self) -> str:
+        """Count an attempt with a password or a code against its address; see ``guesses.take``.
+
+        Raises ``ValidationError`` after too many failed attempts.
+        """
+        address = self.get_client_ip(self.request)
+        entry = guesses.take(address)
+        if entry is None:
+            log.warning("login.too_many_failures", address=address)
+            message = self.error_messages["too_many_login_attempts"]
+            raise ValidationError(message, code="too_many_login_attempts")
+        return entry
 
     def authentication_failed(self, request: HttpRequest, **credentials: Any) -> None:
         log.warning(

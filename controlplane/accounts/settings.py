@@ -77,8 +77,13 @@ def allauth(*, plain_http: bool) -> dict[str, Any]:
         "ACCOUNT_LOGOUT_REDIRECT_URL": "login",
         "ACCOUNT_DEFAULT_HTTP_PROTOCOL": "http" if plain_http else "https",
         # Only failures count: a correct password is never slowed down.
+        # A correct code resets its count of an address, so there is another one: ``guesses``.
         "ACCOUNT_RATE_LIMITS": {"login": "60/m/ip", "login_failed": "20/m/ip,5/5m/key"},
         "MFA_ADAPTER": "controlplane.accounts.mfa.Adapter",
+        "MFA_FORMS": {
+            "authenticate": "controlplane.accounts.code_forms.AuthenticateForm",
+            "reauthenticate": "controlplane.accounts.code_forms.ReauthenticateForm",
+        },
         "MFA_SUPPORTED_TYPES": ["totp", "recovery_codes"],
         "MFA_TOTP_ISSUER": "Fuseboard",
         # A phone's clock may be half a minute off.

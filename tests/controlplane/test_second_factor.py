@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from io import StringIO
@@ -17,6 +18,7 @@ from django.test import Client
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from controlplane.accounts import guesses
 from controlplane.accounts.mfa import Adapter
 from controlplane.accounts.models import Kept, User
 from controlplane.audit.models import Entry
@@ -247,6 +249,56 @@ def test_item_7_guesses_of_codes_are_limited_for_each_address(one_moment: None) 
     assert "Too many failed attempts" in page
     assert waiting.get("/account").status_code == 302
     assert guess("bob", code_for(of_bob), address="192.0.2.8")
+
+
+def password_guess(number: int) -> str:
+    """The page after a wrong password for yet another account."""
+    form = {"username": f"person-{number}", "password": "a guess"}
+    return Client(REMOTE_ADDR="192.0.2.7").post("/login", form).content.decode()
+
+
+def by_login(name: str, secret: str) -> None:
+    assert guess(name, code_for(secret), address="192.0.2.7")
+
+
+def by_page(name: str, secret: str) -> None:
+    """With the code that a session asks for again."""
+    browser = Client(REMOTE_ADDR="192.0.2.7")
+    browser.force_login(User.objects.get(username=name))
+    assert browser.post("/account/again/code", {"code": code_for(secret)}).status_code == 302
+
+
+@pytest.mark.parametrize("succeed", [by_login, by_page])
+def test_item_7_a_correct_code_resets_no_failures_of_its_address(
+    one_moment: None, succeed: Callable[[str, str], None]
+) -> None:
+    """allauth then forgets all failures of the address, so one account was enough to guess for ever."""
+    secret = give_second_factor(create_person("mallory"))
+    for number in range(19):
+        assert "No account has this name" in password_guess(number)
+    succeed("mallory", secret)
+    assert "No account has this name" in password_guess(19)
+    with capture_logs() as logs:
+        assert "Too many failed attempts" in password_guess(20)
+    [line] = [line for line in logs if line["event"] == "login.too_many_failures"]
+    assert line["address"] == "192.0.2.7"
+    Kept.objects.filter(key__contains="login_failed").delete()  # a minute later
+    assert "No account has this name" in password_guess(21)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("192.0.2.7", "192.0.2.8", False),
+    ],
+)
+def test_item_7_an_ipv6_network_counts_as_one_address(first: str, second: str, together: bool) -> None:
+    for _ in range(guesses.MOST):
+        assert guesses.take(first)
+    assert guesses.take(first) is None
+    assert (guesses.take(second) is None) == together
 
 
 def test_item_7_guesses_at_the_same_time_are_limited_too(ada: User, one_moment: None) -> None:

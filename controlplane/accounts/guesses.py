@@ -1,0 +1,43 @@
+"""Failed attempts to log in from one address, over all accounts: wrong passwords and wrong codes.
+
+allauth limits them too, but its count of an address begins again when a second-factor code of any account is
+correct. So an account of one's own would be enough to guess at those of others for longer.
+"""
+
+import ipaddress
+
+from django.core.cache import cache
+
+#: Failed attempts of one address within a minute.
+MOST = 20
+FOR_S = 60
+#: An IPv6 network of this size is one customer.
+_IPV6_PREFIX = 64
+
+
+def take(address: str) -> str | None:
+    """Count an attempt before it is known how it ends. Returns what ``give_back`` needs if it ends well.
+
+    ``None`` if there were too many. Each attempt is an entry that expires by itself, and only one of several
+    concurrent attempts can add it.
+    """
+    for number in range(MOST):
+        entry = f"fuseboard.login_failed:{_network(address)}:{number}"
+        if cache.add(entry, 1, timeout=FOR_S):
+            return entry
+    return None
+
+
+def give_back(entry: str) -> None:
+    """This attempt did not fail. Others of the address still count."""
+    cache.delete(entry)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        found = ipaddress.IPv6Network((found, _IPV6_PREFIX), strict=False).network_address
+    return str(found)
