@@ -147,10 +147,14 @@ class GatewayApp:
         wait_s = fleet.wait_s(beat.server, now)
         if wait_s:
             raise problems.too_many(wait_s)
-        if beat.server not in fleet.servers:
+        known, counted = fleet.servers.get(beat.server), True
+        if known is None:
             self._admit_name(token, fleet, beat.server, now)
+        elif known.adds_a_process(beat, wall=wall):
+            # Counted like a new name, but answered: it may be a pod whose name another process took.
+            counted = not gateway.tokens.new_name_wait_s(token, now)
         try:
-            if fleet.absorb(beat, now=now, wall=wall, token=token.selector):
+            if fleet.absorb(beat, now=now, wall=wall, token=token.selector, counted=counted):
                 gateway.hurry()
         except FleetFull:
             raise problems.not_ready("This environment has too many servers.") from None

@@ -17,7 +17,8 @@ class GatewaySettings:
     #: Requests per second of one token, which many pods can share.
     token_rate_per_s: int = 4_000
     token_burst: int = 20_000
-    #: Pods with new names that one token can bring per minute, to each gateway.
+    #: Pods with new names, and further processes under known ones, that one token can bring per minute, to
+    #: each gateway.
     new_pods_per_min: int = 500
     #: A bearer token for /metrics only. The token of an agent shows its own environment only.
     metrics_token: str = ""

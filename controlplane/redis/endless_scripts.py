@@ -20,21 +20,32 @@ UNKILLABLE = "unkillable"
 KILLED = "killed"
 
 
-def kill_endless_scripts(url: str) -> list[str]:
+def kill_endless_scripts(url: str) -> Iterator[str]:
     """Kill the script of every primary that answers BUSY: for each, ``KILLED`` or ``UNKILLABLE``.
 
-    Raises ``redis.RedisError`` when a server does not answer at all.
+    A primary that does not answer does not keep the others from being asked. Raises ``redis.RedisError`` at
+    the end.
     """
-    found = []
+    failure = None
     for server in _servers(StoreUrl.parse(url)):
         with server:
             try:
-                server.ping()
-            except redis.ResponseError as error:
-                if not str(error).startswith("BUSY"):
-                    raise
-                found.append(_kill(server))
-    return found
+                if _is_busy(server):
+                    yield _kill(server)
+            except redis.RedisError as error:
+                failure = error
+    if failure is not None:
+        raise failure
+
+
+def _is_busy(server: redis.Redis) -> bool:
+    try:
+        server.ping()
+    except redis.ResponseError as error:
+        if not str(error).startswith("BUSY"):
+            raise
+        return True
+    return False
 
 
 def _kill(server: redis.Redis) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import redis
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
 from controlplane.redis.clients import connect
@@ -49,6 +50,14 @@ class Script:
         try:
             return store.evalsha(self._sha, len(keys), *keys, *args)
         except NoScriptError:
-            # On a Cluster, on every primary. Nothing ran, so a second attempt cannot write twice.
-            store.script_load(self.text)
+            # Nothing ran, so a second attempt cannot write twice.
+            self._load(store, keys[0])
             return store.evalsha(self._sha, len(keys), *keys, *args)
+
+    def _load(self, store: redis.Redis, key: str) -> None:
+        """Load it where the key is: another primary of a Cluster that is down must not matter."""
+        if isinstance(store, RedisCluster):
+            node = store.get_node_from_key(key)
+            store.execute_command("SCRIPT LOAD", self.text, target_nodes=node)
+        else:
+            store.script_load(self.text)

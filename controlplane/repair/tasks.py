@@ -26,6 +26,10 @@ blocked = Counter(
     "Scripts that blocked Redis, by whether they could be killed.",
     ["outcome"],
 )
+not_ready = Counter(
+    "fuseboard_redis_not_ready_total",
+    "Rounds in which a server of Redis could not be asked for endless scripts, or be given functions.",
+)
 repairs = Counter("fuseboard_reconcile_repairs_total", "Differences found and repaired in Redis.", ["what"])
 
 #: Published outbox entries are kept this long for inspection.
@@ -88,15 +92,23 @@ def reconcile_environment(environment: str) -> None:
 @app.task(name="redis.keep_ready")
 def keep_redis_ready() -> None:
     """End a script that blocks Redis, and load the functions that pods of the profile ``hardened`` call."""
-    try:
-        for outcome in kill_endless_scripts(settings.REDIS_URL):
-            blocked.labels(outcome).inc()
-            log.error("redis.script_blocked", outcome=outcome, advice=_ADVICE[outcome])
-        if settings.ACL_PROFILE == HARDENED and (loaded := load_functions(limits(deadline_s=PATIENT_S))):
-            log.warning("redis.functions_loaded", functions=loaded)
-    except redis.RedisError as error:
-        failures.inc()
-        log.warning("redis.not_ready", error=str(error))
+    for step in (_end_endless_scripts, _load_functions):
+        try:
+            step()
+        except redis.RedisError as error:
+            not_ready.inc()
+            log.warning("redis.not_ready", error=str(error))
+
+
+def _end_endless_scripts() -> None:
+    for outcome in kill_endless_scripts(settings.REDIS_URL):
+        blocked.labels(outcome).inc()
+        log.error("redis.script_blocked", outcome=outcome, advice=_ADVICE[outcome])
+
+
+def _load_functions() -> None:
+    if settings.ACL_PROFILE == HARDENED and (loaded := load_functions(limits(deadline_s=PATIENT_S))):
+        log.warning("redis.functions_loaded", functions=loaded)
 
 
 _ADVICE = {

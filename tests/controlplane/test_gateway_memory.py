@@ -22,11 +22,12 @@ from fuseboard.contract.sync import (
     Counters,
     DependencyCounters,
     RuleCounters,
+    StoreCounters,
     SyncRequest,
     TenantCounters,
     encode,
 )
-from fuseboard.contract.words import BreakerState
+from fuseboard.contract.words import BreakerState, Reason
 from tests import migrated
 from tests.controlplane.gateway import TOKEN, TurnedClock, beat
 from tests.controlplane.test_gateway_process import SEED, answers, manage
@@ -137,6 +138,39 @@ def test_open_breakers_are_kept_in_a_full_environment(fleet: Fleet):
     fleet.absorb(beat("pod-1", breakers=(*closed, opened)), token="sel1")
     assert opened in fleet.servers["pod-1"].beat.breakers
     assert len(fleet.servers["pod-1"].beat.breakers) == kept.SPARSE_BREAKERS
+
+
+def test_open_breakers_are_kept_although_the_totals_alone_are_too_long(fleet: Fleet):
+    fleet.kept = Kept(token_bytes=0)
+    fleet.absorb(beat("pod-1"), token="sel1")
+    most = 2**53
+    counters = Counters(
+        requests=most,
+        refused=dict.fromkeys(Reason, most),
+        store=StoreCounters(asked=most, latency=(most,) * 32),
+    )
+    opened = BreakerView(dependency="opened", state=BreakerState.OPEN)
+    fleet.absorb(beat("pod-1", counters=counters, breakers=(opened,)), token="sel1")
+    server = fleet.servers["pod-1"]
+    assert server.track.newest_size > kept.SPARSE_POINT_BYTES
+    assert server.beat.breakers == (opened,)
+
+
+def test_processes_under_the_name_of_a_pod_count_and_are_few_in_a_full_environment(
+    fleet: Fleet, clock: TurnedClock
+):
+    fleet.absorb(beat("pod-1"), token="sel1")
+    alone = fleet.kept.bytes
+    for n in range(16):
+        fleet.absorb(beat("pod-1", boot=f"{'b' * 60}-{n}", up_ms=10**9), token="sel1")
+    assert fleet.kept.bytes - alone == 16 * 300
+    fleet.absorb(beat("pod-2"), token="sel1")
+    fleet.kept._token_bytes = 0
+    for n in range(16):
+        fleet.absorb(beat("pod-2", boot=f"{'b' * 60}-{n}", up_ms=10**9, counters=Counters()), token="sel1")
+    rivals = fleet.servers["pod-2"].rivals_heard
+    assert rivals is not None
+    assert len(rivals) == 1
 
 
 #: Made-up pods, of which so many send heartbeats of a quarter of a megabyte, several times.

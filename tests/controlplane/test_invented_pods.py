@@ -136,18 +136,32 @@ async def test_a_gateway_that_starts_knows_every_name_in_postgres(gateway: Any, 
     assert again.known_names.has("production", "shop-1")
 
 
-async def test_names_are_read_once_and_again_after_an_hour(gateway: Any, clock: TurnedClock) -> None:
+async def test_names_are_read_once_and_again_after_an_hour(
+    gateway: Any, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for n in range(3):
         await post(gateway, beat(f"shop-{n}", counters=NOTHING))
     await eventually(lambda: all(gateway.known_names.has("production", f"shop-{n}") for n in range(3)))
     names = KnownNames()
     peers = Peers({}, names, clock, gateway="another")
+    seen: list[bool] = []
+    original = KnownNames.add
+
+    def add(self: KnownNames, rows: Any, now: float) -> None:
+        seen.append(names.has("production", "shop-0"))
+        original(self, rows, now)
+
     async with await psycopg.AsyncConnection.connect(conninfo("test"), autocommit=True) as connection:
         await peers.look(connection)
         assert names.has("production", "shop-2")
         await connection.execute("DELETE FROM fleet_server WHERE name = 'shop-1'")
         clock.turn(NAMES_AGAIN_S + 1)
+        monkeypatch.setattr("controlplane.gateway.postgres.peers._CHUNK", 1)
+        monkeypatch.setattr(KnownNames, "add", add)
         await peers.look(connection)
+    # Known while the two rows are read one by one.
+    assert len(seen) >= 2
+    assert all(seen)
     assert [names.has("production", f"shop-{n}") for n in range(3)] == [True, False, True]
 
 
@@ -160,8 +174,9 @@ def test_names_of_deleted_rows_are_forgotten_and_their_number_is_bounded(
     assert [names.has("production", f"pod-{n}") for n in range(5)] == [True, True, False, False, False]
     # Rows that another gateway had numbered before can follow for some seconds.
     assert (names.read_from(105.0), names.read_from(120.0)) == (10_004, 30_004)
-    names.clear()
-    names.add([(30_009, "production", "pod-4")], 130.0)
+    others = KnownNames()
+    others.add([(30_009, "production", "pod-4")], 130.0)
+    names.replace(others)
     assert names.has("production", "pod-4")
     assert not names.has("production", "pod-0")
 

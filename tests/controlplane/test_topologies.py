@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from hashlib import sha1
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from controlplane.breakers.models import Transition
 from controlplane.breakers.overrides import end_override, override_breaker, reset_breaker
 from controlplane.editing import edits
 from controlplane.embedded.reachable import problem
-from controlplane.publishing.publish import PublishError, publish_head, read_head
+from controlplane.publishing.publish import PUBLISH_CONFIG, PublishError, publish_head, read_head
 from controlplane.redis.scripts import limits as client_of_limits
 from controlplane.repair.tasks import reconcile_environment
 from fuseboard.configuration.current_configuration import Configuration
@@ -176,6 +177,21 @@ class TestCluster:
         head = read_head(client_of_limits(), "production")
         assert head is not None
         assert head.revision > 0
+
+    def test_a_lost_script_is_loaded_again_where_its_key_is_and_on_no_other_primary(
+        self, on_cluster: Cluster, production: str, ada: Any
+    ):
+        """So a primary that is down does not keep the others from being published to."""
+        for node in on_cluster.primaries():
+            node.client.script_flush()
+        head = keys.config_head("production")
+        revision = suspend(ada)
+        publish_head("production")
+        owner = on_cluster.primary_of(head)
+        assert owner.client.hget(head, "revision") == str(revision).encode()
+        sha = sha1(PUBLISH_CONFIG.text.encode(), usedforsecurity=False).hexdigest()
+        known = {node.port: node.client.script_exists(sha)[0] for node in on_cluster.primaries()}
+        assert [port for port, there in known.items() if there] == [owner.port]
 
     def test_a_new_primary_is_found_and_published_to(self, on_cluster: Cluster, production: str, ada: Any):
         head = keys.config_head("production")

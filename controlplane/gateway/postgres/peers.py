@@ -80,11 +80,13 @@ class Peers:
             # Now, so that a look that fails does not read all of them every second.
             self._names_again = now + NAMES_AGAIN_S
         cursor = await connection.execute(_NAMES, (0 if again else self._names.read_from(now),))
-        if again:
-            self._names.clear()
+        # Until all are read, the earlier ones stay known.
+        names = KnownNames() if again else self._names
         while rows := await cursor.fetchmany(_CHUNK):
-            self._names.add(rows, now)
+            names.add(rows, now)
             await asyncio.sleep(0)
+        if again:
+            self._names.replace(names)
 
     async def _hand_over(self, connection: AsyncConnection, fleet: Fleet) -> None:
         silent = {server.beat.server: server.seen_wall for server in fleet.overdue(self._clock.monotonic())}

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 #: A process that was just replaced may still send a heartbeat. One that sends more is a duplicate.
 BEATS = 3
 
-#: Processes under one name that are counted, apart from its owner.
+#: Processes under one name that are counted, apart from its owner; and while there is little memory left.
 MOST_RIVALS = 16
+SPARSE_RIVALS = 1
 
 
 @dataclass(slots=True)
@@ -33,21 +34,34 @@ class Duplicates:
         self._by_boot: dict[str, _Rival] = {}
         self._present: frozenset[str] = frozenset()
 
-    def hear(self, boot: str, sequence: int, now: float, *, asked: bool) -> None:
-        """A heartbeat of a boot that does not own the name."""
+    def __len__(self) -> int:
+        return len(self._by_boot)
+
+    def hear(self, boot: str, sequence: int, now: float, *, asked: bool, most: int = MOST_RIVALS) -> None:
+        """A heartbeat of a boot that does not own the name. At most ``most`` boots are remembered."""
         known = self._by_boot.get(boot)
         if known is None:
-            if self._has_room(asked=asked):
+            if self._make_room(asked=asked, most=most):
                 self._by_boot[boot] = _Rival(sequence, now, now, asked=asked)
         elif sequence > known.sequence:
             known.sequence, known.last, known.beats = sequence, now, known.beats + 1
             known.asked = known.asked or asked
 
-    def _has_room(self, *, asked: bool) -> bool:
+    def may_count(self, boot: str) -> bool:
+        """Whether a first request of this boot would count one more process."""
+        known = self._by_boot.get(boot)
+        if known is not None:
+            return not known.asked
+        return len(self._by_boot) < MOST_RIVALS or bool(self._idle())
+
+    def _idle(self) -> list[str]:
+        return [boot for boot, rival in self._by_boot.items() if not rival.asked]
+
+    def _make_room(self, *, asked: bool, most: int) -> bool:
         """Whether another process can be counted. One that counted a request replaces one that did not."""
-        if len(self._by_boot) < MOST_RIVALS:
+        if len(self._by_boot) < most:
             return True
-        idle = [boot for boot, rival in self._by_boot.items() if not rival.asked]
+        idle = self._idle()
         if not asked or not idle:
             return False
         del self._by_boot[min(idle, key=lambda boot: self._by_boot[boot].last)]

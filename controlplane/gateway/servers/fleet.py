@@ -7,6 +7,7 @@ import structlog
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
+from controlplane.gateway.servers.duplicates import MOST_RIVALS, SPARSE_RIVALS
 from controlplane.gateway.servers.kept import Kept
 from controlplane.gateway.servers.liveness import (
     ASLEEP_S,
@@ -74,9 +75,17 @@ class Fleet:
         self._swept = clock.monotonic()
 
     def absorb(
-        self, beat: SyncRequest, *, now: float | None = None, wall: float | None = None, token: str = ""
+        self,
+        beat: SyncRequest,
+        *,
+        now: float | None = None,
+        wall: float | None = None,
+        token: str = "",
+        counted: bool = True,
     ) -> bool:
         """Take in one heartbeat of a token. Returns whether it is urgent. Stale heartbeats change nothing.
+
+        Without ``counted``, requests of another process under a known name do not count.
 
         Raises ``FleetFull``.
         """
@@ -88,7 +97,7 @@ class Fleet:
             server, news = self._meet(beat, token, now=now, wall=wall, next_s=next_s), True
         elif server.is_stale(beat, wall=wall):
             self.stale_beats += 1
-            news = self._doubt(server, beat, now)
+            news = self._doubt(server, beat, now, counted=counted, full=self.kept.is_full(token))
             if not server.may_return(beat):
                 return news
         else:
@@ -324,12 +333,15 @@ class Fleet:
         for server in self.servers.values():
             server.seen = min(now, server.seen + asleep)
 
-    def _doubt(self, server: KnownServer, beat: SyncRequest, now: float) -> bool:
+    def _doubt(
+        self, server: KnownServer, beat: SyncRequest, now: float, *, counted: bool, full: bool
+    ) -> bool:
         """Handle a stale heartbeat. Returns whether it shows that two processes have one name."""
         if beat.boot == server.beat.boot:
             return False
         rivals, spending = server.rivals, server.spending
-        server.hear_rival(beat, now)
+        server.hear_rival(beat, now, counted=counted, most=SPARSE_RIVALS if full else MOST_RIVALS)
+        self.kept.note(server, server.kept_for)
         if (server.rivals, server.spending) == (rivals, spending):
             return False
         if server.spending > spending:

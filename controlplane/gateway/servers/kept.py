@@ -32,6 +32,8 @@ ENVIRONMENT_BYTES = 128 * 1024 * 1024
 _FIGURES = 6
 #: What a breaker takes, with the entry of its row.
 _BREAKER_BYTES = 700
+#: What another process under the name of a pod takes.
+_RIVAL_BYTES = 300
 
 _pack = msgpack.Encoder().encode
 
@@ -55,8 +57,10 @@ class Kept:
         packed = _pack(beat.counters)
         was_cut = beat.cut > 0
         if len(packed) > most:
-            beat, packed = cut_to(replace(beat, want=()), most, lambda cut: _pack(cut.counters))
-            was_cut = True
+            # Only the counters are in these bytes: to leave out anything else would not make them fewer.
+            counters = replace(beat, want=(), protection=(), breakers=())
+            counters, packed = cut_to(counters, most, lambda cut: _pack(cut.counters))
+            beat, was_cut = replace(beat, want=(), counters=counters.counters, cut=counters.cut), True
         if len(beat.breakers) > breakers:
             beat, was_cut = keep_breakers(beat, breakers), True
         self.cut_beats += was_cut
@@ -70,6 +74,8 @@ class Kept:
         self.forget(server)
         track = server.track
         size = track.size + _FIGURES * track.newest_size + _BREAKER_BYTES * len(server.beat.breakers)
+        if server.rivals_heard is not None:
+            size += _RIVAL_BYTES * len(server.rivals_heard)
         server.kept, server.kept_for = size, token
         self.bytes += size
         self._by_token[token] = self._by_token.get(token, 0) + size

@@ -40,6 +40,7 @@ class KnownNames:
         if self._last > before:
             self._rose = now
 
-    def clear(self) -> None:
-        """Forget names whose rows were deleted. The rows that are left have to be read again."""
-        self._names, self._count, self._last = {}, 0, 0
+    def replace(self, others: "KnownNames") -> None:
+        """Know what the others know only: names whose rows were deleted are forgotten."""
+        self._names, self._count = others._names, others._count
+        self._last, self._rose = others._last, others._rose

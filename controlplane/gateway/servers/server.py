@@ -101,7 +101,7 @@ class KnownServer:
         """Whether the divisor of other pods contains this process of the name."""
         rivals = self.rivals_heard
         if boot != self.beat.boot:
-            return rivals is not None and rivals.has_asked(boot)
+            return rivals is not None and rivals.is_present(boot) and rivals.has_asked(boot)
         return self.owner_has_asked or (self.has_asked and (rivals is None or not rivals.any_has_asked))
 
     def state_at(self, now: float) -> ServerState:
@@ -131,6 +131,16 @@ class KnownServer:
             and beat.boot != self.beat.boot
             and self.rivals_heard is not None
             and self.rivals_heard.is_present(beat.boot)
+        )
+
+    def adds_a_process(self, beat: SyncRequest, *, wall: float) -> bool:
+        """Whether this heartbeat would count one more process that spends under this name."""
+        return (
+            beat.boot != self.beat.boot
+            and not beat.leaving
+            and has_asked(beat.counters)
+            and self.is_stale(beat, wall=wall)
+            and (self.rivals_heard is None or self.rivals_heard.may_count(beat.boot))
         )
 
     def take(self, beat: SyncRequest, packed: bytes, *, now: float, wall: float, next_s: float) -> bool:
@@ -171,14 +181,15 @@ class KnownServer:
         self.left_wall = wall if beat.leaving else None
         return news
 
-    def hear_rival(self, beat: SyncRequest, now: float) -> None:
-        """A heartbeat of another process under this name."""
+    def hear_rival(self, beat: SyncRequest, now: float, *, counted: bool, most: int) -> None:
+        """A heartbeat of another process under this name; with ``counted``, its requests count."""
         if self.rivals_heard is None:
             self.rivals_heard = Duplicates()
         if beat.leaving:
             self.rivals_heard.forget(beat.boot)
         else:
-            self.rivals_heard.hear(beat.boot, beat.sequence, now, asked=has_asked(beat.counters))
+            asked = counted and has_asked(beat.counters)
+            self.rivals_heard.hear(beat.boot, beat.sequence, now, asked=asked, most=most)
         self.count_rivals(now)
 
     def count_rivals(self, now: float) -> None:
