@@ -1,18 +1,29 @@
 """The agent that an application uses on an event loop."""
 
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from time import monotonic
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from fuseboard.agent_api.arguments import INVALID, check_actual, check_costs, check_name, check_wait, harmless
+from fuseboard.agent_api.arguments import (
+    INVALID,
+    check_actual,
+    check_costs,
+    check_deadline,
+    check_name,
+    check_tier,
+    check_wait,
+    harmless,
+)
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.lifetime import Lifetime
+from fuseboard.calling import deadline as deadlines
 from fuseboard.calling.outcomes import judge
 from fuseboard.contract.policy import BreakerPolicy
-from fuseboard.contract.words import Mode, Outcome, is_subject
+from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
@@ -105,12 +116,17 @@ class Agent(Lifetime, ContextManagers):
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
     ) -> Permit:
         """Get a permit for one call; ``report`` its outcome. Raises ``Refused``.
 
         With a ``tenant``, its quotas on the dependency apply too. ``spend_quota`` also spends the
         tenant's quotas on requests: for work that no request started. ``wait_s`` is as in
-        ``admit_request``; ``None`` is what the dependency says.
+        ``admit_request``; ``None`` is what the dependency says. ``tier`` is critical, standard or
+        optional, and matters if the dependency has a bulkhead; ``None`` is what the dependency says.
+        ``deadline_s``: within which time the call must have ended. Like ``fuseboard.deadline``, it bounds
+        every wait, and the permit's timeout.
         """
         if dependency not in self._names:
             self._learn_name(dependency)
@@ -118,10 +134,20 @@ class Agent(Lifetime, ContextManagers):
             check_costs(costs)
         if wait_s is not None:
             check_wait(wait_s)
+        if tier is not None:
+            check_tier(tier)
+        until = deadlines.until()
+        if deadline_s is not None:
+            check_deadline(deadline_s)
+            own = monotonic() + deadline_s
+            until = own if until is None else min(own, until)
         if tenant:
             tenant = self._known(tenant)
         self._check_loop()
         if not self._stopped:
+            if until is not None and until <= monotonic():
+                # A call with no time left would end as a failure of the dependency.
+                self._refuse_late(dependency)
             try:
                 permit = await self._runtime.admission.admit_call(
                     dependency,
@@ -130,6 +156,8 @@ class Agent(Lifetime, ContextManagers):
                     costs=costs,
                     spend_quota=spend_quota,
                     wait_s=wait_s,
+                    tier=tier,
+                    until=until,
                 )
             except (Refused, Misconfigured):
                 raise
@@ -138,6 +166,9 @@ class Agent(Lifetime, ContextManagers):
             else:
                 permit.settler = self.settle
                 permit.timeout_s = self.timeout_s(dependency)
+                if until is not None:
+                    left_s = max(0.0, until - monotonic())
+                    permit.timeout_s = left_s if permit.timeout_s is None else min(permit.timeout_s, left_s)
                 return permit
         return self.permit_unasked(dependency)
 
@@ -180,6 +211,9 @@ class Agent(Lifetime, ContextManagers):
         """The request was not served, or the call was not made: refund what it spent."""
         if isinstance(taken, Permit):
             decision = taken.decision
+            if taken.slot is not None:
+                permit = taken
+                self._run_on_loop(lambda: self._runtime.admission.undo(permit))
             self.report(taken, Outcome.NEUTRAL)  # frees its probe permit and its slots, here and in Redis
             taken = replace(decision, charges=tuple(one for one in decision.charges if not one.local))
         decision = taken
@@ -203,6 +237,26 @@ class Agent(Lifetime, ContextManagers):
         decision = self.allow_unasked(dependency=dependency)
         timeout_s = self.timeout_s(dependency)
         return Permit(made=decision, dependency=dependency, generation=0, reported=True, timeout_s=timeout_s)
+
+    def permit_late(self, dependency: str) -> Permit:
+        """The permit of a call that the loop did not decide in time. Raises ``Refused`` with a bulkhead.
+
+        Such a call may still wait for a slot. If lateness admitted it, nothing would bound the calls.
+        """
+        if not self.running or self.queue_timeout_s(dependency) is None:
+            return self.permit_unasked(dependency)
+        self._refuse_late(dependency)
+
+    def _refuse_late(self, dependency: str) -> NoReturn:
+        self.soon(lambda: self.counters.call_refused(dependency, Reason.QUEUE_TIMEOUT))
+        decision = replace(
+            self.allow_unasked(dependency=dependency),
+            allowed=False,
+            reason=Reason.QUEUE_TIMEOUT,
+            retry_after_ms=1000,
+            rule=dependency,
+        )
+        raise Refused(decision)
 
     def _known(self, tenant: str) -> str:
         if not isinstance(tenant, str):

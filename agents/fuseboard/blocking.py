@@ -124,11 +124,20 @@ class Agent(ThreadCalls, Decorators):
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
     ) -> Permit:
         """``admit_call`` for a coroutine on any loop. Raises ``Refused``."""
         agent = await self._on_any_loop()
         return await agent.admit_call(
-            dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+            dependency,
+            tenant=tenant,
+            cost=cost,
+            costs=costs,
+            spend_quota=spend_quota,
+            wait_s=wait_s,
+            tier=tier,
+            deadline_s=deadline_s,
         )
 
     @contextlib.asynccontextmanager
@@ -156,6 +165,8 @@ class Agent(ThreadCalls, Decorators):
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
         neutral: Neutral = (),
     ) -> AsyncIterator[Permit]:
         """``call`` for a coroutine on any loop, such as an asynchronous view. Raises ``Refused``.
@@ -171,6 +182,8 @@ class Agent(ThreadCalls, Decorators):
             costs=costs,
             spend_quota=spend_quota,
             wait_s=wait_s,
+            tier=tier,
+            deadline_s=deadline_s,
             neutral=neutral,
         ) as permit:
             yield permit

@@ -123,6 +123,8 @@ class Permit(Struct, kw_only=True, gc=False):
     timeout_s: float | None = None
     #: Measures that are corrected already.
     settled: set[str] | None = None
+    #: What the call uses of the dependency's protection; ``None`` without one. For the agent alone.
+    slot: Any = None
 
     @property
     def decision(self) -> Decision:

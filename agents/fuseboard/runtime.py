@@ -17,7 +17,9 @@ from typing import Any
 
 from fuseboard.admission.admission import Admission
 from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.call_guard import CallGuards
 from fuseboard.admission.decisions import DecisionBuilder
+from fuseboard.admission.guarded_calls import GuardedCalls
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.domains import RequestDomains
@@ -198,6 +200,7 @@ class Runtime:
             breakers=admission.breaker_views(),
             wanted=self.configuration.wanted(),
             share=admission.redis_fallback.share.held,
+            protection=admission.guards.loads(),
         )
 
     def _adopt(self, exchange: Exchange, offer: CheckedConfig | None) -> None:
@@ -287,6 +290,7 @@ def compose_admission(
         leases=leases,
         decisions=decisions,
     )
+    guards = CallGuards(configuration, monotonic)
     calls = CallAdmission(
         environment=environment,
         configuration=configuration,
@@ -298,6 +302,7 @@ def compose_admission(
         settlements=settlements,
         leases=leases,
         decisions=decisions,
+        guards=guards,
         on_change=on_change,
     )
     return Admission(
@@ -311,5 +316,6 @@ def compose_admission(
         redis_fallback=redis_fallback,
         requests=requests,
         calls=calls,
+        guarded=GuardedCalls(calls, guards),
         on_change=on_change,
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.agents.guarded_pods import Make, pods
 from tests.agents.redis_topologies import Cluster, Watched
 
 
@@ -27,3 +28,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield formation
     finally:
         formation.stop()
+
+
+@pytest.fixture
+def make_pod() -> Iterator[Make]:
+    """Makes pods in virtual time whose dependency has a protection."""
+    yield from pods()

@@ -233,7 +233,7 @@ class TestRefused:
             (Reason.STORE_UNAVAILABLE, 503),
             (Reason.SHED, 503),
             (Reason.BREAKER_OPEN, 503),
-            (Reason.LOCAL_RATE, 429),
+            (Reason.LOCAL_RATE, 503),
             (Reason.CONCURRENCY, 429),
         ],
     )

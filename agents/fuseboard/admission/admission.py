@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.guarded_calls import OWN, GuardedCalls
 from fuseboard.admission.inspection import Inspection
 from fuseboard.admission.lanes import MAX_LANES, CallLane
 from fuseboard.admission.request_admission import RequestAdmission
@@ -34,6 +35,17 @@ ONE = 1
 ASK_AGAIN_S = 0.02
 
 
+class WantedCall(msgspec.Struct, frozen=True):
+    """A call that its lane alone does not describe."""
+
+    dependency: str
+    tenant: str
+    costs: Costs
+    spend_quota: bool
+    tier: str | None
+    until: float | None
+
+
 class Admission:
     """Belongs to the event loop it was started on. ``fuseboard.runtime.compose_admission`` makes it.
 
@@ -53,6 +65,7 @@ class Admission:
         redis_fallback: RedisFallback,
         requests: RequestAdmission,
         calls: CallAdmission,
+        guarded: GuardedCalls,
         on_change: Callable[[], None],
     ) -> None:
         #: Pretends in a drill that Redis is slow or unavailable.
@@ -69,6 +82,9 @@ class Admission:
         self._reports = reports
         self._requests = requests
         self._calls = calls
+        #: The calls to dependencies that have a protection.
+        self.guarded = guarded
+        self.guards = calls.guards
         self._on_change = on_change
         self._lanes: dict[tuple[str, str], CallLane] = {}
         self._ended_overrides = EndedOverrides(
@@ -85,6 +101,7 @@ class Admission:
 
     async def stop(self) -> None:
         """Send what is not reported yet, and disconnect. Calls that still wait are decided locally."""
+        self.guards.stop()
         self._leases.stop()
         self._reports.flush()
         self._settlements.flush()
@@ -156,12 +173,15 @@ class Admission:
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        until: float | None = None,
     ) -> Coroutine[Any, Any, Permit]:
         """Get a permit for one call. Its outcome must be reported. Raises ``Refused``.
 
         With a ``tenant``, its quotas on the dependency apply too, and its tier's priority counts when a
         limit is scarce. ``spend_quota`` also spends the tenant's quotas on requests, first; they are
-        given back when the dependency refuses. It is for work that no request started.
+        given back when the dependency refuses. It is for work that no request started. ``tier`` is of
+        the dependency's bulkhead. ``until`` is the caller's deadline, in monotonic seconds.
         """
         # The usual call, prepared once. Compared by identity: True equals 1, but is not a valid cost.
         if cost is ONE and costs is None and not wait_s and not spend_quota:
@@ -170,8 +190,11 @@ class Admission:
                 lane = self._prepare_lane(dependency, tenant)
             # A caller that says 0 does not wait, whatever the dependency says.
             if lane is not None and (wait_s is not None or not lane.gate.dependency.wait_ms):
-                return self._calls.admit(lane)
-        return self._admit_patiently(dependency, tenant, costs_of(cost, costs), spend_quota, wait_s)
+                if lane.guard is None:
+                    return self._calls.admit(lane)
+                return self.guarded.admit(lane, lane.guard, tier=tier, until=until)
+        wanted = WantedCall(dependency, tenant, costs_of(cost, costs), spend_quota, tier, until)
+        return self._admit_patiently(wanted, wait_s)
 
     def _prepare_lane(self, dependency: str, tenant: str) -> CallLane | None:
         """The lane of one plain call; ``None`` when the tenant's record must be looked up first."""
@@ -184,34 +207,43 @@ class Admission:
         self._lanes[dependency, tenant] = lane
         return lane
 
-    async def _admit_patiently(
-        self, dependency: str, tenant: str, costs: Costs, spend_quota: bool, wait_s: float | None
-    ) -> Permit:
+    async def _admit_patiently(self, wanted: WantedCall, wait_s: float | None) -> Permit:
         begun = monotonic()
         if wait_s is None:
-            known = self._configuration.snapshot.dependency(dependency)
+            known = self._configuration.snapshot.dependency(wanted.dependency)
             wait_s = known.wait_ms / 1000 if known is not None else 0.0
+        last = begun + wait_s if wanted.until is None else min(begun + wait_s, wanted.until)
+        first = False
         while True:
             try:
-                return await self._admit_call(dependency, tenant, costs, spend_quota)
+                return await self._admit_call(wanted, first=first)
             except Refused as refused:
-                if wait_s <= 0 or not await _waited(refused.decision, begun + wait_s):
+                if wait_s <= 0 or not await _waited(refused.decision, last):
                     raise
+                first = True
 
-    async def _admit_call(self, dependency: str, tenant: str, costs: Costs, spend_quota: bool) -> Permit:
-        calls = self._calls
-        if not tenant:
-            return await calls.admit(calls.lane(dependency, costs, "", None))
-        rules = self._configuration.snapshot.quotas_of(tenant)
-        if not rules.met:
-            rules = await self._configuration.meet(tenant)
-        if not spend_quota:
-            return await calls.admit(calls.lane(dependency, costs, tenant, rules))
-        decision = await self._requests.admit(tenant, costs, NOBODY)
+    async def _admit_call(self, wanted: WantedCall, *, first: bool) -> Permit:
+        calls, tenant = self._calls, wanted.tenant
+        rules = None
+        if tenant:
+            rules = self._configuration.snapshot.quotas_of(tenant)
+            if not rules.met:
+                rules = await self._configuration.meet(tenant)
+        ask = self._spend_quotas if wanted.spend_quota and tenant else calls.admit
+        lane = calls.lane(wanted.dependency, wanted.costs, tenant, rules)
+        if lane.guard is None:
+            return await ask(lane)
+        return await self.guarded.admit(
+            lane, lane.guard, tier=wanted.tier, until=wanted.until, first=first, ask=ask
+        )
+
+    async def _spend_quotas(self, lane: CallLane) -> Permit:
+        """Admit a call that also spends the quotas of its tenant on requests."""
+        decision = await self._requests.admit(lane.tenant, lane.costs, NOBODY)
         if not decision.allowed:
             raise Refused(decision)
         try:
-            permit = await calls.admit(calls.lane(dependency, costs, tenant, rules))
+            permit = await self._calls.admit(lane)
         except BaseException:
             self.give_back(decision)
             raise
@@ -246,6 +278,11 @@ class Admission:
         """The request was not served: refund what it spent."""
         for charge in decision.charges:
             self._requests.give_back(charge)
+
+    def undo(self, permit: Permit) -> None:
+        """The call was not made: its slot and its token of the local rate are free again."""
+        if permit.slot is not None:
+            permit.slot.undo()
 
     def inspect(self) -> Inspection:
         """The supported, read-only view of the admission."""
@@ -291,7 +328,7 @@ async def _waited(decision: Decision, until: float) -> bool:
     The caller holds nothing meanwhile: no slot, and no place in a question.
     """
     wait_s = decision.retry_after_ms / 1000
-    if wait_s <= 0:
+    if wait_s <= 0 or decision.reason in OWN:
         return False
     if decision.reason in (Reason.CONCURRENCY, Reason.PROBE_BUSY):
         wait_s = min(wait_s, ASK_AGAIN_S)

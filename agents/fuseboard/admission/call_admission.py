@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import NoReturn
 
+from fuseboard.admission.call_guard import CallGuards
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import CallLane
 from fuseboard.batching.batch import Batcher
@@ -45,7 +46,7 @@ _BREAKER_REASONS = {
 }
 
 # Members of enumerations are slow to look up in Python 3.11.
-CLOSED, LOCAL, OK = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK
+CLOSED, LOCAL, OK, NEUTRAL = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK, Outcome.NEUTRAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class CallAdmission:
     settlements: Settlements
     leases: Leases
     decisions: DecisionBuilder
+    guards: CallGuards
     on_change: Callable[[], None]
     gates: dict[str, FleetBreaker] = field(default_factory=dict)
 
@@ -74,7 +76,17 @@ class CallAdmission:
             gate,
             gate.demand(costs, tenant, rules),
             self.configuration.changes,
+            guard=self.guards.find(dependency),
+            costs=costs,
+            tenant=tenant,
         )
+
+    def renew(self, lane: CallLane) -> CallLane:
+        """The same lane, or one by the rules of now if they have changed since."""
+        if lane.changes == self.configuration.changes:
+            return lane
+        rules = self.configuration.snapshot.quotas_of(lane.tenant) if lane.tenant else None
+        return self.lane(lane.gate.name, lane.costs, lane.tenant, rules)
 
     async def admit(self, lane: CallLane) -> Permit:
         """Decide one call; raises ``Refused``.
@@ -129,19 +141,24 @@ class CallAdmission:
     def _refuse_by_what_is_known(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what this pod knows already refuses the call."""
         gate, demand = lane.gate, lane.demand
-        if (forced := self.forced_open(gate)) is not None:
-            self._refuse(lane, forced)
-        if (never := demand.never) is not None:
-            refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
-            self._refuse(lane, refusal, demand.statuses(spent=never.name))
-        for denial in (gate.denial, demand.denial):
-            if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
-                spent = demand.statuses(spent=denial.rule)
-                self._refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
+        self.refuse_by_denial(lane)
         gate.denial = None
         if demand.denial is not None:
             gate.refusals.drop(demand)
         self._refuse_by_local_breaker(lane)
+
+    def refuse_by_denial(self, lane: CallLane) -> None:
+        """Raise ``Refused`` if an override, or what Redis said last, refuses the call. Changes nothing."""
+        gate, demand = lane.gate, lane.demand
+        if (forced := self.forced_open(gate)) is not None:
+            self.refuse(lane, forced)
+        if (never := demand.never) is not None:
+            refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
+            self.refuse(lane, refusal, demand.statuses(spent=never.name))
+        for denial in (gate.denial, demand.denial):
+            if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
+                spent = demand.statuses(spent=denial.rule)
+                self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
 
     def _refuse_by_local_breaker(self, lane: CallLane) -> None:
         """Raise ``Refused`` unless this pod's own breaker lets the call pass, maybe as its probe."""
@@ -152,7 +169,7 @@ class CallAdmission:
                 # A probe may end at any moment, so a waiting caller asks again soon.
                 probing = gate.local.state is BreakerState.HALF_OPEN
                 reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
-                self._refuse(lane, Refusal(reason, gate.name, wait_s))
+                self.refuse(lane, Refusal(reason, gate.name, wait_s))
 
     def _check_again(self, lane: CallLane, caller: Caller, answer: Answer) -> None:
         """A breaker has changed while ``caller`` waited for its grant, and may be open now."""
@@ -208,7 +225,7 @@ class CallAdmission:
         if by_limit and answer.retry_at and self.health.shared_tenths >= 1.0:
             until = lane.demand.deny(refusal.reason, refusal.rule, answer.retry_at)
             lane.gate.refusals.remember(lane.demand, until)
-        self._refuse(lane, refusal, statuses)
+        self.refuse(lane, refusal, statuses)
 
     def _decide_locally(self, lane: CallLane) -> Permit:
         gate, demand = lane.gate, lane.demand
@@ -219,7 +236,7 @@ class CallAdmission:
             usual = refusal_reason(blocked.limit, Reason.VENDOR_LIMIT)
             reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
             refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)
-            self._refuse(lane, refusal, demand.statuses(), LOCAL)
+            self.refuse(lane, refusal, demand.statuses(), LOCAL)
         charge = Charge("", demand, 0, "", local=True)
         decision = self.decisions.allow(
             lane.snapshot, demand.statuses(), LOCAL, dependency=gate.name, charges=(charge,)
@@ -228,7 +245,7 @@ class CallAdmission:
             made=decision, dependency=gate.name, generation=0, local_generation=gate.local.generation
         )
 
-    def _refuse(
+    def refuse(
         self,
         lane: CallLane,
         refusal: Refusal,
@@ -246,6 +263,8 @@ class CallAdmission:
         if permit.reported:
             return
         permit.reported = True
+        if permit.slot is not None:
+            permit.slot.end(counts=outcome is not NEUTRAL)
         gate = self.gates.get(permit.dependency) or self.gate(permit.dependency)
         tally = permit.tally
         if (
@@ -332,6 +351,7 @@ class CallAdmission:
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Decide by a newer configuration from now on."""
+        self.guards.adopt(snapshot)
         for gate in self.gates.values():
             gate.adopt(snapshot.dependency(gate.name) or Dependency(name=gate.name))
 

@@ -1,5 +1,6 @@
 """What decides the usual calls and requests: prepared once, and kept until a rule changes."""
 
+from fuseboard.admission.call_guard import CallGuard
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.batching.domains import LimitDomain
 from fuseboard.batching.redis_question import Answer
@@ -8,6 +9,7 @@ from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode
 from fuseboard.decision import Charge, Decision
+from fuseboard.subject import ONE_CALL, Costs
 
 #: Lanes kept for calls, and for requests. When there are more, all are prepared again.
 MAX_LANES = 50_000
@@ -16,7 +18,7 @@ MAX_LANES = 50_000
 class CallLane:
     """The calls of one tenant, or without a tenant, to one dependency."""
 
-    __slots__ = ("changes", "decisions", "demand", "gate", "snapshot")
+    __slots__ = ("changes", "costs", "decisions", "demand", "gate", "guard", "snapshot", "tenant")
 
     def __init__(
         self,
@@ -25,6 +27,10 @@ class CallLane:
         gate: FleetBreaker,
         demand: StandingDemand,
         changes: int,
+        *,
+        guard: CallGuard | None = None,
+        costs: Costs = ONE_CALL,
+        tenant: str = "",
     ) -> None:
         self.decisions = decisions
         self.snapshot = snapshot
@@ -32,6 +38,10 @@ class CallLane:
         self.demand = demand
         #: ``Configuration.changes`` when the lane was prepared. The lane is valid while that is the same.
         self.changes = changes
+        #: What protects this pod from the dependency; ``None`` for nothing.
+        self.guard = guard
+        self.costs = costs
+        self.tenant = tenant
 
     def sign(self, answer: Answer, mode: Mode) -> Decision:
         """The decision of all callers that share ``answer``; ``mode`` is that of the answer."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from fuseboard.agent_api.arguments import check_wait
+from fuseboard.agent_api.arguments import check_deadline, check_tier, check_wait
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.loop_agent import LoopAgent
@@ -60,19 +60,30 @@ class AnyLoop(ContextManagers):
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
     ) -> Permit:
         check_wait(wait_s)
+        check_tier(tier)
+        check_deadline(deadline_s)
         agent = self._agent
         answer = submit(
             agent,
             lambda: agent.admit_call(
-                dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+                dependency,
+                tenant=tenant,
+                cost=cost,
+                costs=costs,
+                spend_quota=spend_quota,
+                wait_s=wait_s,
+                tier=tier,
+                deadline_s=deadline_s,
             ),
             agent.give_back,
         )
-        timeout_s = LATE_S + (agent.longest_wait_s(dependency) if wait_s is None else wait_s)
+        timeout_s = LATE_S + agent.longest_decision_s(dependency, wait_s, deadline_s)
         permit = await received(answer, agent.give_back, self._on_late, timeout_s=timeout_s)
-        return permit or agent.permit_unasked(dependency)
+        return permit or agent.permit_late(dependency)
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
@@ -96,3 +107,9 @@ class AnyLoop(ContextManagers):
 
     def longest_wait_s(self, dependency: str = "") -> float:
         return self._agent.longest_wait_s(dependency)
+
+    def queue_timeout_s(self, dependency: str) -> float | None:
+        return self._agent.queue_timeout_s(dependency)
+
+    def permit_late(self, dependency: str) -> Permit:
+        return self._agent.permit_late(dependency)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import isfinite
 
-from fuseboard.contract.words import is_slug, is_subject
+from fuseboard.contract.words import CallTier, is_slug, is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NOBODY, Subject
 
@@ -17,6 +17,8 @@ NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', beginning and ending with
 MAX_WAIT_S = 3600.0
 
 MAX_ENDPOINT = 2000
+
+TIERS = tuple(tier.value for tier in CallTier)
 
 
 def check_name(kind: str, name: object) -> None:
@@ -51,6 +53,20 @@ def check_wait(wait_s: object) -> None:
         or not (isfinite(wait_s) and 0 <= wait_s <= MAX_WAIT_S)
     ):
         raise Misconfigured(f"wait_s must be 0 to {MAX_WAIT_S:g} seconds, not {_shown(wait_s)}")
+
+
+def check_tier(tier: object) -> None:
+    """Raise ``Misconfigured`` unless it is a tier of calls. ``None`` is the one of the dependency."""
+    if tier is not None and tier not in TIERS:
+        raise Misconfigured(f"tier must be one of {', '.join(TIERS)}, not {_shown(tier)}")
+
+
+def check_deadline(deadline_s: object) -> None:
+    """Raise ``Misconfigured`` for an invalid deadline. ``None`` is none."""
+    if deadline_s is not None and (
+        isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not deadline_s > 0
+    ):
+        raise Misconfigured(f"deadline_s must be a number of seconds above 0, not {_shown(deadline_s)}")
 
 
 def harmless(subject: Subject) -> Subject:

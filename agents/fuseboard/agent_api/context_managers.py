@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from time import monotonic
+from types import TracebackType
 
 from fuseboard.agent_api.decorators import Decorators, Neutral
 from fuseboard.agent_api.loop_agent import LoopAgent
@@ -36,8 +37,7 @@ class ContextManagers(Decorators, LoopAgent):
         finally:
             self.finish(decision)
 
-    @asynccontextmanager
-    async def call(
+    def call(
         self,
         dependency: str,
         *,
@@ -46,27 +46,22 @@ class ContextManagers(Decorators, LoopAgent):
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
         neutral: Neutral = (),
-    ) -> AsyncIterator[Permit]:
+    ) -> AbstractAsyncContextManager[Permit]:
         """Guard one call: admit it, and report how the block ended. Raises ``Refused``.
 
         A block that takes longer than the dependency's timeout is cancelled, and raises
         ``TimeoutError``, which is a failure.
 
         ``neutral`` are exceptions that say nothing about the dependency. See
-        ``fuseboard.calling.outcomes`` for how the others are judged.
+        ``fuseboard.calling.outcomes`` for how the others are judged. ``tier`` and ``deadline_s`` are as
+        in ``admit_call``.
         """
-        permit = await self.admit_call(
-            dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+        return CallBlock(
+            self, dependency, tenant, cost, costs, spend_quota, wait_s, tier, deadline_s, neutral
         )
-        started = monotonic()
-        try:
-            async with asyncio.timeout(permit.timeout_s):
-                yield permit
-        except BaseException as error:
-            self.report_error(permit, error, neutral)
-            raise
-        self.report(permit, Outcome.OK, monotonic() - started)
 
     def _blocks(
         self, name: str
@@ -74,3 +69,90 @@ class ContextManagers(Decorators, LoopAgent):
         Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
     ]:
         return getattr(self, name), getattr(ThreadCalls(lambda: self), name)
+
+
+class CallBlock(AbstractAsyncContextManager[Permit]):
+    """The block of one call. A class: a generator in its place takes twice as long."""
+
+    __slots__ = (
+        "_agent",
+        "_cost",
+        "_costs",
+        "_deadline_s",
+        "_dependency",
+        "_neutral",
+        "_permit",
+        "_spend_quota",
+        "_started",
+        "_tenant",
+        "_tier",
+        "_timeout",
+        "_wait_s",
+    )
+
+    def __init__(
+        self,
+        agent: LoopAgent,
+        dependency: str,
+        tenant: str,
+        cost: int,
+        costs: Mapping[str, int] | None,
+        spend_quota: bool,
+        wait_s: float | None,
+        tier: str | None,
+        deadline_s: float | None,
+        neutral: Neutral,
+    ) -> None:
+        self._agent = agent
+        self._dependency = dependency
+        self._tenant = tenant
+        self._cost = cost
+        self._costs = costs
+        self._spend_quota = spend_quota
+        self._wait_s = wait_s
+        self._tier = tier
+        self._deadline_s = deadline_s
+        self._neutral = neutral
+        self._permit: Permit | None = None
+        self._timeout: asyncio.Timeout | None = None
+        self._started = 0.0
+
+    async def __aenter__(self) -> Permit:
+        if self._permit is not None:
+            raise RuntimeError("the block of a call is for one call: use agent.call() again")
+        permit = await self._agent.admit_call(
+            self._dependency,
+            tenant=self._tenant,
+            cost=self._cost,
+            costs=self._costs,
+            spend_quota=self._spend_quota,
+            wait_s=self._wait_s,
+            tier=self._tier,
+            deadline_s=self._deadline_s,
+        )
+        self._permit = permit
+        self._started = monotonic()
+        if permit.timeout_s is not None:
+            self._timeout = asyncio.timeout(permit.timeout_s)
+            try:
+                await self._timeout.__aenter__()
+            except BaseException:
+                self._agent.give_back(permit)
+                raise
+        return permit
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        permit = self._permit
+        assert permit is not None  # noqa: S101 - the block was entered
+        if self._timeout is not None:
+            try:
+                await self._timeout.__aexit__(kind, error, trace)
+            except TimeoutError as late:
+                self._agent.report_error(permit, late, self._neutral)
+                raise
+        if error is None:
+            self._agent.report(permit, Outcome.OK, monotonic() - self._started)
+        else:
+            self._agent.report_error(permit, error, self._neutral)

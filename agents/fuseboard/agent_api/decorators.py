@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
-from fuseboard.agent_api.arguments import check_name
+from fuseboard.agent_api.arguments import check_name, check_tier
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NOBODY, Subject
 
@@ -91,6 +91,8 @@ class Decorators(ABC):
         costs: Given[Mapping[str, int] | None] = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
         neutral: Neutral = (),
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function is a ``call`` to the dependency.
@@ -98,11 +100,14 @@ class Decorators(ABC):
         ``tenant``, ``cost`` and ``costs`` may be functions, as in ``limit``.
         """
         check_name("a dependency", dependency)
+        check_tier(tier)
         # An exception class in ``neutral`` is callable, but never called.
         fixed: dict[str, Any] = {
             "dependency": dependency,
             "spend_quota": spend_quota,
             "wait_s": wait_s,
+            "tier": tier,
+            "deadline_s": deadline_s,
             "neutral": neutral,
         }
         options = Options(fixed, tenant=tenant, cost=cost, costs=costs)

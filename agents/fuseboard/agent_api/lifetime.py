@@ -105,6 +105,10 @@ class Lifetime:
             return known.wait_ms / 1000 if known is not None else 0.0
         return max(tier.wait_ms for tier in snapshot.policy.tiers) / 1000
 
+    def queue_timeout_s(self, dependency: str) -> float | None:
+        """How long a call may wait for a slot of the dependency's bulkhead; ``None`` without one."""
+        return self._runtime.admission.guards.queue_timeout_s(dependency)
+
     # The loop
 
     def _check_loop(self) -> None:

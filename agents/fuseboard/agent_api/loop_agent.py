@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from fuseboard.agent_api.decorators import Neutral
+from fuseboard.calling.deadline import bounded
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.subject import NOBODY, Subject
@@ -42,6 +43,8 @@ class LoopAgent(ABC):
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
     ) -> Permit: ...
 
     @abstractmethod
@@ -62,7 +65,22 @@ class LoopAgent(ABC):
     def longest_wait_s(self, dependency: str = "") -> float: ...
 
     @abstractmethod
+    def queue_timeout_s(self, dependency: str) -> float | None: ...
+
+    def longest_decision_s(
+        self, dependency: str, wait_s: float | None = None, deadline_s: float | None = None
+    ) -> float:
+        """How long the decision of a call may take, because it waits for a limit or for a slot."""
+        longest_s = self.longest_wait_s(dependency) if wait_s is None else wait_s
+        longest_s += self.queue_timeout_s(dependency) or 0.0
+        left_s = bounded(longest_s if deadline_s is None else min(longest_s, deadline_s))
+        return longest_s if left_s is None else left_s
+
+    @abstractmethod
     def allow_unasked(self, *, tenant: str = "", dependency: str = "") -> Decision: ...
 
     @abstractmethod
     def permit_unasked(self, dependency: str) -> Permit: ...
+
+    @abstractmethod
+    def permit_late(self, dependency: str) -> Permit: ...

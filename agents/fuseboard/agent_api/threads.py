@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TypeVar
 
-from fuseboard.agent_api.arguments import check_wait
+from fuseboard.agent_api.arguments import check_deadline, check_tier, check_wait
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.loop_agent import LoopAgent
@@ -30,7 +30,8 @@ class ThreadCalls:
 
     def __init__(self, agent: Callable[[], LoopAgent]) -> None:
         self._agent_now = agent
-        #: Decisions that the loop did not make in time. The calls were allowed.
+        #: Decisions that the loop did not make in time. The calls were allowed, except those that need a
+        #: slot of a bulkhead.
         self.late = 0
 
     # Requests that enter a service
@@ -98,19 +99,30 @@ class ThreadCalls:
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
     ) -> Permit:
         """As ``fuseboard.Agent.admit_call``. Raises ``Refused``."""
         check_wait(wait_s)
+        check_tier(tier)
+        check_deadline(deadline_s)
         agent = self._agent_now()
         permit = self._ask(
             agent,
             lambda: agent.admit_call(
-                dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+                dependency,
+                tenant=tenant,
+                cost=cost,
+                costs=costs,
+                spend_quota=spend_quota,
+                wait_s=wait_s,
+                tier=tier,
+                deadline_s=deadline_s,
             ),
             undo=agent.give_back,
-            timeout_s=LATE_S + (agent.longest_wait_s(dependency) if wait_s is None else wait_s),
+            timeout_s=LATE_S + agent.longest_decision_s(dependency, wait_s, deadline_s),
         )
-        return permit or agent.permit_unasked(dependency)
+        return permit or agent.permit_late(dependency)
 
     @contextmanager
     def call(
@@ -122,11 +134,20 @@ class ThreadCalls:
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
         wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
         neutral: Neutral = (),
     ) -> Iterator[Permit]:
         """As ``fuseboard.Agent.call``. Raises ``Refused``."""
         permit = self.admit_call(
-            dependency, tenant=tenant, cost=cost, costs=costs, spend_quota=spend_quota, wait_s=wait_s
+            dependency,
+            tenant=tenant,
+            cost=cost,
+            costs=costs,
+            spend_quota=spend_quota,
+            wait_s=wait_s,
+            tier=tier,
+            deadline_s=deadline_s,
         )
         agent, started = self._agent_now(), monotonic()
         try:
@@ -166,7 +187,7 @@ class ThreadCalls:
     def _note_late(self) -> None:
         self.late += 1
         if self.late == 1:
-            logger.error("threads.late: the call was allowed; further ones are only counted")
+            logger.error("threads.late: decided without the agent's loop; further ones are only counted")
 
 
 def submit(

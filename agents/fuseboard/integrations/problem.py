@@ -23,7 +23,7 @@ REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-re
 SUSPENDED = "urn:fuseboard:problem:suspended"
 
 #: The caller has used up its quota. With any other reason, the service itself lacks capacity.
-_CALLERS_OWN = {Reason.QUOTA, Reason.CONCURRENCY, Reason.LOCAL_RATE, Reason.BUDGET_SPENT}
+_CALLERS_OWN = {Reason.QUOTA, Reason.CONCURRENCY, Reason.BUDGET_SPENT}
 
 #: Characters that a header string may contain unescaped, besides letters and digits.
 _PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"

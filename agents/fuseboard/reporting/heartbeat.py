@@ -13,6 +13,7 @@ import msgspec
 
 from fuseboard.configuration.server_clock import lease_clock
 from fuseboard.contract.heartbeat_size import cut_to
+from fuseboard.contract.load import CallLoad
 from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import (
     SYNC_PATH,
@@ -73,6 +74,7 @@ class PodState:
     breakers: tuple[BreakerView, ...]
     wanted: tuple[str, ...]
     share: HeldShare | None = None
+    protection: tuple[CallLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ class Gateway:
             want=state.wanted,
             leaving=leaving,
             share=state.share,
+            protection=state.protection,
         )
 
     def _state_of_loop(self) -> PodState:

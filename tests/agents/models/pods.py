@@ -15,6 +15,7 @@ from fuseboard.admission.admission import Admission
 from fuseboard.batching.redis_question import ADMITS, COOLING_DOWN, OPEN, PROBES
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.contract.policy import BreakerPolicy, Policy, Tuning
+from fuseboard.contract.protection import CallProtection, PodProtection
 from fuseboard.contract.scripts import ADMIT, Script
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Permit
@@ -121,19 +122,30 @@ class Call:
 class Pod:
     """Decides calls to one dependency without vendor limits. Every method returns when the loop is idle."""
 
-    def __init__(self, breaker: BreakerPolicy, time: VirtualTime) -> None:
-        payments = msgspec.structs.replace(POLICY.dependencies[0], breaker=breaker, vendor_limits=())
+    def __init__(
+        self,
+        breaker: BreakerPolicy,
+        time: VirtualTime,
+        protection: CallProtection | None = None,
+        pod_protection: PodProtection | None = None,
+    ) -> None:
+        payments = msgspec.structs.replace(
+            POLICY.dependencies[0], breaker=breaker, vendor_limits=(), protection=protection
+        )
         # Not the default deadline: tests/conftest.py makes that longer, and time here is virtual.
         tuning = Tuning(store_deadline_us=4_000, store_timeouts=10_000, store_failures=1000)
-        policy: Policy = msgspec.structs.replace(POLICY, dependencies=(payments,), tuning=tuning)
+        policy: Policy = msgspec.structs.replace(
+            POLICY, dependencies=(payments,), tuning=tuning, protection=pod_protection
+        )
         self.time = time
         self.loop = asyncio.SelectorEventLoop()
         self.loop.time = time  # type: ignore[method-assign]
         self.store = HeldStore()
         self.counters = Counters()
+        self.configuration = configured(policy)
         self.deadline_s = policy.tuning.store_deadline_us / 1_000_000
         self.admission: Admission = compose_admission(
-            configuration=configured(policy),
+            configuration=self.configuration,
             counters=self.counters,
             store=self.store,
             server="web-1",
@@ -168,11 +180,13 @@ class Pod:
 
         self.run(change)
 
-    def call(self, wait_s: float = 0.0, dependency: str = NAME) -> Call:
+    def call(self, wait_s: float = 0.0, dependency: str = NAME, **options: Any) -> Call:
         calls: list[Call] = []
 
         def begin() -> None:
-            question: Coroutine[Any, Any, Permit] = self.admission.admit_call(dependency, wait_s=wait_s)
+            question: Coroutine[Any, Any, Permit] = self.admission.admit_call(
+                dependency, wait_s=wait_s, **options
+            )
             calls.append(Call(self.loop.create_task(question)))
 
         self.run(begin)

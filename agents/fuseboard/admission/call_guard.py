@@ -1,0 +1,271 @@
+"""What protects this pod from one dependency: its parts, and the calls that use them now."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad
+from fuseboard.contract.policy import Dependency
+from fuseboard.contract.protection import CallProtection, Observe
+from fuseboard.protection.bulkhead import TIERS, Bulkhead, Seat
+from fuseboard.protection.latency_histogram import LatencyHistogram
+from fuseboard.protection.local_rate import LocalRate
+
+logger = logging.getLogger("fuseboard.protection")
+
+#: A call without a report keeps its slot for this time, or for so many of its timeouts if that is longer.
+RECLAIM_S = 600.0
+RECLAIM_TIMEOUTS = 4
+
+NOT_OBSERVED = Observe()
+
+
+class GuardedCall:
+    """One call that a guard let pass. Its permit refers to it, so that a forgotten permit frees the slot."""
+
+    __slots__ = ("guard", "number", "rate")
+
+    def __init__(self, guard: "CallGuard", number: int, rate: LocalRate | None) -> None:
+        self.guard = guard
+        #: Of this call among those of its guard; 0 when it has ended.
+        self.number = number
+        #: What it spent a token of.
+        self.rate = rate
+
+    def end(self, *, counts: bool) -> None:
+        """The call has ended: free its slot, once. ``counts``: its duration says something."""
+        number, self.number = self.number, 0
+        if number:
+            self.guard.end(number, counts=counts)
+
+    def undo(self) -> None:
+        """The call was not made."""
+        number, self.number = self.number, 0
+        if number:
+            self.guard.end(number, counts=False, made=False)
+        rate, self.rate = self.rate, None
+        if rate is not None:
+            rate.put_back()
+
+    def __del__(self) -> None:
+        if self.number:
+            self.guard.forgotten(self.number)
+
+
+class CallGuard:
+    """The parts of one dependency's protection. One that is not configured is ``None``."""
+
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.clock = clock
+        #: The dependency has a protection now.
+        self.on = False
+        self.tier = 1
+        self.sla_s = 0.0
+        self.bulkhead: Bulkhead | None = None
+        self.local_rate: LocalRate | None = None
+        #: How long calls take, and how long they waited for a slot.
+        self.latency = LatencyHistogram()
+        self.waits = LatencyHistogram()
+        #: Calls that kept a slot far beyond their timeout, and lost it.
+        self.reclaimed = 0
+        # Kept while it is switched off: the slots of calls in flight belong to it.
+        self._bulkhead: Bulkhead | None = None
+        self._observed = 0
+        self._reclaim_s = RECLAIM_S
+        #: The calls in flight, oldest first: the slot, and since when.
+        self._calls: dict[int, tuple[Seat | None, float]] = {}
+        self._last = self._reported = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # Settings
+
+    def adopt(self, dependency: Dependency, protection: CallProtection) -> None:
+        """Protect by these settings from now on."""
+        self.on = True
+        self.tier = TIERS.index(protection.tier)
+        self.sla_s = protection.sla_ms / 1000
+        self._reclaim_s = max(RECLAIM_S, RECLAIM_TIMEOUTS * dependency.timeout_ms / 1000)
+        expected_s = (protection.sla_ms or dependency.breaker.slow_ms) / 1000
+        if protection.bulkhead is None:
+            self._lift()
+        elif self._bulkhead is None:
+            self.bulkhead = self._bulkhead = Bulkhead(
+                protection.bulkhead, name=self.name, expected_s=expected_s
+            )
+        elif self.bulkhead is None or self._bulkhead.settings != protection.bulkhead:
+            self.bulkhead = self._bulkhead
+            self.bulkhead.resize(protection.bulkhead, expected_s=expected_s)
+        if protection.local_rate is None:
+            self._drop_rate()
+        elif self.local_rate is None:
+            self.local_rate = LocalRate(protection.local_rate)
+        elif self.local_rate.settings != protection.local_rate:
+            self.local_rate.resize(protection.local_rate, self.clock())
+
+    def switch_off(self) -> None:
+        """The dependency has no protection any more. Calls that wait get a slot."""
+        self.on = False
+        self._lift()
+        self._drop_rate()
+
+    def _lift(self) -> None:
+        if self.bulkhead is not None:
+            self.bulkhead.lift()
+            self.bulkhead = None
+
+    def _drop_rate(self) -> None:
+        if self.local_rate is not None:
+            self._observed += self.local_rate.observed
+            self.local_rate = None
+
+    # Calls
+
+    def begin(self, seat: Seat | None, rate: LocalRate | None, at: float) -> GuardedCall:
+        """A call is made that got ``seat`` at this moment, and spent a token of ``rate``."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._last = number = self._last + 1
+        self._calls[number] = (seat, at)
+        return GuardedCall(self, number, rate)
+
+    def end(self, number: int, *, counts: bool, made: bool = True) -> None:
+        """This call has ended. A call that has ended already, or lost its slot, changes nothing."""
+        call = self._calls.pop(number, None)
+        if call is None:
+            return
+        seat, at = call
+        now = self.clock()
+        if counts:
+            self.latency.add(now - at, now)
+        if seat is not None and self._bulkhead is not None:
+            self._bulkhead.leave(seat, now - at if made else None, now)
+
+    def forgotten(self, number: int) -> None:
+        """The permit of this call is garbage. Called by a finalizer, so in any thread and at any moment."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits for a slot
+                self._loop.call_soon_threadsafe(lambda: self.end(number, counts=False, made=False))
+
+    def reclaim(self) -> None:
+        """Free the slots of calls that have not ended for much longer than their timeout."""
+        oldest = self.clock() - self._reclaim_s
+        while self._calls:
+            number, (_, at) = next(iter(self._calls.items()))
+            if at > oldest:
+                return
+            self.end(number, counts=False, made=False)
+            self.reclaimed += 1
+            logger.warning(
+                "bulkhead.reclaimed dependency=%s after_s=%d reclaimed=%d: a permit was not reported",
+                *(self.name, self._reclaim_s, self.reclaimed),
+            )
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._calls)
+
+    @property
+    def waiting(self) -> int:
+        return self.bulkhead.waiting if self.bulkhead is not None else 0
+
+    # What a heartbeat says
+
+    def recent(self) -> int:
+        """The calls since the last heartbeat; they count towards the next one from now on."""
+        recent, self._reported = self._last - self._reported, self._last
+        return recent
+
+    def load(self) -> CallLoad:
+        now, bulkhead = self.clock(), self.bulkhead
+        sizes = bulkhead.queue_sizes(now) if bulkhead is not None else None
+        observed = self._observed
+        if self._bulkhead is not None:
+            observed += self._bulkhead.observed
+        if self.local_rate is not None:
+            observed += self.local_rate.observed
+        return CallLoad(
+            dependency=self.name,
+            tiers=bulkhead.loads() if bulkhead is not None else (),
+            mean_ms=_milliseconds(self.latency.mean(now)),
+            p95_ms=_milliseconds(self.latency.quantile(0.95, now)),
+            wait_p95_ms=_milliseconds(self.waits.quantile(0.95, now)),
+            queue_size=sizes[0] if sizes is not None else None,
+            queue_predicted=sizes[1] if sizes is not None else None,
+            observed=observed,
+        )
+
+
+class CallGuards:
+    """The guards of all dependencies that have a protection."""
+
+    def __init__(self, configuration: Configuration, clock: Callable[[], float]) -> None:
+        self.configuration = configuration
+        self.clock = clock
+        self._guards: dict[str, CallGuard] = {}
+        self._observe = NOT_OBSERVED
+        self.adopt(configuration.snapshot)
+
+    def find(self, dependency: str) -> CallGuard | None:
+        """``None`` for a dependency without a protection."""
+        guard = self._guards.get(dependency)
+        return guard if guard is not None and guard.on else None
+
+    def every(self) -> tuple[CallGuard, ...]:
+        return tuple(guard for guard in self._guards.values() if guard.on)
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Protect by a newer configuration from now on."""
+        policy = snapshot.policy
+        self._observe = policy.protection.observe if policy.protection is not None else NOT_OBSERVED
+        protected = set()
+        for dependency in policy.dependencies:
+            if dependency.protection is None:
+                continue
+            protected.add(dependency.name)
+            guard = self._guards.get(dependency.name)
+            if guard is None:
+                guard = self._guards[dependency.name] = CallGuard(dependency.name, self.clock)
+            guard.adopt(dependency, dependency.protection)
+        for guard in self.every():
+            if guard.name not in protected:
+                guard.switch_off()
+
+    def stop(self) -> None:
+        """Let every call pass, also those that wait: the agent stops."""
+        for guard in self.every():
+            guard.switch_off()
+
+    def observes_bulkheads(self) -> bool:
+        """Whether bulkheads only count what they would refuse."""
+        return self._lasts(self._observe.bulkhead_until_us)
+
+    def observes_local_rates(self) -> bool:
+        """The same for local rates."""
+        return self._lasts(self._observe.local_rate_until_us)
+
+    def _lasts(self, until_us: int) -> bool:
+        return until_us > 0 and self.configuration.clock.now_us() < until_us
+
+    def queue_timeout_s(self, dependency: str) -> float | None:
+        """How long a call may wait for a slot; ``None`` when it needs none."""
+        guard = self.find(dependency)
+        if guard is None or guard.bulkhead is None or self.observes_bulkheads():
+            return None
+        return guard.bulkhead.longest_wait_s()
+
+    def loads(self) -> tuple[CallLoad, ...]:
+        """What a heartbeat says about the protected dependencies, the busiest first."""
+        guards = self.every()
+        for guard in guards:
+            guard.reclaim()
+        recent = {guard.name: guard.recent() + guard.waiting for guard in guards}
+        busiest = sorted(guards, key=lambda guard: -recent[guard.name])
+        return tuple(guard.load() for guard in busiest[:MAX_CALL_LOADS])
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

@@ -1,0 +1,148 @@
+"""Calls to a dependency that has a protection, in this order.
+
+1. Shedding. 2. What the pod knows refuses the call: an override, an open breaker, a spent limit. 3. The local
+rate has nothing left. 4. A slot of the bulkhead, maybe after a wait. 5. After a wait: the deadline and the
+breaker again. 6. A token of the local rate. 7. The question that all pods share. 8. The permit.
+
+What is refused, cancelled or fails from 4 on gives the slot and the token back. These refusals are the
+pod's own shortage: they say nothing about the dependency, and its breaker never counts them.
+"""
+
+import random
+from collections.abc import Callable, Coroutine
+from time import monotonic
+from typing import Any, NoReturn
+
+from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.call_guard import CallGuard, CallGuards
+from fuseboard.admission.decisions import Refusal
+from fuseboard.admission.lanes import CallLane
+from fuseboard.contract.words import BreakerState, CallTier, Reason
+from fuseboard.decision import Permit
+from fuseboard.protection.bulkhead import TIERS, Bulkhead, NoSlotError, Seat
+from fuseboard.protection.local_rate import LocalRate
+
+#: Seconds after which a caller of a full bulkhead may ask again.
+FULL_S = 30.0
+#: Callers that are refused together return up to a tenth later, each at a different moment.
+JITTER = 0.1
+
+#: Tier -> its number. A word is its own key: members are equal to their text.
+NUMBERS: dict[str, int] = {tier: number for number, tier in enumerate(TIERS)}
+
+#: Refusals by the pod itself. A caller with a ``wait_s`` does not wait for their end: all that wait would ask
+#: again at once.
+OWN = frozenset((Reason.SHED, Reason.BULKHEAD_FULL, Reason.QUEUE_TIMEOUT, Reason.LOCAL_RATE))
+
+
+class GuardedCalls:
+    """The flow of calls whose lane has a guard."""
+
+    def __init__(self, calls: CallAdmission, guards: CallGuards) -> None:
+        self._calls = calls
+        self._guards = guards
+        #: Whether to shed a call of this guard and tier: the seconds until it may ask again, or ``None``.
+        self.shed: Callable[[CallGuard, CallTier], float | None] | None = None
+
+    async def admit(
+        self,
+        lane: CallLane,
+        guard: CallGuard,
+        *,
+        tier: str | None = None,
+        until: float | None = None,
+        first: bool = False,
+        ask: Callable[[CallLane], Coroutine[Any, Any, Permit]] | None = None,
+    ) -> Permit:
+        """Decide one call. Raises ``Refused``.
+
+        ``until``: the caller's deadline on the clock of the guards. ``first``: it left its slot to wait
+        for a shared limit, so it goes before the calls that wait. ``ask``: the shared question.
+        """
+        number = guard.tier if tier is None else NUMBERS[tier]
+        if self.shed is not None and (drained_s := self.shed(guard, TIERS[number])) is not None:
+            self._refuse(lane, Reason.SHED, drained_s)
+        self._refuse_by_what_is_known(lane)
+        rate, bulkhead = guard.local_rate, guard.bulkhead
+        if rate is not None and (wait_s := rate.peek(guard.clock())) > 0:
+            self._refuse_by_rate(lane, wait_s)
+        seat: Seat | None = None
+        spent: LocalRate | None = None
+        try:
+            if bulkhead is not None:
+                seat = bulkhead.try_enter(number)
+                if seat is None:
+                    seat = await self._wait_for_slot(lane, guard, bulkhead, number, until, first=first)
+                    # Much may have changed meanwhile, also the settings.
+                    lane, rate = self._calls.renew(lane), guard.local_rate
+                    if until is not None and guard.clock() >= until:
+                        self._refuse(lane, Reason.QUEUE_TIMEOUT, 0.0)
+                    self._refuse_by_what_is_known(lane)
+            at = guard.clock()
+            if rate is not None:
+                if (wait_s := rate.take(at)) > 0:
+                    self._refuse_by_rate(lane, wait_s)
+                    rate.observed += 1
+                else:
+                    spent = rate
+            permit = await (self._calls.admit(lane) if ask is None else ask(lane))
+            permit.slot = guard.begin(seat, spent, at)
+        except BaseException:
+            if spent is not None:
+                spent.put_back()
+            if seat is not None and bulkhead is not None:
+                bulkhead.leave(seat)
+            raise
+        return permit
+
+    async def _wait_for_slot(
+        self,
+        lane: CallLane,
+        guard: CallGuard,
+        bulkhead: Bulkhead,
+        number: int,
+        until: float | None,
+        *,
+        first: bool,
+    ) -> Seat:
+        """A slot for a call that found none. Raises ``Refused``."""
+        if self._guards.observes_bulkheads():
+            return bulkhead.enter_observed(number)
+        guard.reclaim()
+        begun = guard.clock()
+        try:
+            return await bulkhead.enter(number, None if until is None else until - begun, first=first)
+        except NoSlotError as error:
+            full = error.reason is Reason.BULKHEAD_FULL
+            self._refuse(lane, error.reason, FULL_S if full else max(1.0, bulkhead.longest_wait_s()))
+        finally:
+            now = guard.clock()
+            guard.waits.add(now - begun, now)
+
+    def _refuse_by_what_is_known(self, lane: CallLane) -> None:
+        """Raise ``Refused`` if what this pod knows refuses the call. Takes no probe permit."""
+        gate, demand = lane.gate, lane.demand
+        local = gate.local
+        if (
+            gate.denial is not None
+            or demand.denial is not None
+            or gate.overridden
+            or demand.never is not None
+            or local.state is not BreakerState.CLOSED
+        ):
+            self._calls.refuse_by_denial(lane)
+            if local.state is BreakerState.CLOSED or self._calls.override(gate.name) is not None:
+                return
+            probing = local.state is BreakerState.HALF_OPEN
+            left_s = (local.probing_until if probing else local.until) - monotonic()
+            if left_s > 0:
+                reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
+                self._calls.refuse(lane, Refusal(reason, gate.name, left_s))
+
+    def _refuse_by_rate(self, lane: CallLane, wait_s: float) -> None:
+        if not self._guards.observes_local_rates():
+            self._refuse(lane, Reason.LOCAL_RATE, wait_s)
+
+    def _refuse(self, lane: CallLane, reason: Reason, wait_s: float) -> NoReturn:
+        wait_s *= random.uniform(1.0, 1.0 + JITTER)
+        self._calls.refuse(lane, Refusal(reason, lane.gate.name, wait_s))

@@ -1,0 +1,352 @@
+"""Slots for the calls of one pod to one dependency, divided among three tiers.
+
+A slot that becomes free belongs to the longest waiting call at once: it cannot be taken in between, and a
+call that is cancelled in that moment hands it on. Belongs to one event loop. Never uses
+``asyncio.wait_for``, which swallows cancellations in Python 3.11: a timer ends a wait.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+
+from fuseboard.contract.load import TierLoad
+from fuseboard.contract.protection import Bulkhead as Settings
+from fuseboard.contract.words import CallTier, Reason, WhenFull
+from fuseboard.protection.adaptive_queue import AdaptiveQueue
+from fuseboard.protection.pressure_steps import PressureSteps
+
+logger = logging.getLogger("fuseboard.protection")
+
+#: A higher tier has a lower number.
+TIERS = (CallTier.CRITICAL, CallTier.STANDARD, CallTier.OPTIONAL)
+#: With fewer slots, tiers share them: each needs at least one.
+FEWEST_FOR_TIERS = 3
+#: The limit of a bulkhead that was switched off: larger than any number of calls.
+UNLIMITED = 2**31
+
+
+class NoSlotError(Exception):
+    """A call gets no slot. ``reason`` says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Pool:
+    """Slots. One tier has them, or all tiers together."""
+
+    __slots__ = ("in_flight", "limit", "seats")
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.in_flight = 0
+        #: Who gets a slot that becomes free: the first of these whose tier has a waiting call.
+        self.seats: tuple[Seat, ...] = ()
+
+
+class Tier:
+    """The calls of one tier: those with a slot are counted, those without one wait in order."""
+
+    __slots__ = (
+        "active",
+        "adaptive",
+        "borrowed",
+        "entered",
+        "full",
+        "limit",
+        "name",
+        "peak",
+        "queue_limit",
+        "queues",
+        "seats",
+        "timed_out",
+        "waiters",
+    )
+
+    def __init__(self, name: CallTier) -> None:
+        self.name = name
+        self.active = 0
+        self.waiters: OrderedDict[asyncio.Future[Seat | None], None] = OrderedDict()
+        self.adaptive: AdaptiveQueue | None = None
+        self.limit = 0
+        self.queue_limit = 0
+        #: A call without a slot may wait.
+        self.queues = False
+        #: Where its calls get slots: its pool, then those of lower tiers if it may borrow.
+        self.seats: tuple[Seat, ...] = ()
+        self.peak = self.entered = self.full = self.timed_out = self.borrowed = 0
+
+    def load(self) -> TierLoad:
+        """What a heartbeat says about it. The peak begins again."""
+        peak, self.peak = self.peak, self.active
+        return TierLoad(
+            limit=min(self.limit, UNLIMITED),
+            active=self.active,
+            queued=len(self.waiters),
+            peak=peak,
+            entered=self.entered,
+            full=self.full,
+            timed_out=self.timed_out,
+            borrowed=self.borrowed,
+        )
+
+
+class Seat:
+    """What a call of ``tier`` has while it uses a slot of ``pool``. All its calls share one."""
+
+    __slots__ = ("borrowed", "pool", "tier")
+
+    def __init__(self, tier: Tier, pool: Pool, *, borrowed: bool) -> None:
+        self.tier = tier
+        self.pool = pool
+        self.borrowed = borrowed
+
+
+class Bulkhead:
+    """``enter`` and ``leave`` surround a call.
+
+    ``expected_s`` is how long a call probably takes, until adaptive queues have measured it.
+    """
+
+    def __init__(self, settings: Settings, *, name: str = "", expected_s: float = 1.0) -> None:
+        self.name = name
+        self.tiers = tuple(Tier(name) for name in TIERS)
+        self.pools = tuple(Pool() for _ in TIERS)
+        #: Calls that observe mode let pass without a slot, although they would have been refused.
+        self.observed = 0
+        self._seats = tuple(
+            tuple(Seat(tier, pool, borrowed=below > at) for below, pool in enumerate(self.pools))
+            for at, tier in enumerate(self.tiers)
+        )
+        self.resize(settings, expected_s=expected_s)
+
+    # Settings
+
+    def resize(self, settings: Settings, *, expected_s: float = 1.0) -> None:
+        """Use these settings from now on. Calls that have a slot or wait keep it, also if there are fewer."""
+        self.settings = settings
+        self.expected_s = expected_s
+        self._steps = PressureSteps(slots_of(settings))
+        adaptive = settings.adaptive
+        for tier, queue, when in zip(self.tiers, settings.queues, settings.when_full, strict=True):
+            tier.queue_limit = queue
+            tier.queues = when is WhenFull.QUEUE
+            if not adaptive:
+                tier.adaptive = None
+            elif tier.adaptive is None or tier.adaptive.target_s != settings.target_wait_ms / 1000:
+                tier.adaptive = AdaptiveQueue(settings.target_wait_ms / 1000, expected_s)
+        self._divide(self._steps.full)
+
+    def lift(self) -> None:
+        """Let every call pass, also those that wait: the bulkhead was switched off, or the agent stops."""
+        for tier in self.tiers:
+            tier.limit = UNLIMITED
+            tier.adaptive = None
+        for pool in self.pools:
+            pool.limit = UNLIMITED
+        self._grant_all()
+
+    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+        """Give the lower tiers fewer slots while CPU or memory is short, and more again after that.
+
+        Both are shares of what the pod may use; ``None`` for unknown. Call it about once per second.
+        """
+        if not self.settings.resize_under_pressure or self.tiers[0].limit == UNLIMITED:
+            return
+        before = self._steps.now
+        if self._steps.measure(cpu, memory, now) != before:
+            self._divide(self._steps.now)
+            logger.warning(
+                "bulkhead.resized dependency=%s slots=%s before=%s cpu=%s memory=%s",
+                *(self.name, _text(self._steps.now), _text(before), _percent(cpu), _percent(memory)),
+            )
+
+    def _divide(self, slots: tuple[int, ...]) -> None:
+        """Give the pools these slots, and hand out those that became free."""
+        together = len(slots) == 1
+        for at, (tier, pool) in enumerate(zip(self.tiers, self.pools, strict=True)):
+            pool.limit = (slots[0] if at == 0 else 0) if together else slots[at]
+            tier.limit = slots[0] if together else slots[at]
+            seats = self._seats[at]
+            if together:
+                tier.seats = seats[:1]
+                pool.seats = tuple(row[0] for row in self._seats) if at == 0 else ()
+            elif self.settings.borrow:
+                tier.seats = seats[at:]
+                # Its tier first. Then the others, from the highest.
+                pool.seats = (seats[at], *(row[at] for row in self._seats[:at]))
+            else:
+                tier.seats, pool.seats = seats[at : at + 1], seats[at : at + 1]
+            if tier.adaptive is not None:
+                tier.queue_limit = tier.adaptive.resize(tier.limit)
+        self._grant_all()
+
+    # Calls
+
+    def try_enter(self, at: int) -> Seat | None:
+        """A slot for a call of tier number ``at``; ``None`` when it has to wait, or is refused."""
+        tier = self.tiers[at]
+        # No call can wait for a slot that is free: ``leave`` hands it on at once.
+        for seat in tier.seats:
+            if seat.pool.in_flight < seat.pool.limit:
+                return self._take(seat)
+        return None
+
+    async def enter(self, at: int, max_wait_s: float | None = None, *, first: bool = False) -> Seat:
+        """A slot for a call of tier number ``at``. Raises ``NoSlotError``.
+
+        Waits at most the queue's timeout, or ``max_wait_s`` if that is shorter. ``first``: before the calls
+        that wait already.
+        """
+        seat = self.try_enter(at)
+        if seat is not None:
+            return seat
+        tier = self.tiers[at]
+        wait_s = self.longest_wait_s()
+        if max_wait_s is not None and max_wait_s < wait_s:
+            wait_s = max_wait_s
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        if tier.adaptive is not None:
+            tier.queue_limit = tier.adaptive.size_at(begun)
+        if not tier.queues or len(tier.waiters) >= tier.queue_limit:
+            tier.full += 1
+            raise NoSlotError(Reason.BULKHEAD_FULL)
+        waiter: asyncio.Future[Seat | None] = loop.create_future()
+        tier.waiters[waiter] = None
+        if first:
+            tier.waiters.move_to_end(waiter, last=False)
+        timer = loop.call_later(wait_s, _expire, tier, waiter)
+        try:
+            got = await waiter
+        except BaseException:
+            if waiter in tier.waiters:
+                del tier.waiters[waiter]
+            elif not waiter.cancelled() and (taken := waiter.result()) is not None:
+                # Granted, and cancelled before it could run: the next call gets the slot.
+                self.leave(taken)
+            raise
+        finally:
+            timer.cancel()
+            if tier.adaptive is not None:
+                now = loop.time()
+                tier.adaptive.waited(now - begun, now)
+        if got is None:
+            tier.timed_out += 1
+            raise NoSlotError(Reason.QUEUE_TIMEOUT)
+        return got
+
+    def enter_observed(self, at: int) -> Seat:
+        """A slot for a call of tier number ``at`` even if none is free; counts what would be refused."""
+        seat = self.try_enter(at)
+        if seat is not None:
+            return seat
+        tier = self.tiers[at]
+        seat = tier.seats[0]
+        if not tier.queues or seat.pool.in_flight - seat.pool.limit >= tier.queue_limit:
+            tier.full += 1
+            self.observed += 1
+        return self._take(seat)
+
+    def leave(self, seat: Seat, busy_s: float | None = None, now: float = 0.0) -> None:
+        """The call has ended, once. ``busy_s``: how long it used its slot, if it was made."""
+        tier, pool = seat.tier, seat.pool
+        tier.active -= 1
+        pool.in_flight -= 1
+        if busy_s is not None and tier.adaptive is not None:
+            tier.queue_limit = tier.adaptive.completed(busy_s, now)
+        if pool.in_flight < pool.limit:
+            self._grant(pool)
+
+    def longest_wait_s(self) -> float:
+        """The longest wait of a call without a deadline."""
+        timeout_s = self.settings.queue_timeout_ms / 1000
+        if self.settings.adaptive:
+            # A call that waited for twice the target is refused: the target bounds waits, too.
+            return min(timeout_s, 2 * self.settings.target_wait_ms / 1000)
+        return timeout_s
+
+    def _take(self, seat: Seat) -> Seat:
+        tier = seat.tier
+        seat.pool.in_flight += 1
+        tier.entered += 1
+        tier.active += 1
+        if tier.active > tier.peak:
+            tier.peak = tier.active
+        if seat.borrowed:
+            tier.borrowed += 1
+        return seat
+
+    def _grant(self, pool: Pool) -> None:
+        """Give free slots to waiting calls. By what is free now: after a shrink, that may be nothing."""
+        while pool.in_flight < pool.limit:
+            for seat in pool.seats:
+                if seat.tier.waiters:
+                    break
+            else:
+                return
+            waiter, _ = seat.tier.waiters.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(self._take(seat))
+
+    def _grant_all(self) -> None:
+        for pool in self.pools:
+            self._grant(pool)
+
+    # What a heartbeat says
+
+    def loads(self) -> tuple[TierLoad, ...]:
+        """One for each tier. Their peaks begin again."""
+        return tuple(tier.load() for tier in self.tiers)
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(tier.waiters) for tier in self.tiers)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(pool.in_flight for pool in self.pools)
+
+    def queue_sizes(self, now: float) -> tuple[int, int] | None:
+        """The length of all adaptive queues, and what Little's law predicts; ``None`` when they are fixed."""
+        queues = [tier.adaptive for tier in self.tiers if tier.adaptive is not None and tier.queues]
+        if not queues:
+            return None
+        return sum(queue.size_at(now) for queue in queues), round(
+            sum(queue.predicted(now) for queue in queues)
+        )
+
+
+def _expire(tier: Tier, waiter: "asyncio.Future[Seat | None]") -> None:
+    """The call of ``waiter`` has waited too long."""
+    if waiter in tier.waiters:
+        del tier.waiters[waiter]
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+def slots_of(settings: Settings) -> tuple[int, ...]:
+    """The slots of each tier by largest remainder, at least one; or one number, for all tiers together."""
+    total = settings.max_concurrent
+    if total < FEWEST_FOR_TIERS:
+        return (total,)
+    exact = [total * share for share in settings.shares]
+    slots = [part // 100 for part in exact]
+    # Ties go to the smaller share.
+    places = sorted(range(3), key=lambda at: (-(exact[at] % 100), settings.shares[at], -at))
+    for at in places[: total - sum(slots)]:
+        slots[at] += 1
+    for at in range(3):
+        if slots[at] == 0:
+            slots[slots.index(max(slots))] -= 1
+            slots[at] = 1
+    return tuple(slots)
+
+
+def _text(slots: tuple[int, ...]) -> str:
+    return "/".join(map(str, slots))
+
+
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.0%}"

@@ -1,0 +1,140 @@
+"""The flow of calls to a dependency with a protection: its order, and its refusals."""
+
+from fuseboard.admission.guarded_calls import FULL_S
+from fuseboard.contract.protection import CallProtection, LocalRate
+from fuseboard.contract.words import BreakerState, CallTier, Outcome, Reason
+from tests.agents.guarded_pods import (
+    Make,
+    admitted,
+    answer_all,
+    decision,
+    reason,
+    slots,
+    tokens,
+)
+from tests.agents.models.pods import NAME
+
+
+class TestTheOrder:
+    def test_without_a_protection_a_call_has_no_guard(self, make_pod: Make):
+        pod = make_pod(None)
+        call = admitted(pod)
+        assert call.permit is not None
+        assert call.permit.slot is None
+        assert pod.admission.guards.loads() == ()
+
+    def test_a_slot_comes_before_the_shared_question(self, make_pod: Make):
+        pod = make_pod()
+        admitted(pod)
+        waiting = pod.call()
+        assert waiting.waits
+        assert not [asked for asked in pod.store.asked if asked.script.name == "admit"]
+        assert slots(pod) == 1
+
+    def test_an_open_breaker_refuses_before_a_slot_is_taken(self, make_pod: Make):
+        pod = make_pod()
+        calls = [admitted(pod, tier=tier) for tier in ("critical", "standard", "optional")]
+        for call in calls:
+            pod.report(call, Outcome.FAILURE)
+        assert pod.gate.local.state is BreakerState.OPEN
+        refused = pod.call()
+        assert reason(refused) is Reason.BREAKER_OPEN
+        assert slots(pod) == 0
+        assert tokens(pod) == 997
+
+    def test_a_breaker_that_opens_while_a_call_waits_refuses_it(self, make_pod: Make):
+        pod = make_pod()
+        calls = [admitted(pod, tier=tier) for tier in ("critical", "standard", "optional")]
+        waiting = pod.call()
+        for call in reversed(calls):
+            pod.report(call, Outcome.FAILURE)
+        assert reason(waiting) is Reason.BREAKER_OPEN
+        assert slots(pod) == 0
+
+    def test_each_tier_has_its_own_slots(self, make_pod: Make):
+        pod = make_pod()
+        admitted(pod, tier="optional")
+        full = pod.call(tier="optional")
+        assert reason(full) is Reason.BULKHEAD_FULL
+        admitted(pod, tier="critical")
+        admitted(pod, tier="standard")
+
+    def test_a_tenant_and_other_costs_have_a_slot_too(self, make_pod: Make):
+        pod = make_pod()
+        for options in ({"tenant": "acme"}, {"cost": 2}, {"spend_quota": True, "tenant": "acme"}):
+            call = pod.call(**options)
+            while call.waits:
+                pod.fail()  # decided locally
+            assert call.permit is not None
+            assert slots(pod) == 1
+            pod.report(call, Outcome.OK)
+            assert slots(pod) == 0
+
+
+class TestRefusals:
+    def test_a_full_bulkhead_says_when_to_come_back(self, make_pod: Make):
+        pod = make_pod()
+        admitted(pod)
+        waiting = [pod.call(), pod.call()]
+        refused = pod.call()
+        assert reason(refused) is Reason.BULKHEAD_FULL
+        assert FULL_S * 1000 <= decision(refused).retry_after_ms <= FULL_S * 1100 + 1
+        assert decision(refused).rule == decision(refused).dependency == NAME
+        assert all(call.waits for call in waiting)
+
+    def test_a_call_that_waits_too_long_is_refused_with_another_reason(self, make_pod: Make):
+        pod = make_pod()
+        admitted(pod)
+        waiting = pod.call()
+        pod.pass_time(4.99)
+        assert waiting.waits
+        pod.pass_time(0.01)
+        assert reason(waiting) is Reason.QUEUE_TIMEOUT
+        assert decision(waiting).retry_after_ms >= 1000
+
+    def test_a_deadline_bounds_the_wait(self, make_pod: Make):
+        pod = make_pod()
+        admitted(pod)
+        waiting = pod.call(until=pod.time.now + 1.0)
+        pod.pass_time(1.0)
+        assert reason(waiting) is Reason.QUEUE_TIMEOUT
+
+    def test_the_local_rate_refuses_at_once_and_says_when(self, make_pod: Make):
+        protection = CallProtection(local_rate=LocalRate(limit=2, window_ms=60_000))
+        pod = make_pod(protection)
+        for _ in range(2):
+            pod.report(admitted(pod), Outcome.OK)
+        refused = pod.call(wait_s=60.0)  # nobody waits for this bucket
+        assert reason(refused) is Reason.LOCAL_RATE
+        assert 29_000 < decision(refused).retry_after_ms <= 33_001
+        pod.pass_time(30.0)
+        admitted(pod)
+
+    def test_they_say_nothing_about_the_dependency(self, make_pod: Make):
+        pod = make_pod()
+        admitted(pod)
+        refused = [pod.call(tier="optional") for _ in range(50)]
+        answer_all(pod)
+        assert sum(call.refused is not None for call in refused) == 49
+        pod.pass_time(6.0)
+        assert pod.gate.local.state is pod.gate.state is BreakerState.CLOSED
+        [counts] = pod.counters.wire().dependencies
+        assert counts.refused == {Reason.BULKHEAD_FULL: 49}
+        assert counts.failure == counts.slow == counts.neutral == 0
+
+    def test_a_call_refused_by_a_shared_limit_keeps_neither_slot_nor_token(self, make_pod: Make):
+        pod = make_pod()
+        call = pod.call()
+        assert slots(pod) == 1
+        pod.answer("open", 2)
+        assert reason(call) is Reason.BREAKER_OPEN
+        assert slots(pod) == 0
+        assert tokens(pod) == 1_000
+
+    def test_the_shedder_of_calls_refuses_first(self, make_pod: Make):
+        pod = make_pod()
+        pod.admission.guarded.shed = lambda guard, tier: 2.0 if tier is CallTier.OPTIONAL else None
+        refused = pod.call(tier="optional")
+        assert reason(refused) is Reason.SHED
+        assert 2000 <= decision(refused).retry_after_ms <= 2201
+        admitted(pod)
