@@ -19,7 +19,7 @@ from fuseboard.agent_api.arguments import (
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
-from fuseboard.agent_api.lifetime import Lifetime
+from fuseboard.agent_api.pod_state import PodState
 from fuseboard.calling import deadline as deadlines
 from fuseboard.calling.outcomes import judge
 from fuseboard.contract.policy import BreakerPolicy
@@ -35,7 +35,7 @@ INVALID_TENANT = INVALID
 _DEFAULT_BREAKER = BreakerPolicy()
 
 
-class Agent(Lifetime, ContextManagers):
+class Agent(PodState, ContextManagers):
     """Decides every call of a pod, with Redis or without.
 
     Belongs to the event loop it was started on; ``fuseboard.blocking.Agent`` is for code without one.

@@ -34,6 +34,8 @@ from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
+from fuseboard.protection.pod import Visit
+from fuseboard.protection.pressure import Pressure
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import NOBODY, Subject
 
@@ -240,6 +242,29 @@ class Agent(ThreadCalls, Decorators):
 
     def timeout_s(self, dependency: str) -> float | None:
         return self._started().timeout_s(dependency)
+
+    def pressure(self) -> Pressure:
+        """As ``fuseboard.Agent.pressure``."""
+        return self._started().pressure()
+
+    def ready(self) -> bool:
+        """As ``fuseboard.Agent.ready``."""
+        return self._started().ready()
+
+    def readiness(self) -> tuple[bool, str]:
+        """As ``fuseboard.Agent.readiness``."""
+        return self._started().readiness()
+
+    def resilience(self) -> dict[str, Any]:
+        """As ``fuseboard.Agent.resilience``."""
+        return self._started().resilience()
+
+    def enter_request(
+        self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
+    ) -> Visit | Decision | None:
+        """As ``fuseboard.Agent.enter_request``. Never waits: ``None`` before the agent has started."""
+        agent = self._agent
+        return agent.enter_request(tenant, subject, method, path) if agent is not None else None
 
     # For the decorators and the coroutines of other loops
 

@@ -84,6 +84,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     charges: tuple[Charge, ...] = ()
     #: Decided from memory, with a fleet lease.
     leased: bool = False
+    #: What the answer says to the caller, for a refusal that no limit explains.
+    message: str = ""
 
     def explain(self) -> str:
         """One sentence for a log line or a support ticket: who, why, by which rule and counter, and where."""

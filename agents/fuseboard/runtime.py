@@ -20,6 +20,7 @@ from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.call_guard import CallGuards
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.admission.guarded_calls import GuardedCalls
+from fuseboard.admission.inbound import Inbound
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.domains import RequestDomains
@@ -81,6 +82,12 @@ class Runtime:
             environment=settings.environment,
             on_change=self._changed,
         )
+        self.inbound = Inbound(
+            configuration=self.configuration,
+            counters=self.counters,
+            decisions=DecisionBuilder(settings.server, self.admission.health),
+            on_change=self._beat_soon,
+        )
         self.loop: asyncio.AbstractEventLoop | None = None
         #: The thread in which the loop runs.
         self.thread = 0
@@ -111,6 +118,7 @@ class Runtime:
         """Ready within 2 s when every server is down, and at once when they answer."""
         settings, began = self._settings, monotonic()
         self.loop, self.thread = asyncio.get_running_loop(), get_ident()
+        self.inbound.start(self.loop)
         if self._disk is not None:
             await apply_from_disk(self.configuration, self._disk, timeout_s=settings.boot_file_s)
         self.admission.start()
@@ -136,6 +144,7 @@ class Runtime:
         """
         # Before the last heartbeat, which reports it: another pod may get the share soon.
         self.admission.redis_fallback.share.give_up()
+        self.inbound.stop()
         parts: list[asyncio.Task[Any]] = [
             asyncio.create_task(self.admission.stop()),
             asyncio.create_task(self._watch.stop()),
@@ -176,6 +185,9 @@ class Runtime:
     def _changed(self) -> None:
         """The mode or a breaker has changed: send a heartbeat at once."""
         self._mode_changed.set()
+        self._beat_soon()
+
+    def _beat_soon(self) -> None:
         if self._sync is not None:
             self._sync.beat_soon()
 
@@ -201,6 +213,7 @@ class Runtime:
             wanted=self.configuration.wanted(),
             share=admission.redis_fallback.share.held,
             protection=admission.guards.loads(),
+            load=self.inbound.load(),
         )
 
     def _adopt(self, exchange: Exchange, offer: CheckedConfig | None) -> None:
@@ -212,6 +225,7 @@ class Runtime:
         self.admission.store.pretend(response.drill, asked=exchange.asked_ns / 1e9)
         if response.share is not None:
             self.admission.redis_fallback.share.take(response.share, asked=exchange.asked_s)
+        self.inbound.grant(response.unready_ms, exchange.asked_ns / 1e9)
         changed = offer is not None and configuration.apply(offer)
         configuration.apply_overrides(response.held)
         if not configuration.complete and configuration.fetch is not None:

@@ -52,6 +52,9 @@ class FakeAgent:
             raise self.decision
         return self.decision
 
+    def enter_request(self, tenant: str | None, subject: Subject, method: str, path: str) -> None:
+        """Nothing is configured."""
+
     def finish(self, decision: Decision) -> None:
         self.finished.append(decision)
 

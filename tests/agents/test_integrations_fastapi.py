@@ -12,13 +12,16 @@ import redis
 from fuseboard import Agent, AgentSettings, Mode, Refused, Subject
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension
+from tests.agents.pressed import SOME, TENANTS, TIERED, pod_of, press
 from tests.agents.published import publish
 from tests.agents.servers import POLICY
+from tests.waiting import eventually
 
 pytest.importorskip("fastapi")
 from fastapi import Depends, FastAPI, Header, HTTPException
 from fastapi.responses import JSONResponse
 
+from fuseboard.integrations.asgi import FuseboardMiddleware
 from fuseboard.integrations.fastapi import answer_refused, limited
 
 REQUESTS = Limit(name="requests", limit=5, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
@@ -115,6 +118,33 @@ async def test_a_refusal_is_a_429_in_fastapis_format_and_as_problem_json_with_th
 async def test_the_route_is_the_endpoint_not_the_path(agent: Agent):
     app = application(agent)
     assert [(await get(app, f"/orders/{n}", "routes")).status_code for n in (1, 2)] == [200, 429]
+
+
+async def test_a_route_is_shed_before_its_limits_and_counted_once(
+    limits: redis.Redis, redis_url: str, tmp_path: Path
+):
+    publish(limits, TIERED, revision=1, tenants=TENANTS)
+    async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
+        await eventually(lambda: agent._runtime.inbound.pod is not None)
+        for tenant in TENANTS:
+            await agent.admit_request(tenant)
+        pod, app = pod_of(agent), application(agent)
+        app.add_exception_handler(Refused, answer_refused)
+        assert (await get(app, "/orders/7", "free")).status_code == 200
+        assert (await get(app, "/broken", "free")).status_code == 418
+        assert pod.requests.latency.count(pod._clock()) == 2
+        assert pod.requests.routes.of("GET /orders/7").histogram.count(pod._clock()) == 1
+        press(agent, SOME)
+        shed = await get(app, "/orders/7", "free")
+        assert (shed.status_code, shed.json()["reason"]) == (503, "shed")
+        assert (await get(app, "/orders/7", "premium")).status_code == 200
+        assert (await get(app, "/health")).status_code == 200
+        # With the middleware too, a request is counted once.
+        entered = pod.requests.entered
+        app = application(agent)
+        app.add_middleware(FuseboardMiddleware, agent=agent, tenant=lambda scope: "premium")
+        assert (await get(app, "/orders/7", "premium")).status_code == 200
+        assert (pod.requests.entered, pod.requests.in_flight) == (entered + 1, 0)
 
 
 async def test_who_is_not_authenticated_spends_nothing(agent: Agent):

@@ -17,7 +17,8 @@ from fuseboard import AgentSettings, Reason, Refused, blocking
 from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension
 from fuseboard.decision import Decision
-from fuseboard.integrations.wsgi import FuseboardMiddleware, subject_of
+from fuseboard.integrations.wsgi import FuseboardMiddleware, readiness, resilience, subject_of
+from tests.agents.pressed import SOME, TENANTS, TIERED, pod_of, press
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
 from tests.waiting import wait_until
@@ -127,6 +128,51 @@ def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(agent: blocking.Age
 
     answer = Answer(FuseboardMiddleware(calling, agent, tenant_of), "acme")
     assert (answer.status, b"breaker_open" in answer.read()) == (503, True)
+
+
+@pytest.fixture
+def tiered(limits: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[blocking.Agent]:
+    publish(limits, TIERED, revision=1, tenants=TENANTS)
+    with blocking.Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
+        wait_until(lambda: agent.configuration.snapshot.head.revision == 1)
+        for tenant in TENANTS:
+            agent.admit_request(tenant)
+        yield agent
+
+
+def test_requests_are_shed_before_any_limit_and_counted_until_their_body_ends(tiered: blocking.Agent):
+    pod = pod_of(tiered)
+    app = validator(FuseboardMiddleware(validator(hello), tiered, tenant_of))
+    answer = Answer(app, "free")
+    assert pod.requests.in_flight == 1
+    answer.read()
+    assert (pod.requests.in_flight, pod.requests.latency.count(pod._clock())) == (0, 1)
+    press(tiered, SOME)
+    shed = Answer(app, "free")
+    assert b"free tier temporarily limited" in shed.read()
+    assert (shed.status, int(shed.headers["retry-after"]) >= 1) == (503, True)
+    for tenant in ("pro", "premium", ""):
+        served = Answer(app, tenant)
+        assert (served.status, served.read()) == (200, b"hello")
+
+    def broken(environ: Any, start_response: Any) -> Iterable[bytes]:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        Answer(FuseboardMiddleware(broken, tiered, tenant_of), "premium")
+    assert (pod.requests.in_flight, pod.requests.errors) == (0, 1)
+
+
+def test_a_probe_and_the_protection_of_the_pod(tiered: blocking.Agent):
+    probe = Answer(validator(readiness(tiered)))
+    assert (probe.status, probe.read()) == (200, b'{"ready": true, "because": ""}')
+    shown = Answer(validator(resilience(tiered)))
+    assert b'"pressure"' in shown.read()
+    assert tiered.pressure().value < 1
+    assert tiered.ready()
+    tiered.stop()
+    assert not tiered.ready()
+    assert Answer(readiness(tiered), method="HEAD").status == 503
 
 
 def test_an_impossible_cost_is_logged_and_the_request_passes(agent: blocking.Agent, caplog):

@@ -13,11 +13,13 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
 
-from fuseboard import AgentSettings, Misconfigured, Outcome, Refused, blocking
+from fuseboard import AgentSettings, Misconfigured, Outcome, Reason, Refused, blocking
 from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension
+from fuseboard.decision import Decision
 from fuseboard.integrations import django as integration
-from fuseboard.integrations.django import FuseboardMiddleware, agent, subject_of
+from fuseboard.integrations.django import FuseboardMiddleware, agent, readiness, resilience, subject_of
+from tests.agents.pressed import SOME, TENANTS, TIERED, pod_of, press
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
 from tests.waiting import eventually, wait_until
@@ -78,6 +80,10 @@ def broken(request: HttpRequest) -> HttpResponse:
     raise LookupError
 
 
+def refused(request: HttpRequest) -> HttpResponse:
+    raise Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN))
+
+
 def streaming(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(iter([b"a", b"b"]))
 
@@ -101,6 +107,9 @@ urlpatterns = [
     path("broken", broken),
     path("streaming", streaming),
     path("async-streaming", async_streaming),
+    path("refused", refused),
+    path("readyz", readiness()),
+    path("resilience", resilience()),
 ]
 
 
@@ -151,6 +160,54 @@ async def test_a_request_within_its_quota_gets_the_headers_and_one_beyond_a_429(
     assert refused.json()["violated-policies"] == ["requests"]
     assert int(refused.headers["Retry-After"]) >= 1
     assert (await get(client, "/", "late-payer")).status_code == 403
+
+
+@pytest.fixture
+def tiered(guarded: blocking.Agent, limits: redis.Redis) -> blocking.Agent:
+    publish(limits, TIERED, revision=2, tenants=TENANTS)
+    wait_until(lambda: guarded.configuration.snapshot.head.revision == 2)
+    for tenant in TENANTS:
+        guarded.admit_request(tenant)
+    return guarded
+
+
+async def test_requests_are_shed_before_any_limit_and_counted_until_they_end(
+    tiered: blocking.Agent, client: Client | AsyncClient
+):
+    pod = pod_of(tiered)
+    for address, status in (("/", 200), ("/async", 200), ("/broken", 500)):
+        assert (await get(client, address, "free")).status_code == status
+    assert (pod.requests.in_flight, pod.requests.errors) == (0, 1)
+    assert pod.requests.latency.count(pod._clock()) == 3
+    await asyncio.to_thread(press, tiered, SOME)
+    shed = await get(client, "/", "free")
+    assert (shed.status_code, shed.json()["reason"]) == (503, "shed")
+    assert int(shed.headers["Retry-After"]) >= 1
+    assert [(await get(client, "/", tenant)).status_code for tenant in ("pro", "premium")] == [200, 200]
+    assert pod.requests.in_flight == 0
+
+
+async def test_a_stream_is_in_flight_until_it_ends(tiered: blocking.Agent, client: Client | AsyncClient):
+    pod = pod_of(tiered)
+    response = await get(client, "/async-streaming" if isinstance(client, AsyncClient) else "/streaming")
+    if isinstance(client, AsyncClient):
+        assert b"".join([part async for part in response.streaming_content]) == b"ab"
+    else:
+        assert b"".join(response.streaming_content) == b"ab"
+    response.close()
+    assert pod.requests.in_flight == 0
+    assert pod.requests.latency.count(pod._clock()) == 1
+
+
+async def test_a_refused_call_is_no_failure_of_the_pod(tiered: blocking.Agent, client: Client | AsyncClient):
+    assert (await get(client, "/refused", "free")).status_code == 503
+    assert pod_of(tiered).requests.errors == 0
+
+
+async def test_a_probe_and_the_protection_of_the_pod(tiered: blocking.Agent, client: Client | AsyncClient):
+    probe = await get(client, "/readyz", "")
+    assert (probe.status_code, probe.json()) == (200, {"ready": True, "because": ""})
+    assert "pressure" in (await get(client, "/resilience", "")).json()
 
 
 async def test_the_route_is_the_endpoint_not_the_path(guarded: blocking.Agent, client: Client | AsyncClient):

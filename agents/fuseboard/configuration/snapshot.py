@@ -103,6 +103,10 @@ class TenantTable:
                 self._keep(tenant, kept)
         return kept
 
+    def peek(self, tenant: str) -> _Kept | None:
+        """As ``find``, without noting that the record is used."""
+        return self._young.get(tenant) or self._old.get(tenant)
+
     def put(self, tenant: str, record: TenantRecord | None) -> None:
         self.changes += tenant in self
         self._keep(tenant, _Kept(record))
@@ -165,6 +169,11 @@ class Snapshot:
         if kept.rules is None or kept.under is not self or kept.changes != self.tenants.changes:
             return self._resolve(kept)
         return kept.rules
+
+    def tier_of(self, tenant: str) -> Tier:
+        """The tier of a tenant; the default tier when it is unknown. For any thread: it changes nothing."""
+        kept = self.tenants.peek(tenant)
+        return self._tier_of(kept.record if kept is not None else None)
 
     def missing(self, tenant: str) -> list[str]:
         """The tenants whose records are missing for the rules of ``tenant``."""

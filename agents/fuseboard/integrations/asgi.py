@@ -6,7 +6,11 @@
 
 The middleware answers refused requests: 429 for a spent quota, 403 for a suspended tenant, 503 when the
 service itself lacks capacity; each with problem+json, ``RateLimit`` headers and ``Retry-After``. A
-``Refused`` that escapes from the application becomes a 503 too.
+``Refused`` that escapes from the application becomes a 503 too. When the pod is overloaded, requests of the
+lowest tiers are shed before any limit is checked. Two small applications describe the pod::
+
+    app.mount("/readyz", readiness(agent))          # 503 while the pod should get no new requests
+    app.mount("/resilience", resilience(agent))     # what protects it, as JSON; for operators only
 """
 
 import logging
@@ -17,7 +21,9 @@ from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
+from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import encoded, header_pairs, refusal
+from fuseboard.protection.pod import Visit
 from fuseboard.subject import NOBODY, Subject
 
 Scope = MutableMapping[str, Any]
@@ -27,6 +33,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("fuseboard.asgi")
+
+#: In the scope of a request that was counted, and could have been shed, already.
+ENTERED = "fuseboard.entered"
 
 
 def subject_of(scope: Scope) -> Subject:
@@ -76,24 +85,47 @@ class FuseboardMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            decision = await self._decide(scope)
-            if decision is None:
-                await self._serve(scope, receive, send, [])
-            elif not decision.allowed:
-                await self._refuse(scope, send, decision)
-            else:
-                try:
-                    extra = header_pairs(decision, legacy=self._legacy)
-                    await self._serve(scope, receive, send, extra)
-                finally:
-                    self._agent.finish(decision)
+            await self._handle(scope, receive, send)
         elif scope["type"] == "lifespan":
             await _Lifespan(self._app, self._agent).run(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tenant = self._tenant(scope)
+        subject = (self._subject(scope) if self._subject is not None else None) or NOBODY
+        if tenant is None and subject == NOBODY:
+            await self._serve(scope, receive, send, [], None)
+            return
+        visit = self._agent.enter_request(tenant, subject, scope.get("method", ""), scope.get("path", ""))
+        if isinstance(visit, Decision):
+            await self._refuse(scope, send, visit)
+            return
+        # ``fuseboard.integrations.fastapi.limited`` must not count the request again.
+        scope[ENTERED] = True
+        try:
+            decision = await self._decide(scope, tenant, subject)
+            if decision is None:
+                await self._serve(scope, receive, send, [], visit)
+            elif not decision.allowed:
+                await self._refuse(scope, send, decision)
+            else:
+                try:
+                    extra = header_pairs(decision, legacy=self._legacy)
+                    await self._serve(scope, receive, send, extra, visit)
+                finally:
+                    self._agent.finish(decision)
+        finally:
+            if visit is not None:
+                visit.leave()
+
     async def _serve(
-        self, scope: Scope, receive: Receive, send: Send, extra: list[tuple[bytes, bytes]]
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        extra: list[tuple[bytes, bytes]],
+        visit: Visit | None,
     ) -> None:
         started = False
 
@@ -101,6 +133,9 @@ class FuseboardMiddleware:
             nonlocal started
             if not started and message["type"] == "http.response.start":
                 started = True
+                if visit is not None:
+                    # Here, not at the end: how long a stream lasts says nothing about the pod.
+                    visit.answered(message["status"])
                 if extra:
                     message = {**message, "headers": [*message.get("headers", ()), *extra]}
             return send(message)
@@ -111,17 +146,17 @@ class FuseboardMiddleware:
             if started:
                 raise
             await self._refuse(scope, send, refused.decision)
+        except Exception:
+            if visit is not None:
+                visit.answered(500)
+            raise
 
-    async def _decide(self, scope: Scope) -> Decision | None:
-        tenant = self._tenant(scope)
-        subject = self._subject(scope) if self._subject is not None else None
-        if tenant is None and (subject is None or subject == NOBODY):
-            return None
+    async def _decide(self, scope: Scope, tenant: str | None, subject: Subject) -> Decision | None:
         cost = self._cost(scope) if self._cost is not None else 1
         costs = self._costs(scope) if self._costs is not None else None
         try:
             return await self._agent.admit_request(
-                tenant, cost, costs=costs, subject=subject or NOBODY, wait_s=self._wait_s
+                tenant, cost, costs=costs, subject=subject, wait_s=self._wait_s
             )
         except Misconfigured:
             # Not started, or an invalid cost. Refusing all requests would be worse than no limit.
@@ -134,6 +169,30 @@ class FuseboardMiddleware:
         status, headers, body = refusal(decision, legacy=self._legacy)
         await send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def readiness(agent: Agent) -> App:
+    """An ASGI application for readiness probes; see ``fuseboard.Agent.ready``."""
+    return _application(lambda: readiness_answer(agent))
+
+
+def resilience(agent: Agent) -> App:
+    """An ASGI application with ``fuseboard.Agent.resilience`` as JSON.
+
+    It checks no permission: mount it where only operators can ask.
+    """
+    return _application(lambda: resilience_answer(agent))
+
+
+def _application(answer: Callable[[], Answer]) -> App:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"a probe answers HTTP, not {scope['type']}")
+        status, headers, body = answer()
+        await send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    return application
 
 
 class _Lifespan:

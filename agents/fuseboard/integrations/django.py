@@ -20,6 +20,11 @@ Place it after the middleware that identifies the caller. It answers refused req
 
     with agent().call("payments-api"): ...
     async with agent().acall("payments-api"): ...     # in an asynchronous view
+
+Two views describe the pod::
+
+    path("readyz", readiness()),        # 503 while the pod should get no new requests
+    path("resilience", resilience()),   # what protects it, as JSON; for operators only
 """
 
 import logging
@@ -39,7 +44,9 @@ from fuseboard import blocking
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
+from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
+from fuseboard.protection.pod import Visit
 from fuseboard.subject import NOBODY, Subject
 
 logger = logging.getLogger("fuseboard.django")
@@ -101,44 +108,51 @@ class FuseboardMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self._asynchronous:
             return self._serve_async(request)
-        question = self._question(request)
-        decision: Decision | None = None
-        if question is not None:
-            try:
-                decision = self._agent.admit_request(**question)
-            except Misconfigured:
-                self._note_failure()
-        if decision is not None and not decision.allowed:
-            return self._refused(decision)
+        served = _Served(self._agent)
         try:
-            response: HttpResponseBase = self.get_response(request)
-        except BaseException:
-            if decision is not None:
-                self._agent.finish(decision)
+            question = self._question(request)
+            if question is not None:
+                if (shed := self._enter(request, question, served)) is not None:
+                    return self._refused(shed)
+                try:
+                    served.decision = self._agent.admit_request(**question)
+                except Misconfigured:
+                    self._note_failure()
+                if (refused := served.refusal) is not None:
+                    served.finish()
+                    return self._refused(refused)
+            return self._answered(self.get_response(request), served)
+        except BaseException as error:
+            served.failed(error)
             raise
-        return self._answered(response, decision) if decision is not None else response
 
     async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
-        question = self._question(request)
-        decision: Decision | None = None
-        if question is not None:
-            try:
-                decision = await self._agent.aadmit_request(**question)
-            except Misconfigured:
-                self._note_failure()
-        if decision is not None and not decision.allowed:
-            return self._refused(decision)
+        served = _Served(self._agent)
         try:
-            response: HttpResponseBase = await self.get_response(request)
-        except BaseException:
-            if decision is not None:
-                self._agent.finish(decision)
+            question = self._question(request)
+            if question is not None:
+                if (shed := self._enter(request, question, served)) is not None:
+                    return self._refused(shed)
+                try:
+                    served.decision = await self._agent.aadmit_request(**question)
+                except Misconfigured:
+                    self._note_failure()
+                if (refused := served.refusal) is not None:
+                    served.finish()
+                    return self._refused(refused)
+            return self._answered(await self.get_response(request), served)
+        except BaseException as error:
+            served.failed(error)
             raise
-        return self._answered(response, decision) if decision is not None else response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """A guarded call was refused, and the view did not handle it."""
-        return self._refused(exception.decision) if isinstance(exception, Refused) else None
+        if not isinstance(exception, Refused):
+            return None
+        response = self._refused(exception.decision)
+        # Not the application's own failure.
+        response._fuseboard_refused = True  # type: ignore[attr-defined]
+        return response
 
     def _question(self, request: HttpRequest) -> Question | None:
         tenant = self._tenant(request)
@@ -153,20 +167,33 @@ class FuseboardMiddleware:
             "wait_s": self._wait_s,
         }
 
-    def _answered(self, response: HttpResponseBase, decision: Decision) -> HttpResponseBase:
-        _add(response, limit_headers(decision, legacy=self._legacy))
-        if response.streaming:
+    def _enter(self, request: HttpRequest, question: Question, served: "_Served") -> Decision | None:
+        """The decision that sheds the request; ``None`` when it goes on."""
+        visit = self._agent.enter_request(
+            question["tenant"], question["subject"], request.method or "", request.path
+        )
+        if isinstance(visit, Decision):
+            return visit
+        served.visit = visit
+        return None
+
+    def _answered(self, response: HttpResponseBase, served: "_Served") -> HttpResponseBase:
+        if served.decision is not None:
+            _add(response, limit_headers(served.decision, legacy=self._legacy))
+        if served.visit is not None and not getattr(response, "_fuseboard_refused", False):
+            served.visit.answered(response.status_code)
+        if response.streaming and (served.decision is not None or served.visit is not None):
             close = response.close
 
             def close_and_finish() -> None:
                 try:
                     close()
                 finally:
-                    self._agent.finish(decision)
+                    served.finish()
 
             response.close = close_and_finish  # type: ignore[method-assign] # the server calls it at the end
         else:
-            self._agent.finish(decision)
+            served.finish()
         return response
 
     def _refused(self, decision: Decision) -> HttpResponse:
@@ -180,6 +207,60 @@ class FuseboardMiddleware:
         self.failed_open += 1
         if self.failed_open == 1:
             logger.exception("django.failed_open: the request passed; further ones are only counted")
+
+
+class _Served:
+    """What one request holds until it ends."""
+
+    __slots__ = ("_agent", "decision", "visit")
+
+    def __init__(self, agent: blocking.Agent) -> None:
+        self._agent = agent
+        self.visit: Visit | None = None
+        self.decision: Decision | None = None
+
+    @property
+    def refusal(self) -> Decision | None:
+        """The decision of a limit that refuses the request."""
+        return self.decision if self.decision is not None and not self.decision.allowed else None
+
+    def finish(self) -> None:
+        if self.decision is not None and self.decision.allowed:
+            self._agent.finish(self.decision)
+        if self.visit is not None:
+            self.visit.leave()
+
+    def failed(self, error: BaseException) -> None:
+        if self.visit is not None and isinstance(error, Exception):
+            self.visit.answered(500)
+        self.finish()
+
+
+def readiness(agent: blocking.Agent | None = None) -> Callable[[HttpRequest], HttpResponse]:
+    """A view for readiness probes; see ``fuseboard.Agent.ready``. By default of the project's agent."""
+    return _view(lambda: readiness_answer(_given_or_own(agent)))
+
+
+def resilience(agent: blocking.Agent | None = None) -> Callable[[HttpRequest], HttpResponse]:
+    """A view with ``fuseboard.Agent.resilience`` as JSON.
+
+    It checks no permission: wrap it, or route it where only operators can ask.
+    """
+    return _view(lambda: resilience_answer(_given_or_own(agent)))
+
+
+def _given_or_own(given: blocking.Agent | None) -> blocking.Agent:
+    return given if given is not None else agent()
+
+
+def _view(answer: Callable[[], Answer]) -> Callable[[HttpRequest], HttpResponse]:
+    def view(request: HttpRequest) -> HttpResponse:
+        status, headers, body = answer()
+        response = HttpResponse(body, status=status)
+        _add(response, headers)
+        return response
+
+    return view
 
 
 def _add(response: HttpResponseBase, headers: Headers) -> None:

@@ -12,7 +12,8 @@ after authentication, or when routes differ in cost.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request, Response
@@ -21,6 +22,7 @@ from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
+from fuseboard.integrations.asgi import ENTERED
 from fuseboard.integrations.problem import limit_headers, refusal
 from fuseboard.subject import NOBODY, Subject
 
@@ -74,6 +76,7 @@ def limited(
     check_wait(wait_s)
 
     async def decide(
+        request: Request,
         response: Response,
         whose: Annotated[str | None, Depends(tenant)],
         calls: Annotated[int, Depends(cost)],
@@ -83,19 +86,47 @@ def limited(
         if whose is None and (who is None or who == NOBODY):
             yield None
             return
-        decision = await agent.admit_request(
-            whose, calls, costs=estimates, subject=who or NOBODY, wait_s=wait_s
-        )
-        if not decision.allowed:
-            raise LimitReached(decision)
-        for name, value in limit_headers(decision, legacy=legacy_headers):
-            response.headers[name] = value
-        try:
-            yield decision
-        finally:
-            agent.finish(decision)
+        with _visiting(agent, request, whose, who or NOBODY):
+            decision = await agent.admit_request(
+                whose, calls, costs=estimates, subject=who or NOBODY, wait_s=wait_s
+            )
+            if not decision.allowed:
+                raise LimitReached(decision)
+            for name, value in limit_headers(decision, legacy=legacy_headers):
+                response.headers[name] = value
+            try:
+                yield decision
+            finally:
+                agent.finish(decision)
 
     return decide
+
+
+@contextmanager
+def _visiting(agent: Agent, request: Request, tenant: str | None, subject: Subject) -> Iterator[None]:
+    """Count the request, or shed it, unless the middleware or another dependency has done it."""
+    visit = None
+    if ENTERED not in request.scope:
+        request.scope[ENTERED] = True
+        visit = agent.enter_request(tenant, subject, request.method, request.url.path)
+    if isinstance(visit, Decision):
+        raise LimitReached(visit)
+    if visit is None:
+        yield
+        return
+    try:
+        yield
+        visit.answered(200)
+    except Refused:
+        raise  # neither an answer of the application nor a failure
+    except HTTPException as error:
+        visit.answered(error.status_code)
+        raise
+    except Exception:
+        visit.answered(500)
+        raise
+    finally:
+        visit.leave()
 
 
 async def answer_refused(request: Request, refused: Exception) -> Response:

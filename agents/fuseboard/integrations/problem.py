@@ -113,9 +113,10 @@ def problem(decision: Decision) -> dict[str, object]:
     details |= {
         "type": REDUCED_CAPACITY,
         "title": "Temporarily reduced capacity",
-        "detail": "This service cannot take the request at the moment.",
+        "detail": decision.message or "This service cannot take the request at the moment.",
     }
-    return details | ({"violated-policies": [decision.rule]} if decision.rule and decision.tenant else {})
+    by_limit = decision.rule and decision.tenant and not decision.message
+    return details | ({"violated-policies": [decision.rule]} if by_limit else {})
 
 
 @lru_cache(maxsize=1024)

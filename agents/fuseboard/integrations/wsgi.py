@@ -5,7 +5,7 @@
     app = FuseboardMiddleware(app, agent=fuseboard.blocking.from_env(), tenant=tenant_of)
 
 Like ``fuseboard.integrations.asgi``, with an agent of ``fuseboard.blocking``, and with functions of the
-WSGI environment instead of the scope.
+WSGI environment instead of the scope. ``readiness`` and ``resilience`` are there too.
 """
 
 import logging
@@ -19,7 +19,9 @@ from fuseboard.blocking import Agent
 from fuseboard.contract.words import Algorithm
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
+from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
+from fuseboard.protection.pod import Visit
 from fuseboard.subject import NOBODY, Subject
 
 Environ: TypeAlias = dict[str, Any]
@@ -65,13 +67,38 @@ class FuseboardMiddleware:
         self.failed_open = 0
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        decision = self._decide(environ)
+        tenant = self._tenant(environ)
+        subject = (self._subject(environ) if self._subject is not None else None) or NOBODY
+        if tenant is None and subject == NOBODY:
+            return self._serve(environ, start_response, [], None)
+        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+        visit = self._agent.enter_request(tenant, subject, environ["REQUEST_METHOD"], path)
+        if isinstance(visit, Decision):
+            return self._refuse(environ, start_response, visit)
+        if visit is None:
+            return self._handle(environ, start_response, tenant, subject, None)
+        try:
+            body = self._handle(environ, start_response, tenant, subject, visit)
+        except BaseException:
+            visit.leave()
+            raise
+        return _Body(body, visit.leave)
+
+    def _handle(
+        self,
+        environ: Environ,
+        start_response: StartResponse,
+        tenant: str | None,
+        subject: Subject,
+        visit: Visit | None,
+    ) -> Iterable[bytes]:
+        decision = self._decide(environ, tenant, subject)
         if decision is None:
-            return self._serve(environ, start_response, [])
+            return self._serve(environ, start_response, [], visit)
         if not decision.allowed:
             return self._refuse(environ, start_response, decision)
         try:
-            body = self._serve(environ, start_response, limit_headers(decision, legacy=self._legacy))
+            body = self._serve(environ, start_response, limit_headers(decision, legacy=self._legacy), visit)
         except BaseException:
             self._agent.finish(decision)
             raise
@@ -79,17 +106,11 @@ class FuseboardMiddleware:
             return _Body(body, lambda: self._agent.finish(decision))
         return body
 
-    def _decide(self, environ: Environ) -> Decision | None:
-        tenant = self._tenant(environ)
-        subject = self._subject(environ) if self._subject is not None else None
-        if tenant is None and (subject is None or subject == NOBODY):
-            return None
+    def _decide(self, environ: Environ, tenant: str | None, subject: Subject) -> Decision | None:
         cost = self._cost(environ) if self._cost is not None else 1
         costs = self._costs(environ) if self._costs is not None else None
         try:
-            return self._agent.admit_request(
-                tenant, cost, costs=costs, subject=subject or NOBODY, wait_s=self._wait_s
-            )
+            return self._agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=self._wait_s)
         except Misconfigured:
             # An invalid cost. Refusing all requests would be worse than no limit.
             self.failed_open += 1
@@ -97,7 +118,9 @@ class FuseboardMiddleware:
                 logger.exception("wsgi.failed_open: the request passed; further ones are only counted")
             return None
 
-    def _serve(self, environ: Environ, start_response: StartResponse, extra: Headers) -> Iterable[bytes]:
+    def _serve(
+        self, environ: Environ, start_response: StartResponse, extra: Headers, visit: Visit | None
+    ) -> Iterable[bytes]:
         started = False
 
         def start_with_headers(
@@ -105,6 +128,8 @@ class FuseboardMiddleware:
         ) -> Callable[[bytes], object]:
             nonlocal started
             started = True
+            if visit is not None:
+                visit.answered(int(status.split(maxsplit=1)[0]))
             return start_response(status, [*headers, *extra], exc_info)
 
         try:
@@ -113,11 +138,37 @@ class FuseboardMiddleware:
             if started:
                 raise
             return self._refuse(environ, start_response, refused.decision)
+        except Exception:
+            if visit is not None:
+                visit.answered(500)
+            raise
 
     def _refuse(self, environ: Environ, start_response: StartResponse, decision: Decision) -> Iterable[bytes]:
         status, headers, body = refusal(decision, legacy=self._legacy)
         start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+
+def readiness(agent: Agent) -> App:
+    """A WSGI application for readiness probes; see ``fuseboard.Agent.ready``."""
+    return _application(lambda: readiness_answer(agent))
+
+
+def resilience(agent: Agent) -> App:
+    """A WSGI application with ``fuseboard.Agent.resilience`` as JSON.
+
+    It checks no permission: mount it where only operators can ask.
+    """
+    return _application(lambda: resilience_answer(agent))
+
+
+def _application(answer: Callable[[], Answer]) -> App:
+    def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        status, headers, body = answer()
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+    return application
 
 
 class _Body:

@@ -56,7 +56,8 @@ class Visit:
 class Pod:
     """``configure`` it when the policy changes, and ``start`` and ``stop`` its timer.
 
-    ``server_us`` is the time of the control plane, by which observe mode ends.
+    ``server_us`` is the time of the control plane, by which observe mode ends. ``on_tick`` is called after
+    each tick.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class Pod:
         calls: CallLoads | None = None,
         clock: Clock = monotonic,
         server_us: Callable[[], int] = lambda: 0,
+        on_tick: Callable[[], None] | None = None,
         resources: Callable[[], ResourceReader] = ResourceReader,
     ) -> None:
         self.settings = settings
         self.calls: CallLoads = calls or NoCalls()
         self._clock, self._server_us, self._open_resources = clock, server_us, resources
+        self._on_tick = on_tick
         self._lock = Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._resources: ResourceReader | None = None
@@ -182,6 +185,8 @@ class Pod:
         if self._slow_ticked == now:
             self.calls.relieve(self.usage.cpu, self.usage.memory, now)
         self.readiness.tick(value, now)
+        if self._on_tick is not None:
+            self._on_tick()
 
     @property
     def waiting(self) -> float:
@@ -219,7 +224,7 @@ class Pod:
             signal("slots", slots, f"{slots:.0%} of the slots for {slots_of} are in use and calls wait"),
             signal("latency", part if route is not None else None, p95_text),
             signal("errors", failed, f"{failed or 0:.0%} of the requests fail"),
-            signal("cpu", usage.cpu, f"CPU is at {usage.cpu or 0:.0%} of {usage.cores:g} cores"),
+            signal("cpu", usage.cpu, f"CPU is at {usage.cpu or 0:.0%} of {_cores(usage.cores)}"),
             signal(
                 "throttling",
                 usage.throttled,
@@ -229,6 +234,10 @@ class Pod:
         )
 
     # What others read
+
+    def grant(self, unready_ms: int, asked_at: float) -> None:
+        """What a gateway answered to a heartbeat."""
+        self.readiness.grant(unready_ms, asked_at, self._clock())
 
     def ready(self) -> Ready:
         return self.readiness.state(self._clock())
@@ -306,6 +315,10 @@ class Pod:
                 "changes": self.readiness.changes,
             },
         }
+
+
+def _cores(number: float) -> str:
+    return f"{number:g} core" if number == 1 else f"{number:g} cores"
 
 
 def _per_mille(part: float | None) -> int | None:

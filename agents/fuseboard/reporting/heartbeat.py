@@ -13,7 +13,7 @@ import msgspec
 
 from fuseboard.configuration.server_clock import lease_clock
 from fuseboard.contract.heartbeat_size import cut_to
-from fuseboard.contract.load import CallLoad
+from fuseboard.contract.load import CallLoad, PodLoad
 from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import (
     SYNC_PATH,
@@ -75,6 +75,7 @@ class PodState:
     wanted: tuple[str, ...]
     share: HeldShare | None = None
     protection: tuple[CallLoad, ...] = ()
+    load: PodLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,7 @@ class Gateway:
             leaving=leaving,
             share=state.share,
             protection=state.protection,
+            load=state.load,
         )
 
     def _state_of_loop(self) -> PodState:

@@ -1,0 +1,82 @@
+"""How busy the pod is, whether it is ready, and which of its requests are shed."""
+
+from typing import Any
+
+from fuseboard.agent_api.arguments import INVALID, harmless
+from fuseboard.agent_api.lifetime import Lifetime
+from fuseboard.contract.words import is_subject
+from fuseboard.decision import Decision
+from fuseboard.errors import Misconfigured
+from fuseboard.protection.pod import Visit
+from fuseboard.protection.pressure import Pressure
+from fuseboard.subject import NOBODY, Subject
+
+_NO_PRESSURE = Pressure()
+
+
+class PodState(Lifetime):
+    """Unlike the rest of an agent, every method here is for any thread, and none waits."""
+
+    def pressure(self) -> Pressure:
+        """How much the pod is overloaded, from 0 to 1, and why: ``agent.pressure().explain()``.
+
+        Always 0 while the environment has no protection of pods, because then nothing is measured.
+        """
+        pod = self._runtime.inbound.pod
+        return pod.pressure if pod is not None else _NO_PRESSURE
+
+    def ready(self) -> bool:
+        """Whether the pod should get new requests: the answer to a readiness probe.
+
+        ``False`` before the start and from the stop on, and under lasting pressure if a gateway agrees.
+        Shared trouble, like an open breaker or a lost Redis, never makes a pod unready: all pods would be.
+        """
+        return self.readiness()[0]
+
+    def readiness(self) -> tuple[bool, str]:
+        """``ready`` and the reason, in words; empty when nothing is unusual."""
+        if not self.running:
+            return False, "the agent is stopping" if self._stopped else "the agent is not started"
+        pod = self._runtime.inbound.pod
+        if pod is None:
+            return True, ""
+        state = pod.ready()
+        return state.ready, state.why
+
+    def resilience(self) -> dict[str, Any]:
+        """What protects the pod and what it does now, as JSON. Without tenants and without secrets."""
+        ready, why = self.readiness()
+        runtime = self._runtime
+        return {
+            "server": self.settings.server,
+            "service": self.settings.service,
+            "environment": self.settings.environment,
+            "revision": runtime.configuration.snapshot.head.revision,
+            "mode": str(self.mode),
+            "ready": ready,
+            "not_ready_because": why if not ready else "",
+            "breakers": {view.dependency: str(view.state) for view in self.views()},
+            **runtime.inbound.describe(),
+        }
+
+    def enter_request(
+        self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
+    ) -> Visit | Decision | None:
+        """The first step of a request, before ``admit_request``; the middlewares call it.
+
+        A ``Decision`` refuses the request. A ``Visit`` counts it: call ``answered`` with the status when
+        the response begins, and ``leave`` when the request ends, whatever happens. ``None``: nothing is
+        configured, or the caller has neither tenant nor subject, like a health check.
+        """
+        inbound = self._runtime.inbound
+        if inbound.pod is None or self._stopped:
+            return None
+        try:
+            if tenant is not None and not is_subject(tenant):
+                tenant = INVALID
+            return inbound.enter(tenant, harmless(subject), method, path)
+        except (Misconfigured, TypeError):
+            return None  # ``admit_request`` raises it
+        except Exception:
+            self._note_defect()
+            return None
