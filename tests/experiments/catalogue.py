@@ -1,0 +1,29 @@
+"""Every experiment, in the order of the page. Those of ``SIMULATED`` take no real time."""
+
+from tests.experiments.adaptive_queue import adaptive_queue
+from tests.experiments.bulkhead_isolation import bulkhead_isolation
+from tests.experiments.little import little
+from tests.experiments.load_steps import load_steps
+from tests.experiments.one_bad_pod import one_bad_pod
+from tests.experiments.result import Experiment
+from tests.experiments.shedding_by_tier import (
+    overload_and_recovery,
+    shedding_by_pressure,
+    shedding_by_priority,
+)
+from tests.experiments.slow_redis import slow_redis
+
+SIMULATED: dict[str, Experiment] = {
+    "T1": adaptive_queue,
+    "T3": shedding_by_priority,
+    "T4": little,
+    "T5": load_steps,
+    "T11": shedding_by_pressure,
+    "T19": bulkhead_isolation,
+    "T23": overload_and_recovery,
+}
+#: With real processes, sockets and seconds.
+REAL: dict[str, Experiment] = {"T2": one_bad_pod, "T14": slow_redis}
+EVERY: dict[str, Experiment] = dict(
+    sorted((SIMULATED | REAL).items(), key=lambda item: int(item[0].removeprefix("T")))
+)

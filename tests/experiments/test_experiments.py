@@ -1,0 +1,43 @@
+"""The simulated experiments hold, and the page and its charts are written from what they found."""
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from tests.experiments import page
+from tests.experiments.catalogue import EVERY, SIMULATED
+from tests.experiments.chart import Chart
+from tests.experiments.result import Result
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_what_an_experiment_expects_holds(name: str) -> None:
+    result = SIMULATED[name]()
+    assert result.key == name
+    assert not [statement for statement, holds in result.checks if not holds]
+    assert result.holds
+
+
+def test_the_page_has_every_experiment_and_its_charts() -> None:
+    text = (DOCS / "experiments.md").read_text()
+    found = [line.split()[1].rstrip(":") for line in text.splitlines() if line.startswith("## ")]
+    assert found == list(EVERY)
+    assert "**Does not hold**" not in text
+    drawn = {f"experiments/{chart.name}" for chart in (DOCS / "experiments").glob("*.svg")}
+    assert drawn == {part.partition(")")[0] for part in text.split("](")[1:]}
+
+
+def test_a_page_says_what_does_not_hold_and_draws_well_formed_charts(tmp_path: Path) -> None:
+    chart = Chart("A < B", "s", "%", {"one & two": [(0, 0), (10, 250)]}, {"limit": 20}, most=100)
+    result = Result("T0", "Title", "traffic", "expected", (chart,), (("a",), ("1",)))
+    result.check("it is small", False)
+    page.write([result], tmp_path)
+    text = (tmp_path / "experiments.md").read_text()
+    assert "| a |\n| --- |\n| 1 |\n" in text
+    assert "**Does not hold**: it is small." in text
+    drawing = ElementTree.parse(tmp_path / "experiments" / "t0-1.svg").getroot()  # noqa: S314 - ours
+    texts = [part.text for part in drawing.iter() if part.text]
+    assert {"A < B", "one & two", "limit", "100"} <= set(texts)
