@@ -13,7 +13,7 @@ TEMPLATES = $(shell find dashboard controlplane -name '*.html' -path '*/template
 LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full screenshots soak lint format bench faults requirements clean \
+.PHONY: help demo test test-full screenshots soak lint format bench experiments faults requirements clean \
         environment agent-environment chromium curl luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
@@ -50,6 +50,9 @@ soak: environment ## the 10- and 30-minute runs
 
 bench: environment ## benchmarks side by side; last lines are RATIO name value (bar >= x)
 	@$(PY) tools/run_each.py tests/bench
+
+experiments: environment ## what the protection of a pod does, beside the same traffic without it; writes docs/experiments.md; ONLY="T1 T6"
+	@$(PY) -m tests.experiments $(ONLY)
 
 faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
 	@exec $(PY) -m tests.faults $(ROWS)

@@ -1,6 +1,6 @@
 """``python -m tests.experiments [T1 T3 ...]``: play them, print what they found, and write the page.
 
-With names, the page stays as it is.
+With names, or with ``--print``, the page stays as it is.
 """
 
 import logging
@@ -12,7 +12,8 @@ from tests.experiments.catalogue import EVERY
 from tests.experiments.result import Result
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    names = [name for name in arguments if name != "--print"]
     unknown = [name for name in names if name not in EVERY]
     if unknown:
         sys.stderr.write(f"No experiment {', '.join(unknown)}. Choose from: {', '.join(EVERY)}\n")
@@ -24,7 +25,7 @@ def main(names: list[str]) -> int:
         began = time.monotonic()
         results.append(result := EVERY[name]())
         _print(result, time.monotonic() - began)
-    if not names:
+    if not arguments:
         page.write(results)
     failed = [result.key for result in results if not result.holds]
     sys.stdout.write(f"{len(results) - len(failed)} of {len(results)} experiments hold")

@@ -4,6 +4,7 @@ from tests.experiments.adaptive_queue import adaptive_queue
 from tests.experiments.bulkhead_isolation import bulkhead_isolation
 from tests.experiments.little import little
 from tests.experiments.load_steps import load_steps
+from tests.experiments.local_capacity import local_capacity, local_capacity_in_real_time
 from tests.experiments.one_bad_pod import one_bad_pod
 from tests.experiments.result import Experiment
 from tests.experiments.shedding_by_tier import (
@@ -18,12 +19,17 @@ SIMULATED: dict[str, Experiment] = {
     "T3": shedding_by_priority,
     "T4": little,
     "T5": load_steps,
+    "T6": local_capacity,
     "T11": shedding_by_pressure,
     "T19": bulkhead_isolation,
     "T23": overload_and_recovery,
 }
 #: With real processes, sockets and seconds.
-REAL: dict[str, Experiment] = {"T2": one_bad_pod, "T14": slow_redis}
+REAL: dict[str, Experiment] = {
+    "T2": one_bad_pod,
+    "T6": local_capacity_in_real_time,
+    "T14": slow_redis,
+}
 EVERY: dict[str, Experiment] = dict(
     sorted((SIMULATED | REAL).items(), key=lambda item: int(item[0].removeprefix("T")))
 )
