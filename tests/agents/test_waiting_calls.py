@@ -7,6 +7,8 @@ import pytest
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import BreakerState, Mode, Outcome, Reason
 from tests.agents.models.pods import NAME, Call, Pod, VirtualTime
+from tests.agents.servers import give
+from tests.agents.test_local_breaker import held_open
 
 BREAKER = BreakerPolicy(
     consecutive_failures=3, open_ms=1_000, open_max_ms=1_000, successes_to_close=2, minimum_servers=2
@@ -60,6 +62,31 @@ def test_5_a_call_that_is_granted_after_the_trip_is_refused_and_gives_back(
     answer_all(pod)
     assert [refused(call) for call in waiting] == [Reason.BREAKER_OPEN] * 2
     assert len(unused) == 2
+
+
+def test_a_call_that_is_granted_after_its_breaker_was_forced_open_is_refused_and_gives_back(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+):
+    """It got its permit, after the pod had refused a later call by the override."""
+    unused: list[object] = []
+    monkeypatch.setattr(pod.gate, "unused", lambda demand, answer: unused.append(answer))
+    granted(pod, 1)
+    waiting = [pod.call(), pod.call()]
+    configuration = pod.admission._configuration
+    pod.run(lambda: give(configuration, held_open(configuration.snapshot.policy, 600), revision=99))
+    assert refused(pod.call()) is Reason.FORCED_OPEN
+    answer_all(pod)
+    assert [refused(call) for call in waiting] == [Reason.FORCED_OPEN] * 2
+    assert len(unused) == 2
+
+
+def test_a_refusal_by_the_pods_own_breaker_is_a_decision_of_the_pod_alone(pod: Pod):
+    """It read "in mode shared", although the fleet's breaker was closed and Redis was not asked."""
+    end(pod, granted(pod, 3), Outcome.FAILURE)
+    call = pod.call()
+    assert refused(call) is Reason.BREAKER_OPEN
+    assert call.refused is not None
+    assert call.refused.decision.mode is Mode.LOCAL
 
 
 def test_5_a_call_that_waited_through_the_trip_may_become_the_probe_but_only_one_does(pod: Pod):

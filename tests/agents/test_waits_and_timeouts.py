@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import requests
 
 from fuseboard import Agent, Subject, blocking
-from fuseboard.contract.policy import BreakerPolicy, Dependency, Limit, Policy
+from fuseboard.agent_api import any_loop, threads
+from fuseboard.contract.policy import BreakerPolicy, Dependency, Limit, Policy, TenantRecord
 from fuseboard.contract.words import Algorithm, Outcome
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.integrations import asgi, wsgi
@@ -220,15 +222,63 @@ class TestConfiguredWait:
                     statuses = {answer.status_code for answer in await asyncio.gather(*asked)}
                 assert (429 in statuses) == refuses
 
-    def test_threads_wait_as_long_as_the_configuration_says(self, patient: AgentSettings):
+    def test_threads_wait_as_long_as_the_configuration_says(
+        self, patient: AgentSettings, monkeypatch: pytest.MonkeyPatch
+    ):
+        # Each wait is longer: a thread gives up on an agent that is later than it must be.
+        monkeypatch.setattr(threads, "LATE_S", 0.01)
+        monkeypatch.setattr(any_loop, "LATE_S", 0.01)
+
+        async def coroutines() -> None:
+            assert (await agent.aadmit_request("acme")).allowed
+            async with agent.acall("paced"):
+                """Admitted."""
+
         with blocking.Agent(settings=patient) as agent:
-            assert agent._started().longest_wait_s("paced") == agent._started().longest_wait_s() == 5.0
-            # More than a second: a thread gives up on an agent that is later than it must be.
-            for _ in range(15):
+            for _ in range(3):
                 assert agent.admit_request("acme").allowed
                 with agent.call("paced"):
                     """Admitted."""
+                asyncio.run(coroutines())
             assert agent.late == 0
+
+    @pytest.fixture
+    def two_tiers(self, tmp_path: Path) -> AgentSettings:
+        """Tenants of tier free do not wait, those of tier batch wait for a minute."""
+        free = SHORT.tiers[0]
+        batch = msgspec.structs.replace(free, name="batch", wait_ms=60_000)
+        return settings_with(tmp_path, msgspec.structs.replace(SHORT, tiers=(free, batch)))
+
+    async def test_a_wait_is_that_of_the_tenants_own_tier(self, two_tiers: AgentSettings):
+        async with Agent(settings=two_tiers) as agent:
+            for tenant, tier in (("acme", "free"), ("initech", "batch"), ("nobody", None)):
+                record = TenantRecord(tier=tier) if tier else None
+                agent.configuration.snapshot.tenants.put(tenant, record)
+            waits = {
+                tenant: agent.longest_wait_s(tenant=tenant)
+                for tenant in ("acme", "initech", "nobody", "not-met", "", None)
+            }
+        assert waits == {"acme": 0, "initech": 60, "nobody": 0, "not-met": 60, "": 0, None: 0}
+
+    def test_a_loop_that_hangs_delays_nobody_by_the_wait_of_another_tier(
+        self, two_tiers: AgentSettings, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Every thread waited 61 s, because tenants of one tier wait for a minute."""
+        monkeypatch.setattr(threads, "LATE_S", 0.05)
+        monkeypatch.setattr(any_loop, "LATE_S", 0.05)
+        hanging = threading.Event()
+        with blocking.Agent(settings=two_tiers) as agent:
+            inner = agent._started()
+            inner.configuration.snapshot.tenants.put("acme", TenantRecord(tier="free"))
+            inner.loop.call_soon_threadsafe(hanging.wait, 60)
+            try:
+                assert agent.admit_request("acme").allowed
+                assert agent.admit_request(None, subject=Subject(ip="192.0.2.1")).allowed
+                assert asyncio.run(agent.aadmit_request("acme")).allowed
+                assert agent.late == 3
+                assert not hanging.is_set()
+            finally:
+                hanging.set()
 
     async def test_it_is_not_the_wait_of_another_tier_or_dependency(self, settings: AgentSettings):
         async with Agent(settings=settings) as agent:

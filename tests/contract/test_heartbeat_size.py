@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from fuseboard.contract.heartbeat_size import cut_to, keep_breakers
+from fuseboard.contract.heartbeat_size import ALWAYS_WANTED, cut_to, keep_breakers
 from fuseboard.contract.load import CallLoad
 from fuseboard.contract.sync import (
     BreakerView,
@@ -15,6 +15,7 @@ from fuseboard.contract.sync import (
     encode,
 )
 from fuseboard.contract.words import BreakerState, OverrideMode
+from fuseboard.reporting.heartbeat import FIELDS_BYTES
 
 RULES = tuple(RuleCounters(rule=f"rule-{number}", asked=1) for number in range(20))
 FULL = SyncRequest(
@@ -44,9 +45,10 @@ def sizes(request: SyncRequest) -> tuple[int, ...]:
         len(request.protection),
         len(counters.tenants),
         len(counters.rules),
-        len(request.want),
+        max(0, len(request.want) - ALWAYS_WANTED),
         len(counters.dependencies),
         len(request.breakers),
+        min(ALWAYS_WANTED, len(request.want)),
     )
 
 
@@ -80,3 +82,26 @@ def test_breakers_that_say_something_are_kept():
     overridden = BreakerView(dependency="z-overridden", override=OverrideMode.DISABLED)
     kept = keep_breakers(replace(FULL, breakers=(*FULL.breakers, opened, overridden)), 5)
     assert kept.breakers == (opened, overridden, *FULL.breakers[:3])
+
+
+def test_a_pod_with_many_dependencies_still_asks_for_tenants():
+    """None was asked for in any heartbeat: without Redis, such a pod kept the default tier for all."""
+    names = [f"dependency-number-{number}" for number in range(500)]
+    many = replace(
+        FULL,
+        protection=(),
+        breakers=tuple(BreakerView(dependency=name) for name in names),
+        counters=Counters(dependencies=tuple(DependencyCounters(dependency=n, ok=1) for n in names)),
+    )
+    assert len(encode(many)) > FIELDS_BYTES
+    cut, body = cut_to(many, FIELDS_BYTES, encode)
+    assert cut.want == many.want[:ALWAYS_WANTED]
+    assert len(body) <= FIELDS_BYTES
+    assert cut.breakers
+
+
+def test_long_names_of_wanted_tenants_do_not_push_out_breakers():
+    long = replace(FULL, want=tuple(f"{number:0>200}" for number in range(100)))
+    cut, _ = cut_to(long, 8_000, encode)
+    assert cut.want == long.want[:20]
+    assert cut.breakers

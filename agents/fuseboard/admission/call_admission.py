@@ -169,11 +169,14 @@ class CallAdmission:
                 # A probe may end at any moment, so a waiting caller asks again soon.
                 probing = gate.local.state is BreakerState.HALF_OPEN
                 reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
-                self.refuse(lane, Refusal(reason, gate.name, wait_s))
+                self.refuse(lane, Refusal(reason, gate.name, wait_s), mode=LOCAL)
 
     def _check_again(self, lane: CallLane, caller: Caller, answer: Answer) -> None:
         """A breaker has changed while ``caller`` waited for its grant, and may be open now."""
         try:
+            # An override starts no generation of the fleet's breaker.
+            if (forced := self.forced_open(lane.gate)) is not None:
+                self.refuse(lane, forced)
             if answer.generation < lane.gate.generation:
                 self._refuse_by_what_is_known(lane)  # newer than the grant
             else:

@@ -47,7 +47,7 @@ class AnyLoop(ContextManagers):
             lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
             agent.give_back,
         )
-        timeout_s = LATE_S + (agent.longest_wait_s() if wait_s is None else wait_s)
+        timeout_s = LATE_S + (agent.longest_wait_s(tenant=tenant) if wait_s is None else wait_s)
         decision = await received(answer, agent.give_back, self._on_late, timeout_s=timeout_s)
         return decision or agent.allow_unasked(tenant=tenant or "")
 
@@ -105,8 +105,8 @@ class AnyLoop(ContextManagers):
     def permit_unasked(self, dependency: str) -> Permit:
         return self._agent.permit_unasked(dependency)
 
-    def longest_wait_s(self, dependency: str = "") -> float:
-        return self._agent.longest_wait_s(dependency)
+    def longest_wait_s(self, dependency: str = "", *, tenant: str | None = None) -> float:
+        return self._agent.longest_wait_s(dependency, tenant=tenant)
 
     def queue_timeout_s(self, dependency: str) -> float | None:
         return self._agent.queue_timeout_s(dependency)

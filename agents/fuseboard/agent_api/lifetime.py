@@ -97,13 +97,16 @@ class Lifetime:
         known = self.configuration.snapshot.dependency(dependency)
         return known.timeout_ms / 1000 if known is not None else None
 
-    def longest_wait_s(self, dependency: str = "") -> float:
-        """How long a call to the dependency, or a request of any tenant, waits if its caller does not say."""
+    def longest_wait_s(self, dependency: str = "", *, tenant: str | None = None) -> float:
+        """How long a call to the dependency, or a request of the tenant, waits if its caller does not say.
+
+        Safe in every thread.
+        """
         snapshot = self.configuration.snapshot
         if dependency:
             known = snapshot.dependency(dependency)
             return known.wait_ms / 1000 if known is not None else 0.0
-        return max(tier.wait_ms for tier in snapshot.policy.tiers) / 1000
+        return snapshot.longest_wait_ms(tenant) / 1000 if tenant else 0.0
 
     def queue_timeout_s(self, dependency: str) -> float | None:
         """How long a call may wait for a slot of the dependency's bulkhead; ``None`` without one."""

@@ -52,7 +52,7 @@ class ThreadCalls:
             agent,
             lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
             undo=agent.give_back,
-            timeout_s=LATE_S + (agent.longest_wait_s() if wait_s is None else wait_s),
+            timeout_s=LATE_S + (agent.longest_wait_s(tenant=tenant) if wait_s is None else wait_s),
         )
         return decision or agent.allow_unasked(tenant=tenant or "")
 

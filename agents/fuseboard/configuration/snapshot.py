@@ -175,6 +175,16 @@ class Snapshot:
         kept = self.tenants.peek(tenant)
         return self._tier_of(kept.record if kept is not None else None)
 
+    def longest_wait_ms(self, tenant: str) -> int:
+        """The wait of its tier, or the longest of any tier while the tenant is not looked up.
+
+        It changes nothing, so that any thread may ask.
+        """
+        kept = self.tenants.peek(tenant)
+        if kept is None:
+            return max(tier.wait_ms for tier in self.policy.tiers)
+        return self._tier_of(kept.record).wait_ms
+
     def missing(self, tenant: str) -> list[str]:
         """The tenants whose records are missing for the rules of ``tenant``."""
         kept = self.tenants.find(tenant)

@@ -6,9 +6,13 @@ What an operator misses least is cut first, in this order:
 2. what protects calls, from the least busy dependency
 3. tenants, from the least busy one
 4. counts by rule of all tenants together
-5. wanted tenants: the next heartbeat asks for them again
+5. wanted tenants beyond the first few: the next heartbeat asks for them again
 6. dependencies
 7. breakers, first those that are closed, without an override
+8. the first few wanted tenants
+
+What is too long stays so in the next heartbeat. While Redis is down, a pod gets its tenants from the gateway
+only, so it always asks for some.
 
 Who the pod is, the configuration it applied, its mode, and its totals are never cut.
 """
@@ -19,6 +23,10 @@ from msgspec.structs import replace
 
 from fuseboard.contract.sync import BreakerView, SyncRequest
 from fuseboard.contract.words import BreakerState
+
+#: Wanted tenants that are asked for also in a heartbeat that is cut, and the most characters of their names.
+ALWAYS_WANTED = 50
+ALWAYS_WANTED_LETTERS = 4_000
 
 
 def cut_to(
@@ -76,6 +84,24 @@ def _keep_wanted(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, want=request.want[:most])
 
 
+def _always_wanted(request: SyncRequest) -> int:
+    """How many of the wanted tenants are left out last."""
+    letters = 0
+    for at, tenant in enumerate(request.want[:ALWAYS_WANTED]):
+        letters += len(tenant)
+        if letters > ALWAYS_WANTED_LETTERS:
+            return at
+    return min(ALWAYS_WANTED, len(request.want))
+
+
+def _wanted_beyond(request: SyncRequest) -> int:
+    return len(request.want) - _always_wanted(request)
+
+
+def _keep_wanted_beyond(request: SyncRequest, most: int) -> SyncRequest:
+    return _keep_wanted(request, _always_wanted(request) + most)
+
+
 def _keep_dependencies(request: SyncRequest, most: int) -> SyncRequest:
     dependencies = request.counters.dependencies[:most]
     return replace(request, counters=replace(request.counters, dependencies=dependencies))
@@ -87,9 +113,10 @@ _PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], S
     (lambda request: len(request.protection), _keep_protection),
     (lambda request: len(request.counters.tenants), _keep_tenants),
     (lambda request: len(request.counters.rules), _keep_rules),
-    (lambda request: len(request.want), _keep_wanted),
+    (_wanted_beyond, _keep_wanted_beyond),
     (lambda request: len(request.counters.dependencies), _keep_dependencies),
     (lambda request: len(request.breakers), keep_breakers),
+    (lambda request: len(request.want), _keep_wanted),
 )
 
 

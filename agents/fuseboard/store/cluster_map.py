@@ -80,6 +80,7 @@ class ClusterMap:
                 pipe = await open_pipe(self._url, node.address, ended)
         except _FAILURES as error:
             log.debug("cluster.unreached %s: %s", node.address, error)
+            node.unreached = error
             return
         node.recover()
         node.pipe = pipe

@@ -11,6 +11,7 @@ from fuseboard.contract.store_url import Address
 from fuseboard.store.pipelined_connection import Pipe
 from fuseboard.store.store import (
     ConnectionLostError,
+    FunctionMissingError,
     NotServedError,
     OnReply,
     Reply,
@@ -29,7 +30,16 @@ _WEIGHT = 0.125
 class Node:
     """A primary. It is asked while it is connected and not ``resting``."""
 
-    __slots__ = ("address", "errors", "heard_at", "latency_s", "pipe", "resting", "resting_since")
+    __slots__ = (
+        "address",
+        "errors",
+        "heard_at",
+        "latency_s",
+        "pipe",
+        "resting",
+        "resting_since",
+        "unreached",
+    )
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -42,6 +52,8 @@ class Node:
         self.latency_s = 0.0
         #: Errors since its last correct answer.
         self.errors = 0
+        #: Why the last attempt to connect to it failed.
+        self.unreached: Exception | None = None
 
     @property
     def usable(self) -> bool:
@@ -49,7 +61,7 @@ class Node:
 
     @property
     def trouble(self) -> str:
-        return "" if self.usable else f"{self.address} {self.resting or 'cannot be reached'}"
+        return "" if self.usable else f"{self.address} {self.resting or _why(self.unreached)}"
 
     def fault(self, deadline_s: float) -> str:
         """What is wrong with it, judged by its last answers; empty when nothing is."""
@@ -67,7 +79,16 @@ class Node:
         self.resting, self.resting_since = fault, monotonic()
 
     def recover(self) -> None:
-        self.resting, self.errors, self.latency_s = "", 0, 0.0
+        self.resting, self.errors, self.latency_s, self.unreached = "", 0, 0.0, None
+
+
+def _why(error: Exception | None) -> str:
+    """Why a node cannot be asked. A server that answers says so itself."""
+    if isinstance(error, FunctionMissingError):
+        return str(error).partition(";")[0]
+    if isinstance(error, hiredis.ReplyError):
+        return f"refuses the connection: {error!s:.100}"
+    return "cannot be reached"
 
 
 class Redirects(Protocol):

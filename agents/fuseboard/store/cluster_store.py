@@ -24,7 +24,14 @@ from fuseboard.contract.store_url import StoreUrl
 from fuseboard.store.cluster_map import NODE_TIMEOUT_S, ClusterMap
 from fuseboard.store.cluster_node import Node, Question
 from fuseboard.store.cluster_slots import redirected_to, slot_of
-from fuseboard.store.store import NotServedError, OnReply, Reply, Word, needs_another_way
+from fuseboard.store.store import (
+    FunctionMissingError,
+    NotServedError,
+    OnReply,
+    Reply,
+    Word,
+    needs_another_way,
+)
 
 log = logging.getLogger("fuseboard.store")
 
@@ -79,11 +86,18 @@ class ClusterStore:
                 await self._map.refresh()
             self._look_around()
             if not self._connected:
-                raise ConnectionRefusedError(self._trouble)
+                raise self._why_not_connected()
         except BaseException:
             await self.drop()
             raise
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="fuseboard-cluster")
+
+    def _why_not_connected(self) -> Exception:
+        lacking = (
+            n.unreached for n in self._map.nodes.values() if isinstance(n.unreached, FunctionMissingError)
+        )
+        # It says what to do, and nothing else ends it.
+        return next(lacking, None) or ConnectionRefusedError(self._trouble)
 
     async def drop(self) -> None:
         keeper, self._keeper = self._keeper, None
@@ -131,10 +145,13 @@ class ClusterStore:
             self._redirect(question, kind, text)
         elif kind == "TRYAGAIN":  # some of the keys are moving to another node
             question.on_reply(NotServedError(text))
-        else:
-            if needs_another_way(text) and question.node.pipe is not None:
-                # A new connection finds out how to call scripts.
+        elif needs_another_way(text):
+            # A new connection finds out how to call scripts. That the old one ends counts once.
+            if question.node.pipe is not None:
                 question.node.pipe.abort()
+            self._wake.set()
+            question.on_reply(NotServedError(text))
+        else:
             question.node.errors += 1
             self._wake.set()
             question.on_reply(error)
@@ -150,6 +167,7 @@ class ClusterStore:
             question.on_reply(NotServedError(text))
             return
         question.hops += 1
+        question.loaded = False  # the other node may not have the script
         question.asking = kind == "ASK"
         question.send(target)
 

@@ -10,6 +10,7 @@ from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.pipelined_connection import Pipe, open_pipe, settles
 from fuseboard.store.store import (
     ConnectionLostError,
+    NotServedError,
     OnReply,
     Reply,
     Word,
@@ -102,6 +103,10 @@ class SingleStore:
                 # Nothing ran, so a second attempt cannot consume twice.
                 self.ask(load(script), ignore)
                 self.ask(command, on_reply)
+            elif needs_another_way(str(reply)):
+                # The connection ends, which counts once against Redis. Every question on it fails alike.
+                on_reply(NotServedError(str(reply)))
+                self._refused(str(reply))
             else:
                 on_reply(reply)
                 self._refused(str(reply))
