@@ -17,17 +17,19 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 from fuseboard.agent import Agent as AsyncAgent
 from fuseboard.agent_api.any_loop import AnyLoop
 from fuseboard.agent_api.decorators import Decorators, Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
+from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
+from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.cancellation import stop_tasks
 from fuseboard.configuration.current_configuration import Configuration
@@ -49,7 +51,7 @@ STOP_S = 0.75
 JOIN_S = 0.25
 
 
-class Agent(ThreadCalls, Decorators):
+class Agent(ThreadCalls, Decorators, RetryDecorator):
     """Has the API of ``fuseboard.Agent`` without ``await``. Safe from many threads and after a fork.
 
     Starts on first use and stops with the process. ``start`` and ``stop``, or ``with agent:``, choose
@@ -190,6 +192,10 @@ class Agent(ThreadCalls, Decorators):
         ) as permit:
             yield permit
 
+    def aretrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> Retrying:
+        """``retrying`` for a coroutine on any loop, such as an asynchronous view."""
+        return async_retrying(dependency, self._on_any_loop, arguments)
+
     def acheck(
         self,
         tenant: str | None,
@@ -274,6 +280,11 @@ class Agent(ThreadCalls, Decorators):
         Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
     ]:
         return getattr(self, f"a{name}"), getattr(self, name)
+
+    def _retry_loops(
+        self,
+    ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
+        return self.aretrying, self.retrying
 
     async def _on_any_loop(self) -> AnyLoop:
         """The agent of now, started without blocking the loop that asks."""

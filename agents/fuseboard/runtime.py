@@ -27,6 +27,7 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.reports import Reports
+from fuseboard.calling.retries import Capacity, Retries
 from fuseboard.cancellation import stop_tasks, wait_for_event
 from fuseboard.configuration.checked_config import (
     CheckedConfig,
@@ -40,6 +41,7 @@ from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.configuration.startup import DiskWriter, apply_bootstrap, apply_from_disk
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import Tuning
+from fuseboard.contract.protection import PodProtection, Retry
 from fuseboard.contract.words import ConfigSource, Mode
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import Exchange, Gateway, PodState
@@ -62,6 +64,8 @@ ACKNOWLEDGE_PART = 0.2
 CONNECT_S = 0.5
 #: How long the first heartbeat waits for the same.
 FIRST_BEAT_S = 0.1
+#: A bound on retries that no heartbeat repeats ends after so many.
+CAPS_BEATS = 3
 #: The longest time that ``stop`` takes, and the extra time for cancelled parts.
 STOP_S = 0.5
 GIVE_UP_S = 0.1
@@ -88,6 +92,7 @@ class Runtime:
             decisions=DecisionBuilder(settings.server, self.admission.health),
             on_change=self._beat_soon,
         )
+        self.retries = compose_retries(self.configuration, self.admission)
         self.loop: asyncio.AbstractEventLoop | None = None
         #: The thread in which the loop runs.
         self.thread = 0
@@ -226,6 +231,7 @@ class Runtime:
         if response.share is not None:
             self.admission.redis_fallback.share.take(response.share, asked=exchange.asked_s)
         self.inbound.grant(response.unready_ms, exchange.asked_ns / 1e9)
+        self.retries.cap(response.retry_caps, valid_s=CAPS_BEATS * response.next_ms / 1000)
         changed = offer is not None and configuration.apply(offer)
         configuration.apply_overrides(response.held)
         if not configuration.complete and configuration.fetch is not None:
@@ -332,4 +338,26 @@ def compose_admission(
         calls=calls,
         guarded=GuardedCalls(calls, guards),
         on_change=on_change,
+    )
+
+
+def compose_retries(configuration: Configuration, admission: Admission) -> Retries:
+    """Make what allows retries, by the configuration and by what the pod knows about its calls."""
+
+    def settings(dependency: str) -> Retry | None:
+        known = configuration.snapshot.dependency(dependency)
+        return known.protection.retry if known is not None and known.protection is not None else None
+
+    def protection() -> PodProtection | None:
+        return configuration.snapshot.policy.protection
+
+    def capacity(dependency: str) -> Capacity:
+        return Capacity(closed=admission.is_closed(dependency))
+
+    return Retries(
+        settings=settings,
+        protection=protection,
+        now_us=lambda: configuration.clock.now_us(),
+        live_servers=lambda: configuration.live_servers,
+        capacity=capacity,
     )

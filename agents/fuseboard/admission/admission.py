@@ -284,6 +284,10 @@ class Admission:
         if permit.slot is not None:
             permit.slot.undo()
 
+    def is_closed(self, dependency: str) -> bool:
+        """Whether the breaker of a dependency is closed, as far as this pod knows. From any thread."""
+        return self._calls.is_closed(dependency)
+
     def inspect(self) -> Inspection:
         """The supported, read-only view of the admission."""
         return Inspection(self._requests, self._calls)

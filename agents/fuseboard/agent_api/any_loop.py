@@ -8,6 +8,7 @@ from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.threads import LATE_S, received, submit
+from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.subject import NOBODY, Subject
@@ -30,6 +31,10 @@ class AnyLoop(ContextManagers):
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._agent.loop
+
+    @property
+    def retries(self) -> Retries:
+        return self._agent.retries
 
     async def admit_request(
         self,

@@ -1,13 +1,15 @@
 """Context managers that guard a whole block, built on single decisions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from time import monotonic
 from types import TracebackType
 
 from fuseboard.agent_api.decorators import Decorators, Neutral
 from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.agent_api.retry_api import AsyncRetries
+from fuseboard.agent_api.retrying import AsyncCalls, Attempt, BlockingAttempt
 from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
@@ -15,7 +17,7 @@ from fuseboard.errors import Refused
 from fuseboard.subject import NOBODY, Subject
 
 
-class ContextManagers(Decorators, LoopAgent):
+class ContextManagers(Decorators, AsyncRetries, LoopAgent):
     """The blocks of an agent on an event loop."""
 
     @asynccontextmanager
@@ -69,6 +71,14 @@ class ContextManagers(Decorators, LoopAgent):
         Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
     ]:
         return getattr(self, name), getattr(ThreadCalls(lambda: self), name)
+
+    async def _calls(self) -> AsyncCalls:
+        return self
+
+    def _retry_loops(
+        self,
+    ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
+        return self.retrying, ThreadCalls(lambda: self).retrying
 
 
 class CallBlock(AbstractAsyncContextManager[Permit]):

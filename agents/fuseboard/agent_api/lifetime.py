@@ -8,6 +8,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Self
 
+from fuseboard.calling.retries import Retries
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode
@@ -79,6 +80,11 @@ class Lifetime:
     @property
     def counters(self) -> Counters:
         return self._runtime.counters
+
+    @property
+    def retries(self) -> Retries:
+        """What allows retries, and what became of them."""
+        return self._runtime.retries
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.calling.deadline import bounded
+from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.subject import NOBODY, Subject
@@ -21,6 +22,10 @@ class LoopAgent(ABC):
     @property
     @abstractmethod
     def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    @abstractmethod
+    def retries(self) -> Retries: ...
 
     @abstractmethod
     async def admit_request(

@@ -6,12 +6,14 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from fuseboard.agent_api.arguments import check_deadline, check_tier, check_wait
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.agent_api.retry_api import RetryArguments, blocking_retrying
+from fuseboard.agent_api.retrying import BlockingRetrying
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
@@ -156,6 +158,10 @@ class ThreadCalls:
             agent.report_error(permit, error, neutral)
             raise
         agent.report(permit, Outcome.OK, monotonic() - started)
+
+    def retrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> BlockingRetrying:
+        """As ``fuseboard.Agent.retrying``: ``for attempt in agent.retrying(name): with attempt: ...``"""
+        return blocking_retrying(dependency, self, self._agent_now().retries, arguments)
 
     def _ask(
         self,

@@ -33,9 +33,18 @@ class deadline:  # noqa: N801 - used like a function
             raise Misconfigured(f"a deadline must be in the future: more than 0 seconds, not {within_s!r}")
         outer = _until.get()
         until = monotonic() + within_s
-        #: The moment on the monotonic clock.
-        self.until = until if outer is None else min(until, outer)
+        #: The moment on the monotonic clock; ``None`` for no deadline.
+        self.until: float | None = until if outer is None else min(until, outer)
         self._token: Token[float | None] | None = None
+
+    @classmethod
+    def at(cls, until: float | None) -> "deadline":
+        """A deadline at this moment on the monotonic clock, also one in the past. ``None`` adds none."""
+        made = cls.__new__(cls)
+        outer = _until.get()
+        made.until = outer if until is None else until if outer is None else min(until, outer)
+        made._token = None
+        return made
 
     def __enter__(self) -> Self:
         self._token = _until.set(self.until)

@@ -1,0 +1,139 @@
+"""``retrying`` and ``retry`` of both kinds of agents."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
+
+from fuseboard.agent_api.arguments import check_name
+from fuseboard.agent_api.decorators import Neutral
+from fuseboard.agent_api.retrying import (
+    AsyncCalls,
+    Attempt,
+    BlockingAttempt,
+    BlockingCalls,
+    BlockingRetrying,
+    Policy,
+    Retrying,
+)
+from fuseboard.calling.retried_call import RetryOn, Shrink
+from fuseboard.calling.retries import Retries
+from fuseboard.errors import Misconfigured
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RetryArguments(TypedDict, total=False):
+    """The arguments of ``retrying`` and ``retry``, all optional."""
+
+    #: Those of ``call``, for each attempt.
+    tenant: str
+    cost: int
+    costs: Mapping[str, int] | None
+    spend_quota: bool
+    wait_s: float | None
+    tier: str | None
+    neutral: Neutral
+    #: All attempts and waits end within it.
+    deadline_s: float | None
+    #: Exceptions to retry, instead of those that are classified as retryable; or a function that says so.
+    on: RetryOn
+    #: Repeating the call does no harm, even if the first one has arrived. ``None`` is what the dependency
+    #: says.
+    idempotent: bool | None
+    #: Called after an error that a smaller request avoids, such as a prompt that is too long. It makes the
+    #: request smaller and returns ``True``, or returns ``False``.
+    shrink: Shrink
+
+
+#: The arguments that are for the attempts together; the others are for each block.
+_TOGETHER = frozenset({"deadline_s", "on", "idempotent", "shrink"})
+
+
+def _policy(dependency: str, arguments: RetryArguments) -> Policy:
+    check_name("a dependency", dependency)
+    given = cast(dict[str, Any], arguments)
+    if unknown := given.keys() - RetryArguments.__annotations__.keys():
+        raise TypeError(f"retrying() got an unexpected argument {sorted(unknown)[0]!r}")
+    return Policy(
+        dependency=dependency,
+        options={name: value for name, value in given.items() if name not in _TOGETHER},
+        **{name: value for name, value in given.items() if name in _TOGETHER},
+    )
+
+
+class RetryDecorator(ABC):
+    """``retry``, the same for both kinds of agents."""
+
+    def retry(
+        self, dependency: str, **arguments: Unpack[RetryArguments]
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorator: every call of the function is a call to the dependency, with attempts.
+
+        The arguments are those of ``retrying``. A blocking function must not be called on the event loop.
+        """
+        _policy(dependency, arguments)  # wrong arguments raise now
+        asynchronous, blocking = self._retry_loops()
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                raise Misconfigured(
+                    "a generator runs when it is read: use 'retrying' inside it instead of the decorator"
+                )
+            if inspect.iscoroutinefunction(function):
+
+                @wraps(function)
+                async def attempted(*given: P.args, **named: P.kwargs) -> Any:
+                    async for attempt in asynchronous(dependency, **arguments):
+                        async with attempt:
+                            return await function(*given, **named)
+
+                return cast(Callable[P, R], attempted)
+
+            @wraps(function)
+            def tried(*given: P.args, **named: P.kwargs) -> R:
+                for attempt in blocking(dependency, **arguments):
+                    with attempt:
+                        return function(*given, **named)
+                raise AssertionError("the last attempt returns or raises")
+
+            return tried
+
+        return decorate
+
+    @abstractmethod
+    def _retry_loops(
+        self,
+    ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
+        """The attempts of async functions, and those of blocking functions."""
+
+
+class AsyncRetries(RetryDecorator):
+    """``retrying`` of an agent whose blocks are async."""
+
+    def retrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> Retrying:
+        """The attempts of one call: ``async for attempt in agent.retrying(name): async with attempt: ...``
+
+        Each attempt is admitted and reported as by ``call``. A failed one is repeated if its error is
+        retryable, the request may be repeated, and the policy of the dependency, its budget and the
+        deadline allow it; its error is not raised. The error of the last one is. See docs/protection.md.
+        """
+        return async_retrying(dependency, self._calls, arguments)
+
+    @abstractmethod
+    async def _calls(self) -> AsyncCalls:
+        """The agent whose blocks the attempts are."""
+
+
+def async_retrying(
+    dependency: str, find: Callable[[], Awaitable[AsyncCalls]], arguments: RetryArguments
+) -> Retrying:
+    return Retrying(_policy(dependency, arguments), find)
+
+
+def blocking_retrying(
+    dependency: str, agent: BlockingCalls, retries: Retries, arguments: RetryArguments
+) -> BlockingRetrying:
+    return BlockingRetrying(_policy(dependency, arguments), agent, retries)

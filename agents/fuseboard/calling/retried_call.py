@@ -1,0 +1,254 @@
+"""One call and its attempts: whether there is another one, and after which wait.
+
+It neither waits nor calls anything itself. Who uses it holds no slot and no permit while it waits.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TypeAlias
+
+from fuseboard.calling.backoff import wait_s
+from fuseboard.calling.classification import NOTHING, Verdict, classify, is_repeatable
+from fuseboard.calling.codes import NEVER_AGAIN
+from fuseboard.calling.retries import NEWEST, Retries
+from fuseboard.calling.retry_budget import Withdrawal
+from fuseboard.calling.trace import trace_id
+from fuseboard.contract.protection import Retry
+
+logger = logging.getLogger("fuseboard.retries")
+
+#: Exceptions to retry instead of those that are classified as retryable, or a function that says so.
+RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] | None
+#: Makes the request smaller after a ``degradable`` error, and says whether it did.
+Shrink: TypeAlias = Callable[[Verdict], bool] | None
+
+#: Without a deadline, no wait for a vendor is longer.
+LONGEST_WAIT_S = 120.0
+
+
+class GivenUp(StrEnum):
+    """Why there is no other attempt."""
+
+    OFF = "the policy allows no retries"
+    NOT_RETRYABLE = "another attempt would not succeed"
+    SENT = "the request may have arrived, and it is not known that it may be repeated: pass idempotent=True"
+    EXHAUSTED = "that was the last attempt"
+    BUSY = "the breaker is not closed, calls queue, or many attempts fail"
+    DEADLINE = "the deadline would pass before another attempt ends"
+    TOO_LONG = "the vendor asks for a wait that is too long"
+    NO_BUDGET = "the retry budget is spent"
+
+
+class RetriedCall:
+    """Belongs to one caller. Safe from any thread, one at a time."""
+
+    __slots__ = (
+        "_began",
+        "_idempotent",
+        "_on",
+        "_part",
+        "_retries",
+        "_retry",
+        "_shrink",
+        "_taken",
+        "_until",
+        "cause",
+        "given_up",
+        "next_wait_s",
+        "num",
+    )
+
+    def __init__(
+        self,
+        retries: Retries,
+        dependency: str,
+        *,
+        until: float | None = None,
+        on: RetryOn = None,
+        idempotent: bool | None = None,
+        shrink: Shrink = None,
+    ) -> None:
+        self._retries = retries
+        self._part = retries.part(dependency)
+        self._retry: Retry | None = retries.settings(dependency)
+        #: The moment on the clock of ``retries``.
+        self._until = until
+        self._on, self._shrink = on, shrink
+        self._idempotent = idempotent
+        self._began = 0.0
+        self._taken: Withdrawal | None = None
+        #: The number of the attempt that runs or ended last, from 1.
+        self.num = 0
+        #: What ended the attempt before.
+        self.cause: Exception | None = None
+        self.next_wait_s = 0.0
+        self.given_up: GivenUp | None = None
+
+    @property
+    def most(self) -> int:
+        """All attempts that the policy allows, the first included."""
+        return self._retry.attempts if self._retry is not None else 1
+
+    @property
+    def budget_left(self) -> float:
+        """Retries that the dependency's budget allows now."""
+        retry, retries = self._retry, self._retries
+        if retry is None:
+            return 0.0
+        with retries.lock:
+            return self._part.budget.left(retries.clock(), retry)
+
+    def begin(self) -> None:
+        """An attempt begins: it is about to be admitted."""
+        self.num += 1
+        self._began = self._retries.clock()
+        if self.num == 1:
+            with self._retries.lock:
+                self._part.budget.first_call(self._began)
+                self._part.totals.first_calls += 1
+
+    def admitted(self) -> None:
+        """The attempt is made: it has its permit. Waiting for that is no part of its duration."""
+        self._began = self._retries.clock()
+        if self.num > 1:
+            with self._retries.lock:
+                self._part.totals.retries += 1
+                self._taken = None
+
+    def succeeded(self) -> None:
+        part, now = self._part, self._retries.clock()
+        with self._retries.lock:
+            part.errors.add(now, failed=False)
+            part.failed_before = False
+            took_s = max(0.0, now - self._began)
+            part.usual_s += (took_s - part.usual_s) * (NEWEST if part.usual_s else 1.0)
+            part.totals.helped += self.num > 1
+
+    def failed(self, error: Exception) -> bool:
+        """Whether to make another attempt, after ``next_wait_s``. If not, a note on the error says why."""
+        verdict = classify(error)
+        idempotent = self._idempotent
+        if idempotent is None:
+            idempotent = is_repeatable(error)
+        self.cause = error
+        again = self.answered(verdict, type(error).__name__, idempotent=idempotent, error=error)
+        self._note(error)
+        return again
+
+    def answered(
+        self, verdict: Verdict, what: str, *, idempotent: bool, error: Exception | None = None
+    ) -> bool:
+        """The same for what is no exception. ``what`` is for the log."""
+        part, retries = self._part, self._retries
+        self.given_up, shrunk = self._unwanted(verdict, idempotent, error)
+        now = retries.clock()
+        with retries.lock:
+            troubled = part.failed_before
+            # A mistake in the request says nothing about the dependency.
+            part.errors.add(now, failed=verdict.trips or verdict.retryable)
+            part.failed_before = verdict.trips or verdict.retryable
+            self.given_up = self.given_up or self._withdraw(verdict, now, shrunk, troubled)
+        if self.given_up is GivenUp.OFF and not part.warned and verdict.retryable:
+            part.warned = True
+            logger.info("retry.off dependency=%s: its policy allows no retries", part.name)
+        if self.given_up is not None:
+            if self.num > 1 or self.given_up is GivenUp.NO_BUDGET:
+                self._log("retry.given_up", what, f" why={self.given_up.name.lower()}")
+            return False
+        self._log("retry.waiting", what, f" wait_ms={self.next_wait_s * 1000:.0f}")
+        return True
+
+    def resumes(self) -> bool:
+        """After the wait: whether the next attempt may begin. If not, its retry is given back."""
+        if self._retries.may_resume(self._part):
+            return True
+        self.given_up = GivenUp.BUSY
+        self.dropped()
+        if self.cause is not None:
+            self._note(self.cause)
+        return False
+
+    def refused(self, explanation: str) -> None:
+        """The next attempt was refused, so the one before was the last."""
+        self.dropped()
+        if self.cause is not None:
+            self.cause.add_note(f"fuseboard: attempt {self.num} was refused: {explanation}")
+
+    def dropped(self) -> None:
+        """The next attempt is not made: it was cancelled, or refused."""
+        if self._taken is not None:
+            with self._retries.lock:
+                self._retries.give_back(self._part, self._taken)
+            self._taken = None
+
+    def _unwanted(
+        self, verdict: Verdict, idempotent: bool, error: Exception | None
+    ) -> tuple[GivenUp | None, bool]:
+        """Why the request must not be sent again, and whether it was made smaller for that.
+
+        Calls functions of the application, so not under the lock.
+        """
+        retry = self._retry
+        if retry is None:
+            return GivenUp.OFF, False
+        wanted = self._wanted(verdict, error)
+        if not wanted and not (verdict.degradable and self._shrink is not None):
+            return GivenUp.NOT_RETRYABLE, False
+        if self.num >= retry.attempts:
+            return GivenUp.EXHAUSTED, False
+        if not wanted:
+            shrunk = self._shrink is not None and self._shrink(verdict)
+            return (None if shrunk else GivenUp.NOT_RETRYABLE), shrunk
+        if verdict.sent and not idempotent and not retry.idempotent:
+            return GivenUp.SENT, False
+        return None, False
+
+    def _withdraw(self, verdict: Verdict, now: float, shrunk: bool, troubled: bool) -> GivenUp | None:
+        """Why there may be no other attempt now; ``None`` when its retry is withdrawn."""
+        retry, retries, part = self._retry, self._retries, self._part
+        if retry is None:
+            return GivenUp.OFF
+        if self.num > retries.allowance(part, now):
+            return GivenUp.BUSY
+        delay_s = 0.0 if shrunk else wait_s(retry, verdict, self.num, self.next_wait_s, retries.random)
+        if self._until is not None and now + delay_s + part.usual_s > self._until:
+            return GivenUp.DEADLINE
+        if self._until is None and delay_s > max(LONGEST_WAIT_S, retry.cap_ms / 1000):
+            return GivenUp.TOO_LONG
+        self._taken = retries.withdraw(part, retry, now, troubled=troubled)
+        if self._taken is None:
+            if not retries.observes():
+                part.totals.no_budget += 1
+                return GivenUp.NO_BUDGET
+            part.totals.observed += 1
+        self.next_wait_s = delay_s
+        return None
+
+    def _wanted(self, verdict: Verdict, error: Exception | None) -> bool:
+        on = self._on
+        if on is None or error is None:
+            return verdict.retryable
+        if verdict is NOTHING or verdict.code in NEVER_AGAIN:
+            return False
+        if isinstance(on, type | tuple):
+            return isinstance(error, on)
+        return bool(on(error))
+
+    def _note(self, error: Exception) -> None:
+        why = self.given_up
+        if why is None or why in (GivenUp.NOT_RETRYABLE, GivenUp.OFF):
+            return
+        error.add_note(f"fuseboard: attempt {self.num} of {self.most} was the last: {why}")
+
+    def _log(self, event: str, what: str, more: str) -> None:
+        logger.warning(
+            "%s dependency=%s attempt=%d max=%d error=%s%s%s",
+            event,
+            self._part.name,
+            self.num,
+            self.most,
+            what,
+            more,
+            f" trace_id={trace}" if (trace := trace_id()) else "",
+        )
