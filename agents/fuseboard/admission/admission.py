@@ -20,7 +20,7 @@ from fuseboard.breaker.ended_overrides import EndedOverrides
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
-from fuseboard.contract.words import Mode, Outcome, Reason
+from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.store.drill_store import SIMULATED, DrillStore
@@ -286,7 +286,12 @@ class Admission:
 
     def is_closed(self, dependency: str) -> bool:
         """Whether the breaker of a dependency is closed, as far as this pod knows. From any thread."""
-        return self._calls.is_closed(dependency)
+        gate = self._calls.gates.get(dependency)
+        if gate is None:
+            return True
+        if (override := self._calls.override(dependency)) is not None:
+            return override is not OverrideMode.FORCED_OPEN
+        return gate.state is BreakerState.CLOSED and gate.local.state is BreakerState.CLOSED
 
     def inspect(self) -> Inspection:
         """The supported, read-only view of the admission."""

@@ -344,16 +344,6 @@ class CallAdmission:
             self.gate(dependency.name)
         return tuple(self.gates.values())
 
-    def is_closed(self, dependency: str) -> bool:
-        """Whether calls pass without being probes, as far as this pod knows."""
-        gate = self.gates.get(dependency)
-        if gate is None:
-            return True
-        mode = self.override(dependency)
-        if mode is not None:
-            return mode is not OverrideMode.FORCED_OPEN
-        return gate.state is CLOSED and gate.local.state is CLOSED
-
     def override(self, dependency: str) -> OverrideMode | None:
         """The override of a dependency that applies now."""
         gate = self.gates.get(dependency)
