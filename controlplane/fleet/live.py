@@ -9,6 +9,7 @@ from django.db import connection
 from django.db.models import Count, Q, Sum
 from django.db.models.functions import Coalesce, Now
 
+from controlplane.fleet.call_figures import CallFigures, add_calls
 from controlplane.fleet.models import Event, Figures, Server, ServerState
 
 #: Figures older than this belong to a gateway that has stopped.
@@ -75,6 +76,8 @@ class FleetFigures:
     #: Of the busiest tenants, and of all together.
     rules: list[RuleFigures] = field(default_factory=list)
     dependencies: dict[str, DependencyFigures] = field(default_factory=dict)
+    #: Dependencies with a part of the protection.
+    protection: dict[str, CallFigures] = field(default_factory=dict)
     store: StoreFigures = field(default_factory=StoreFigures)
     decided_locally_per_s: float = 0.0
     unknown_tenants_per_s: float = 0.0
@@ -237,6 +240,7 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         tenants=_add_tenants(documents),
         rules=_add_rules(documents),
         dependencies=_add_dependencies(documents),
+        protection=add_calls(documents),
         store=StoreFigures(
             p50_us=_worst(stores, "p50_us"),
             p99_us=_worst(stores, "p99_us"),

@@ -163,7 +163,15 @@ class GatewayApp:
             server_time_us=int(wall * 1_000_000),
             next_ms=fleet.next_ms,
             live_servers=fleet.divisor_of(beat.server, beat.boot),
-            also=gateway.coordination.part(beat, now),
+            also=gateway.coordination.part(beat, now)
+            + fleet.protection.part(
+                beat,
+                servers=fleet.servers,
+                milli=fleet.totals.milli,
+                factors=configuration.load_factors,
+                unready_percent=configuration.unready_percent,
+                now=now,
+            ),
         )
 
     def _admit_name(self, token: Token, fleet: Fleet, name: str, now: float) -> None:

@@ -1,5 +1,6 @@
 """What Prometheus reads from the gateway."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from controlplane.fleet.call_figures import add_calls
 from controlplane.fleet.models import ServerState
+from controlplane.gateway.servers.call_figures import call_figures
 
 if TYPE_CHECKING:
     from controlplane.gateway.process import Gateway
@@ -23,6 +26,8 @@ class GatewayCollector(Collector):
         yield from self._requests()
         yield from self._fleets()
         yield from self._configurations()
+        yield from self._pressure()
+        yield from self._calls()
 
     def _requests(self) -> Iterable[Metric]:
         counts = self._gateway.counts
@@ -113,6 +118,90 @@ class GatewayCollector(Collector):
             value=self._gateway.configuration_age_s,
         )
         return [revision, sent, age]
+
+    def _pressure(self) -> Iterable[Metric]:
+        pressed = GaugeMetricFamily(
+            "fuseboard_fleet_pods_by_pressure",
+            "Pods that report how busy they are, by level: normal, shed, or shed_hard.",
+            labels=["environment", "level"],
+        )
+        unready = GaugeMetricFamily(
+            "fuseboard_fleet_pods_unready",
+            "Pods that are unready because of pressure.",
+            labels=["environment"],
+        )
+        granted = CounterMetricFamily(
+            "fuseboard_gateway_unready_granted",
+            "Times a pod under pressure was allowed to be unready.",
+            labels=["environment"],
+        )
+        refused = CounterMetricFamily(
+            "fuseboard_gateway_unready_refused",
+            "Heartbeats that asked to be unready while enough pods of the service were.",
+            labels=["environment"],
+        )
+        for fleet in self._gateway.fleets.values():
+            loads = [
+                server.beat.load
+                for server in fleet.servers.values()
+                if server.beat.load is not None and server.state is ServerState.ONLINE
+            ]
+            for level, count in sorted(Counter(load.level.value for load in loads).items()):
+                pressed.add_metric([fleet.environment, level], count)
+            unready.add_metric([fleet.environment], sum(load.unready for load in loads))
+            granted.add_metric([fleet.environment], fleet.protection.unready.granted)
+            refused.add_metric([fleet.environment], fleet.protection.unready.refused)
+        return [pressed, unready, granted, refused]
+
+    def _calls(self) -> Iterable[Metric]:
+        of_dependency = ["environment", "dependency"]
+        slots = GaugeMetricFamily(
+            "fuseboard_fleet_bulkhead_slots",
+            "Bulkheads of all pods together: limit, active and queued calls.",
+            labels=[*of_dependency, "tier", "kind"],
+        )
+        refused = GaugeMetricFamily(
+            "fuseboard_fleet_bulkhead_refused_per_second",
+            "Calls that bulkheads refused in the last 30 s: full, or timed_out in the queue.",
+            labels=[*of_dependency, "tier", "reason"],
+        )
+        retries = GaugeMetricFamily(
+            "fuseboard_fleet_retries_per_second",
+            "Retries of the last 30 s: retried, helped, or no_budget.",
+            labels=[*of_dependency, "verdict"],
+        )
+        fallbacks = GaugeMetricFamily(
+            "fuseboard_fleet_fallbacks_per_second",
+            "Answers of fallbacks in the last 30 s: used, or failed.",
+            labels=[*of_dependency, "outcome"],
+        )
+        caps = GaugeMetricFamily(
+            "fuseboard_fleet_retry_cap",
+            "Retries per 1,000 s that one pod may make besides its budget.",
+            labels=of_dependency,
+        )
+        for fleet in self._gateway.fleets.values():
+            configuration = self._gateway.configurations.get(fleet.environment)
+            # Only configured names become series: pods can report any.
+            known = configuration.protected if configuration is not None else frozenset()
+            found = {"protection": call_figures(fleet.totals.milli)}
+            for name, calls in add_calls([found]).items():
+                if name not in known:
+                    continue
+                of = [fleet.environment, name]
+                for tier in calls.tiers:
+                    for kind in ("limit", "active", "queued"):
+                        slots.add_metric([*of, tier.tier, kind], getattr(tier, kind))
+                    refused.add_metric([*of, tier.tier, "full"], tier.full_per_s)
+                    refused.add_metric([*of, tier.tier, "timed_out"], tier.timed_out_per_s)
+                retries.add_metric([*of, "retried"], calls.retries_per_s)
+                retries.add_metric([*of, "helped"], calls.helped_per_s)
+                retries.add_metric([*of, "no_budget"], calls.no_budget_per_s)
+                fallbacks.add_metric([*of, "used"], calls.fallbacks_per_s)
+                fallbacks.add_metric([*of, "failed"], calls.fallback_failures_per_s)
+            for name, cap in sorted(fleet.protection.caps.caps.items()):
+                caps.add_metric([fleet.environment, name], cap)
+        return [slots, refused, retries, fallbacks, caps]
 
 
 def exporter(gateway: "Gateway") -> Callable[[str | None], bytes]:

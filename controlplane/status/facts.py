@@ -34,6 +34,25 @@ class BreakerSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PodLoad:
+    """How busy a pod is, as it reported it. Parts are in thousandths; ``None`` for unknown."""
+
+    pressure: int = 0
+    level: str = "normal"
+    cause: str = ""
+    cpu: int | None = None
+    throttled: int | None = None
+    memory: int | None = None
+    lag_ms: int = 0
+    in_flight: int = 0
+    waiting: int = 0
+    p95_ms: int | None = None
+    errors_per_s: float = 0.0
+    asks_unready: bool = False
+    unready: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Server:
     name: str
     service: str = ""
@@ -53,6 +72,8 @@ class Server:
     calls_per_s: float = 0.0
     redis_p99_us: int | None = None
     breakers: dict[str, BreakerSeen] = field(default_factory=dict)
+    #: ``None`` for a pod that reports none.
+    load: PodLoad | None = None
 
     @property
     def live(self) -> bool:

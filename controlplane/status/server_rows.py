@@ -1,10 +1,11 @@
 """Pods from rows: those in Postgres, and those that gateways send while Postgres is unavailable."""
 
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 from controlplane.fleet.models import Server as ServerRow
-from controlplane.status.facts import BreakerSeen, Server
+from controlplane.status.facts import BreakerSeen, PodLoad, Server
 
 
 def server_of_row(row: ServerRow) -> Server:
@@ -27,6 +28,7 @@ def server_of_row(row: ServerRow) -> Server:
         calls_per_s=row.calls_per_s,
         redis_p99_us=row.redis_p99_us,
         breakers=_breakers(row.breakers),
+        load=_load(row.load),
     )
 
 
@@ -51,7 +53,16 @@ def server_of_report(row: dict[str, Any]) -> Server:
         calls_per_s=row["calls_per_s"],
         redis_p99_us=row["redis_p99_us"],
         breakers=_breakers(row["breakers"]),
+        # A gateway of version 0.1.0 reports none.
+        load=_load(row.get("load")),
     )
+
+
+def _load(document: dict[str, Any] | None) -> PodLoad | None:
+    if not document:
+        return None
+    known = {field.name for field in fields(PodLoad)}
+    return PodLoad(**{name: value for name, value in document.items() if name in known})
 
 
 def _breakers(views: list[dict[str, Any]]) -> dict[str, BreakerSeen]:

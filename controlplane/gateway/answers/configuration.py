@@ -13,6 +13,7 @@ import msgspec
 from fuseboard.contract.policy import (
     ConfigHead,
     Override,
+    Policy,
     Tuning,
     decode_policy,
 )
@@ -79,6 +80,12 @@ class Configuration:
         self.head = ConfigHead(epoch=0, revision=0, hash="")
         self.policy = b""
         self.tuning = Tuning()
+        #: The part of a service that may be unready because of pressure.
+        self.unready_percent = 0
+        #: Dependency with retries -> the most attempts of the fleet, in percent of its first calls.
+        self.load_factors: dict[str, int] = {}
+        #: Names of the dependencies with a part of the protection.
+        self.protected: frozenset[str] = frozenset()
         self.tenants: dict[str, bytes] = {}
         self.changes = Changes(floor=0)
         self.policies_sent = 0
@@ -105,9 +112,21 @@ class Configuration:
         if loaded.whole and self.tenants and not any(loaded.tenants.values()):
             raise Refused("no tenants at all, where there were some")
         if loaded.policy != self.policy:
-            self.tuning = decode_policy(loaded.policy).tuning
+            self._read(decode_policy(loaded.policy))
         self._replace(loaded)
         return True
+
+    def _read(self, policy: Policy) -> None:
+        self.tuning = policy.tuning
+        readiness = policy.protection.readiness if policy.protection is not None else None
+        self.unready_percent = readiness.unready_percent if readiness is not None else 0
+        protected = {each.name: each.protection for each in policy.dependencies if each.protection}
+        self.protected = frozenset(protected)
+        self.load_factors = {
+            name: protection.retry.load_factor_percent
+            for name, protection in protected.items()
+            if protection.retry is not None
+        }
 
     def knows(self, dependency: str) -> bool:
         return any(known.name == dependency for known in decode_policy(self.policy).dependencies)

@@ -5,6 +5,7 @@ import msgspec
 from controlplane.fleet.models import Server, ServerState
 from controlplane.gateway.servers.liveness import JITTER, OFFLINE_LEASES, TRAVEL_S, due_after, lease_of
 from controlplane.gateway.servers.server import KnownServer
+from fuseboard.contract.load import PodLoad
 from fuseboard.contract.sync import Applied, BreakerView, SyncRequest
 from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
@@ -58,6 +59,7 @@ def _beat_of(row: Server) -> SyncRequest:
         mode=Mode(row.mode),
         mode_for_ms=_ms(row.last_seen_at.timestamp() - row.mode_since.timestamp()),
         mode_cause=row.mode_cause,
+        load=msgspec.convert(row.load, PodLoad) if row.load else None,
         breakers=tuple(_view_of(view, row.last_seen_at.timestamp()) for view in row.breakers),
     )
 

@@ -13,7 +13,8 @@ import asyncio
 import structlog
 from psycopg import AsyncConnection
 
-from controlplane.fleet.live import SPENDING_FOR
+from controlplane.fleet.call_figures import add_calls
+from controlplane.fleet.live import FIGURES_FRESH_FOR, SPENDING_FOR
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.known_names import MOST_NAMES, KnownNames
@@ -34,6 +35,13 @@ _COUNT = f"""
     WHERE state <> 'gone'
       AND (state <> 'offline' OR last_seen_at > now() - interval '{SPENDING_FOR.total_seconds():.0f} s')
     GROUP BY environment
+"""  # noqa: S608 - a number of this code
+
+#: First calls per second by dependency, of the pods that other gateways hear.
+_CALLING = f"""
+    SELECT environment, document->'protection' FROM fleet_figures
+    WHERE gateway <> %s AND at > now() - interval '{FIGURES_FRESH_FOR.total_seconds():.0f} s'
+      AND document ? 'protection' AND document->'protection' <> '{{}}'
 """  # noqa: S608 - a number of this code
 
 _ELSEWHERE = """
@@ -68,7 +76,12 @@ class Peers:
         await self._read_names(connection)
         rows = await (await connection.execute(_COUNT)).fetchall()
         counts: dict[str, tuple[int, int]] = {row[0]: (row[1], row[2]) for row in rows}
+        calling = await (await connection.execute(_CALLING, (self._gateway,))).fetchall()
         for environment, fleet in list(self._fleets.items()):
+            documents = [{"protection": found} for of, found in calling if of == environment]
+            fleet.protection.caps.elsewhere = {
+                name: (calls.first_calls_per_s, calls.callers) for name, calls in add_calls(documents).items()
+            }
             await self._hand_over(connection, fleet)
             fleet.note_everywhere(*counts.get(environment, (0, 0)))
             await self._look_for_unknown_revisions(connection, fleet)

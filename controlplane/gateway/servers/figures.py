@@ -5,6 +5,7 @@ from heapq import nsmallest
 from typing import Any
 
 from controlplane.fleet.live import TOP_TENANTS
+from controlplane.gateway.servers.call_figures import call_figures
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.rates import Key, pair, percentile_us
 
@@ -35,6 +36,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "usage": _tenants(milli, most=USAGE_TENANTS),
         "rules": _rules(milli),
         "dependencies": _dependencies(milli),
+        "protection": call_figures(milli),
         "store": {
             "p50_us": percentile_us(latency, 0.50),
             "p99_us": percentile_us(latency, 0.99),

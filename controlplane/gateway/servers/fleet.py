@@ -16,9 +16,10 @@ from controlplane.gateway.servers.liveness import (
     SelfPreservation,
 )
 from controlplane.gateway.servers.new_names import RefusedNames
+from controlplane.gateway.servers.protection import FleetProtection
 from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.room import Room
-from controlplane.gateway.servers.server import KnownServer
+from controlplane.gateway.servers.server import KnownServer, contribution_of
 from fuseboard.contract.sync import SyncRequest
 
 #: More pods than this in one environment are a mistake or an attack.
@@ -53,6 +54,7 @@ class Fleet:
         self.totals = Totals()
         self.kept = Kept()
         self.preservation = SelfPreservation()
+        self.protection = FleetProtection(clock.monotonic())
         self.stale_beats = 0
         #: Pods that report a revision that Postgres never made, as of the last look.
         self.unknown_revisions: frozenset[str] = frozenset()
@@ -104,7 +106,8 @@ class Fleet:
             news = False
         before = server.spending
         beat, packed = self.kept.cut(beat, token)
-        news = server.take(beat, packed, now=now, wall=wall, next_s=next_s) or news
+        most = self.kept.call_bytes(token)
+        news = server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most) or news
         self._room.leave(server)
         self.kept.note(server, token)
         self._room.take(server)
@@ -221,7 +224,7 @@ class Fleet:
             if server.handed_over:
                 continue
             heard = server.state in (ServerState.ONLINE, ServerState.LATE)
-            rates = server.track.contribution() if heard else NOTHING
+            rates = contribution_of(server) if heard else NOTHING
             self.totals.replace(server.rates, rates)
             server.rates = rates
 

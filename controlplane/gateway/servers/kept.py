@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import msgpack
 from msgspec.structs import replace
 
+from controlplane.gateway.servers import calls
 from fuseboard.contract.heartbeat_size import cut_to, keep_breakers
 from fuseboard.contract.sync import SyncRequest
 
@@ -66,14 +67,19 @@ class Kept:
         self.cut_beats += was_cut
         return beat, packed
 
+    def call_bytes(self, token: str) -> int:
+        """How much is kept of what protects the calls of one heartbeat."""
+        return calls.SPARSE_POINT_BYTES if self.is_full(token) else calls.POINT_BYTES
+
     def is_full(self, token: str) -> bool:
         return self.bytes > self._environment_bytes or self._by_token.get(token, 0) > self._token_bytes
 
     def note(self, server: "KnownServer", token: str) -> None:
         """Count what this pod keeps now."""
         self.forget(server)
-        track = server.track
-        size = track.size + _FIGURES * track.newest_size + _BREAKER_BYTES * len(server.beat.breakers)
+        size = _BREAKER_BYTES * len(server.beat.breakers)
+        for track in (server.track, server.calls):
+            size += track.size + _FIGURES * track.newest_size
         if server.rivals_heard is not None:
             size += _RIVAL_BYTES * len(server.rivals_heard)
         server.kept, server.kept_for = size, token

@@ -39,6 +39,22 @@ class Row(Struct, gc=False):
     rivals: int
     spending: int
     breakers: list[BreakerRow]
+    load: dict[str, object]
+
+
+#: What pages display of ``PodLoad``.
+_LOAD = (
+    "pressure",
+    "cpu",
+    "throttled",
+    "memory",
+    "lag_ms",
+    "in_flight",
+    "waiting",
+    "p95_ms",
+    "asks_unready",
+    "unready",
+)
 
 
 def row_of(server: KnownServer, gateway: str = "") -> Row:
@@ -70,7 +86,20 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         server.rivals,
         server.spending,
         _breakers(server),
+        _load(server),
     )
+
+
+def _load(server: KnownServer) -> dict[str, object]:
+    load = server.beat.load
+    if load is None:
+        return {}
+    found: dict[str, object] = {name: getattr(load, name) for name in _LOAD}
+    return found | {
+        "level": load.level.value,
+        "cause": _clean(load.cause),
+        "errors_per_s": round(server.errors_per_s, 3),
+    }
 
 
 def _calls_per_s(server: KnownServer) -> float:

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from controlplane.fleet.models import ServerState
+from controlplane.gateway.servers.calls import POINT_BYTES, CallTrack
 from controlplane.gateway.servers.duplicates import Duplicates
 from controlplane.gateway.servers.liveness import lease_of, state_after
 from controlplane.gateway.servers.rates import NOTHING, Contribution, Track
@@ -27,6 +28,9 @@ _BEATS_PER_S = 20.0
 _BEATS_AT_ONCE = 40
 
 _IN_TRACK = Counters()
+
+#: Over less than this, a rate is noise.
+_SHORTEST_S = 0.5
 
 
 class BreakerRow(Struct, gc=False):
@@ -65,6 +69,10 @@ class KnownServer:
     retired: list[str] = field(default_factory=list)
     allowance: Allowance = field(default_factory=_new_allowance)
     track: Track = field(default_factory=Track)
+    #: What the protection of its calls did.
+    calls: CallTrack = field(default_factory=CallTrack)
+    #: Its own 5xx answers per second, between its last two heartbeats.
+    errors_per_s: float = 0.0
     rates: Contribution = NOTHING
     #: Whether a process of this name ever counted a request. Until then it is in no divisor of local shares.
     has_asked: bool = False
@@ -143,7 +151,16 @@ class KnownServer:
             and (self.rivals_heard is None or self.rivals_heard.may_count(beat.boot))
         )
 
-    def take(self, beat: SyncRequest, packed: bytes, *, now: float, wall: float, next_s: float) -> bool:
+    def take(
+        self,
+        beat: SyncRequest,
+        packed: bytes,
+        *,
+        now: float,
+        wall: float,
+        next_s: float,
+        call_bytes: int = POINT_BYTES,
+    ) -> bool:
         """Apply a heartbeat that is not stale, with its counters as MessagePack.
 
         Returns whether it contains an urgent change.
@@ -157,13 +174,14 @@ class KnownServer:
             or beat.mode is not last.mode
             or _moved(last.breakers, beat.breakers)
             or beat.applied != last.applied
+            or _pressed(beat) != _pressed(last)
         )
         if restarted:
             retired = [boot for boot in self.retired if boot != beat.boot]
             self.retired = [*retired, last.boot][-_RETIRED_KEPT:]
             self.owner_has_asked = False
             self.started_wall = wall - beat.up_ms / 1000
-            self.track = Track()
+            self.track, self.calls = Track(), CallTrack()
             self.mode_since, self.breaker_rows = None, {}
             if self.rivals_heard is not None:
                 self.rivals_heard.forget(beat.boot)
@@ -171,10 +189,12 @@ class KnownServer:
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, packed, cut=beat.cut > 0)
+        self.calls.add(now, beat.protection, most=call_bytes)
+        self.errors_per_s = _errors_per_s(last, beat, now - self.seen)
         self.owner_has_asked = self.owner_has_asked or has_asked(beat.counters)
         self.has_asked = self.has_asked or self.owner_has_asked
-        # What was counted is in the track, and what was wanted is in the answer.
-        beat = replace(beat, counters=_IN_TRACK, want=())
+        # What was counted is in the tracks, and what was wanted is in the answer.
+        beat = replace(beat, counters=_IN_TRACK, want=(), protection=())
         self.beat, self.seen, self.seen_wall, self.next_s = beat, now, wall, next_s
         self.adopted = False
         self.state = ServerState.GONE if beat.leaving else ServerState.ONLINE
@@ -201,11 +221,17 @@ class KnownServer:
         """It was dropped from a full fleet: keep only what its last row needs."""
         self.handed_over, self.state, self.left_wall = False, ServerState.GONE, left_wall
         self.beat = replace(self.beat, breakers=())
-        self.track, self.breaker_rows, self.retired = Track(), {}, []
+        self.track, self.calls, self.breaker_rows, self.retired = Track(), CallTrack(), {}, []
         self.rivals, self.rivals_heard = 0, None
 
     def _repeats(self, beat: SyncRequest) -> bool:
         return beat.boot == self.beat.boot and beat.sequence <= self.beat.sequence
+
+
+def contribution_of(server: KnownServer) -> Contribution:
+    """What this pod counted lately, and how full its bulkheads are."""
+    rates, calls = server.track.contribution(), server.calls.counts()
+    return Contribution({**rates.counts, **calls}, rates.latency) if calls else rates
 
 
 def has_asked(counters: Counters) -> bool:
@@ -218,6 +244,17 @@ def has_asked(counters: Counters) -> bool:
         or counters.dependencies
         or counters.tenants
     )
+
+
+def _pressed(beat: SyncRequest) -> tuple[object, ...]:
+    """What an operator waits for of a pod's load: not its figures."""
+    return () if beat.load is None else (beat.load.level, beat.load.unready)
+
+
+def _errors_per_s(last: SyncRequest, beat: SyncRequest, passed_s: float) -> float:
+    if last.load is None or beat.load is None or last.boot != beat.boot or passed_s < _SHORTEST_S:
+        return 0.0
+    return max(0, beat.load.errors - last.load.errors) / passed_s
 
 
 def _moved(was: tuple[BreakerView, ...], now: tuple[BreakerView, ...]) -> bool:

@@ -29,6 +29,7 @@ class HeartbeatNames:
             raise _repeated(breakers)
         names = [beat.server, beat.service, *breakers]
         names += [counted.dependency for counted in beat.counters.dependencies]
+        names += [calls.dependency for calls in beat.protection]
         if not self._known.issuperset(names):
             self._look_at(beat)
         for at, tenant in enumerate(beat.want):
@@ -42,6 +43,8 @@ class HeartbeatNames:
             self._meet(view.dependency, f"breakers[{at}].dependency")
         for at, counted in enumerate(beat.counters.dependencies):
             self._meet(counted.dependency, f"counters.dependencies[{at}].dependency")
+        for at, calls in enumerate(beat.protection):
+            self._meet(calls.dependency, f"protection[{at}].dependency")
 
     def _meet(self, name: str, field: str) -> None:
         if name in self._known:

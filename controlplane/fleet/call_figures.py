@@ -1,0 +1,104 @@
+"""What the protection of calls did over the fleet, by dependency."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuseboard.contract.words import CallTier
+
+TIERS = tuple(tier.value for tier in CallTier)
+
+
+@dataclass(frozen=True)
+class SlotFigures:
+    """One tier of the bulkheads of all pods together."""
+
+    tier: str
+    limit: int = 0
+    active: int = 0
+    queued: int = 0
+    entered_per_s: float = 0.0
+    #: Refused because slots and queue were full; and because the wait for a slot was too long.
+    full_per_s: float = 0.0
+    timed_out_per_s: float = 0.0
+
+    @property
+    def refused_per_s(self) -> float:
+        return self.full_per_s + self.timed_out_per_s
+
+
+@dataclass(frozen=True)
+class CallFigures:
+    """Rates over about 30 s, and how full the bulkheads are now."""
+
+    #: Critical, standard, optional; empty without a bulkhead.
+    tiers: tuple[SlotFigures, ...] = ()
+    #: Pods that call it.
+    callers: int = 0
+    #: The mean over the pods of how long their calls take; ``None`` when that is unknown.
+    mean_ms: float | None = None
+    first_calls_per_s: float = 0.0
+    retries_per_s: float = 0.0
+    #: Calls that a retry saved; and retries that the budget refused.
+    helped_per_s: float = 0.0
+    no_budget_per_s: float = 0.0
+    fallbacks_per_s: float = 0.0
+    fallback_failures_per_s: float = 0.0
+    #: Calls that a part in observe mode would have refused.
+    observed_per_s: float = 0.0
+
+    @property
+    def limit(self) -> int:
+        return sum(tier.limit for tier in self.tiers)
+
+    @property
+    def active(self) -> int:
+        return sum(tier.active for tier in self.tiers)
+
+    @property
+    def queued(self) -> int:
+        return sum(tier.queued for tier in self.tiers)
+
+    @property
+    def refused_per_s(self) -> float:
+        return sum(tier.refused_per_s for tier in self.tiers)
+
+
+_RATES = (
+    "first_calls_per_s",
+    "retries_per_s",
+    "helped_per_s",
+    "no_budget_per_s",
+    "fallbacks_per_s",
+    "fallback_failures_per_s",
+    "observed_per_s",
+)
+_SLOTS = ("limit", "active", "queued", "entered_per_s", "full_per_s", "timed_out_per_s")
+
+
+def add_calls(documents: Sequence[dict[str, Any]]) -> dict[str, CallFigures]:
+    """Sum the documents of several gateways. One of an older version has none."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for document in documents:
+        for name, calls in document.get("protection", {}).items():
+            found.setdefault(name, []).append(calls)
+    return {name: _added(found[name]) for name in sorted(found)}
+
+
+def _added(parts: list[dict[str, Any]]) -> CallFigures:
+    measured = sum(part.get("mean_pods", 0) for part in parts)
+    mean_ms = sum(part.get("mean_ms", 0) for part in parts) / measured if measured else None
+    by_tier = {
+        tier: [slots for part in parts if (slots := part.get("tiers", {}).get(tier))] for tier in TIERS
+    }
+    tiers = tuple(
+        SlotFigures(tier, **{name: _sum(slots, name) for name in _SLOTS})
+        for tier, slots in by_tier.items()
+        if slots
+    )
+    rates = {name: _sum(parts, name) for name in _RATES}
+    return CallFigures(tiers=tiers, callers=int(_sum(parts, "callers")), mean_ms=mean_ms, **rates)
+
+
+def _sum(parts: list[dict[str, Any]], name: str) -> Any:
+    return sum(part.get(name, 0) for part in parts)

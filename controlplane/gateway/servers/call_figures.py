@@ -1,0 +1,49 @@
+"""The part of ``fleet.Figures`` about what protects calls."""
+
+from heapq import nlargest
+from typing import Any
+
+from controlplane.gateway.servers.rates import Key
+from fuseboard.contract.words import CallTier
+
+#: Dependencies with a part of the protection that one document contains, those with most pods first.
+MOST = 500
+
+_TIERS = tuple(tier.value for tier in CallTier)
+#: Kind of total -> field of ``CallFigures``.
+_RATES = {
+    "first_calls": "first_calls_per_s",
+    "retries": "retries_per_s",
+    "retries_helped": "helped_per_s",
+    "retries_no_budget": "no_budget_per_s",
+    "fallbacks": "fallbacks_per_s",
+    "fallback_failures": "fallback_failures_per_s",
+    "observed": "observed_per_s",
+}
+_NUMBERS = {"slots_limit": "limit", "slots_active": "active", "slots_queued": "queued"}
+_SLOT_RATES = {
+    "slots_entered": "entered_per_s",
+    "slots_full": "full_per_s",
+    "slots_timed_out": "timed_out_per_s",
+}
+
+
+def call_figures(milli: dict[Key, int]) -> dict[str, dict[str, Any]]:
+    """Dependency -> the fields of ``controlplane.fleet.call_figures.CallFigures``; 0 is left out."""
+    callers = {name: value for (kind, name), value in milli.items() if kind == "callers"}
+    shown = nlargest(MOST, callers, key=lambda name: (callers[name], name))
+    found: dict[str, dict[str, Any]] = {name: {"callers": callers[name], "tiers": {}} for name in shown}
+    for (kind, name), value in milli.items():
+        if kind in ("mean_ms", "mean_pods") and name in found:
+            found[name][kind] = value
+        elif kind in _RATES and name in found:
+            found[name][_RATES[kind]] = value / 1000
+        elif kind in _NUMBERS or kind in _SLOT_RATES:
+            dependency, _, tier = name.partition("\x1f")
+            if dependency in found and tier in _TIERS:
+                slots = found[dependency]["tiers"].setdefault(tier, {})
+                if kind in _NUMBERS:
+                    slots[_NUMBERS[kind]] = value
+                else:
+                    slots[_SLOT_RATES[kind]] = value / 1000
+    return found

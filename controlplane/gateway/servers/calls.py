@@ -1,0 +1,185 @@
+"""What the protection of one pod's calls did in the last half minute, and how full its bulkheads are."""
+
+from collections import deque
+
+from msgspec import Struct, msgpack
+
+from controlplane.gateway.servers.rates import Key
+from fuseboard.contract.load import CallLoad
+from fuseboard.contract.words import CallTier
+
+#: Seconds of counting behind a rate: a pod with few calls must not jump between 0 and many.
+WINDOW_S = 30.0
+#: Heartbeats closer together than this share one point.
+SPACING_S = 9.0
+#: Dependencies of one heartbeat that are kept, packed. One needs 60 to 250 bytes.
+POINT_BYTES = 8_192
+#: The same while the pod's token or environment keeps too much.
+SPARSE_POINT_BYTES = 512
+
+#: No process has more slots, and none counts more per second: a larger number is a mistake or a lie.
+_MOST_SLOTS = 10_000
+_MOST_MILLI = 10**9
+_SHORTEST_S = 0.5
+_TIERS = tuple(tier.value for tier in CallTier)
+
+
+class _Slots(Struct, array_like=True, frozen=True, gc=False):
+    limit: int
+    active: int
+    queued: int
+    entered: int
+    full: int
+    timed_out: int
+
+
+class _Calls(Struct, array_like=True, frozen=True, gc=False):
+    """The part of ``CallLoad`` that is summed over the fleet, without names of fields."""
+
+    dependency: str
+    first_calls: int
+    retries: int
+    helped: int
+    no_budget: int
+    fallbacks: int
+    fallback_failures: int
+    observed: int
+    mean_ms: int | None
+    slots: tuple[_Slots, ...]
+
+
+class _Point(Struct, frozen=True, gc=False):
+    at: float
+    packed: bytes
+
+
+#: Field of ``_Calls`` -> kind of its rate.
+_RATES = {
+    "first_calls": "first_calls",
+    "retries": "retries",
+    "helped": "retries_helped",
+    "no_budget": "retries_no_budget",
+    "fallbacks": "fallbacks",
+    "fallback_failures": "fallback_failures",
+    "observed": "observed",
+}
+
+_pack = msgpack.Encoder().encode
+_unpack = msgpack.Decoder(tuple[_Calls, ...]).decode
+
+
+def slot_key(dependency: str, tier: str) -> str:
+    """Dependency and tier as one name; no name of a dependency has such a character in it."""
+    return f"{dependency}\x1f{tier}"
+
+
+class CallTrack:
+    """The protection of one process's calls, as far back as a rate needs."""
+
+    __slots__ = ("_points",)
+
+    def __init__(self) -> None:
+        self._points: deque[_Point] = deque()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all points."""
+        return sum([len(point.packed) for point in self._points])
+
+    @property
+    def newest_size(self) -> int:
+        return len(self._points[-1].packed) if self._points else 0
+
+    def add(self, at: float, calls: tuple[CallLoad, ...], *, most: int = POINT_BYTES) -> bool:
+        """Add what a heartbeat reported, in at most ``most`` bytes. Returns whether something was cut."""
+        points = self._points
+        if not calls and not points:
+            return False
+        kept, cut = _packed(calls, most)
+        if len(points) > 1 and at - points[-2].at < SPACING_S:
+            points.pop()
+        points.append(_Point(at, kept))
+        # The oldest stays until another one is old enough to take its place.
+        while len(points) > 2 and at - points[1].at >= WINDOW_S:
+            points.popleft()
+        return cut
+
+    def counts(self) -> dict[Key, int]:
+        """Slots as numbers, rates in thousandths per second."""
+        found: dict[Key, int] = {}
+        if not self._points:
+            return found
+        newest, oldest = self._points[-1], self._points[0]
+        elapsed_s = newest.at - oldest.at
+        before = {calls.dependency: calls for calls in _unpack(oldest.packed)}
+        for calls in _unpack(newest.packed):
+            _add_slots(found, calls)
+            was = before.get(calls.dependency)
+            if was is not None and elapsed_s >= _SHORTEST_S:
+                _add_rates(found, was, calls, 1000 / elapsed_s)
+        return found
+
+
+def _packed(calls: tuple[CallLoad, ...], most: int) -> tuple[bytes, bool]:
+    """The busiest come first, so the last ones are cut."""
+    kept = [_calls_of(call) for call in calls]
+    packed, cut = _pack(kept), False
+    while kept and len(packed) > most:
+        kept, cut = kept[: min(len(kept) * 7 // 8, len(kept) * most // len(packed))], True
+        packed = _pack(kept)
+    return packed, cut
+
+
+def _calls_of(call: CallLoad) -> _Calls:
+    return _Calls(
+        call.dependency,
+        call.first_calls,
+        call.retries,
+        call.helped,
+        call.no_budget,
+        call.fallbacks,
+        call.fallback_failures,
+        call.observed,
+        None if call.mean_ms is None else min(call.mean_ms, 3_600_000),
+        tuple(
+            _Slots(
+                min(tier.limit, _MOST_SLOTS),
+                min(tier.active, _MOST_SLOTS),
+                min(tier.queued, _MOST_SLOTS),
+                tier.entered,
+                tier.full,
+                tier.timed_out,
+            )
+            for tier in call.tiers
+        ),
+    )
+
+
+def _add_slots(found: dict[Key, int], calls: _Calls) -> None:
+    found["callers", calls.dependency] = 1
+    if calls.mean_ms is not None:
+        found["mean_ms", calls.dependency] = calls.mean_ms
+        found["mean_pods", calls.dependency] = 1
+    for tier, slots in zip(_TIERS, calls.slots, strict=False):
+        name = slot_key(calls.dependency, tier)
+        found["slots_limit", name] = slots.limit
+        if slots.active:
+            found["slots_active", name] = slots.active
+        if slots.queued:
+            found["slots_queued", name] = slots.queued
+
+
+def _add_rates(found: dict[Key, int], was: _Calls, now: _Calls, milli: float) -> None:
+    # A counter must not fall. If one does, counting starts again from here.
+    for field, kind in _RATES.items():
+        if (grown := getattr(now, field) - getattr(was, field)) > 0:
+            found[kind, now.dependency] = min(int(grown * milli), _MOST_MILLI)
+    for tier, before, after in zip(_TIERS, was.slots, now.slots, strict=False):
+        name = slot_key(now.dependency, tier)
+        for kind, grown in (
+            ("slots_entered", after.entered - before.entered),
+            ("slots_full", after.full - before.full),
+            ("slots_timed_out", after.timed_out - before.timed_out),
+        ):
+            if grown > 0:
+                found[kind, name] = min(int(grown * milli), _MOST_MILLI)

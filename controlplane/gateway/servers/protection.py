@@ -1,0 +1,47 @@
+"""The part of an answer that helps a pod to protect itself: caps of retries, and a lease to be unready."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from controlplane.gateway.servers.rates import Key
+from controlplane.gateway.servers.retry_caps import RetryCaps
+from controlplane.gateway.servers.server import KnownServer
+from controlplane.gateway.servers.unready import UnreadyLeases
+from fuseboard.contract.load import MAX_CALL_LOADS
+from fuseboard.contract.sync import SyncRequest
+
+_encode = msgspec.json.encode
+
+
+class FleetProtection:
+    """What one gateway decides for the pods of one environment."""
+
+    def __init__(self, now: float) -> None:
+        self.unready = UnreadyLeases(now)
+        self.caps = RetryCaps()
+
+    def part(
+        self,
+        beat: SyncRequest,
+        *,
+        servers: Mapping[str, KnownServer],
+        milli: Mapping[Key, int],
+        factors: Mapping[str, int],
+        unready_percent: int,
+        now: float,
+    ) -> bytes:
+        """``factors``: dependency -> the most attempts of the fleet, in percent of its first calls."""
+        if beat.load is None and not beat.protection:
+            return b""
+        known = servers.get(beat.server)
+        if known is None or known.beat.boot != beat.boot:
+            # Two processes with one name: only the one that is displayed may ask.
+            return b""
+        part = b""
+        if factors and beat.protection:
+            names = [call.dependency for call in beat.protection[:MAX_CALL_LOADS]]
+            if caps := self.caps.of(names, factors, milli, now):
+                part = b',"retry_caps":%b' % _encode(caps)
+        lease_ms = self.unready.lease_ms(beat, unready_percent, servers.values(), now)
+        return part + b',"unready_ms":%d' % lease_ms if lease_ms else part
