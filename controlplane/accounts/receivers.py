@@ -56,20 +56,26 @@ def _removed(*, request: HttpRequest, user: User, authenticator: Any, **_: Any) 
     _note(request, user, "user.second_factor_removed", authenticator)
 
 
-def _code_refused(*, request: HttpRequest, user: User, **_: Any) -> None:
-    """A code was wrong. The limits of failed logins bound how many entries this can make."""
+def _code_refused(*, request: HttpRequest, user: User, reauthentication: bool = False, **_: Any) -> None:
+    """A code was wrong, at a login or in a session that asks for it again.
+
+    The limits of failed logins bound how many entries this can make.
+    """
     address = request.META.get("REMOTE_ADDR", "")
     wrong_codes.inc()
-    log.warning("login.code_refused", user=user.get_username(), address=address)
+    log.warning(
+        "login.code_refused", user=user.get_username(), address=address, in_session=reauthentication
+    )
+    # At a login, the password alone is proven, so there is no role.
+    role = user.role if reauthentication else ""
     record(
-        # The password alone is proven, so there is no role.
-        actor=Actor(name=user.get_username(), role="", origin="form", address=address),
+        actor=Actor(name=user.get_username(), role=role, origin="form", address=address),
         action="user.second_factor_failed",
         target_kind="user",
         target_name=user.get_username(),
         before=None,
         after=None,
-        reason="A wrong code after a correct password.",
+        reason="A wrong code in a session." if reauthentication else "A wrong code after a correct password.",
     )
 
 

@@ -7,6 +7,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import NinjaAPI, Swagger
+from ninja.errors import AuthorizationError
 from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 
@@ -49,7 +50,7 @@ def _documentation(view: View) -> View:
             return page(request, *args, **kwargs)
         try:
             user = AnyToken()(request)
-        except (TokenEnded, Spent) as error:
+        except (AuthorizationError, TokenEnded, Spent) as error:
             return api.on_exception(request, error)
         return view(request, *args, **kwargs) if user is not None else problem(401)
 

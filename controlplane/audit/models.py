@@ -44,6 +44,11 @@ class Entry(models.Model):
         indexes = (
             models.Index(fields=["environment", "-at", "-id"], name="entry_newest_first"),
             models.Index(fields=["target_kind", "target_name", "-id"], name="entry_by_target"),
+            # The audit is never deleted. Most entries have none of these.
+            *(
+                models.Index(fields=[field, "-id"], condition=~models.Q(**{field: ""}), name=f"entry_by_{field}")
+                for field in ("request_id", "trace_id", "token", "owner")
+            ),
         )
         constraints = (
             models.UniqueConstraint(fields=["environment", "sequence"], name="entry_chained_once"),

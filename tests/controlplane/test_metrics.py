@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.accounts.tokens import create_api_token
 from controlplane.editing import edits
-from tests.controlplane.calling import send
+from tests.controlplane.calling import send, token_of
 from tests.people import ADA, SEED, create_person
 
 TOKEN = {"Authorization": "Bearer the token of the scraper"}
@@ -137,5 +137,7 @@ def test_finding_12_metrics_show_what_the_owner_of_the_token_may_view(staging: N
 
 def test_a_token_of_metrics_opens_nothing_else(staging: None) -> None:
     text = scraper("metrics")
-    for path in ("/api/v1/production/tiers", "/api/v1/production/audit", "/api/v1/people"):
+    paths = ("/api/v1/production/tiers", "/api/v1/production/audit", "/api/v1/people")
+    for path in (*paths, "/api/v1/docs", "/api/v1/openapi.json"):
         assert send(text, "GET", path).status_code == 403, path
+    assert send(token_of("viewer"), "GET", "/api/v1/openapi.json").status_code == 200

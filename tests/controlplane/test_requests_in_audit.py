@@ -144,3 +144,17 @@ def test_item_12_entries_of_before_keep_their_hashes(admins: None) -> None:
     # Going back drops the two columns, so the entry that had them no longer matches its hash.
     assert [each.entry for each in broken] == [by_token.pk]
     assert good
+
+
+@pytest.mark.parametrize("field", ["request_id", "trace_id", "token", "owner"])
+def test_entries_are_found_by_an_index(production: str, field: str) -> None:
+    """The audit is never deleted, so an id that does not exist must not read all of it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET enable_seqscan = off")
+        cursor.execute("SET enable_indexscan = on")
+        try:
+            found = Entry.objects.filter(environment__in=(production, ""), **{field: "nothing"})
+            assert f"entry_by_{field}" in found.explain()
+        finally:
+            cursor.execute("RESET enable_seqscan")
+            cursor.execute("RESET enable_indexscan")

@@ -238,6 +238,23 @@ def test_item_7_guesses_of_codes_are_limited_for_each_account(ada: User, one_mom
     assert guess("ada", code_for(secret), address="192.0.2.99")
 
 
+def test_a_wrong_code_in_a_session_is_recorded_as_that_of_a_person_who_is_logged_in(
+    ada: User, one_moment: None
+) -> None:
+    secret = give_second_factor(ada)
+    browser = Client(REMOTE_ADDR="192.0.2.7")
+    browser.force_login(ada)
+    with capture_logs() as logs:
+        assert browser.post("/account/again/code", {"code": wrong_for(secret)}).status_code == 200
+    entry = Entry.objects.get(action="user.second_factor_failed")
+    assert (entry.actor, entry.role, entry.reason) == ("ada", ada.role, "A wrong code in a session.")
+    [line] = [line for line in logs if line["event"] == "login.code_refused"]
+    assert line["in_session"]
+    assert not guess("ada", wrong_for(secret), address="192.0.2.8")
+    entry = Entry.objects.filter(action="user.second_factor_failed").latest("id")
+    assert (entry.role, entry.reason) == ("", "A wrong code after a correct password.")
+
+
 def test_item_7_guesses_of_codes_are_limited_for_each_address(one_moment: None) -> None:
     of_bob = give_second_factor(create_person("bob"))
     waiting = at_the_code("bob", address="192.0.2.7")

@@ -8,7 +8,8 @@ from ninja.security import HttpBearer, SessionAuth
 
 from controlplane.accounts import tokens
 from controlplane.accounts.owned_tokens import TokenEnded, refused
-from controlplane.accounts.permissions import may, role_of
+from controlplane.accounts.models import Role
+from controlplane.accounts.permissions import may, role_of, roles_of
 from controlplane.api.http.rate_limit import Spent, allowances
 from controlplane.audit.actor import Actor
 
@@ -23,12 +24,17 @@ class TokenAuth(HttpBearer):
 
 
 class AnyToken(HttpBearer):
-    """A valid token with any role in any environment: for what all of them may read."""
+    """A valid token with any role in any environment: for what all of them may read.
+
+    ``metrics`` is no such role. Raises ``AuthorizationError``.
+    """
 
     def authenticate(self, request: HttpRequest, token: str) -> Any:
         user = _user_of(request, token)
-        if user is None or not any((user.role, *user.environment_roles.values())):
+        if user is None or not roles_of(user):
             return None
+        if roles_of(user).isdisjoint(Role.values):
+            raise AuthorizationError
         return _within_rate(request, user)
 
 
