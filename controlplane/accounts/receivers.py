@@ -63,9 +63,7 @@ def _code_refused(*, request: HttpRequest, user: User, reauthentication: bool = 
     """
     address = request.META.get("REMOTE_ADDR", "")
     wrong_codes.inc()
-    log.warning(
-        "login.code_refused", user=user.get_username(), address=address, in_session=reauthentication
-    )
+    log.warning("login.code_refused", user=user.get_username(), address=address, in_session=reauthentication)
     # At a login, the password alone is proven, so there is no role.
     role = user.role if reauthentication else ""
     record(

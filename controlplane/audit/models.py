@@ -46,7 +46,9 @@ class Entry(models.Model):
             models.Index(fields=["target_kind", "target_name", "-id"], name="entry_by_target"),
             # The audit is never deleted. Most entries have none of these.
             *(
-                models.Index(fields=[field, "-id"], condition=~models.Q(**{field: ""}), name=f"entry_by_{field}")
+                models.Index(
+                    fields=[field, "-id"], condition=~models.Q(**{field: ""}), name=f"entry_by_{field}"
+                )
                 for field in ("request_id", "trace_id", "token", "owner")
             ),
         )

@@ -137,6 +137,10 @@ def shares(found: Sequence[Segment], start: float, end: float) -> list[tuple[str
     return [(segment.kind, (segment.end - segment.start) / whole * 100) for segment in found]
 
 
+#: See ``controlplane.status.outages``.
+_UNKNOWN_NOTE = "No pod reported the state. Approximate if the number of pods changed since then."
+
+
 def lanes(
     found: Sequence[Segment],
     overrides: Sequence[Override],
@@ -154,7 +158,8 @@ def lanes(
     for segment in found:
         left, right = x(segment.start), x(segment.end)
         body += f'<rect class="seg-{_css(segment.kind)}" x="{short(left)}" y="10" '
-        body += f'width="{short(max(2, right - left - 1))}" height="26" rx="2"/>'
+        note = f"<title>{_UNKNOWN_NOTE}</title>" if segment.kind == "unknown" else ""
+        body += f'width="{short(max(2, right - left - 1))}" height="26" rx="2">{note}</rect>'
         if right - left > 7 * len(segment.word) + 8:
             on = ' class="on"' if segment.kind in ("open", "forced", "pinned") else ""
             body += (

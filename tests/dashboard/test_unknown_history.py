@@ -130,6 +130,7 @@ def test_unknown_time_is_hatched_in_the_timeline_and_blank_in_a_strip():
     picture = context["timeline"].picture
     assert "seg-unknown" in picture
     assert "unknown from" in picture
+    assert "Approximate if the number of pods changed" in picture
     assert band([("stale", 60.0), ("unknown", 20.0), ("closed", 20.0)]).count("<rect") == 1
 
 
