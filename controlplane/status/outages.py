@@ -48,9 +48,9 @@ def times_without_redis(servers: Sequence[Pod], events: Iterable[Change], now: f
     """From the modes of the live pods, and from the changes of the last day, which are newest first.
 
     Changes say how many pods they are about, not which: the number of pods without Redis is counted back
-    from now, and compared with the number of live pods of now. So after the number of pods changed, the result
-    is approximate: a time in which some pods of a larger fleet still used Redis can be among these times, and
-    a time in which no pod of a smaller fleet did can be missing. The page says so.
+    from now, and compared with the number of live pods of now. So after that number changed, the result is
+    approximate: a time in which some pods of a larger fleet still used Redis can be among these times, and a
+    time in which no pod of a smaller fleet did can be missing. The page says so.
     """
     alone = [server for server in servers if server.mode in _ALONE]
     if not servers:

@@ -7,8 +7,8 @@ from ninja.errors import AuthorizationError
 from ninja.security import HttpBearer, SessionAuth
 
 from controlplane.accounts import tokens
-from controlplane.accounts.owned_tokens import TokenEnded, refused
 from controlplane.accounts.models import Role
+from controlplane.accounts.owned_tokens import TokenEnded, refused
 from controlplane.accounts.permissions import may, role_of, roles_of
 from controlplane.api.http.rate_limit import Spent, allowances
 from controlplane.audit.actor import Actor
