@@ -18,6 +18,7 @@ from typing import Any
 from fuseboard.admission.admission import Admission
 from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.call_guard import CallGuards
+from fuseboard.admission.call_pressure import CallShedding, GuardLoads
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.admission.guarded_calls import GuardedCalls
 from fuseboard.admission.inbound import Inbound
@@ -86,7 +87,11 @@ class Runtime:
             environment=settings.environment,
             on_change=self._changed,
         )
+        call_shedding = CallShedding(self.configuration, self.admission.guarded)
+        self.configuration.listen(call_shedding.adopt)
         self.inbound = Inbound(
+            calls=GuardLoads(self.admission.guards),
+            call_shedding=call_shedding,
             configuration=self.configuration,
             counters=self.counters,
             decisions=DecisionBuilder(settings.server, self.admission.health),

@@ -24,17 +24,16 @@ class Calls:
 
     def __init__(self) -> None:
         self.waits = 0
-        self.full = ("", 0.0)
-        self.queue = ("", 0.0)
+        self.full = self.queue = 0.0
         self.relieved: list[tuple[float | None, float | None]] = []
 
     def waiting(self) -> int:
         return self.waits
 
-    def fullest(self) -> tuple[str, float]:
+    def slots(self) -> float:
         return self.full
 
-    def queue_part(self) -> tuple[str, float]:
+    def queue_part(self) -> float:
         return self.queue
 
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
@@ -126,11 +125,11 @@ def test_resources_of_the_pod_are_pressure(usage: Usage, text: str) -> None:
 
 def test_calls_are_pressure() -> None:
     bench = Bench()
-    bench.calls.full = ("payments", 1.0)
-    assert bench.run().cause == "100% of the slots for payments are in use and calls wait"
+    bench.calls.full = 1.0
+    assert bench.run().cause == "100% of the slots are in use and calls wait"
     bench = Bench()
-    bench.calls.queue = ("payments", 1.5)
-    assert bench.run().cause == "calls to payments wait 1.5 times as long as they should"
+    bench.calls.queue = 1.5
+    assert bench.run().cause == "calls wait 1.5 times as long as they should"
 
 
 def test_p95_of_the_worst_route_is_pressure() -> None:

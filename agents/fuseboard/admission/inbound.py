@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fuseboard.admission.call_pressure import CallShedding, GuardLoads
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
@@ -19,7 +20,6 @@ from fuseboard.contract.words import Reason
 from fuseboard.decision import Decision
 from fuseboard.protection.pod import Pod, Visit
 from fuseboard.protection.shedding import Shed
-from fuseboard.protection.signals import CallLoads
 from fuseboard.reporting.counters import Counters
 from fuseboard.subject import Subject
 
@@ -46,7 +46,8 @@ class Inbound:
         counters: Counters,
         decisions: DecisionBuilder,
         on_change: Callable[[], None],
-        calls: CallLoads | None = None,
+        calls: GuardLoads | None = None,
+        call_shedding: CallShedding | None = None,
         make: Callable[..., Pod] = Pod,
     ) -> None:
         #: ``None`` while nothing is configured: then nothing is measured either.
@@ -54,7 +55,7 @@ class Inbound:
         self._configuration, self._counters = configuration, counters
         self._decisions = decisions
         self._on_change = on_change
-        self._calls = calls
+        self._calls, self._call_shedding = calls, call_shedding
         self._make = make
         #: Kept while it is switched off: its counts continue, and requests in flight belong to it.
         self._pod: Pod | None = None
@@ -165,7 +166,11 @@ class Inbound:
     # Heartbeats
 
     def load(self) -> PodLoad | None:
-        return self.pod.load() if self.pod is not None else None
+        if self.pod is None:
+            return None
+        load = self.pod.load()
+        calls = self._call_shedding
+        return replace(load, observed=load.observed + calls.observed) if calls is not None else load
 
     def grant(self, unready_ms: int, asked_at: float) -> None:
         """What a gateway answered to the heartbeat of ``asked_at``, on the monotonic clock."""
@@ -174,4 +179,7 @@ class Inbound:
 
     def describe(self) -> dict[str, Any]:
         """For ``Agent.resilience``."""
-        return self.pod.as_dict() if self.pod is not None else {}
+        described = self.pod.as_dict() if self.pod is not None else {}
+        if self._calls is not None and self._call_shedding is not None:
+            described["dependencies"] = self._calls.describe(self._call_shedding)
+        return described

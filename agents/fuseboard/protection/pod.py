@@ -207,12 +207,11 @@ class Pod:
     def _signals(self, now: float, waiting: float) -> tuple[Signal, ...]:
         usage, lag_s = self.usage, self.lag.usual_s
         most = (self.settings.shedding or _DEFAULTS).queue_max
-        slots_of, slots = self.calls.fullest()
-        queue_of, queue = self.calls.queue_part()
+        slots, queue = self.calls.slots(), self.calls.queue_part()
         failed = self.requests.failed_part(now)
         queue_text = f"{waiting:.0f} calls wait (limit {most})"
         if queue > waiting / most:
-            queue_text = f"calls to {queue_of} wait {queue:.1f} times as long as they should"
+            queue_text = f"calls wait {queue:.1f} times as long as they should"
         route, part = self._latency
         p95_text = ""
         if route is not None:
@@ -221,7 +220,7 @@ class Pod:
         return (
             signal("loop_lag", lag_s, f"the event loop is {lag_s * 1000:.0f} ms late"),
             signal("queue", max(waiting / most, queue), queue_text),
-            signal("slots", slots, f"{slots:.0%} of the slots for {slots_of} are in use and calls wait"),
+            signal("slots", slots, f"{slots:.0%} of the slots are in use and calls wait"),
             signal("latency", part if route is not None else None, p95_text),
             signal("errors", failed, f"{failed or 0:.0%} of the requests fail"),
             signal("cpu", usage.cpu, f"CPU is at {usage.cpu or 0:.0%} of {_cores(usage.cores)}"),

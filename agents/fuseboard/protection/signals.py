@@ -24,15 +24,11 @@ class CallLoads(Protocol):
     def waiting(self) -> int:
         """Calls that wait for a slot of a bulkhead."""
 
-    def fullest(self) -> tuple[str, float]:
-        """The bulkhead with the largest part of its slots in use among those with waiting calls: its
-        dependency, and that part. An empty name and 0 without one.
-        """
+    def slots(self) -> float:
+        """The part of all slots that is in use; 0 while no call waits for one."""
 
-    def queue_part(self) -> tuple[str, float]:
-        """The longest predicted wait of an adaptive queue: its dependency, and the wait as a part of the
-        wait that it aims at.
-        """
+    def queue_part(self) -> float:
+        """The predicted wait in adaptive queues, as a part of the wait that they aim at."""
 
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
         """Called about once per second with parts of what the pod may use."""
@@ -44,11 +40,11 @@ class NoCalls:
     def waiting(self) -> int:
         return 0
 
-    def fullest(self) -> tuple[str, float]:
-        return "", 0.0
+    def slots(self) -> float:
+        return 0.0
 
-    def queue_part(self) -> tuple[str, float]:
-        return "", 0.0
+    def queue_part(self) -> float:
+        return 0.0
 
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
         return

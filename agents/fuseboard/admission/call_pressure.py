@@ -1,0 +1,134 @@
+"""What the pod's protection needs to know about its guarded calls, and which of these calls are shed."""
+
+from typing import Any
+
+from fuseboard.admission.call_guard import CallGuard, CallGuards
+from fuseboard.admission.guarded_calls import GuardedCalls
+from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract.protection import PodProtection
+from fuseboard.contract.words import CallTier
+from fuseboard.protection.bulkhead import UNLIMITED
+from fuseboard.protection.call_shedding import CallShedder
+from fuseboard.protection.signals import ENOUGH_SAMPLES
+
+
+class GuardLoads:
+    """Implements ``CallLoads``: the bulkheads of all dependencies together.
+
+    Together, because a bulkhead isolates: one dependency that is slow must not have the pod shed requests
+    that do not need it.
+    """
+
+    def __init__(self, guards: CallGuards) -> None:
+        self._guards = guards
+
+    def waiting(self) -> int:
+        return sum(guard.waiting for guard in self._guards.every())
+
+    def slots(self) -> float:
+        if not self.waiting():
+            return 0.0
+        pools = [
+            pool
+            for guard in self._guards.every()
+            if guard.bulkhead is not None
+            for pool in guard.bulkhead.pools
+            if 0 < pool.limit < UNLIMITED
+        ]
+        used, limits = sum(pool.in_flight for pool in pools), sum(pool.limit for pool in pools)
+        return used / limits if limits else 0.0
+
+    def queue_part(self) -> float:
+        tiers = [
+            tier
+            for guard in self._guards.every()
+            if guard.bulkhead is not None
+            for tier in guard.bulkhead.tiers
+            if tier.adaptive is not None and tier.queues
+        ]
+        places = sum(tier.queue_limit for tier in tiers)
+        return sum(len(tier.waiters) for tier in tiers) / places if places else 0.0
+
+    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+        for guard in self._guards.every():
+            if guard.bulkhead is not None:
+                guard.bulkhead.relieve(cpu, memory, now)
+
+    def describe(self, shedding: "CallShedding") -> dict[str, Any]:
+        """For ``Agent.resilience``: the protected dependencies."""
+        return {
+            guard.name: {
+                "in_flight": guard.in_flight,
+                "waiting": guard.waiting,
+                "p95_ms": _ms(guard.latency.quantile(0.95, guard.clock())),
+                "wait_p95_ms": _ms(guard.waits.quantile(0.95, guard.clock())),
+                "shed": shedding.refuses_what(guard.name),
+                "tiers": {
+                    str(tier.name): {
+                        "limit": tier.limit,
+                        "active": tier.active,
+                        "waiting": len(tier.waiters),
+                        "places": tier.queue_limit if tier.queues else 0,
+                        "full": tier.full,
+                        "timed_out": tier.timed_out,
+                    }
+                    for tier in (guard.bulkhead.tiers if guard.bulkhead is not None else ())
+                },
+            }
+            for guard in self._guards.every()
+        }
+
+
+class CallShedding:
+    """The first step of a guarded call, while the pod's shedding is configured.
+
+    ``GuardedCalls`` calls ``refuses`` before anything else; otherwise its ``shed`` is ``None``.
+    """
+
+    def __init__(self, configuration: Configuration, guarded: GuardedCalls) -> None:
+        self._configuration = configuration
+        self._guarded = guarded
+        self._protection = PodProtection()
+        self._shedders: dict[str, CallShedder] = {}
+        #: Total of calls that observe mode let pass.
+        self.observed = 0
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Shed calls as this configuration says."""
+        self._protection = snapshot.policy.protection or PodProtection()
+        on = self._protection.shedding is not None
+        self._guarded.shed = self.refuses if on else None
+        names = {one.name for one in snapshot.policy.dependencies if on and one.protection is not None}
+        for name in self._shedders.keys() - names:
+            del self._shedders[name]
+
+    def refuses(self, guard: CallGuard, tier: CallTier) -> float | None:
+        """Seconds until the call can be tried again; ``None`` when it may go on."""
+        settings = self._protection.shedding
+        if settings is None:
+            return None
+        shedder = self._shedders.get(guard.name)
+        if shedder is None:
+            shedder = self._shedders[guard.name] = CallShedder(guard.name, settings, 0)
+        now = guard.clock()
+        if shedder.due(now):
+            shedder.configure(settings, int(guard.sla_s * 1000))
+            p95_s = guard.latency.quantile(0.95, now, at_least=ENOUGH_SAMPLES)
+            shedder.look(now, guard.waiting, p95_s)
+        wait_s = shedder.refuses(tier)
+        if wait_s and self._observes():
+            self.observed += 1
+            return None
+        return wait_s or None
+
+    def refuses_what(self, dependency: str) -> str:
+        shedder = self._shedders.get(dependency)
+        return shedder.refuses_what() if shedder is not None else "none"
+
+    def _observes(self) -> bool:
+        return self._configuration.clock.now_us() < self._protection.observe.shedding_until_us
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
