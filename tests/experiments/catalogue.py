@@ -7,6 +7,7 @@ from tests.experiments.load_steps import load_steps
 from tests.experiments.local_capacity import local_capacity, local_capacity_in_real_time
 from tests.experiments.one_bad_pod import one_bad_pod
 from tests.experiments.result import Experiment
+from tests.experiments.retries import budget_table, retry_storm, sustained_failures
 from tests.experiments.shedding_by_tier import (
     overload_and_recovery,
     shedding_by_pressure,
@@ -20,9 +21,12 @@ SIMULATED: dict[str, Experiment] = {
     "T4": little,
     "T5": load_steps,
     "T6": local_capacity,
+    "T10": budget_table,
     "T11": shedding_by_pressure,
     "T19": bulkhead_isolation,
+    "T20": sustained_failures,
     "T23": overload_and_recovery,
+    "T24": retry_storm,
 }
 #: With real processes, sockets and seconds.
 REAL: dict[str, Experiment] = {
