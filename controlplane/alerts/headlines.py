@@ -9,6 +9,7 @@ from controlplane.status.status import Status
 AHEAD = Said(subject="Edits", join="are", verb="not published")
 FROZEN = Said(subject="Many pods", join="went", verb="silent at once")
 NEW_PODS = Said(subject="New pods", join="are", verb="refused")
+SHED = Said(subject="Pods", join="shed", verb="requests")
 UNCOUNTED = Said(subject="The figures", join="are", verb="incomplete")
 
 
@@ -53,6 +54,22 @@ def redis_over_deadline(status: Status) -> Said:
 
 def redis_slower_than_usual(status: Status) -> Said:
     return Said(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, higher than usual")
+
+
+def pressed(status: Status) -> Said:
+    return _pods(status.fleet.pressed, "is", "are", "under pressure")
+
+
+def unhealthy(status: Status) -> Said:
+    return _pods(status.fleet.unhealthy, "is", "are", "unhealthy")
+
+
+def bulkhead_full(breaker: BreakerStatus) -> Said:
+    return Said(subject=f"The bulkhead of {breaker.name}", join="is", verb="full")
+
+
+def no_retry_budget(breaker: BreakerStatus) -> Said:
+    return Said(subject=f"The retry budget of {breaker.name}", join="is", verb="spent")
 
 
 def rejected(status: Status) -> Said:

@@ -11,6 +11,7 @@ from typing import Any
 
 from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import Rule, Scope, Subject
+from controlplane.alerts.protection_rules import PROTECTION_RULES
 from controlplane.alerts.thresholds import (
     OVERDUE_S,
     P99_WARN_LASTS_S,
@@ -323,4 +324,5 @@ RULES: tuple[Rule[Any], ...] = (
             " the rates until their second heartbeat, a few seconds from now."
         ),
     ),
+    *PROTECTION_RULES,
 )

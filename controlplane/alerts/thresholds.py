@@ -16,3 +16,5 @@ LOCAL_SHARE = 0.5
 UNCOUNTED_SHARE = 0.1
 #: A change this late is applied neither by the worker nor by a web process in its place.
 OVERDUE_S = 30.0
+#: Share of the live pods under pressure above which it is more than a few bad pods.
+PRESSED_SHARE = 0.5

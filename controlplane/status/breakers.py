@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
+from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.live import DependencyFigures
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server, Transition
 from controlplane.status.incidents import NOT_CLOSED, Incident, closed_since, incident_of, trip_words
@@ -61,6 +62,8 @@ class BreakerStatus:
     consecutive: int
     traffic: DependencyFigures
     override: Override | None
+    #: What the protection of its calls does; ``None`` without a part of it, or a pod that reports it.
+    protected: CallFigures | None
     seen_by: tuple[SeenBy, ...]
     #: Live pods that report the effective state, which is how an override is confirmed; and all live pods.
     agree: int
@@ -148,6 +151,7 @@ def _status(dependency: Dependency, facts: Facts, transitions: list[Transition])
         failures=fleet.failures if fleet else 0,
         consecutive=fleet.consecutive if fleet else 0,
         traffic=facts.figures.dependencies.get(name, DependencyFigures()),
+        protected=facts.figures.protection.get(name),
         override=override,
         seen_by=seen_by,
         agree=sum(view.effective == effective for view in seen_by),

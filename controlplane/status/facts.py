@@ -111,6 +111,8 @@ class Dependency:
     open_max_ms: int = 600_000
     probes: int = 3
     successes_to_close: int = 2
+    #: What protects pods from it, as ``fuseboard.contract.protection.CallProtection``; empty for nothing.
+    protection: dict[str, Any] = field(default_factory=dict)
     override: Override | None = None
     #: When it was added; 0 when that is more than a day ago.
     added_at: float = 0.0

@@ -130,6 +130,7 @@ def _dependency(row: DependencyRow, override: Override | None) -> Dependency:
         open_max_ms=row.open_max_ms,
         probes=row.probes,
         successes_to_close=row.successes_to_close,
+        protection=row.protection,
         override=override,
     )
 

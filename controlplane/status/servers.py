@@ -8,6 +8,12 @@ from controlplane.status.facts import Facts, Server
 LAG_WARN_S = 10.0
 LAG_CRITICAL_S = 30.0
 
+#: Above one of these, a pod is unhealthy: waiting calls, p95, its own errors per second, CPU in thousandths.
+MOST_WAITING = 1_000
+MOST_P95_MS = 1_000
+MOST_ERRORS_PER_S = 10.0
+MOST_CPU = 900
+
 #: Kinds of pods, worst first.
 KINDS = ("rejected", "silent", "lag", "local", "drill", "ramping", "shared")
 
@@ -61,6 +67,10 @@ class FleetSummary:
     lagging_since: float | None
     silent_since: float | None
     versions: tuple[str, ...]
+    #: Live pods that refuse requests because of pressure; that are unready; and that look unhealthy.
+    pressed: tuple[str, ...] = ()
+    unready: tuple[str, ...] = ()
+    unhealthy: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -92,6 +102,23 @@ def _kind(server: Server, lag_s: float) -> str:
     if lag_s > LAG_WARN_S:
         return "lag"
     return "ramping" if server.mode == "ramping" else "shared"
+
+
+def unhealthy_because(server: Server) -> list[str]:
+    """Why a pod looks unhealthy; empty for one that does not, or reports no load."""
+    load = server.load
+    if load is None:
+        return []
+    found = []
+    if load.waiting > MOST_WAITING:
+        found.append(f"{load.waiting:,} calls wait")
+    if (load.p95_ms or 0) > MOST_P95_MS:
+        found.append(f"p95 is {(load.p95_ms or 0) / 1000:.1f} s")
+    if load.errors_per_s > MOST_ERRORS_PER_S:
+        found.append(f"{load.errors_per_s:.0f} errors/s")
+    if (load.cpu or 0) > MOST_CPU:
+        found.append(f"CPU is at {(load.cpu or 0) / 10:.0f} %")
+    return found
 
 
 def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSummary:
@@ -137,5 +164,8 @@ def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSumma
             (at for one in by_kind["lag"] if (at := facts.behind_since(one.server)) is not None), default=None
         ),
         silent_since=min((one.server.last_seen for one in by_kind["silent"]), default=None),
+        pressed=tuple(one.name for one in live if one.server.load and one.server.load.level != "normal"),
+        unready=tuple(one.name for one in live if one.server.load and one.server.load.unready),
+        unhealthy=tuple(one.name for one in live if unhealthy_because(one.server)),
         versions=tuple(sorted({one.server.version for one in live if one.server.version})),
     )

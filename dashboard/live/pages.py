@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dashboard.live.breaker_page import past
 from dashboard.live.history import History
 from dashboard.live.overview import Live
+from dashboard.live.protection import protection_of
 from dashboard.live.tenant import tenant_context
 from dashboard.live.topics import LIVE_PAGES, Context, Topic
 from dashboard.reader import Reader
@@ -33,6 +34,7 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
         case "breaker":
             context["breaker"] = live.breaker(topic.key)
             context["range"] = topic.range
+            context["protection"] = protection_of(live.breaker(topic.key))
             context["timeline"] = past(live, topic.key, topic.range, history)
         case "tenant":
             context |= tenant_context(live, topic.key)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controlplane.status.breakers import NO_DATA, BreakerStatus
 from controlplane.status.facts import Facts, Server
-from controlplane.status.servers import FleetSummary, ServerStatus
+from controlplane.status.servers import FleetSummary, ServerStatus, unhealthy_because
 from controlplane.status.status import Status
 from dashboard.live.breaker_looks import FACES
 
@@ -28,6 +28,33 @@ class ServerRow(ServerStatus):
     def kinds(self) -> str:
         """For the filter: a live pod has its mode also beside a problem with the configuration."""
         return " ".join(dict.fromkeys((self.kind, self.server.mode) if self.server.live else (self.kind,)))
+
+    @property
+    def pressed(self) -> bool:
+        return self.server.live and self.server.load is not None and self.server.load.level != "normal"
+
+    @property
+    def pressure(self) -> str:
+        return f"{(self.server.load.pressure if self.server.load else 0) / 1000:.2f}"
+
+    @property
+    def level(self) -> str:
+        """What the pod does because of its pressure."""
+        return {"shed": "sheds the lowest tiers", "shed_hard": "serves only the highest tier"}.get(
+            self.server.load.level if self.server.load else "", "sheds nothing"
+        )
+
+    @property
+    def cpu(self) -> str:
+        return _percent(self.server.load.cpu if self.server.load else None)
+
+    @property
+    def memory(self) -> str:
+        return _percent(self.server.load.memory if self.server.load else None)
+
+    @property
+    def unhealthy(self) -> str:
+        return ", ".join(unhealthy_because(self.server))
 
     @property
     def p99_ms(self) -> str:
@@ -55,6 +82,10 @@ _WORDS = {
     "ramping": "Ramping up",
     "shared": "Shared",
 }
+
+
+def _percent(thousandths: int | None) -> str:
+    return "unknown" if thousandths is None else f"{thousandths / 10:.0f} %"
 
 
 def fleet_of(status: Status) -> Fleet:

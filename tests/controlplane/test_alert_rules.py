@@ -9,9 +9,18 @@ import pytest
 from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.alerts.findings import Finding, Subject
 from controlplane.alerts.rules import RULES
+from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import FleetFigures, StoreFigures, TenantFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
-from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, ScheduledChange, Server
+from controlplane.status.facts import (
+    BreakerSeen,
+    Dependency,
+    Facts,
+    Override,
+    PodLoad,
+    ScheduledChange,
+    Server,
+)
 from controlplane.status.status import status_of
 
 NOW = 1_795_144_367.0
@@ -67,6 +76,8 @@ def slow(p99_us: int | None) -> Facts:
     return figures(store=StoreFigures(p99_us=p99_us))
 
 
+FULL = CallFigures(tiers=(SlotFigures("standard", 17, 17, 0, 9, 2, 1),))
+HOT = PodLoad(pressure=950, level="shed_hard", cause="94 calls wait", unready=True)
 ONE_OF_TWO_LOCAL = facts(pod(mode="local", mode_since=NOW - 60), pod("web-2"))
 
 #: Of each rule: facts for which it is true, the text then, and facts for which it is only just false.
@@ -225,6 +236,46 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "Figures are incomplete: a gateway has just started. 2 of 10 pods are missing from the rates until"
         " their second heartbeat, a few seconds from now.",
         figures(uncounted=1, live_servers=10),
+    ),
+    (
+        ("pressure", "critical"),
+        facts(*(pod(f"web-{n}", load=HOT if n < 3 else PodLoad()) for n in range(5))),
+        "3 pods under pressure. web-0: 94 calls wait. 3 pods unready.",
+        facts(*(pod(f"web-{n}", load=HOT if n < 2 else PodLoad()) for n in range(4))),
+    ),
+    (
+        ("pressure", "warning"),
+        facts(*(pod(f"web-{n}", load=PodLoad() if n else HOT) for n in range(2))),
+        "web-0 under pressure. web-0: 94 calls wait. 1 pod unready.",
+        facts(pod(load=PodLoad(pressure=650)), pod("web-2", state="offline", load=HOT)),
+    ),
+    (
+        ("shed", "warning"),
+        figures(refused_by_reason={"shed": 2.5}),
+        "Pods shed 2.5 requests/s. They answer 503 with Retry-After, to the lowest tiers first.",
+        figures(refused_by_reason={"shed": 0.0, "quota": 3.0}),
+    ),
+    (
+        ("unhealthy", "warning"),
+        facts(pod(load=PodLoad(waiting=1001, p95_ms=1001, errors_per_s=10.5, cpu=901))),
+        "web-1 unhealthy. web-1: 1,001 calls wait, p95 is 1.0 s, 10 errors/s, CPU is at 90 %.",
+        facts(pod(load=PodLoad(waiting=1000, p95_ms=1000, errors_per_s=10.0, cpu=900)), pod("web-2")),
+    ),
+    (
+        ("bulkhead", "warning"),
+        figures(protection={"payments-api": FULL}),
+        "The bulkhead of payments-api is full. Calls refused: standard 3.0/s, 17 of 17 slots in use. Breakers"
+        " do not count them.",
+        figures(protection={"payments-api": CallFigures(tiers=(SlotFigures("standard", 17, 17, 9, 9),))}),
+    ),
+    (
+        ("retry-budget", "warning"),
+        figures(
+            protection={"payments-api": CallFigures(first_calls_per_s=20, retries_per_s=2, no_budget_per_s=4)}
+        ),
+        "The retry budget of payments-api is spent. 4.0 failed calls/s are not repeated; 2.0 retries/s are"
+        " made for 20.0 calls/s.",
+        figures(protection={"payments-api": CallFigures(first_calls_per_s=20, retries_per_s=2)}),
     ),
 ]
 

@@ -1,0 +1,124 @@
+"""Alert rules about pods that protect themselves: pressure, shedding, bulkheads, and retries."""
+
+from typing import Any
+
+from controlplane.alerts import headlines, texts
+from controlplane.alerts.findings import Rule, Scope, Subject
+from controlplane.alerts.thresholds import PRESSED_SHARE
+from controlplane.fleet.call_figures import CallFigures
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.servers import unhealthy_because
+from controlplane.status.status import Status
+
+_FLEET = Scope[Status](
+    each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
+)
+_EACH_DEPENDENCY = Scope[BreakerStatus](
+    each=lambda status: status.breakers,
+    key=lambda breaker: breaker.name,
+    subject=lambda breaker: Subject(kind="breaker", name=breaker.name),
+)
+
+
+def _pressed(status: Status) -> str:
+    return f"{texts.name_or_count(status.fleet.pressed)} under pressure"
+
+
+def _why_pressed(status: Status) -> str:
+    first = next(one.server.load for one in status.fleet.servers if one.name == status.fleet.pressed[0])
+    cause = first.cause if first is not None and first.cause else "the cause is in the pod\u2019s log"
+    unready = len(status.fleet.unready)
+    also = f" {texts.count(unready, 'pod')} unready." if unready else ""
+    return f"{status.fleet.pressed[0]}: {cause}.{also}"
+
+
+def _shed_per_s(status: Status) -> float:
+    return status.figures.refused_by_reason.get("shed", 0.0)
+
+
+def _why_unhealthy(status: Status) -> str:
+    name = status.fleet.unhealthy[0]
+    server = next(one.server for one in status.fleet.servers if one.name == name)
+    return f"{name}: {', '.join(unhealthy_because(server))}."
+
+
+def _calls(breaker: BreakerStatus) -> CallFigures:
+    return breaker.protected or CallFigures()
+
+
+def _why_full(breaker: BreakerStatus) -> str:
+    tiers = [
+        f"{tier.tier} {tier.refused_per_s:.1f}/s, {tier.active} of {tier.limit} slots in use"
+        for tier in _calls(breaker).tiers
+        if tier.refused_per_s > 0
+    ]
+    return f"Calls refused: {'; '.join(tiers)}. Breakers do not count them."
+
+
+PROTECTION_RULES: tuple[Rule[Any], ...] = (
+    Rule[Status](
+        key="pressure",
+        severity="critical",
+        said=headlines.pressed,
+        runbook="pod-under-pressure",
+        scope=_FLEET,
+        test=lambda status: len(status.fleet.pressed) > status.fleet.live * PRESSED_SHARE,
+        text=_pressed,
+        detail=_why_pressed,
+    ),
+    Rule[Status](
+        key="pressure",
+        severity="warning",
+        said=headlines.pressed,
+        runbook="pod-under-pressure",
+        scope=_FLEET,
+        test=lambda status: bool(status.fleet.pressed),
+        text=_pressed,
+        detail=_why_pressed,
+    ),
+    Rule[Status](
+        key="shed",
+        severity="warning",
+        said=lambda _: headlines.SHED,
+        runbook="pod-under-pressure",
+        scope=_FLEET,
+        test=lambda status: _shed_per_s(status) > 0,
+        text=lambda status: f"Pods shed {_shed_per_s(status):.1f} requests/s",
+        detail=lambda _: "They answer 503 with Retry-After, to the lowest tiers first.",
+    ),
+    Rule[Status](
+        key="unhealthy",
+        severity="warning",
+        said=headlines.unhealthy,
+        runbook="pod-under-pressure",
+        scope=_FLEET,
+        subject=lambda status: Subject(kind="server", name=status.fleet.unhealthy[0]),
+        test=lambda status: bool(status.fleet.unhealthy),
+        text=lambda status: f"{texts.name_or_count(status.fleet.unhealthy)} unhealthy",
+        detail=_why_unhealthy,
+    ),
+    Rule[BreakerStatus](
+        key="bulkhead",
+        severity="warning",
+        said=headlines.bulkhead_full,
+        runbook="bulkhead-full",
+        scope=_EACH_DEPENDENCY,
+        test=lambda breaker: _calls(breaker).refused_per_s > 0,
+        text=lambda breaker: f"The bulkhead of {breaker.name} is full",
+        detail=_why_full,
+    ),
+    Rule[BreakerStatus](
+        key="retry-budget",
+        severity="warning",
+        said=headlines.no_retry_budget,
+        runbook="retry-budget-spent",
+        scope=_EACH_DEPENDENCY,
+        test=lambda breaker: _calls(breaker).no_budget_per_s > 0,
+        text=lambda breaker: f"The retry budget of {breaker.name} is spent",
+        detail=lambda breaker: (
+            f"{_calls(breaker).no_budget_per_s:.1f} failed calls/s are not repeated;"
+            f" {_calls(breaker).retries_per_s:.1f} retries/s are made for"
+            f" {_calls(breaker).first_calls_per_s:.1f} calls/s."
+        ),
+    ),
+)

@@ -1,0 +1,86 @@
+"""What protects pods from one dependency, as its page displays it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.fleet.call_figures import CallFigures
+from controlplane.policies.sizing import MARGIN_PERCENT, slots_needed, suggested_rate
+from dashboard.live.breakers import Breaker
+from dashboard.live.tiles import number
+from fuseboard.contract.protection_fields import TIERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierRow:
+    """One tier of the bulkheads of all pods."""
+
+    tier: str
+    active: int
+    limit: int
+    queued: int
+    #: Places of all queues; ``None`` where the length follows the service rate.
+    places: int | None
+    full_per_s: float
+    timed_out_per_s: float
+
+    @property
+    def hot(self) -> bool:
+        return self.full_per_s + self.timed_out_per_s > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protection:
+    #: The parts that are on, in words.
+    parts: str
+    tiers: tuple[TierRow, ...]
+    calls: CallFigures
+    retries: bool
+    suggestions: tuple[str, ...]
+
+
+def protection_of(breaker: Breaker | None) -> Protection | None:
+    """``None`` while nothing protects pods from it."""
+    if breaker is None or not breaker.dependency.protection:
+        return None
+    document, calls = breaker.dependency.protection, breaker.protected or CallFigures()
+    bulkhead: dict[str, Any] = document.get("bulkhead", {})
+    rows = []
+    for tier in calls.tiers if bulkhead else ():
+        places = None
+        if not bulkhead["adaptive"]:
+            places = bulkhead["queues"][TIERS.index(tier.tier)] * calls.callers
+        rows.append(
+            TierRow(
+                tier=tier.tier,
+                active=tier.active,
+                limit=tier.limit,
+                queued=tier.queued,
+                places=places,
+                full_per_s=tier.full_per_s,
+                timed_out_per_s=tier.timed_out_per_s,
+            )
+        )
+    words = {"bulkhead": "bulkhead", "local_rate": "local rate", "retry": "retries"}
+    return Protection(
+        parts=", ".join(word for part, word in words.items() if part in document) or "no part of it",
+        tiers=tuple(rows),
+        calls=calls,
+        retries="retry" in document,
+        suggestions=tuple(_suggestions(calls, bulkhead["max_concurrent"] if bulkhead else 0)),
+    )
+
+
+def _suggestions(calls: CallFigures, slots: int) -> list[str]:
+    """What the present latency says about sizes."""
+    if calls.mean_ms is None or calls.mean_ms <= 0 or not slots:
+        return []
+    mean = f"{calls.mean_ms / 1000:.2g} s" if calls.mean_ms >= 1000 else f"{calls.mean_ms:.0f} ms"
+    rate = suggested_rate(slots, calls.mean_ms)
+    found = [
+        f"At {mean} per call, {slots:,} slots of a pod suit a local rate of {rate:,} per 60 s"
+        f" ({MARGIN_PERCENT} % of what they can finish)."
+    ]
+    if calls.callers and calls.first_calls_per_s:
+        needed = slots_needed(calls.first_calls_per_s / calls.callers, calls.mean_ms)
+        found.append(f"Calls need {number(needed)} slots of each pod on average.")
+    return found
