@@ -1,24 +1,28 @@
 """A pod of the shop: a FastAPI service with the agent, written as any service would be.
 
 A tenant calls it and it calls a vendor; when a call to the vendor is refused, it uses a fallback.
+``/guarded/<dependency>`` also retries, and names the tier of its call; ``POST /strain`` is for the demo.
 Run: ``python -m controlplane.demo.pod --port N``, with ``VENDOR_URL`` and the agent's
 ``FUSEBOARD_*`` variables set.
 """
 
 import argparse
+import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from starlette.middleware.base import RequestResponseEndpoint
 
 import fuseboard
 from controlplane.demo.scenario import DEPENDENCIES
+from fuseboard.contract.words import CallTier
 from fuseboard.integrations.asgi import FuseboardMiddleware
 from fuseboard.integrations.httpx import GuardedTransport
 
@@ -27,8 +31,8 @@ INSTEAD = {dependency.name: dependency.fallback for dependency in DEPENDENCIES}
 
 
 def tenant_of(scope: MutableMapping[str, Any]) -> str | None:
-    """The tenant that a request names in its header; health checks have no tenant."""
-    if scope["path"] == "/healthz":
+    """The tenant that a request names in its header; health checks and the demo itself have no tenant."""
+    if scope["path"] in ("/healthz", "/strain"):
         return None
     return str(dict(scope["headers"]).get(b"x-tenant", b"").decode("latin-1"))
 
@@ -42,12 +46,18 @@ def application(vendor_url: str) -> FastAPI:
         for name in INSTEAD
     }
 
+    #: For calls that the code guards itself.
+    plain = httpx.AsyncClient(timeout=2.0)
+    straining: list[asyncio.Task[None]] = []
+
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for vendor in vendors.values():
+            for vendor in (*vendors.values(), plain):
                 await stack.enter_async_context(vendor)
             yield
+        for task in straining:
+            task.cancel()
 
     app = FastAPI(lifespan=running, openapi_url=None)
     app.add_middleware(FuseboardMiddleware, agent=agent, tenant=tenant_of)
@@ -79,6 +89,45 @@ def application(vendor_url: str) -> FastAPI:
             # The vendor was called and failed: the same for the customer, only later.
             return {"got": INSTEAD[dependency], "failed_with": type(error).__name__}
         return {"got": "the requested result"}
+
+    @app.get("/guarded/{dependency}")
+    async def serve_guarded(
+        dependency: str, tier: CallTier = CallTier.STANDARD
+    ) -> dict[str, str | int | None]:
+        """The same, with retries and a tier."""
+        if dependency not in INSTEAD:
+            raise HTTPException(404)
+        attempts = 0
+        try:
+            async for attempt in agent.retrying(dependency, tier=tier, deadline_s=5.0):
+                async with attempt:
+                    attempts += 1
+                    answer = await plain.get(f"{vendor_url}/{dependency}/call")
+                    answer.raise_for_status()
+        except fuseboard.Refused as refused:
+            return {
+                "got": INSTEAD[dependency],
+                "refused_because": refused.decision.reason,
+                "attempts": attempts,
+            }
+        except httpx.HTTPError as error:
+            return {"got": INSTEAD[dependency], "failed_with": type(error).__name__, "attempts": attempts}
+        return {"got": "the requested result", "attempts": attempts}
+
+    @app.post("/strain")
+    async def strain(seconds: Annotated[int, Query(ge=1, le=60)]) -> dict[str, int]:
+        """Keep the event loop busy, as a computation in the wrong place does, but for short pauses."""
+
+        async def work() -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                pause = time.monotonic() + 0.6
+                while time.monotonic() < pause:
+                    pass
+                await asyncio.sleep(0.05)
+
+        straining.append(asyncio.create_task(work()))
+        return {"seconds": seconds}
 
     return app
 

@@ -1,0 +1,199 @@
+"""A pod protects itself: its slots, its retries, and whom it serves under pressure."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from controlplane.demo.scenario import DEPENDENCIES, PENNY, PODS, STORYTELLER
+from controlplane.demo.story.chapter import Chapter, CheckFailed
+from controlplane.demo.story.program import Program
+from fuseboard.contract.words import CallTier, Reason
+
+POD = PODS[0]
+#: A busy machine must not look like pressure while another checkpoint runs, so these are set here only.
+SLOTS = 10
+LATENCY_MS = 400
+FLOOD = 24
+CRITICAL_CALLS = 8
+CALLS = 120
+STRAIN_S = 10
+
+Answer = dict[str, Any]
+
+
+def bulkhead_isolation(chapter: Chapter) -> str:
+    """Optional calls use up their slots at one pod; critical calls to the same vendor do not notice."""
+    dependency = "fraud-score"
+    bulkhead = {
+        "max_concurrent": SLOTS,
+        "queue_timeout_ms": 1_000,
+        "when_full": ["queue", "abort", "discard"],
+    }
+    stop, optional = threading.Event(), list[Answer]()
+
+    def flood() -> None:
+        with _client(chapter) as client:
+            while not stop.wait(0.05):
+                optional.append(_call(client, dependency, CallTier.OPTIONAL))
+
+    with _protected(chapter, dependency, {"bulkhead": bulkhead}), _vendor(chapter, dependency, 0, LATENCY_MS):
+        threads = [threading.Thread(target=flood) for _ in range(FLOOD)]
+        for thread in threads:
+            thread.start()
+        try:
+            chapter.until(
+                "optional calls to be refused",
+                lambda: _refused(optional, Reason.BULKHEAD_FULL) > 0,
+                within_s=10,
+            )
+            with _client(chapter) as client:
+                critical = [_call(client, dependency, CallTier.CRITICAL) for _ in range(CRITICAL_CALLS)]
+                other = [_call(client, "search", CallTier.STANDARD) for _ in range(CRITICAL_CALLS)]
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    for name, answers in (("critical", critical), ("other", other)):
+        if lost := [answer for answer in answers if "requested" not in answer["got"]]:
+            raise CheckFailed(f"{len(lost)} of {len(answers)} {name} calls got the fallback: {lost[0]}")
+    full = _refused(optional, Reason.BULKHEAD_FULL)
+    return (
+        f"{FLOOD} callers at once: {full} of {len(optional)} optional calls found no slot; all"
+        f" {len(critical)} critical calls and {len(other)} calls to another dependency were made"
+    )
+
+
+def retry_budget(chapter: Chapter) -> str:
+    """Retries help while few calls fail, and hardly add to the load while all of them fail."""
+    dependency = "email-smtp"
+    retry = {"attempts": 3, "base_ms": 20, "cap_ms": 100, "idempotent": True}
+    with Program(chapter) as program, _protected(chapter, dependency, {"retry": retry}):
+        # The breaker would end the outage for the pods at once. Here the budget alone has to.
+        body = {"mode": "forced_closed", "expires_in_s": 300, "reason": "To see what retries do"}
+        program.write("POST", f"breakers/{dependency}/override", body)
+        try:
+            with _vendor(chapter, dependency, 8, 5):
+                some = _calls(chapter, dependency)
+            with _vendor(chapter, dependency, 100, 5):
+                none = _calls(chapter, dependency)
+        finally:
+            program.client.request(
+                "DELETE", f"breakers/{dependency}/override", json={"reason": "The test of retries is over"}
+            )
+    # Where the vendor's limit refused a call, nothing was sent.
+    some, none = ([answer for answer in answers if answer["attempts"]] for answers in (some, none))
+    helped = sum(answer["attempts"] > 1 and "requested" in answer["got"] for answer in some)
+    attempts = sum(answer["attempts"] for answer in none)
+    if not helped:
+        raise CheckFailed(f"no retry helped in {len(some)} calls of which 8 % fail")
+    # Windows of the budget that began before the outage count too, so the bound is that of the design.
+    most = 1.2 * len(none) + len(PODS)
+    if attempts > most:
+        raise CheckFailed(f"{attempts} attempts for {len(none)} calls to a vendor that is down")
+    return (
+        f"8 % fail: retries saved {helped} of {len(some)} calls; all fail: {attempts} attempts for"
+        f" {len(none)} calls, at most {most:.0f}"
+    )
+
+
+def shed_by_tier(chapter: Chapter) -> str:
+    """One pod is under pressure: it refuses a free tenant, and serves an enterprise tenant."""
+    with Program(chapter) as program, _client(chapter) as client:
+        revision = _patch(program, "configuration/protection", {"shedding": {}})
+        try:
+            _applied(chapter, revision)
+            client.post(
+                f"/strain?seconds={STRAIN_S * chapter.demo.patience:.0f}", timeout=5
+            ).raise_for_status()
+            shed_ms = chapter.until(
+                f"{POD} to shed a free tenant", lambda: _shed(client, PENNY), within_s=STRAIN_S
+            )
+            served = [client.get("/search", headers={"X-Tenant": STORYTELLER}) for _ in range(5)]
+            page = chapter.browser("viewer").read(f"/servers/{POD}")
+            back_ms = chapter.until(
+                f"{POD} to serve the free tenant again", lambda: not _shed(client, PENNY), within_s=60
+            )
+        finally:
+            _patch(program, "configuration/protection", {"shedding": None})
+    if refused := [answer.status_code for answer in served if answer.status_code != 200]:
+        raise CheckFailed(f"an enterprise tenant got {refused}")
+    if "ressure" not in page:
+        raise CheckFailed(f"the page of {POD} does not display its pressure")
+    return (
+        f"{POD} refused a free tenant after {shed_ms:.0f} ms and served all {len(served)} requests"
+        f" of an enterprise tenant; {back_ms:.0f} ms later it served both"
+    )
+
+
+def _shed(client: httpx.Client, tenant: str) -> bool:
+    answer = client.get("/search", headers={"X-Tenant": tenant})
+    return answer.status_code == 503 and answer.json().get("reason") == Reason.SHED
+
+
+def _client(chapter: Chapter) -> httpx.Client:
+    return httpx.Client(base_url=chapter.demo.url(POD), timeout=30.0, trust_env=False)
+
+
+def _call(client: httpx.Client, dependency: str, tier: CallTier) -> Answer:
+    answer = client.get(
+        f"/guarded/{dependency}", params={"tier": tier}, headers={"X-Tenant": STORYTELLER}
+    ).raise_for_status()
+    found: Answer = answer.json()
+    return found
+
+
+def _calls(chapter: Chapter, dependency: str) -> list[Answer]:
+    """``CALLS`` calls, spread over the pods."""
+    answers: list[Answer] = []
+    for pod in PODS:
+        with httpx.Client(base_url=chapter.demo.url(pod), timeout=30.0, trust_env=False) as client:
+            answers += [_call(client, dependency, CallTier.STANDARD) for _ in range(CALLS)]
+    return answers
+
+
+def _refused(answers: list[Answer], reason: Reason) -> int:
+    return sum(answer.get("refused_because") == reason for answer in answers)
+
+
+@contextmanager
+def _protected(chapter: Chapter, dependency: str, protection: dict[str, Any]) -> Iterator[None]:
+    """All pods apply ``protection`` meanwhile."""
+    path = f"dependencies/{dependency}/protection"
+    with Program(chapter) as program:
+        try:
+            _applied(chapter, _patch(program, path, protection))
+            yield
+        finally:
+            _patch(program, path, "off")
+
+
+def _patch(program: Program, path: str, protection: dict[str, Any] | str) -> int:
+    body = {"protection": protection, "reason": "The demo shows what protects a pod"}
+    headers = {}
+    if path.startswith("dependencies/"):
+        version = program.get(path.rpartition("/")[0])["version"]
+        headers["If-Match"] = f'"{version}"'
+    return int(program.write("PATCH", path, body, **headers).raise_for_status().json()["revision"])
+
+
+def _applied(chapter: Chapter, revision: int) -> None:
+    """Wait until every pod decides by this revision."""
+    chapter.until(
+        f"every pod to apply revision {revision}",
+        lambda: all(chapter.ask(pod, "search", STORYTELLER).revision >= revision for pod in PODS),
+        within_s=10,
+    )
+
+
+@contextmanager
+def _vendor(chapter: Chapter, dependency: str, failure_percent: int, latency_ms: int) -> Iterator[None]:
+    """The vendor behaves like this meanwhile."""
+    usual = next(played for played in DEPENDENCIES if played.name == dependency)
+    chapter.demo.switch(dependency, failure_percent=failure_percent, latency_ms=latency_ms)
+    try:
+        yield
+    finally:
+        chapter.demo.switch(dependency, failure_percent=0, latency_ms=usual.latency_ms)
