@@ -207,7 +207,7 @@ MUTANTS: dict[ModuleType, tuple[Mutant, ...]] = {
         Mutant(
             "an unknown priority is the highest",
             "self._levels.get(priority, 0)",
-            "self._levels.get(priority, -1)",
+            "self._levels.get(priority, 2)",
         ),
     ),
     fair_part: (
@@ -220,8 +220,8 @@ MUTANTS: dict[ModuleType, tuple[Mutant, ...]] = {
         Mutant("a moment below is enough", "                self._since = now\n", "                pass\n"),
         Mutant(
             "it goes on again at once",
-            " and (self._since is None or now - self._since >= self._steady_s):\n            self._turn(now, on=T",
-            ":\n            self._turn(now, on=T",
+            "elif enter and (self._since is None or now - self._since >= self._steady_s):",
+            "elif enter:",
         ),
     ),
     pressure: (
