@@ -259,6 +259,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "TenantOut": _TENANT,
     "TenantPage": {"items": [_TENANT], "next": "acme"},
     "OverrideOut": _OVERRIDE,
+    "CallProtectionOut": _PROTECTION,
+    "PodProtectionOut": {
+        "shedding": {"queue_max": 200, "p95_percent": 90, "shed_at": 70, "shed_hard_at": 90},
+        "readiness": None,
+        "routes": [{"pattern": "POST /v1/*", "sla_ms": 2000}],
+        "retries_per_s": 10,
+        "observe": None,
+    },
     "DependencyOut": _DEPENDENCY
     | {"advice": []}
     | {
