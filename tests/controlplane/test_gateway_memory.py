@@ -96,7 +96,7 @@ def test_finding_5_a_token_and_an_environment_are_bounded(fleet: Fleet, clock: T
     fleet.kept = Kept(token_bytes=4_000_000, environment_bytes=6_000_000)
     send(fleet, clock, 60, token="greedy")
     greedy = fleet.kept.bytes
-    # Sparse pods, after the bound was reached: each has a point of at most half a kilobyte.
+    # Sparse pods, after the bound was reached: each has a point of at most a quarter of a kilobyte.
     assert 4_000_000 < greedy < 5_500_000
     # The next token is not affected by the first one.
     send(fleet, clock, 3, token="modest")
@@ -128,6 +128,38 @@ def test_what_a_pod_kept_is_free_again_when_it_is_forgotten(fleet: Fleet, clock:
         fleet.hand_over(f"sel1-{number}")
     assert fleet.kept.bytes == 0
     assert not fleet.kept.is_full("sel1")
+
+
+def invent(fleet: Fleet, clock: TurnedClock, token: str, servers: int) -> None:
+    """Each pod of the token invents 30 tenants, and counts 10 calls of the same one."""
+    for number in range(3):
+        for server in range(servers):
+            name = f"{token}-{server}"
+            own = tuple(TenantCounters(tenant=f"{name}-{n}", allowed=number + 1) for n in range(30))
+            same = TenantCounters(tenant="same", allowed=10 * number + 10)
+            counters = Counters(requests=40 * number + 40, tenants=(same, *own))
+            fleet.absorb(beat(name, sequence=number + 1, counters=counters), token=token)
+            fleet.refresh_rates([fleet.servers[name]])
+        clock.turn(2.0)
+
+
+def test_finding_5_a_full_token_brings_no_new_names_into_the_figures(fleet: Fleet, clock: TurnedClock):
+    """A heartbeat of a kilobyte brought 30 tenants, of which each took more memory than the heartbeat."""
+    fleet.kept = Kept(token_bytes=4_000_000, environment_bytes=6_000_000)
+    invent(fleet, clock, "greedy", 500)
+    names = len(fleet.totals.milli)
+    assert 1_000 < names < 10_000
+    assert fleet.kept.is_full("greedy")
+    # All of them still count for names that are known.
+    assert fleet.totals.milli["tenant_requests", "same"] == 500 * 5_000
+    assert fleet.totals.milli["requests", ""] == 500 * 20_000
+    # The next token is not affected by the first one.
+    invent(fleet, clock, "modest", 10)
+    assert len(fleet.totals.milli) == names + 300
+    for name in tuple(fleet.servers):
+        fleet.hand_over(name)
+    assert fleet.totals.milli == {}
+    assert fleet.kept.bytes == 0
 
 
 def test_open_breakers_are_kept_in_a_full_environment(fleet: Fleet):
@@ -217,22 +249,28 @@ def attack(port: int, pid: int) -> None:
     for number in range(3):
         together(port, range(LARGE), large(ANYONE, number=number))
     loud = most_memory(pid)
-    for number in range(2):
-        together(port, range(LARGE, PODS), small(ANYONE, number))
+    together(port, range(LARGE, PODS), small(ANYONE))
     full = most_memory(pid)
     figures = f"MiB at most: idle {idle >> 20}, {LARGE} large pods {loud >> 20}, {PODS} pods {full >> 20}"
     sys.stderr.write(figures + "\n")
     assert full < CONTAINER_BYTES, figures
 
 
-def small(server: str, number: int) -> SyncRequest:
-    """As the heartbeat of an ordinary pod: 2 KB, in which no name is like that of another pod."""
+def small(server: str) -> SyncRequest:
+    """As the heartbeat of an ordinary pod: 2 KB, in which no name is like that of another pod.
+
+    It says that the pod has just started, so that all it counted is in the figures at once.
+    """
     return beat(
         server,
-        sequence=number + 1,
+        up_ms=5_000,
+        breakers=tuple(
+            BreakerView(dependency=f"{server}-{n}", state=BreakerState.OPEN, generation=10**15, for_ms=10**6)
+            for n in range(kept.SPARSE_BREAKERS)
+        ),
         counters=Counters(
-            requests=number + 1,
-            tenants=tuple(TenantCounters(tenant=f"{server}-{n}", allowed=number + 1) for n in range(30)),
+            requests=30,
+            tenants=tuple(TenantCounters(tenant=f"{server}-{n}", allowed=1) for n in range(30)),
         ),
     )
 
@@ -244,7 +282,7 @@ def together(port: int, numbers: range, heartbeat: SyncRequest) -> None:
 
     def run(first: int) -> None:
         headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         for number in numbers[first::4]:
             named = body.replace(ANYONE.encode(), f"pod-{number:05}".encode())
             connection.request("POST", SYNC_PATH, named, headers)

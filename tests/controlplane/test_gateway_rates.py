@@ -6,6 +6,7 @@ from controlplane.fleet.live import add_figures
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.rates import NOTHING, Contribution, Totals, percentile_us
+from fuseboard.contract.load import CallLoad
 from fuseboard.contract.sync import (
     LATENCY_EDGES_US,
     Counters,
@@ -100,6 +101,32 @@ def test_a_silent_server_no_longer_adds_to_the_rates(fleet, clock):
         fleet.sweep()
     assert figures(fleet)["requests_per_s"] == 0.0
     assert fleet.totals.milli == {}
+
+
+def leave(fleet, *names):
+    for name in names:
+        fleet.absorb(beat(name, leaving=True))
+        figures(fleet)
+    assert fleet.totals.milli == {}
+
+
+def test_two_pods_that_hardly_count_end_without_an_error(fleet, clock):
+    """Less than a thousandth per second of each: the sum was 0, and could be taken away once only."""
+    for number in range(3):
+        for name in ("pod-1", "pod-2"):
+            fleet.absorb(beat(name, counters=counted(number)))
+        figures(fleet)
+        clock.turn(2_000.0)
+    leave(fleet, "pod-1", "pod-2")
+
+
+def test_two_pods_whose_calls_take_no_millisecond_end_without_an_error(fleet, clock):
+    for _ in range(2):
+        for name in ("pod-1", "pod-2"):
+            fleet.absorb(beat(name, protection=(CallLoad(dependency="llm", mean_ms=0),)))
+        figures(fleet)
+        clock.turn(10.0)
+    leave(fleet, "pod-1", "pod-2")
 
 
 def test_dependencies_and_the_store_are_summed_over_servers(fleet, clock):

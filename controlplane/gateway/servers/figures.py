@@ -28,12 +28,13 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
     milli = fleet.totals.milli
     reasons = {name: value / 1000 for (kind, name), value in milli.items() if kind == "reason"}
     latency = fleet.totals.latency
+    busiest = _tenants(milli, most=USAGE_TENANTS)
     return {
         "requests_per_s": _plain(milli, "requests"),
         "refused_per_s": round(sum(reasons.values()), 3),
         "refused_by_reason": reasons,
-        "tenants": _tenants(milli),
-        "usage": _tenants(milli, most=USAGE_TENANTS),
+        "tenants": busiest[:TOP_TENANTS],
+        "usage": busiest,
         "rules": _rules(milli),
         "dependencies": _dependencies(milli),
         "protection": call_figures(milli),
@@ -59,32 +60,37 @@ def _plain(milli: dict[Key, int], kind: str) -> float:
     return milli.get((kind, ""), 0) / 1000
 
 
-def _tenants(milli: dict[Key, int], *, most: int = TOP_TENANTS) -> list[dict[str, Any]]:
+def _tenants(milli: dict[Key, int], *, most: int) -> list[dict[str, Any]]:
     """Those refused most, then those asking most."""
-    asked = {name: value for (kind, name), value in milli.items() if kind == "tenant_requests"}
-    refused = {name: milli.get(("tenant_refused", name), 0) for name in asked}
-    busiest = nsmallest(most, asked, key=lambda name: (-refused[name], -asked[name], name))
+    # One by one: there can be a hundred thousand, and a list of them takes megabytes.
+    every = (
+        (-milli.get(("tenant_refused", name), 0), -asked, name)
+        for (kind, name), asked in milli.items()
+        if kind == "tenant_requests"
+    )
     return [
-        {"tenant": name, "requests_per_s": asked[name] / 1000, "refused_per_s": refused[name] / 1000}
-        for name in busiest
+        {"tenant": name, "requests_per_s": -asked / 1000, "refused_per_s": -refused / 1000}
+        for refused, asked, name in nsmallest(most, every)
     ]
 
 
 def _rules(milli: dict[Key, int]) -> list[dict[str, Any]]:
     """What rules bound: of all tenants together, then of the busiest."""
-    asked = {
-        name.partition("\x1f")[::2]: value for (kind, name), value in milli.items() if kind == "rule_asked"
-    }
-    busiest = nsmallest(USAGE_RULES, asked, key=lambda found: (found[1] != "", -asked[found], found))
+    every = (
+        (tenant != "", -asked, rule, tenant)
+        for (kind, name), asked in milli.items()
+        if kind == "rule_asked"
+        for rule, _, tenant in (name.partition("\x1f"),)
+    )
     return [
         {
             "tenant": tenant,
             "rule": rule,
-            "asked_per_s": asked[rule, tenant] / 1000,
+            "asked_per_s": -asked / 1000,
             "refused_per_s": milli.get(("rule_refused", pair(tenant, rule)), 0) / 1000,
             "shadow_per_s": milli.get(("rule_shadow", pair(tenant, rule)), 0) / 1000,
         }
-        for rule, tenant in busiest
+        for _, asked, rule, tenant in nsmallest(USAGE_RULES, every)
     ]
 
 

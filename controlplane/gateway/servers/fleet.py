@@ -225,8 +225,13 @@ class Fleet:
                 continue
             heard = server.state in (ServerState.ONLINE, ServerState.LATE)
             rates = contribution_of(server) if heard else NOTHING
-            self.totals.replace(server.rates, rates)
+            if self.kept.is_full(server.kept_for):
+                # Another count for a name that is known takes little memory. A new name takes much.
+                rates = self.totals.known(rates)
+            server.own_names = self.totals.replace(server.rates, rates)
             server.rates = rates
+            if server.kept:
+                self.kept.note(server, server.kept_for)
 
     def uncounted(self) -> int:
         """Pods that are present but in no rate yet: heard less than twice since this process started."""

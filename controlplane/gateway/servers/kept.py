@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 #: Counters of one heartbeat that are kept, packed. A pod of an ordinary service needs 1 to 4 KB.
 POINT_BYTES = 16_384
 #: The same while its token or its environment keeps too much: hardly more than the totals.
-SPARSE_POINT_BYTES = 512
+SPARSE_POINT_BYTES = 256
 #: Breakers of one pod that are kept.
 MOST_BREAKERS = 500
-SPARSE_BREAKERS = 8
+SPARSE_BREAKERS = 4
 
 #: What the pods of one token, and of one environment, may keep. Both are estimates of memory.
 TOKEN_BYTES = 96 * 1024 * 1024
@@ -35,6 +35,8 @@ _FIGURES = 6
 _BREAKER_BYTES = 700
 #: What another process under the name of a pod takes.
 _RIVAL_BYTES = 300
+#: What a name takes that only one pod counts for: the name, the sum, and their entries.
+_NAME_BYTES = 250
 
 _pack = msgpack.Encoder().encode
 
@@ -77,7 +79,7 @@ class Kept:
     def note(self, server: "KnownServer", token: str) -> None:
         """Count what this pod keeps now."""
         self.forget(server)
-        size = _BREAKER_BYTES * len(server.beat.breakers)
+        size = _BREAKER_BYTES * len(server.beat.breakers) + _NAME_BYTES * server.own_names
         for track in (server.track, server.calls):
             size += track.size + _FIGURES * track.newest_size
         if server.rivals_heard is not None:

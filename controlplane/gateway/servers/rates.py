@@ -5,7 +5,6 @@ Contributions are whole thousandths per second, so that adding and taking away a
 them leaves nothing behind.
 """
 
-from collections import deque
 from collections.abc import Sequence
 
 from msgspec import Struct, msgpack
@@ -85,7 +84,8 @@ class Track:
     __slots__ = ("_points",)
 
     def __init__(self) -> None:
-        self._points: deque[Point] = deque()
+        # A deque takes 600 bytes for two points, and there are never many.
+        self._points: list[Point] = []
 
     @property
     def empty(self) -> bool:
@@ -123,7 +123,7 @@ class Track:
         points.append(Point(at, packed, cut))
         # The oldest stays until another one is old enough to take its place.
         while len(points) > 2 and at - points[1].at >= LATENCY_WINDOW_S:
-            points.popleft()
+            del points[0]
 
     def contribution(self) -> Contribution:
         """What this process counted lately."""
@@ -152,23 +152,38 @@ class Totals:
         self.milli: dict[Key, int] = {}
         self.latency = [0] * _BUCKETS
 
-    def replace(self, old: Contribution, new: Contribution) -> None:
-        """Put one server's new contribution in the place of its old one."""
+    def known(self, contribution: Contribution) -> Contribution:
+        """Without the names that no process contributes so far."""
+        counts, milli = contribution.counts, self.milli
+        if all(key in milli or key[0] in _NOT_NAMED for key in counts):
+            return contribution
+        kept = {key: value for key, value in counts.items() if key in milli or key[0] in _NOT_NAMED}
+        return Contribution(kept, contribution.latency)
+
+    def replace(self, old: Contribution, new: Contribution) -> int:
+        """Put one server's new contribution in the place of its old one.
+
+        Returns how many counts no other process contributes to.
+        """
         milli = self.milli
         if old.counts != new.counts:
             for key, value in new.counts.items():
-                milli[key] = milli.get(key, 0) + value
+                # A sum of 0 would be deleted with the first of those that add nothing.
+                if value:
+                    milli[key] = milli.get(key, 0) + value
             for key, value in old.counts.items():
-                left = milli[key] - value
-                if left:
-                    milli[key] = left
-                else:
-                    del milli[key]
+                if value:
+                    left = milli[key] - value
+                    if left:
+                        milli[key] = left
+                    else:
+                        del milli[key]
         if old.latency != new.latency:
             for bucket, value in enumerate(new.latency):
                 self.latency[bucket] += value
             for bucket, value in enumerate(old.latency):
                 self.latency[bucket] -= value
+        return sum([milli.get(key) == value for key, value in new.counts.items()])
 
 
 def percentile_us(counts: Sequence[int], share: float) -> int | None:
@@ -189,12 +204,14 @@ def percentile_us(counts: Sequence[int], share: float) -> int | None:
 
 _REQUESTS, _UNKNOWN, _LOCALLY = ("requests", ""), ("unknown_tenants", ""), ("decided_locally", "")
 _TIMEOUTS, _ERRORS = ("timeouts", ""), ("errors", "")
+#: Counts of which there are few, whatever processes invent.
+_NOT_NAMED = frozenset(("requests", "unknown_tenants", "decided_locally", "timeouts", "errors", "reason"))
 _NO_TENANT = TenantCounters(tenant="none")
 _NO_RULE = RuleCounters(rule="none", asked=0)
 _NO_DEPENDENCY = DependencyCounters(dependency="none")
 
 
-def _point_before(points: deque[Point], age_s: float) -> Point:
+def _point_before(points: Sequence[Point], age_s: float) -> Point:
     """The youngest point at least ``age_s`` older than the newest, or else the oldest."""
     newest = points[-1].at
     for point in reversed(points):

@@ -81,6 +81,8 @@ class KnownServer:
     #: Bytes that are kept of its heartbeats, and the token they count for; see ``kept``.
     kept: int = 0
     kept_for: str = ""
+    #: Names in ``rates`` that no other pod counts for.
+    own_names: int = 0
     #: Other processes under its name, as the row says.
     rivals: int = 0
     rivals_heard: Duplicates | None = None
