@@ -17,6 +17,8 @@ from tests.agents.gateways import gateway_running
 from tests.agents.servers import POLICY, Server, configured, running
 from tests.waiting import eventually
 
+SHORT = BreakerPolicy(open_ms=100)
+
 
 def opening_for(milliseconds: int) -> Policy:
     breaker = msgspec.structs.replace(POLICY.dependencies[0].breaker, open_ms=milliseconds)
@@ -88,7 +90,7 @@ async def test_a_cooldown_applies_without_redis_too(valkey: Valkey):
         assert await admitted(server, 5) == 0
 
 
-def held_open(policy: Policy, seconds: float) -> Policy:
+def held_open(policy: Policy, seconds: float, breaker: BreakerPolicy = SHORT) -> Policy:
     override = Override(
         mode=OverrideMode.FORCED_OPEN,
         revision=8,
@@ -96,9 +98,7 @@ def held_open(policy: Policy, seconds: float) -> Policy:
         reason="vendor asked us to stop",
         actor="olga",
     )
-    payments = msgspec.structs.replace(
-        policy.dependencies[0], override=override, breaker=BreakerPolicy(open_ms=100)
-    )
+    payments = msgspec.structs.replace(policy.dependencies[0], override=override, breaker=breaker)
     return msgspec.structs.replace(policy, dependencies=(payments,))
 
 

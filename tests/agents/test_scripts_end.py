@@ -32,6 +32,25 @@ def admit(rules: tuple[float, ...], *groups: tuple[float, ...], keys: int = 1) -
     return ADMIT, key_names(keys), (msgspec.msgpack.encode(asked),)
 
 
+def chains(classes: int, limits: int) -> Case:
+    """In each class, every group needs two limits, and shares each with one other group.
+
+    It takes a part of both that the smaller one determines, so many rounds pass until one is spent.
+    """
+    asked: list[object] = [0, "token", 0, limits]
+    for size in range(limits):
+        asked += (size + 1, 2, 1000 * 4.0**size, 3.6e9, 1000 * 4.0**size, 0, 0)
+    for number in range(classes):
+        for group in range(limits + 1):
+            own = [place for place in (group - 1, group) if 0 <= place < limits]
+            asked += (99 - number, 1e15, len(own))
+            for place in own:
+                # The limit of the group before it is known, the other one has the next key.
+                known = number * limits + place + 1 if place < group else 0
+                asked += (known, place + 1, 1)
+    return ADMIT, key_names(classes * limits), (msgspec.msgpack.encode(asked),)
+
+
 def guarded(probes: float, count: float) -> Case:
     asked = [0, "t", 1, probes, HUGE, HUGE, 0, "web-1", 0, 0, 0, 50, count, 0]
     return ADMIT, (*GUARD, *AFTER), (msgspec.msgpack.encode(asked),)
@@ -57,11 +76,8 @@ CASES: dict[str, Case] = {
     "many slots": admit(SLOTS, (50, 900_000, 1, 0, 1, 1)),
     "many groups": admit(RING, (50, 3, 1, 0, 1, 1), *[(50, 3, 1, 1, 1, 1)] * 200_000),
     "groups of many limits": admit(RING, *[(50, 3, 1, 0, 1, 1)] * 4000, keys=4000),
-    "rounds": admit(
-        (2, 1e9, 1e9, 1e9, 0, 0),
-        (50, 1, 1, 0, 1, 1),
-        *[(50, count, 1, 1, 1, 1e3 / count) for count in range(1, 900)],
-    ),
+    "rounds": chains(1, 20),
+    "classes of many rounds": chains(90, 10),
     "probes for all": guarded(HUGE, HUGE),
     "a long window": report(window=HUGE),
     "a window of no number": report(window=float("nan")),
@@ -97,3 +113,39 @@ def test_finding_8_no_arguments_make_it_run_on(valkey: Valkey, case: str, functi
         except redis.ResponseError as error:
             refusal = str(error)
         assert not refusal.startswith(("NOSCRIPT", "ERR Function not found"))
+
+
+@pytest.mark.parametrize(("classes", "limits"), [(1, 20), (90, 10)])
+def test_many_rounds_leave_no_call_that_every_limit_allows(valkey: Valkey, classes: int, limits: int) -> None:
+    """Rounds were counted over all classes: those after the 500th got one each, or the script failed."""
+    script, keys, arguments = chains(classes, limits)
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+        sha = client.script_load(script.text)
+        reply = msgspec.msgpack.decode(client.evalsha(sha, len(keys), *keys, *arguments))
+    figures = reply[5]
+    groups = classes * (limits + 1)
+    granted, blocked = figures[: 3 * groups : 3], figures[1 : 3 * groups : 3]
+    left = figures[3 * groups :: 3]
+    assert all(place > 0 for place in blocked), "each group wants more than there is"
+    assert all(left[place - 1] == 0 for place in blocked), "and is blocked by what is spent"
+    first = granted[: limits + 1]
+    assert all(granted[at : at + limits + 1] == first for at in range(0, groups, limits + 1))
+
+
+@pytest.mark.parametrize(("probes", "more"), [(10_000, ()), (10_000, ("window_calls", 50))])
+def test_a_report_of_as_many_probes_as_it_says_is_taken(
+    valkey: Valkey, probes: int, more: tuple[object, ...]
+) -> None:
+    """Its message said 10,000, and it took 9,990."""
+    for count, refused in ((probes, False), (probes + 1, True)):
+        script, keys, arguments = report(probes=count)
+        arguments = (*arguments[:19], *more, *arguments[19:])
+        with redis.Redis.from_url(valkey.url) as client:
+            client.flushall()
+            sha = client.script_load(script.text)
+            if refused:
+                with pytest.raises(redis.ResponseError, match="at most 10000 probes"):
+                    client.evalsha(sha, len(keys), *keys, *arguments)
+            else:
+                assert client.evalsha(sha, len(keys), *keys, *arguments)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -10,6 +11,8 @@ from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import BreakerState, Mode, Outcome
 from fuseboard.decision import Permit
 from tests.agents.models.pods import NAME, Call, Pod, VirtualTime
+from tests.agents.servers import give
+from tests.agents.test_local_breaker import held_open
 
 POLICY = BreakerPolicy(
     consecutive_failures=2,
@@ -47,6 +50,7 @@ class Admitted:
 class PodMachine(RuleBasedStateMachine):
     """What must hold, however the answers of Redis, trips, outages and outcomes are ordered:
 
+    - While the breaker is forced open, no call starts.
     - While the pod's own breaker is open, no call starts. While it is half-open, one probe does.
     - An outcome changes the pod's own breaker only if the call started in its present generation.
     - Only the probe frees the place of the probe.
@@ -62,6 +66,8 @@ class PodMachine(RuleBasedStateMachine):
         self.admitted: list[Admitted] = []
         self.fleet, self.generation = "closed", 1
         self.shared = True
+        #: The pod applies an override that forces the breaker open.
+        self.forced, self.revision = False, 100
         #: Failures in a row in the present generation of the pod's own breaker.
         self.counted = (self.local.generation, 0)
 
@@ -73,15 +79,11 @@ class PodMachine(RuleBasedStateMachine):
     def local(self) -> LocalBreaker:
         return self.pod.gate.local
 
-    def follow(self, change: Callable[[], object], *, ends: Waiting | None = None) -> None:
+    def follow(self, change: Callable[[], object]) -> None:
         """Apply a change, and check what it did to the calls that wait."""
         before = self.local.generation, self.local.probing_until
         change()
-        owners = [
-            each
-            for each in [*self.waiting, *([ends] if ends else [])]
-            if not each.call.waits and each.probe_of == before[0]
-        ]
+        owners = [each for each in self.waiting if not each.call.waits and each.probe_of == before[0]]
         if self.local.generation == before[0] and not self.local.probing_until and before[1]:
             assert owners, "a call that was not the probe has freed its place"
         for each in tuple(self.waiting):
@@ -95,6 +97,7 @@ class PodMachine(RuleBasedStateMachine):
         if permit is None:
             assert waiting.call.task.cancelled() or waiting.call.refused is not None
             return
+        assert not self.forced, "a call starts after its pod has applied an override that forces it open"
         assert self.local.state is not OPEN, "a call starts while the pod's own breaker is open"
         until = 0.0
         if self.local.state is HALF_OPEN:
@@ -147,6 +150,15 @@ class PodMachine(RuleBasedStateMachine):
         self.shared = not self.shared
         self.follow(lambda: self.pod.in_mode(Mode.SHARED if self.shared else Mode.LOCAL))
 
+    @rule()
+    def an_operator_forces_it_open_or_ends_that(self) -> None:
+        self.forced, self.revision = not self.forced, self.revision + 1
+        configuration = self.pod.admission._configuration
+        usual = msgspec.structs.replace(configuration.snapshot.policy.dependencies[0], override=None)
+        policy = msgspec.structs.replace(configuration.snapshot.policy, dependencies=(usual,))
+        wanted = held_open(policy, 3600, POLICY) if self.forced else policy
+        self.follow(lambda: self.pod.run(lambda: give(configuration, wanted, revision=self.revision)))
+
     @precondition(lambda self: self.admitted)
     @rule(
         which=st.integers(0, 20),
@@ -164,7 +176,9 @@ class PodMachine(RuleBasedStateMachine):
 
     def end(self, call: Admitted, outcome: Outcome) -> None:
         pod, local = self.pod, self.local
-        belongs = call.local == local.generation and call.permit.generation in (0, pod.gate.generation)
+        # Under an override, the pod's own breaker counts nothing.
+        counts = not self.forced and call.local == local.generation
+        belongs = counts and call.permit.generation in (0, pod.gate.generation)
         before = (local.state, local.generation, local.probing_until)
         # Good probes count from the opening on, also if one was given up in between.
         successes = local.successes + (outcome is Outcome.OK)

@@ -9,8 +9,9 @@ elseif guarded and not lost_since then
 end
 lost_since = tonumber(lost_since)
 
--- An agent asks for less. Without these bounds, one question could occupy the server for minutes.
-local MOST_GROUPS, MOST_PAIRS, MOST_TOKENS, MOST_ROUNDS = 1000, 20000, 100000, 500
+-- An agent asks for less. Without these bounds, one question could occupy the server for minutes. The rounds
+-- are those of one class: each round takes a part of what is left, so that even huge limits need fewer.
+local MOST_GROUPS, MOST_PAIRS, MOST_TOKENS, MOST_ROUNDS = 1000, 20000, 100000, 100
 local limits, groups, at, pairs_asked = {}, {}, groups_at, 0
 while asked[at] do
     pairs_asked = pairs_asked + asked[at + 2]
@@ -73,7 +74,9 @@ end
 -- The number of groups that still want calls. Each limit gets the number of groups that want it.
 local function count_contenders(first, last)
     local contenders = 0
-    for _, limit in ipairs(limits) do limit.contenders = 0 end
+    for i = first, last do
+        for _, limit in ipairs(groups[i].limits) do limit.contenders = 0 end
+    end
     for i = first, last do
         if groups[i].need > 0 and fits(groups[i]) > 0 then
             contenders = contenders + 1
@@ -94,9 +97,9 @@ local function share(group, contenders)
     return max(1, most)
 end
 
-local position, rounds = 1, 0
+local position = 1
 while admitting and position <= #groups do
-    local last = position
+    local last, rounds = position, 0
     while groups[last + 1] and groups[last + 1].class == groups[position].class do last = last + 1 end
     repeat
         local contenders, progress = count_contenders(position, last), false
@@ -110,7 +113,8 @@ while admitting and position <= #groups do
             end
         end
         rounds = rounds + 1
-    until not progress or rounds >= MOST_ROUNDS
+        assert(rounds <= MOST_ROUNDS, 'too many rounds')
+    until not progress
     position = last + 1
 end
 
