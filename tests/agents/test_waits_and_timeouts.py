@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import requests
 
 from fuseboard import Agent, Subject, blocking
+from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.agent_api import any_loop, threads
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Limit, Policy, TenantRecord
 from fuseboard.contract.words import Algorithm, Outcome
@@ -196,6 +199,29 @@ class TestConfiguredWait:
             # At one moment, of three that do not wait two are refused.
             asked = [agent.admit_request("impatient", wait_s=0) for _ in range(3)]
             assert sum(decision.allowed for decision in await asyncio.gather(*asked)) < 3
+
+    async def test_a_wait_costs_nothing_while_nobody_waits(
+        self, patient: AgentSettings, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Each request and each call prepared a lane of its own, as soon as a wait was configured."""
+        made: list[str] = []
+        for each in (CallAdmission, RequestAdmission):
+
+            def lane(
+                self: object, owner: str, *rest: object, usual: Callable[..., object] = each.lane
+            ) -> object:
+                made.append(owner)
+                return usual(self, owner, *rest)
+
+            monkeypatch.setattr(each, "lane", lane)
+        async with Agent(settings=patient) as agent:
+            for tenant, wait_s in (("acme", None), ("initech", 5.0)):
+                agent.configuration.snapshot.tenants.put(tenant, None)
+                for _ in range(3):
+                    assert (await agent.admit_call("payments", wait_s=wait_s)).decision.allowed
+                # The first one of a tenant is allowed at once.
+                assert (await agent.admit_request(tenant, wait_s=wait_s)).allowed
+        assert [made.count(owner) for owner in ("payments", "acme", "initech")] == [1, 1, 1]
 
     async def test_calls(self, patient: AgentSettings):
         async with Agent(settings=patient) as agent:

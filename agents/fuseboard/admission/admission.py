@@ -11,7 +11,7 @@ import msgspec
 from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.guarded_calls import OWN, GuardedCalls
 from fuseboard.admission.inspection import Inspection
-from fuseboard.admission.lanes import MAX_LANES, CallLane
+from fuseboard.admission.lanes import MAX_LANES, CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.fleet_leases import Leases
@@ -133,25 +133,29 @@ class Admission:
         waits for a refusal that ends within ``wait_s``; ``None`` is the wait of its tier. Nothing that
         Redis does raises an error here. Invalid costs raise ``Misconfigured``.
         """
+        lane: RequestLane | None = None
         # The usual request. Compared by identity: True equals 1, but is not a valid cost.
         if cost is ONE and costs is None and subject is NOBODY:
             decision = self.leased(tenant)
             if decision is not None:
                 return _at_once(decision)
-            lane = None if wait_s else self._requests.plain_lane(tenant)
+            lane = self._requests.plain_lane(tenant)
             # A caller that says 0 does not wait, whatever the tier says.
-            if lane is not None and (wait_s is not None or not lane.waits):
+            if lane is not None and not (lane.waits if wait_s is None else wait_s):
                 return self._requests.decide(lane)
         charged = costs_of(cost, costs)
         if wait_s == 0:
             return self._requests.admit(tenant, charged, subject)
-        return self._decide_patiently(tenant, charged, subject, wait_s)
+        return self._decide_patiently(tenant, charged, subject, wait_s, lane)
 
     async def _decide_patiently(
-        self, tenant: str, costs: Costs, subject: Subject, wait_s: float | None
+        self, tenant: str, costs: Costs, subject: Subject, wait_s: float | None, lane: RequestLane | None
     ) -> Decision:
         begun = monotonic()
-        decision = await self._requests.admit(tenant, costs, subject)
+        requests = self._requests
+        # Nearly all are allowed at once: the prepared lane is enough for these.
+        first = requests.admit(tenant, costs, subject) if lane is None else requests.decide(lane)
+        decision = await first
         if decision.allowed:
             return decision
         if wait_s is None:
@@ -183,18 +187,19 @@ class Admission:
         given back when the dependency refuses. It is for work that no request started. ``tier`` is of
         the dependency's bulkhead. ``until`` is the caller's deadline, in monotonic seconds.
         """
+        lane: CallLane | None = None
         # The usual call, prepared once. Compared by identity: True equals 1, but is not a valid cost.
-        if cost is ONE and costs is None and not wait_s and not spend_quota:
+        if cost is ONE and costs is None and not spend_quota:
             lane = self._lanes.get((dependency, tenant))
             if lane is None or lane.changes != self._configuration.changes:
                 lane = self._prepare_lane(dependency, tenant)
             # A caller that says 0 does not wait, whatever the dependency says.
-            if lane is not None and (wait_s is not None or not lane.gate.dependency.wait_ms):
+            if lane is not None and not (lane.gate.dependency.wait_ms if wait_s is None else wait_s):
                 if lane.guard is None:
                     return self._calls.admit(lane)
                 return self.guarded.admit(lane, lane.guard, tier=tier, until=until)
         wanted = WantedCall(dependency, tenant, costs_of(cost, costs), spend_quota, tier, until)
-        return self._admit_patiently(wanted, wait_s)
+        return self._admit_patiently(wanted, wait_s, lane)
 
     def _prepare_lane(self, dependency: str, tenant: str) -> CallLane | None:
         """The lane of one plain call; ``None`` when the tenant's record must be looked up first."""
@@ -207,7 +212,10 @@ class Admission:
         self._lanes[dependency, tenant] = lane
         return lane
 
-    async def _admit_patiently(self, wanted: WantedCall, wait_s: float | None) -> Permit:
+    async def _admit_patiently(
+        self, wanted: WantedCall, wait_s: float | None, lane: CallLane | None
+    ) -> Permit:
+        """``lane`` is prepared for the first attempt, which nearly always is enough."""
         begun = monotonic()
         if wait_s is None:
             known = self._configuration.snapshot.dependency(wanted.dependency)
@@ -216,21 +224,22 @@ class Admission:
         first = False
         while True:
             try:
-                return await self._admit_call(wanted, first=first)
+                return await self._admit_call(wanted, lane or await self._lane_of(wanted), first=first)
             except Refused as refused:
                 if wait_s <= 0 or not await _waited(refused.decision, last):
                     raise
-                first = True
+                first, lane = True, None
 
-    async def _admit_call(self, wanted: WantedCall, *, first: bool) -> Permit:
-        calls, tenant = self._calls, wanted.tenant
+    async def _lane_of(self, wanted: WantedCall) -> CallLane:
         rules = None
-        if tenant:
-            rules = self._configuration.snapshot.quotas_of(tenant)
+        if wanted.tenant:
+            rules = self._configuration.snapshot.quotas_of(wanted.tenant)
             if not rules.met:
-                rules = await self._configuration.meet(tenant)
-        ask = self._spend_quotas if wanted.spend_quota and tenant else calls.admit
-        lane = calls.lane(wanted.dependency, wanted.costs, tenant, rules)
+                rules = await self._configuration.meet(wanted.tenant)
+        return self._calls.lane(wanted.dependency, wanted.costs, wanted.tenant, rules)
+
+    async def _admit_call(self, wanted: WantedCall, lane: CallLane, *, first: bool) -> Permit:
+        ask = self._spend_quotas if wanted.spend_quota and wanted.tenant else self._calls.admit
         if lane.guard is None:
             return await ask(lane)
         return await self.guarded.admit(

@@ -159,6 +159,13 @@ class PodMachine(RuleBasedStateMachine):
         wanted = held_open(policy, 3600, POLICY) if self.forced else policy
         self.follow(lambda: self.pod.run(lambda: give(configuration, wanted, revision=self.revision)))
 
+    @precondition(lambda self: not self.forced and self.pod.store.asked)
+    @rule(free=st.integers(0, 2))
+    def an_override_overtakes_an_answer(self, free: int) -> None:
+        """So that this order is not left to luck."""
+        self.an_operator_forces_it_open_or_ends_that()
+        self.redis_answers(free)
+
     @precondition(lambda self: self.admitted)
     @rule(
         which=st.integers(0, 20),
