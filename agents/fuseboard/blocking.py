@@ -31,6 +31,7 @@ from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
+from fuseboard.calling.retries import Retries
 from fuseboard.cancellation import stop_tasks
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
@@ -245,6 +246,11 @@ class Agent(ThreadCalls, Decorators, RetryDecorator):
     def views(self) -> tuple[BreakerView, ...]:
         """Every breaker as this pod sees it."""
         return self._started().views()
+
+    @property
+    def retries(self) -> Retries:
+        """As ``fuseboard.Agent.retries``."""
+        return self._started().retries
 
     def timeout_s(self, dependency: str) -> float | None:
         return self._started().timeout_s(dependency)

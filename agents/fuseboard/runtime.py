@@ -222,7 +222,7 @@ class Runtime:
             breakers=admission.breaker_views(),
             wanted=self.configuration.wanted(),
             share=admission.redis_fallback.share.held,
-            protection=admission.guards.loads(),
+            protection=self.retries.reported(admission.guards.loads()),
             load=self.inbound.load(),
         )
 
@@ -357,7 +357,12 @@ def compose_retries(configuration: Configuration, admission: Admission) -> Retri
         return configuration.snapshot.policy.protection
 
     def capacity(dependency: str) -> Capacity:
-        return Capacity(closed=admission.is_closed(dependency))
+        closed = admission.is_closed(dependency)
+        guard = admission.guards.find(dependency)
+        if guard is None or guard.bulkhead is None:
+            return Capacity(closed=closed)
+        used = guard.bulkhead.in_flight / guard.bulkhead.settings.max_concurrent
+        return Capacity(closed=closed, mean_wait_s=guard.waits.mean(guard.clock()), saturation=used)
 
     return Retries(
         settings=settings,

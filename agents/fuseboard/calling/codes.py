@@ -49,3 +49,13 @@ def status_of_code(code: str, message: str = "", *, has_status: bool) -> int | N
             return 413
         return None if has_status else 0
     return _STATUS.get(code)
+
+
+def code_in(document: object) -> str:
+    """The code in the body of an error, as both vendors write it; empty when there is none."""
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
+        return ""
+    words = [error.get(name) for name in ("code", "type")]
+    found = [word for word in words if isinstance(word, str) and word]
+    return next((word for word in found if word in _STATUS), found[0] if found else "")

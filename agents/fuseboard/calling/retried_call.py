@@ -99,6 +99,10 @@ class RetriedCall:
         with retries.lock:
             return self._part.budget.left(retries.clock(), retry)
 
+    def assume(self, *, idempotent: bool) -> None:
+        """What is known about the request."""
+        self._idempotent = idempotent
+
     def begin(self) -> None:
         """An attempt begins: it is about to be admitted."""
         self.num += 1

@@ -10,8 +10,10 @@ from threading import Lock
 from time import monotonic
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseboard.calling.retry_budget import ErrorWindow, ProcessBudget, RetryBudget, Withdrawal, allowance
+from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad
 from fuseboard.contract.protection import PodProtection, Retry
 
 logger = logging.getLogger("fuseboard.retries")
@@ -46,6 +48,13 @@ class CallTotals(Struct):
     fallbacks: int = 0
     cached: int = 0
     fallback_failures: int = 0
+
+    @property
+    def any(self) -> bool:
+        """Something was counted that only a protected dependency has."""
+        return bool(
+            self.retries or self.no_budget or self.observed or self.fallbacks or self.fallback_failures
+        )
 
 
 class DependencyRetries:
@@ -110,6 +119,13 @@ class Retries:
         """By dependency, for those that were called in a way that counts here."""
         return {name: part.totals for name, part in self._parts.copy().items()}
 
+    def reported(self, loads: tuple[CallLoad, ...]) -> tuple[CallLoad, ...]:
+        """What a heartbeat says about dependencies, with their totals. Those without a load follow."""
+        totals = self.totals()
+        known = [_with(load, totals.pop(load.dependency, CallTotals())) for load in loads]
+        added = [_with(CallLoad(dependency=name), counted) for name, counted in totals.items() if counted.any]
+        return tuple((known + added)[:MAX_CALL_LOADS])
+
     def allowance(self, part: DependencyRetries, now: float) -> int:
         """The most retries of a call to the dependency now."""
         now_known = self.capacity(part.name)
@@ -156,3 +172,17 @@ class Retries:
     def _per_s(self) -> int:
         protection = self._protection()
         return protection.retries_per_s if protection is not None else 10
+
+
+def _with(load: CallLoad, totals: CallTotals) -> CallLoad:
+    return replace(
+        load,
+        first_calls=totals.first_calls,
+        retries=totals.retries,
+        helped=totals.helped,
+        no_budget=totals.no_budget,
+        observed=load.observed + totals.observed,
+        fallbacks=totals.fallbacks,
+        cached=totals.cached,
+        fallback_failures=totals.fallback_failures,
+    )
