@@ -20,6 +20,7 @@ from fuseboard.errors import FuseboardError, Misconfigured, Refused
 if TYPE_CHECKING:
     from fuseboard import blocking
     from fuseboard.agent import Agent, from_env
+    from fuseboard.agent_api.fallbacks import Alternative, Answer, Cached, Default
     from fuseboard.calling.classification import Verdict, classify
     from fuseboard.calling.deadline import deadline
     from fuseboard.settings import AgentSettings
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "AgentSettings",
+    "Alternative",
+    "Answer",
+    "Cached",
     "Decision",
+    "Default",
     "FuseboardError",
     "LimitStatus",
     "Misconfigured",
@@ -46,6 +51,10 @@ __all__ = [
 ]
 
 _LATE = {
+    "Default": "fuseboard.agent_api.fallbacks",
+    "Cached": "fuseboard.agent_api.fallbacks",
+    "Answer": "fuseboard.agent_api.fallbacks",
+    "Alternative": "fuseboard.agent_api.fallbacks",
     "Agent": "fuseboard.agent",
     "AgentSettings": "fuseboard.settings",
     "Subject": "fuseboard.subject",

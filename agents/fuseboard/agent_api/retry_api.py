@@ -2,12 +2,13 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from fuseboard.agent_api.arguments import check_name
 from fuseboard.agent_api.decorators import Neutral
+from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.retrying import (
     AsyncCalls,
     Attempt,
@@ -17,6 +18,7 @@ from fuseboard.agent_api.retrying import (
     Policy,
     Retrying,
 )
+from fuseboard.agent_api.tiers import Tiered, gather_tiers
 from fuseboard.calling.retried_call import RetryOn, Shrink
 from fuseboard.calling.retries import Retries
 from fuseboard.errors import Misconfigured
@@ -121,6 +123,23 @@ class AsyncRetries(RetryDecorator):
         deadline allow it; its error is not raised. The error of the last one is. See docs/protection.md.
         """
         return async_retrying(dependency, self._calls, arguments)
+
+    def fallback(self, dependency: str, steps: Sequence[Step]) -> Fallback:
+        """What answers when the dependency does not: ``await chain.run(ask)``. See docs/protection.md."""
+        return Fallback(dependency, steps, lambda: self.retries)
+
+    async def gather_tiers(
+        self,
+        critical: Sequence[Awaitable[Any]] = (),
+        standard: Sequence[Awaitable[Any]] = (),
+        optional: Sequence[Awaitable[Any]] = (),
+    ) -> Tiered:
+        """Await all calls at once. A critical one must succeed; an optional one may give ``None``."""
+        return await gather_tiers(critical, standard, optional)
+
+    @property
+    @abstractmethod
+    def retries(self) -> Retries: ...
 
     @abstractmethod
     async def _calls(self) -> AsyncCalls:

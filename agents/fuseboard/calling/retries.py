@@ -106,9 +106,15 @@ class Retries:
         part = self._parts.get(dependency)
         if part is None:
             with self.lock:
-                part = self._parts.setdefault(
-                    dependency, DependencyRetries(dependency, self.clock(), self.random)
-                )
+                part = self.part_unlocked(dependency)
+        return part
+
+    def part_unlocked(self, dependency: str) -> DependencyRetries:
+        """The same, for a caller that has the lock."""
+        part = self._parts.get(dependency)
+        if part is None:
+            part = DependencyRetries(dependency, self.clock(), self.random)
+            self._parts[dependency] = part
         return part
 
     def cap(self, caps: Mapping[str, int], valid_s: float) -> None:

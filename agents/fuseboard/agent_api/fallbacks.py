@@ -1,0 +1,178 @@
+"""What answers instead of a dependency that fails: ordered alternatives, counted and logged.
+
+::
+
+    steps = [Alternative("mini", call=ask_mini), Cached(stored, max_age_s=600), Default(SORRY)]
+    chain = agent.fallback("llm", steps)
+    answer = await chain.run(ask)
+    answer.value, answer.is_fallback, answer.source
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from fuseboard.agent_api.arguments import check_name
+from fuseboard.calling.classification import classify
+from fuseboard.calling.retries import CallTotals, Retries
+from fuseboard.contract.words import Reason
+from fuseboard.errors import Misconfigured, Refused
+
+logger = logging.getLogger("fuseboard.fallbacks")
+
+T = TypeVar("T")
+
+#: Alternatives of one call, at most.
+MAX_DEPTH = 5
+#: Refusals of the caller itself: another vendor is no answer to them.
+_CALLERS = frozenset({Reason.SUSPENDED, Reason.QUOTA})
+
+
+class Alternative(Struct, frozen=True):
+    """Another source, such as another vendor: ``call`` asks it. Guard it as a dependency of its own."""
+
+    name: str
+    #: Async or not.
+    call: Callable[[], Any]
+    #: It takes a request that was too large for the source before.
+    takes_more: bool = False
+
+
+class Cached(Struct, frozen=True):
+    """The last good answer, if it is not too old. ``get`` returns it with its age in seconds, or ``None``."""
+
+    get: Callable[[], Any]
+    max_age_s: float
+    name: str = "cache"
+
+
+class Default(Struct, frozen=True):
+    """An answer that is always there."""
+
+    value: Any
+    name: str = "default"
+
+
+Step: TypeAlias = Alternative | Cached | Default
+
+
+class Answer(Struct, Generic[T], frozen=True, kw_only=True):
+    """What was answered, by whom, and why not by the dependency."""
+
+    value: T
+    #: The dependency, or the name of the alternative.
+    source: str
+    is_fallback: bool = False
+    is_cached: bool = False
+    #: Less than was asked for: old, or a default.
+    is_degraded: bool = False
+    #: Why the dependency did not answer; empty when it did.
+    reason: str = ""
+    #: How old a cached answer is.
+    age_s: float = 0.0
+
+
+class Fallback:
+    """The chain of one dependency. Made by ``agent.fallback``; used for any number of calls."""
+
+    def __init__(self, dependency: str, steps: Sequence[Step], retries: Callable[[], Retries]) -> None:
+        check_name("a dependency", dependency)
+        if not steps or len(steps) > MAX_DEPTH:
+            raise Misconfigured(f"a fallback has 1 to {MAX_DEPTH} alternatives, not {len(steps)}")
+        names = [dependency, *(step.name for step in steps)]
+        for name in names:
+            if names.count(name) > 1:
+                raise Misconfigured(f"a fallback must not lead to itself: {name!r} is in it twice")
+        for step in steps:
+            if isinstance(step, Cached) and not step.max_age_s > 0:
+                raise Misconfigured(f"max_age_s of {step.name!r} must be more than 0, not {step.max_age_s!r}")
+        self._dependency, self._steps, self._retries = dependency, tuple(steps), retries
+
+    async def run(self, call: Callable[[], Awaitable[T]]) -> Answer[Any]:
+        """Ask the dependency with ``call``, and the alternatives in order if it fails.
+
+        ``call`` guards itself, for example with ``agent.retrying``. Raises its error if every
+        alternative fails, with theirs as notes; and at once if it is cancelled, if it is refused because
+        of its tenant, or if its request is wrong.
+        """
+        try:
+            return Answer(value=await call(), source=self._dependency)
+        except Exception as error:
+            first = error
+        if not _may_fall_back(first, takes_more=any(_takes_more(step) for step in self._steps)):
+            raise first
+        reason = _reason(first)
+        for step in self._steps:
+            if classify(first).degradable and not _takes_more(step):
+                continue
+            try:
+                answer = await self._asked(step, reason)
+            except Exception as error:
+                first.add_note(f"fuseboard: fallback {step.name!r} failed: {type(error).__name__}: {error}")
+                continue
+            if answer is not None:
+                self._counted(answer)
+                return answer
+            first.add_note(f"fuseboard: fallback {step.name!r} has no answer that is young enough")
+        with self._retries().lock:
+            self._totals().fallback_failures += 1
+        logger.warning("fallback.failed dependency=%s reason=%s", self._dependency, reason)
+        raise first
+
+    async def _asked(self, step: Step, reason: str) -> Answer[Any] | None:
+        if isinstance(step, Default):
+            return Answer(
+                value=step.value, source=step.name, is_fallback=True, is_degraded=True, reason=reason
+            )
+        found = step.get() if isinstance(step, Cached) else step.call()
+        if isawaitable(found):
+            found = await found
+        if isinstance(step, Alternative):
+            return Answer(value=found, source=step.name, is_fallback=True, reason=reason)
+        if found is None:
+            return None
+        value, age_s = found
+        if age_s > step.max_age_s:
+            return None
+        return Answer(
+            value=value,
+            source=step.name,
+            is_fallback=True,
+            is_cached=True,
+            is_degraded=True,
+            reason=reason,
+            age_s=age_s,
+        )
+
+    def _counted(self, answer: Answer[Any]) -> None:
+        with self._retries().lock:
+            totals = self._totals()
+            totals.fallbacks += 1
+            totals.cached += answer.is_cached
+        logger.warning(
+            "fallback.used dependency=%s source=%s reason=%s", self._dependency, answer.source, answer.reason
+        )
+
+    def _totals(self) -> CallTotals:
+        return self._retries().part_unlocked(self._dependency).totals
+
+
+def _takes_more(step: Step) -> bool:
+    return isinstance(step, Default) or (isinstance(step, Alternative) and step.takes_more)
+
+
+def _may_fall_back(error: Exception, *, takes_more: bool) -> bool:
+    """Whether another source may have an answer: not if the request itself is wrong."""
+    if isinstance(error, Refused):
+        return error.decision.reason not in _CALLERS
+    verdict = classify(error)
+    return verdict.retryable or verdict.trips or (verdict.degradable and takes_more)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Refused) and error.decision.reason is not None:
+        return str(error.decision.reason)
+    return classify(error).code or type(error).__name__
