@@ -1,5 +1,6 @@
 """Puts the pod of a running agent under a pressure that the test chooses."""
 
+import asyncio
 import threading
 from time import monotonic
 
@@ -8,6 +9,7 @@ from fuseboard.contract.policy import Policy, TenantRecord, Tier
 from fuseboard.contract.protection import PodProtection, Readiness, Route, Shedding
 from fuseboard.protection.cgroup import ResourceReader, Usage
 from fuseboard.protection.pod import Pod
+from fuseboard.protection.pressure import PressureGauge
 from fuseboard.protection.signals import LoopLag
 from tests.agents.servers import POLICY
 
@@ -44,7 +46,10 @@ class _Fixed(ResourceReader):
 
 
 def press(agent: Agent | blocking.Agent, cpu: float, *, seconds: int = 3) -> None:
-    """Its CPU has been at ``cpu`` for some seconds. Its timer is stopped, so that this stays so."""
+    """Its CPU has been at ``cpu`` for some seconds, and nothing else is a pressure.
+
+    Its timer never runs again: otherwise it would measure the machine that runs the tests.
+    """
     pod = pod_of(agent)
     running = agent._agent if isinstance(agent, blocking.Agent) else agent
     assert running is not None
@@ -69,11 +74,16 @@ def pod_of(agent: Agent | blocking.Agent) -> Pod:
     return pod
 
 
+def _never(loop: asyncio.AbstractEventLoop) -> None:
+    """Do not start."""
+
+
 def _press(pod: Pod, cpu: float, seconds: int) -> None:
     pod.stop()
+    pod.start = _never  # type: ignore[method-assign]
     pod._resources = _Fixed(cpu)
-    # A machine that is busy must not add a second signal.
-    pod.lag = LoopLag()
+    # What a busy machine has added before.
+    pod.lag, pod._gauge = LoopLag(), PressureGauge()
     now = max(monotonic(), pod._ticked or 0.0)
     for _ in range(seconds + 1):
         now += 1.0

@@ -12,7 +12,7 @@ import redis
 from fuseboard import Agent, AgentSettings, Mode, Refused, Subject
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension
-from tests.agents.pressed import SOME, TENANTS, TIERED, pod_of, press
+from tests.agents.pressed import NONE, SOME, TENANTS, TIERED, pod_of, press
 from tests.agents.published import publish
 from tests.agents.servers import POLICY
 from tests.waiting import eventually
@@ -128,6 +128,7 @@ async def test_a_route_is_shed_before_its_limits_and_counted_once(
         await eventually(lambda: agent._runtime.inbound.pod is not None)
         for tenant in TENANTS:
             await agent.admit_request(tenant)
+        press(agent, NONE)
         pod, app = pod_of(agent), application(agent)
         app.add_exception_handler(Refused, answer_refused)
         assert (await get(app, "/orders/7", "free")).status_code == 200

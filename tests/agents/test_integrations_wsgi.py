@@ -18,7 +18,7 @@ from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension
 from fuseboard.decision import Decision
 from fuseboard.integrations.wsgi import FuseboardMiddleware, readiness, resilience, subject_of
-from tests.agents.pressed import SOME, TENANTS, TIERED, pod_of, press
+from tests.agents.pressed import NONE, SOME, TENANTS, TIERED, pod_of, press
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
 from tests.waiting import wait_until
@@ -137,6 +137,7 @@ def tiered(limits: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[bloc
         wait_until(lambda: agent.configuration.snapshot.head.revision == 1)
         for tenant in TENANTS:
             agent.admit_request(tenant)
+        press(agent, NONE)
         yield agent
 
 

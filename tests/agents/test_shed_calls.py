@@ -37,6 +37,7 @@ async def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AsyncIte
     publish(limits, RULES, revision=1)
     async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
         await eventually(lambda: agent.configuration.snapshot.head.revision == 1)
+        press(agent, 0.1)
         yield agent
 
 

@@ -39,6 +39,7 @@ async def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AsyncIte
         await eventually(lambda: agent._runtime.inbound.pod is not None)
         for tenant in TENANTS:
             await agent.admit_request(tenant)  # its record is here now
+        press(agent, NONE)
         yield agent
 
 
@@ -205,7 +206,10 @@ async def test_observe_mode_refuses_nothing_and_counts(agent: Agent, limits: red
 
 async def test_without_protection_nothing_is_measured(agent: Agent, limits: redis.Redis):
     pod = pod_of(agent)
-    publish(limits, POLICY, revision=2)
+    del pod.start  # of the fixture
+    publish(limits, TIERED, revision=2)
+    await eventually(lambda: pod._timer is not None)
+    publish(limits, POLICY, revision=3)
     await eventually(lambda: agent._runtime.inbound.pod is None)
     assert pod._timer is None
     assert agent.enter_request("free", method="GET", path="/") is None
@@ -213,7 +217,7 @@ async def test_without_protection_nothing_is_measured(agent: Agent, limits: redi
     assert agent.ready()
     assert agent._runtime._describe().load is None
     # Back again: it goes on with the same counts.
-    publish(limits, TIERED, revision=3)
+    publish(limits, TIERED, revision=4)
     await eventually(lambda: agent._runtime.inbound.pod is not None)
     assert agent._runtime.inbound.pod is pod
     assert pod._timer is not None
@@ -305,7 +309,10 @@ async def test_under_lasting_pressure_a_gateway_decides_whether_the_pod_is_unrea
         )
         async with Agent(settings=settings) as agent:
             await eventually(lambda: agent._runtime.inbound.pod is not None)
-            await eventually(lambda: gateway.beats[-1].load is not None)
+            press(agent, NONE)
+            pod_of(agent).readiness.asks = False
+            seen = len(gateway.beats)
+            await eventually(lambda: len(gateway.beats) > seen + 1 and gateway.beats[-1].load is not None)
             load = gateway.beats[-1].load
             assert isinstance(load, PodLoad)
             assert not load.asks_unready

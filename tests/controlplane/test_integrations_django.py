@@ -19,7 +19,7 @@ from fuseboard.contract.words import Algorithm, Dimension
 from fuseboard.decision import Decision
 from fuseboard.integrations import django as integration
 from fuseboard.integrations.django import FuseboardMiddleware, agent, readiness, resilience, subject_of
-from tests.agents.pressed import SOME, TENANTS, TIERED, pod_of, press
+from tests.agents.pressed import NONE, SOME, TENANTS, TIERED, pod_of, press
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
 from tests.waiting import eventually, wait_until
@@ -168,6 +168,7 @@ def tiered(guarded: blocking.Agent, limits: redis.Redis) -> blocking.Agent:
     wait_until(lambda: guarded.configuration.snapshot.head.revision == 2)
     for tenant in TENANTS:
         guarded.admit_request(tenant)
+    press(guarded, NONE)
     return guarded
 
 
