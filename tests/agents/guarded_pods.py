@@ -30,10 +30,12 @@ def pods() -> Iterator[Make]:
         return made[-1]
 
     with time.applied():
-        yield make
-        KEPT.clear()
-        for each in made:
-            each.close()
+        try:
+            yield make
+        finally:
+            KEPT.clear()
+            for each in made:
+                each.close()
 
 
 def guard_of(pod: Pod) -> CallGuard:

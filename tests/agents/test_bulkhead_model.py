@@ -1,9 +1,6 @@
 """Slots of a bulkhead never leak: by a model, and by mutants of the code that the model must notice."""
 
-import inspect
 import logging
-import types
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
@@ -11,6 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from fuseboard.protection import bulkhead
 from tests.agents.bulkheads import bulkhead_machine
+from tests.agents.mutating import Mutant, mutated
 
 QUICK = settings(
     max_examples=60,
@@ -27,13 +25,6 @@ HUNT = settings(
     verbosity=Verbosity.quiet,
     report_multiple_bugs=False,
 )
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    old: str
-    new: str
 
 
 MUTANTS = [
@@ -95,14 +86,6 @@ MUTANTS = [
 ]
 
 
-def mutated(mutant: Mutant) -> types.ModuleType:
-    source = inspect.getsource(bulkhead)
-    assert source.count(mutant.old) == 1, f"{mutant.name!r} no longer matches the code"
-    module = types.ModuleType("mutated_bulkhead")
-    exec(compile(source.replace(mutant.old, mutant.new), "mutated_bulkhead", "exec"), module.__dict__)  # noqa: S102
-    return module
-
-
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run logs thousands of resizes."""
@@ -116,4 +99,4 @@ def test_slots_never_leak():
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_is_noticed(mutant: Mutant):
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the model finds
-        run_state_machine_as_test(bulkhead_machine(mutated(mutant)), settings=HUNT)
+        run_state_machine_as_test(bulkhead_machine(mutated(bulkhead, mutant)), settings=HUNT)

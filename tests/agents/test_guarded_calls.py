@@ -46,10 +46,13 @@ class TestTheOrder:
         pod = make_pod()
         calls = [admitted(pod, tier=tier) for tier in ("critical", "standard", "optional")]
         waiting = pod.call()
+        paying = pod.call(tenant="acme", spend_quota=True)
         for call in reversed(calls):
             pod.report(call, Outcome.FAILURE)
-        assert reason(waiting) is Reason.BREAKER_OPEN
+        assert reason(waiting) is reason(paying) is Reason.BREAKER_OPEN
         assert slots(pod) == 0
+        # Also the quota of the tenant is not asked about.
+        assert not [asked for asked in pod.store.asked if asked.script.name == "admit"]
 
     def test_each_tier_has_its_own_slots(self, make_pod: Make):
         pod = make_pod()

@@ -95,7 +95,10 @@ class TestEveryPathFreesTheSlot:
     def test_a_permit_that_is_kept_and_never_reported(self, make_pod: Make):
         pod = make_pod()
         kept = admitted(pod)
-        pod.pass_time(RECLAIM_S + 1)
+        pod.pass_time(RECLAIM_S - 10)
+        pod.call()
+        assert guard_of(pod).reclaimed == 0
+        pod.pass_time(11)
         admitted(pod)  # finds no slot, and looks for such calls
         assert guard_of(pod).reclaimed == 1
         pod.report(kept, Outcome.OK)

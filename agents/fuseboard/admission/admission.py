@@ -197,7 +197,7 @@ class Admission:
             if lane is not None and not (lane.gate.dependency.wait_ms if wait_s is None else wait_s):
                 if lane.guard is None:
                     return self._calls.admit(lane)
-                return self.guarded.admit(lane, lane.guard, tier=tier, until=until)
+                return self.guarded.admit(lane, lane.guard, tier, until)
         wanted = WantedCall(dependency, tenant, costs_of(cost, costs), spend_quota, tier, until)
         return self._admit_patiently(wanted, wait_s, lane)
 
@@ -242,9 +242,7 @@ class Admission:
         ask = self._spend_quotas if wanted.spend_quota and wanted.tenant else self._calls.admit
         if lane.guard is None:
             return await ask(lane)
-        return await self.guarded.admit(
-            lane, lane.guard, tier=wanted.tier, until=wanted.until, first=first, ask=ask
-        )
+        return await self.guarded.admit(lane, lane.guard, wanted.tier, wanted.until, first=first, ask=ask)
 
     async def _spend_quotas(self, lane: CallLane) -> Permit:
         """Admit a call that also spends the quotas of its tenant on requests."""

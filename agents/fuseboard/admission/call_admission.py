@@ -204,10 +204,13 @@ class CallAdmission:
         if lease is None:
             self.leases.note(demand.supply)
             return None
+        generation, tally = lease.answer.generation, gate.tally
         return Permit(
             made=lease.decision,
             dependency=gate.name,
-            generation=lease.answer.generation,
+            generation=generation,
+            # What is leased holds no slots, so a success is one number.
+            tally=tally if tally.generation == generation else None,
             local_generation=gate.local.generation,
         )
 
@@ -267,7 +270,7 @@ class CallAdmission:
             return
         permit.reported = True
         if permit.slot is not None:
-            permit.slot.end(counts=outcome is not NEUTRAL)
+            permit.slot.end(outcome is not NEUTRAL)
         gate = self.gates.get(permit.dependency) or self.gate(permit.dependency)
         tally = permit.tally
         if (

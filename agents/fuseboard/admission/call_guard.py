@@ -35,17 +35,17 @@ class GuardedCall:
         #: What it spent a token of.
         self.rate = rate
 
-    def end(self, *, counts: bool) -> None:
+    def end(self, counts: bool) -> None:
         """The call has ended: free its slot, once. ``counts``: its duration says something."""
         number, self.number = self.number, 0
         if number:
-            self.guard.end(number, counts=counts)
+            self.guard.end(number, counts)
 
     def undo(self) -> None:
         """The call was not made."""
         number, self.number = self.number, 0
         if number:
-            self.guard.end(number, counts=False, made=False)
+            self.guard.end(number, False, made=False)
         rate, self.rate = self.rate, None
         if rate is not None:
             rate.put_back()
@@ -132,7 +132,7 @@ class CallGuard:
         self._calls[number] = (seat, at)
         return GuardedCall(self, number, rate)
 
-    def end(self, number: int, *, counts: bool, made: bool = True) -> None:
+    def end(self, number: int, counts: bool, *, made: bool = True) -> None:
         """This call has ended. A call that has ended already, or lost its slot, changes nothing."""
         call = self._calls.pop(number, None)
         if call is None:
@@ -148,7 +148,7 @@ class CallGuard:
         """The permit of this call is garbage. Called by a finalizer, so in any thread and at any moment."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits for a slot
-                self._loop.call_soon_threadsafe(lambda: self.end(number, counts=False, made=False))
+                self._loop.call_soon_threadsafe(lambda: self.end(number, False, made=False))
 
     def reclaim(self) -> None:
         """Free the slots of calls that have not ended for much longer than their timeout."""
@@ -157,7 +157,7 @@ class CallGuard:
             number, (_, at) = next(iter(self._calls.items()))
             if at > oldest:
                 return
-            self.end(number, counts=False, made=False)
+            self.end(number, False, made=False)
             self.reclaimed += 1
             logger.warning(
                 "bulkhead.reclaimed dependency=%s after_s=%d reclaimed=%d: a permit was not reported",

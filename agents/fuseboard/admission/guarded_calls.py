@@ -27,6 +27,9 @@ FULL_S = 30.0
 #: Callers that are refused together return up to a tenth later, each at a different moment.
 JITTER = 0.1
 
+# Members of enumerations are slow to look up in Python 3.11.
+CLOSED = BreakerState.CLOSED
+
 #: Tier -> its number. A word is its own key: members are equal to their text.
 NUMBERS: dict[str, int] = {tier: number for number, tier in enumerate(TIERS)}
 
@@ -48,9 +51,9 @@ class GuardedCalls:
         self,
         lane: CallLane,
         guard: CallGuard,
-        *,
         tier: str | None = None,
         until: float | None = None,
+        *,
         first: bool = False,
         ask: Callable[[CallLane], Coroutine[Any, Any, Permit]] | None = None,
     ) -> Permit:
@@ -62,29 +65,27 @@ class GuardedCalls:
         number = guard.tier if tier is None else NUMBERS[tier]
         if self.shed is not None and (drained_s := self.shed(guard, TIERS[number])) is not None:
             self._refuse(lane, Reason.SHED, drained_s)
-        self._refuse_by_what_is_known(lane)
-        rate, bulkhead = guard.local_rate, guard.bulkhead
-        if rate is not None and (wait_s := rate.peek(guard.clock())) > 0:
-            self._refuse_by_rate(lane, wait_s)
+        if refuses(lane):
+            self._refuse_by_what_is_known(lane)
+        rate, bulkhead, at = guard.local_rate, guard.bulkhead, guard.clock()
         seat: Seat | None = None
-        spent: LocalRate | None = None
+        # A token that is taken now is also the look at the rate; a call that has to wait puts it back.
+        spent = rate if rate is not None and self._takes(lane, rate, at) else None
         try:
             if bulkhead is not None:
                 seat = bulkhead.try_enter(number)
                 if seat is None:
+                    if spent is not None:
+                        spent.put_back()
+                        spent = None
                     seat = await self._wait_for_slot(lane, guard, bulkhead, number, until, first=first)
                     # Much may have changed meanwhile, also the settings.
-                    lane, rate = self._calls.renew(lane), guard.local_rate
-                    if until is not None and guard.clock() >= until:
+                    lane, rate, at = self._calls.renew(lane), guard.local_rate, guard.clock()
+                    if until is not None and at >= until:
                         self._refuse(lane, Reason.QUEUE_TIMEOUT, 0.0)
-                    self._refuse_by_what_is_known(lane)
-            at = guard.clock()
-            if rate is not None:
-                if (wait_s := rate.take(at)) > 0:
-                    self._refuse_by_rate(lane, wait_s)
-                    rate.observed += 1
-                else:
-                    spent = rate
+                    if refuses(lane):
+                        self._refuse_by_what_is_known(lane)
+                    spent = rate if rate is not None and self._takes(lane, rate, at) else None
             permit = await (self._calls.admit(lane) if ask is None else ask(lane))
             permit.slot = guard.begin(seat, spent, at)
         except BaseException:
@@ -93,7 +94,16 @@ class GuardedCalls:
             if seat is not None and bulkhead is not None:
                 bulkhead.leave(seat)
             raise
+        if rate is not None and spent is None:
+            rate.observed += 1
         return permit
+
+    def _takes(self, lane: CallLane, rate: LocalRate, at: float) -> bool:
+        """Spend a token of the local rate. Raises ``Refused``; in observe mode, ``False`` means that."""
+        wait_s = rate.take(at)
+        if wait_s > 0 and not self._guards.observes_local_rates():
+            self._refuse(lane, Reason.LOCAL_RATE, wait_s)
+        return wait_s == 0
 
     async def _wait_for_slot(
         self,
@@ -121,28 +131,29 @@ class GuardedCalls:
 
     def _refuse_by_what_is_known(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what this pod knows refuses the call. Takes no probe permit."""
-        gate, demand = lane.gate, lane.demand
+        gate = lane.gate
         local = gate.local
-        if (
-            gate.denial is not None
-            or demand.denial is not None
-            or gate.overridden
-            or demand.never is not None
-            or local.state is not BreakerState.CLOSED
-        ):
-            self._calls.refuse_by_denial(lane)
-            if local.state is BreakerState.CLOSED or self._calls.override(gate.name) is not None:
-                return
-            probing = local.state is BreakerState.HALF_OPEN
-            left_s = (local.probing_until if probing else local.until) - monotonic()
-            if left_s > 0:
-                reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
-                self._calls.refuse(lane, Refusal(reason, gate.name, left_s))
-
-    def _refuse_by_rate(self, lane: CallLane, wait_s: float) -> None:
-        if not self._guards.observes_local_rates():
-            self._refuse(lane, Reason.LOCAL_RATE, wait_s)
+        self._calls.refuse_by_denial(lane)
+        if local.state is CLOSED or self._calls.override(gate.name) is not None:
+            return
+        probing = local.state is BreakerState.HALF_OPEN
+        left_s = (local.probing_until if probing else local.until) - monotonic()
+        if left_s > 0:
+            reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
+            self._calls.refuse(lane, Refusal(reason, gate.name, left_s))
 
     def _refuse(self, lane: CallLane, reason: Reason, wait_s: float) -> NoReturn:
         wait_s *= random.uniform(1.0, 1.0 + JITTER)
         self._calls.refuse(lane, Refusal(reason, lane.gate.name, wait_s))
+
+
+def refuses(lane: CallLane) -> bool:
+    """Whether something that this pod knows may refuse the call."""
+    gate, demand = lane.gate, lane.demand
+    return (
+        gate.denial is not None
+        or demand.denial is not None
+        or gate.overridden
+        or demand.never is not None
+        or gate.local.state is not CLOSED
+    )

@@ -188,7 +188,17 @@ class Bulkhead:
         """A slot for a call of tier number ``at``; ``None`` when it has to wait, or is refused."""
         tier = self.tiers[at]
         # No call can wait for a slot that is free: ``leave`` hands it on at once.
-        for seat in tier.seats:
+        seat = tier.seats[0]
+        pool = seat.pool
+        if pool.in_flight < pool.limit:
+            # As ``_take``, without the call: nearly every call ends here.
+            pool.in_flight += 1
+            tier.entered += 1
+            tier.active = active = tier.active + 1
+            if active > tier.peak:
+                tier.peak = active
+            return seat
+        for seat in tier.seats[1:]:
             if seat.pool.in_flight < seat.pool.limit:
                 return self._take(seat)
         return None

@@ -42,6 +42,7 @@ BARS = (
     Bar("lease_vs_monotonic", "<=", 2.5),
     Bar("lease_commands", "<=", 0.01),
     Bar("lease_redis_cpu_1k", "<=", 0.067),
+    Bar("guarded_vs_semaphore", "<=", 4),
 )
 
 

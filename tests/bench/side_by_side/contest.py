@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from controlplane.embedded.valkey import Valkey
-from tests.bench.side_by_side import deadline, leases, one_core, ours, peers, served
+from tests.bench.side_by_side import deadline, guarded, leases, one_core, ours, peers, served
 from tests.bench.side_by_side.bars import Results, say
 from tests.bench.side_by_side.figures import Call, Rounds, closed_loop
 
@@ -49,7 +49,7 @@ async def _measure(url: str, redis_pid: int, results: Results) -> None:
     for line in rounds.table():
         say(line)
     _compare(rounds, results)
-    for part in (one_core, deadline, served, leases):
+    for part in (one_core, deadline, served, leases, guarded):
         say()
         await part.measure(url, redis_pid, results)
 

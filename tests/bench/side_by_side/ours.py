@@ -17,14 +17,17 @@ from fuseboard.contract.policy import (
     encode_policy,
     hash_of,
 )
+from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
 from fuseboard.contract.store_url import StoreUrl
-from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome
+from fuseboard.contract.words import MAX_LIMIT, Algorithm, ConfigSource, Mode, Outcome
 from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
 from fuseboard.store.single_store import SingleStore
 from tests.waiting import eventually
 
 DEPENDENCY = "payments"
+GUARDED, UNGUARDED = "guarded", "unguarded"
+SLOTS = 50
 MANY_TENANTS = 200
 TENANTS = tuple(f"tenant-{number:03d}" for number in range(MANY_TENANTS))
 
@@ -32,6 +35,8 @@ TENANTS = tuple(f"tenant-{number:03d}" for number in range(MANY_TENANTS))
 #: call to the vendor asks Redis. The tenant's quota is a token bucket.
 VENDOR = Limit(name="calls", limit=50_000_000, window_ms=1000, algorithm=Algorithm.SLIDING_WINDOW)
 QUOTA = Limit(name="calls", limit=5_000_000, window_ms=1000, burst=5_000_000, dependency=DEPENDENCY)
+#: A limit that is leased, so that most calls are decided in memory.
+LEASED = Limit(name="calls", limit=50_000_000, window_ms=1000, burst=50_000_000)
 REQUESTS = Limit(name="requests", limit=50_000_000, window_ms=10_000, burst=50_000_000)
 
 #: Missed deadlines never end the run in local mode: this many in 1 ms are impossible. On a busy machine the
@@ -46,7 +51,18 @@ def policy(environment: str, tuning: Tuning) -> Policy:
         environment=environment,
         default_tier="all",
         tiers=(Tier(name="all", quotas=(QUOTA, REQUESTS)),),
-        dependencies=(Dependency(name=DEPENDENCY, vendor_limits=(VENDOR,), breaker=BreakerPolicy()),),
+        dependencies=(
+            Dependency(name=DEPENDENCY, vendor_limits=(VENDOR,), breaker=BreakerPolicy()),
+            Dependency(name=UNGUARDED, vendor_limits=(LEASED,), breaker=BreakerPolicy()),
+            Dependency(
+                name=GUARDED,
+                vendor_limits=(LEASED,),
+                breaker=BreakerPolicy(),
+                protection=CallProtection(
+                    bulkhead=Bulkhead(max_concurrent=SLOTS), local_rate=LocalRate(limit=MAX_LIMIT)
+                ),
+            ),
+        ),
         tuning=tuning,
     )
 
