@@ -10,9 +10,9 @@ import pytest
 from fuseboard import Agent, Alternative, Answer, Cached, Default, Misconfigured, Reason, Refused
 from fuseboard.contract.load import CallLoad
 from fuseboard.decision import Decision
+from tests.agents.alone import settings_with
 from tests.agents.retry_world import HttpError
 from tests.agents.servers import POLICY
-from tests.agents.test_waits_and_timeouts import settings_with
 
 DOWN = ConnectionRefusedError("down")
 

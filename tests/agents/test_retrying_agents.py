@@ -12,8 +12,8 @@ from fuseboard.contract.sync import SyncRequest, SyncResponse
 from fuseboard.contract.words import Jitter
 from fuseboard.reporting.heartbeat import Exchange
 from fuseboard.settings import AgentSettings
+from tests.agents.alone import settings_with
 from tests.agents.servers import POLICY
-from tests.agents.test_waits_and_timeouts import settings_with
 
 RETRY = Retry(base_ms=1, cap_ms=1, jitter=Jitter.NONE, floor_milli=0, budget_percent=100, idempotent=True)
 TRIPS = BreakerPolicy(consecutive_failures=2, minimum_servers=1)

@@ -23,8 +23,8 @@ from fuseboard.integrations import httpx as for_httpx
 from fuseboard.integrations import httpx2 as for_httpx2
 from fuseboard.integrations.requests import GuardedAdapter
 from fuseboard.settings import AgentSettings
+from tests.agents.alone import settings_with
 from tests.agents.servers import POLICY
-from tests.agents.test_waits_and_timeouts import settings_with
 
 RETRY = Retry(base_ms=1, cap_ms=1, jitter=Jitter.NONE, budget_percent=100)
 RULES = Policy(

@@ -1,7 +1,6 @@
 """C.11: every integration can wait, and the dependency's timeout bounds a call."""
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +22,9 @@ from fuseboard.integrations import asgi, wsgi
 from fuseboard.integrations.httpx import BlockingGuardedTransport, GuardedTransport
 from fuseboard.integrations.requests import GuardedAdapter
 from fuseboard.settings import AgentSettings
+from tests.agents.alone import settings_with
 from tests.agents.servers import POLICY
 
-NOWHERE = "redis://127.0.0.1:1/0"
 #: One call per tenth of a second.
 PACED = Limit(name="paced", limit=10, window_ms=1000, burst=1, algorithm=Algorithm.TOKEN_BUCKET)
 SHORT = Policy(
@@ -42,18 +41,6 @@ SHORT = Policy(
 @pytest.fixture
 def settings(tmp_path: Path) -> AgentSettings:
     return settings_with(tmp_path, SHORT)
-
-
-def settings_with(folder: Path, policy: Policy) -> AgentSettings:
-    path = folder / "bootstrap.json"
-    strict = json.loads(msgspec.json.encode(policy))
-    for owner in (*strict["tiers"], *strict["dependencies"]):
-        for limit in (*owner.get("quotas", ()), *owner.get("vendor_limits", ())):
-            limit["failure_policy"] = "local_share"
-    path.write_text(json.dumps({"policy": strict}))
-    return AgentSettings(
-        redis_url=NOWHERE, server="shop-1", service="shop", state_dir=folder, bootstrap_file=path
-    )
 
 
 def respond(request: httpx.Request) -> httpx.Response:
