@@ -30,6 +30,7 @@ _ACTIONS = {
     "configuration.rolled_back": ("Rolled back", "rolled back"),
     "default_tier.set": ("Default tier changed", "changed the default tier of"),
     "dependency.created": ("Dependency added", "added dependency"),
+    "dependency.set": ("Dependency changed", "changed the settings of"),
     "dependency.described": ("Dependency changed", "changed dependency"),
     "drill.begun": ("Drill started", "started a drill on"),
     "drill.ended": ("Drill ended", "ended the drill on"),

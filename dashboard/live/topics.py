@@ -112,6 +112,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
 _FRAME_ONLY = (
     "account",
     "bulk",
+    "dependency",
     "drills",
     "import",
     # An address that no page has, or the page of something that was removed.

@@ -29,6 +29,7 @@ from controlplane.schedules.due import run_due
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
 from fuseboard.contract.words import OverrideMode
+from tests.controlplane.test_protection_edits import SETTINGS
 from tests.people import ADA, OLGA, OTTO, create_people
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
@@ -110,6 +111,7 @@ EDITS: dict[str, dict[str, Any]] = {
     "resume_tenant": {"tenant": "acme"},
     "rollback": {"to_revision": 4, "expected_revision": None},
     "set_breaker_policy": {"dependency": "openai", "breaker": {"probes": 2}, **BY_VERSION},
+    "set_dependency": {"dependency": "openai", "settings": SETTINGS, **BY_VERSION},
     "set_default_tier": {"tier": "free"},
     "set_pod_protection": {"protection": {"retries_per_s": 5}},
     "set_protection": {"dependency": "openai", "protection": {"retry": None}, **BY_VERSION},

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
+from controlplane.editing.edits.dependency_settings import DependencySettings
 from controlplane.editing.plans import (
     copy_configuration,
     difference,
@@ -31,6 +32,8 @@ from tests.controlplane.calling import problem
 API = "/api/v1/production"
 WHY = {"reason": "Slow calls fill our pods"}
 EDIT: dict[str, Any] = {"environment": "production", **WHY}
+
+SETTINGS = DependencySettings(breaker={}, timeout_ms=1, wait_ms=0, fallback_note="", protection="off")
 
 FILE = """
 protection: {shedding: {queue_max: 200}, routes: {"POST /v1/*": 2000, "GET /slow": 8000}, retries_per_s: 5}

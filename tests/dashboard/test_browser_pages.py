@@ -14,6 +14,7 @@ PAGES = {
     "overview": "/",
     "breakers": "/breakers",
     "breaker": "/breakers/payments-api",
+    "dependency": "/breakers/payments-api/settings",
     "servers": "/servers",
     "server": "/servers/web-1",
     "tenants": "/tenants",
@@ -44,6 +45,7 @@ PAGES = {
 NO_PAGES = {
     *(
         "breaker_preview",
+        "dependency_preview",
         "quota_preview",
         "template_preview",
         "make_template",

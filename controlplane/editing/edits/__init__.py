@@ -13,6 +13,7 @@ from controlplane.editing.edits.dependencies import (
     set_breaker_policy,
     set_protection,
 )
+from controlplane.editing.edits.dependency_settings import set_dependency
 from controlplane.editing.edits.environments import (
     create_environment,
     create_tier,
@@ -66,6 +67,7 @@ __all__ = [
     "save_runbook",
     "set_breaker_policy",
     "set_default_tier",
+    "set_dependency",
     "set_pod_protection",
     "set_protection",
     "set_subject_limit",

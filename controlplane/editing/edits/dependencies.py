@@ -52,7 +52,7 @@ def create_dependency(
     problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
     problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
     columns = BREAKER_PRESETS.get(kind, {}) | dict(breaker or {})
-    _check_breaker(problems, columns)
+    check_breaker(problems, columns)
     problems.reason(reason)
     problems.settle()
     preset = preset_of_kind(kind, timeout_ms=timeout_ms)
@@ -75,7 +75,7 @@ def create_dependency(
             runbook=_runbook(runbook),
             **columns,
         )
-        _check_figures(row)
+        check_breaker_row(row)
         row.save()
         after = dependency_fields(row)
         revision.audit(
@@ -98,7 +98,7 @@ def set_breaker_policy(
 ) -> int:
     """Change the given values of the breaker's policy. The others stay."""
     problems = Problems()
-    _check_breaker(problems, breaker)
+    check_breaker(problems, breaker)
     if timeout_ms is not None:
         problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
     if wait_ms is not None:
@@ -113,7 +113,7 @@ def set_breaker_policy(
             edit.row.timeout_ms = timeout_ms
         if wait_ms is not None:
             edit.row.wait_ms = wait_ms
-        _check_figures(edit.row)
+        check_breaker_row(edit.row)
         edit.finish("breaker_policy.set")
     return revision.number
 
@@ -198,7 +198,7 @@ def save_runbook(
     return row
 
 
-def _check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
+def check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
     for column, value in columns.items():
         if column in BREAKER_RANGES:
             problems.whole(column, value, *BREAKER_RANGES[column])
@@ -206,7 +206,7 @@ def _check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
             problems.add(column, "A breaker has no such setting.")
 
 
-def _check_figures(row: Dependency) -> None:
+def check_breaker_row(row: Dependency) -> None:
     if row.open_max_ms < row.open_ms:
         raise InvalidEdit({"open_max_ms": ["The longest open time must not be shorter than the first."]})
     if 0 < row.window_calls < row.minimum_calls:

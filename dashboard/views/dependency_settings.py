@@ -1,0 +1,116 @@
+"""The settings of one dependency: a plain form, with advice while it is typed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.editing.edits.dependency_settings import preview_dependency, set_dependency
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.breaker_advice import advice_about
+from controlplane.policies.fields import different
+from controlplane.policies.models import Dependency
+from dashboard.dependency_form import groups, typed_settings, unplaced, values_of
+from dashboard.forms import whole
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of, not_found
+
+#: Differences that the preview lists.
+_MOST = 30
+
+
+@require_http_methods(["GET", "POST"])
+@require("edit_breaker_policy")
+def dependency(request: HttpRequest, name: str) -> HttpResponse:
+    row = Dependency.objects.filter(environment_id=SHOWN, name=name).first()
+    if row is None:
+        return not_found(request, "No such dependency", "There is no dependency with this name.")
+    if request.method != "POST":
+        chosen = {part: request.GET.get(part, "") for part in ("bulkhead", "sla", "retry")}
+        return _page(request, row, values=values_of(row, chosen))
+    try:
+        revision = set_dependency(
+            environment=SHOWN,
+            dependency=name,
+            settings=typed_settings(request.POST),
+            expected_version=whole(request.POST.get("version", ""), "version"),
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        return _page(request, row, errors=error.errors, status=422)
+    except EditConflict as conflict:
+        row.refresh_from_db()
+        return _page(request, row, conflict=conflict, version=row.version, status=409)
+    except NotFound as missing:
+        return _page(request, row, errors={"dependency": [str(missing)]}, status=409)
+    hub.nudge()
+    messages.success(request, f"{name} is saved as revision {revision}.")
+    return redirect("breaker", name)
+
+
+@require_POST
+@require("edit_breaker_policy")
+def dependency_preview(request: HttpRequest, name: str) -> HttpResponse:
+    """What saving would change, and advice about it; nothing is written."""
+    return render(request, "dashboard/dependency.html#preview", _preview(name, request.POST))
+
+
+def _preview(name: str, data: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        before, after = preview_dependency(environment=SHOWN, dependency=name, settings=typed_settings(data))
+    except InvalidEdit as error:
+        return {"wrong": [f"{_words(field)}: {' '.join(texts)}" for field, texts in error.errors.items()]}
+    except NotFound as missing:
+        return {"wrong": [str(missing)]}
+    found = different(before, after)
+    lines = [(_words(field), _said(was), _said(now)) for field, (was, now) in found.items()]
+    return {"changes": lines[:_MOST], "more": len(lines[_MOST:]), "advice": advice_about(after)}
+
+
+def _page(
+    request: HttpRequest,
+    row: Dependency,
+    *,
+    values: Mapping[str, str] | None = None,
+    errors: Mapping[str, Sequence[str]] | None = None,
+    conflict: EditConflict | None = None,
+    version: int | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    typed, errors = request.POST if values is None else values, errors or {}
+    found = groups(typed, errors)
+    based_on = request.POST.get("version") if request.method == "POST" and version is None else version
+    context = context_of(
+        request,
+        "dependency",
+        key=row.name,
+        row=row,
+        groups=found,
+        errors=errors,
+        unplaced=unplaced(errors, found),
+        conflict=conflict,
+        version=based_on or row.version,
+        reason=request.POST.get("reason", ""),
+        **_preview(row.name, typed),
+    )
+    return render(request, "dashboard/dependency.html", context, status=status)
+
+
+def _words(field: str) -> str:
+    return field.removeprefix("protection.").replace(".", " ").replace("_", " ")
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "off"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_said, value))
+    return f"{value:,}" if isinstance(value, int) else str(value) or "empty"

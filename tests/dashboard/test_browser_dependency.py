@@ -1,0 +1,92 @@
+"""The settings of a dependency, and what protects pods, in a real browser."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from browsing import becomes
+from django.utils import timezone
+from fleet_rows import put_figures, put_server
+
+from controlplane.fleet.models import Figures
+from controlplane.policies.models import Dependency
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+LOAD = {
+    "pressure": 820,
+    "level": "shed",
+    "cause": "94 calls wait (limit 100)",
+    "cpu": 950,
+    "memory": 610,
+    "lag_ms": 12,
+    "in_flight": 40,
+    "waiting": 94,
+    "p95_ms": 740,
+    "errors_per_s": 0.4,
+    "unready": True,
+}
+SLOTS = {"limit": 25, "active": 12}
+FULL = {"limit": 17, "active": 17, "queued": 9, "full_per_s": 2.5, "timed_out_per_s": 1.0}
+PROTECTION = {
+    "payments-api": {
+        "callers": 1,
+        "mean_ms": 1200,
+        "mean_pods": 1,
+        "first_calls_per_s": 20.0,
+        "retries_per_s": 1.5,
+        "helped_per_s": 1.0,
+        "no_budget_per_s": 0.5,
+        "fallbacks_per_s": 2.0,
+        "tiers": {"critical": SLOTS, "standard": FULL, "optional": {"limit": 8, "active": 8}},
+    }
+}
+
+
+def pictures(page: Any, name: str) -> None:
+    """Save both themes for people: PICTURES_OF_TESTS names a folder."""
+    if folder := os.environ.get("PICTURES_OF_TESTS"):
+        for theme in ("dark", "light"):
+            page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+            page.screenshot(path=f"{folder}/{name}-{theme}.png", full_page=True)
+
+
+def test_an_admin_changes_a_dependency_with_advice_while_typing(sign_in: Any) -> None:
+    page = sign_in("ada")
+    page.goto("/breakers/payments-api")
+    page.click("text=Settings…")
+    page.wait_for_selector("#dependency-form")
+    page.fill("#f-breaker-open_ms", "5000")
+    becomes(page, "document.querySelector('#preview').innerText.includes('pen_ms is 5 s')")
+    becomes(page, "document.querySelector('#preview').innerText.includes('60,000')")
+    page.fill("#f-protection-bulkhead-max_concurrent", "many")
+    becomes(page, "document.querySelector('#preview').innerText.includes('Enter a whole number')")
+    pictures(page, "dependency-wrong")
+    page.fill("#f-protection-bulkhead-max_concurrent", "30")
+    page.fill("#f-breaker-open_ms", "45000")
+    becomes(page, "document.querySelector('#preview').innerText.includes('45,000')")
+    becomes(page, "!document.querySelector('#preview').innerText.includes('pen_ms is')")
+    pictures(page, "dependency")
+    page.fill("#f-reason", "the vendor became slower")
+    page.click("button:has-text('Save payments-api')")
+    page.wait_for_selector("#hero")
+    row = Dependency.objects.get(name="payments-api")
+    assert (row.open_ms, row.protection["bulkhead"]["max_concurrent"]) == (45_000, 30)
+
+
+def test_people_see_pressure_bulkheads_and_retries(sign_in: Any) -> None:
+    put_server("web-1", load=LOAD)
+    put_figures(protection=PROTECTION)
+    # Figures are displayed for 10 s. A slow browser must not be later than that.
+    Figures.objects.update(at=timezone.now() + timedelta(minutes=10))
+    page = sign_in("ada")
+    page.goto("/breakers/payments-api")
+    becomes(page, "document.querySelector('#protection').innerText.includes('17 / 17')")
+    pictures(page, "breaker-protection")
+    page.goto("/servers")
+    becomes(page, "document.querySelector('#rows').innerText.includes('pressure 0.82')")
+    pictures(page, "pods-pressure")
+    page.goto("/servers/web-1")
+    assert "sheds the lowest tiers" in page.inner_text("main")
+    pictures(page, "pod-load")

@@ -1,0 +1,179 @@
+"""The form of a dependency's settings (issue 11, C10 and C11; issue 12, part 7)."""
+
+from html import unescape
+from typing import Any
+
+import pytest
+
+from controlplane.audit.models import Entry
+from controlplane.editing import edits
+from controlplane.policies.document import environment_of, policy_of
+from controlplane.policies.models import Dependency
+from dashboard.dependency_form import groups, typed_settings, values_of
+from fuseboard.contract.protection_fields import CALL_SETTINGS
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = "/breakers/payments-api/settings"
+REASON = "The vendor became slower"
+
+
+@pytest.fixture
+def ada(log_in: Any) -> Any:
+    return log_in("ada")
+
+
+def row() -> Dependency:
+    return Dependency.objects.get(name="payments-api")
+
+
+def typed(**changes: str) -> dict[str, str]:
+    """The form as it is displayed, with some values typed over it; dots are ``__``."""
+    values = values_of(row(), {}) | {"version": str(row().version), "reason": REASON}
+    return values | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def test_the_form_shows_every_setting_and_saving_it_unchanged_changes_nothing(ada: Any) -> None:
+    page = ada.get(PAGE).content.decode()
+    for setting in CALL_SETTINGS:
+        assert f'name="protection.{setting.path}' in page, setting.path
+    before = policy_of(environment_of("production"))
+    assert ada.post(PAGE, typed()).status_code == 302
+    assert policy_of(environment_of("production")) == before
+
+
+def test_it_saves_all_of_it_in_one_revision(ada: Any) -> None:
+    revision = environment_of("production").revision
+    changes = typed(
+        breaker__open_ms="45000",
+        timeout_ms="8000",
+        wait_ms="500",
+        fallback_note="Charge later",
+        protection__tier="critical",
+        protection__bulkhead__max_concurrent="30",
+        protection__bulkhead__when_full__standard="queue",
+        protection__bulkhead__queues__optional="0",
+        protection__bulkhead__borrow="yes",
+        protection__retry__on="off",
+        protection__local_rate__on="on",
+    )
+    assert ada.post(PAGE, changes).status_code == 302
+    assert environment_of("production").revision == revision + 1
+    saved = row()
+    assert (saved.open_ms, saved.timeout_ms, saved.wait_ms, saved.fallback_note) == (
+        45_000,
+        8_000,
+        500,
+        "Charge later",
+    )
+    found = next(
+        each for each in policy_of(environment_of("production")).dependencies if each.name == saved.name
+    )
+    assert found.protection is not None
+    assert found.protection.retry is None
+    assert found.protection.local_rate is not None
+    assert found.protection.bulkhead is not None
+    assert (found.protection.bulkhead.max_concurrent, found.protection.bulkhead.borrow) == (30, True)
+    assert found.protection.bulkhead.queues == (10, 12, 0)
+    assert found.protection.bulkhead.when_full == ("queue", "queue", "discard")
+    entry = Entry.objects.get(action="dependency.set")
+    assert (entry.actor, entry.reason) == ("ada", REASON)
+    assert entry.after["protection.bulkhead.max_concurrent"] == 30
+
+
+def test_wrong_values_are_reported_at_their_fields_and_what_was_typed_stays(ada: Any) -> None:
+    wrong = typed(
+        timeout_ms="soon",
+        protection__bulkhead__shares__critical="60",
+        protection__retry__attempts="9",
+        breaker__open_ms="1",
+    )
+    answer = ada.post(PAGE, wrong)
+    assert answer.status_code == 422
+    page = answer.content.decode()
+    assert "Enter a whole number." in page
+    assert 'value="soon"' in page
+    answer = ada.post(PAGE, wrong | {"timeout_ms": "5000"})
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "Enter a whole number from 1 to 5." in page
+    answer = ada.post(PAGE, wrong | {"timeout_ms": "5000", "protection.retry.attempts": "3"})
+    assert answer.status_code == 422
+    assert "the sum must be 100 percent, not 110" in unescape(answer.content.decode()).lower()
+    answer = ada.post(PAGE, typed(reason="x"))
+    assert answer.status_code == 422
+    assert "Say why" in answer.content.decode()
+    assert row().version == 1
+
+
+def test_a_conflict_keeps_the_input_and_the_next_save_replaces(ada: Any) -> None:
+    from tests.people import OLGA
+
+    mine = typed(timeout_ms="7000")
+    edits.set_protection(
+        environment="production",
+        dependency="payments-api",
+        protection={"sla_ms": 900},
+        expected_version=None,
+        reason=REASON,
+        actor=OLGA,
+    )
+    answer = ada.post(PAGE, mine)
+    assert answer.status_code == 409
+    page = answer.content.decode()
+    assert "saved payments-api while you were editing" in page
+    assert 'value="7000"' in page
+    assert 'name="version" value="2"' in page
+    assert ada.post(PAGE, mine | {"version": "2"}).status_code == 302
+    assert row().timeout_ms == 7_000
+
+
+def test_the_preview_says_what_changes_with_the_advice_of_a_plan(ada: Any) -> None:
+    hasty = typed(
+        breaker__consecutive_failures="1",
+        breaker__open_ms="5000",
+        fallback_note="",
+        timeout_ms="4000",
+        protection__bulkhead__queue_timeout_ms="4500",
+    )
+    answer = ada.post(f"{PAGE}/preview", hasty)
+    assert answer.status_code == 200
+    text = unescape(answer.content.decode())
+    for words in (
+        "breaker open ms: 60,000",
+        "bulkhead queue timeout ms",
+        "onsecutive_failures is 1",
+        "pen_ms is 5 s",
+        "allback_note is empty",
+        "ueue_timeout_ms is 4.5 s, not below timeout_ms, 4 s",
+    ):
+        assert words in text, words
+    assert row().version == 1
+    text = ada.post(f"{PAGE}/preview", typed(breaker__open_ms="")).content.decode()
+    assert "Enter a whole number." in text
+    assert "Nothing is changed yet" in ada.post(f"{PAGE}/preview", typed()).content.decode()
+
+
+def test_a_preset_fills_in_the_form_and_saves_nothing(ada: Any) -> None:
+    page = ada.get(f"{PAGE}?retry=background&bulkhead=small&sla=llm").content.decode()
+    assert 'name="protection.retry.attempts" value="5"' in page
+    assert 'name="protection.bulkhead.max_concurrent" value="20"' in page
+    assert 'name="protection.sla_ms" value="30000"' in page
+    assert row().version == 1
+    assert ada.get(f"{PAGE}?retry=unknown").status_code == 200
+
+
+def test_only_admins_have_the_form(log_in: Any) -> None:
+    assert "Settings" not in log_in("olga").get("/breakers/payments-api").content.decode()
+    assert log_in("olga").get(PAGE).status_code == 403
+    client = log_in("ada")
+    assert f'href="{PAGE}"' in client.get("/breakers/payments-api").content.decode()
+    assert client.get("/breakers/nobody/settings").status_code == 404
+
+
+def test_every_control_belongs_to_a_value_of_the_edit(production: str) -> None:
+    values = values_of(row(), {})
+    names = {control.name for group in groups(values, {}) for control in group.controls}
+    names |= {group.switch.name for group in groups(values, {}) if group.switch}
+    assert names == set(values)
+    assert typed_settings(values).timeout_ms == row().timeout_ms
