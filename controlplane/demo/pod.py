@@ -1,7 +1,7 @@
 """A pod of the shop: a FastAPI service with the agent, written as any service would be.
 
 A tenant calls it and it calls a vendor; when a call to the vendor is refused, it uses a fallback.
-``/guarded/<dependency>`` also retries, and names the tier of its call; ``POST /strain`` is for the demo.
+``/guarded/<dependency>`` also has retries, a tier, and fallbacks; ``POST /strain`` is for the demo.
 Run: ``python -m controlplane.demo.pod --port N``, with ``VENDOR_URL`` and the agent's
 ``FUSEBOARD_*`` variables set.
 """
@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import httpx
@@ -22,12 +23,15 @@ from starlette.middleware.base import RequestResponseEndpoint
 
 import fuseboard
 from controlplane.demo.scenario import DEPENDENCIES
+from fuseboard import Cached, Default
 from fuseboard.contract.words import CallTier
 from fuseboard.integrations.asgi import FuseboardMiddleware
 from fuseboard.integrations.httpx import GuardedTransport
 
 #: The fallback answer while the vendor is not called.
 INSTEAD = {dependency.name: dependency.fallback for dependency in DEPENDENCIES}
+#: For how long the last result may be used again.
+FRESH_S = 3.0
 
 
 def tenant_of(scope: MutableMapping[str, Any]) -> str | None:
@@ -49,6 +53,17 @@ def application(vendor_url: str) -> FastAPI:
     #: For calls that the code guards itself.
     plain = httpx.AsyncClient(timeout=2.0)
     straining: list[asyncio.Task[None]] = []
+    #: When each vendor answered well the last time.
+    last_good: dict[str, float] = {}
+
+    def stored(dependency: str) -> tuple[str, float] | None:
+        at = last_good.get(dependency)
+        return None if at is None else ("the result of the last time", time.monotonic() - at)
+
+    chains = {
+        name: agent.fallback(name, [Cached(partial(stored, name), max_age_s=FRESH_S), Default(instead)])
+        for name, instead in INSTEAD.items()
+    }
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
@@ -93,26 +108,30 @@ def application(vendor_url: str) -> FastAPI:
     @app.get("/guarded/{dependency}")
     async def serve_guarded(
         dependency: str, tier: CallTier = CallTier.STANDARD
-    ) -> dict[str, str | int | None]:
-        """The same, with retries and a tier."""
+    ) -> dict[str, str | int | bool]:
+        """The same with a tier, retries, and a chain of fallbacks."""
         if dependency not in INSTEAD:
             raise HTTPException(404)
         attempts = 0
-        try:
+
+        async def ask() -> str:
+            nonlocal attempts
             async for attempt in agent.retrying(dependency, tier=tier, deadline_s=5.0):
                 async with attempt:
                     attempts += 1
                     answer = await plain.get(f"{vendor_url}/{dependency}/call")
                     answer.raise_for_status()
-        except fuseboard.Refused as refused:
-            return {
-                "got": INSTEAD[dependency],
-                "refused_because": refused.decision.reason,
-                "attempts": attempts,
-            }
-        except httpx.HTTPError as error:
-            return {"got": INSTEAD[dependency], "failed_with": type(error).__name__, "attempts": attempts}
-        return {"got": "the requested result", "attempts": attempts}
+            last_good[dependency] = time.monotonic()
+            return "the requested result"
+
+        found = await chains[dependency].run(ask)
+        return {
+            "got": found.value,
+            "source": found.source,
+            "reason": found.reason,
+            "cached": found.is_cached,
+            "attempts": attempts,
+        }
 
     @app.post("/strain")
     async def strain(seconds: Annotated[int, Query(ge=1, le=60)]) -> dict[str, int]:

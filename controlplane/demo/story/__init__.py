@@ -42,6 +42,7 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("drill", drills.drill),
     Checkpoint("bulkhead-isolation", protection.bulkhead_isolation),
     Checkpoint("retry-budget", protection.retry_budget),
+    Checkpoint("fallback-chain", protection.fallback_chain),
     Checkpoint("shed-by-tier", protection.shed_by_tier),
     Checkpoint("redis-frozen", survival.redis_frozen),
     Checkpoint("redis-flushed", survival.redis_flushed),

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from controlplane.demo.pod import FRESH_S
 from controlplane.demo.scenario import DEPENDENCIES, PENNY, PODS, STORYTELLER
 from controlplane.demo.story.chapter import Chapter, CheckFailed
 from controlplane.demo.story.program import Program
@@ -57,7 +58,7 @@ def bulkhead_isolation(chapter: Chapter) -> str:
             for thread in threads:
                 thread.join()
     for name, answers in (("critical", critical), ("other", other)):
-        if lost := [answer for answer in answers if "requested" not in answer["got"]]:
+        if lost := [answer for answer in answers if answer["reason"]]:
             raise CheckFailed(f"{len(lost)} of {len(answers)} {name} calls got the fallback: {lost[0]}")
     full = _refused(optional, Reason.BULKHEAD_FULL)
     return (
@@ -85,7 +86,7 @@ def retry_budget(chapter: Chapter) -> str:
             )
     # Where the vendor's limit refused a call, nothing was sent.
     some, none = ([answer for answer in answers if answer["attempts"]] for answers in (some, none))
-    helped = sum(answer["attempts"] > 1 and "requested" in answer["got"] for answer in some)
+    helped = sum(answer["attempts"] > 1 and not answer["reason"] for answer in some)
     attempts = sum(answer["attempts"] for answer in none)
     if not helped:
         raise CheckFailed(f"no retry helped in {len(some)} calls of which 8 % fail")
@@ -96,6 +97,36 @@ def retry_budget(chapter: Chapter) -> str:
     return (
         f"8 % fail: retries saved {helped} of {len(some)} calls; all fail: {attempts} attempts for"
         f" {len(none)} calls, at most {most:.0f}"
+    )
+
+
+def fallback_chain(chapter: Chapter) -> str:
+    """A vendor fails: its last result is used while it is young, then the default. The page counts it."""
+    dependency = "search"
+    with _protected(chapter, dependency, {"bulkhead": {}}), _client(chapter) as client:
+        usual = _call(client, dependency, CallTier.STANDARD)
+        with _vendor(chapter, dependency, 100, 5):
+            cached = _call(client, dependency, CallTier.STANDARD)
+            default_ms = chapter.until(
+                "the default answer",
+                lambda: _call(client, dependency, CallTier.STANDARD)["source"] == "default",
+                within_s=FRESH_S + 2,
+            )
+            chapter.until(
+                "the fallbacks on the page of the breaker",
+                lambda: "allback" in chapter.browser("viewer").read(f"/breakers/{dependency}"),
+                within_s=10,
+            )
+        chapter.until(
+            "the vendor to be asked again",
+            lambda: _call(client, dependency, CallTier.STANDARD)["source"] == dependency,
+            within_s=30,
+        )
+    if (usual["source"], cached["source"], cached["cached"]) != (dependency, "cache", True):
+        raise CheckFailed(f"first {usual}, then {cached}")
+    return (
+        f"the vendor failed ({cached['reason']}): the last result was used, after {default_ms:.0f} ms the"
+        " default, and the vendor again after it recovered"
     )
 
 
@@ -155,7 +186,7 @@ def _calls(chapter: Chapter, dependency: str) -> list[Answer]:
 
 
 def _refused(answers: list[Answer], reason: Reason) -> int:
-    return sum(answer.get("refused_because") == reason for answer in answers)
+    return sum(answer["reason"] == reason for answer in answers)
 
 
 @contextmanager
