@@ -7,8 +7,6 @@
             ...
 """
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
@@ -17,6 +15,7 @@ from typing import Any, Protocol, Self
 from msgspec import Struct
 
 from fuseboard.calling.deadline import deadline
+from fuseboard.calling.pauses import block, pause
 from fuseboard.calling.retried_call import RetriedCall, RetryOn, Shrink
 from fuseboard.calling.retries import Retries
 from fuseboard.decision import Permit
@@ -221,13 +220,13 @@ class Retrying(_Attempts):
             if not _goes_on(self._attempt):
                 raise StopAsyncIteration
             try:
-                await asyncio.sleep(self._call.next_wait_s)
+                await pause(self._call.next_wait_s)
             except BaseException:
                 self._call.dropped()
                 raise
             _resume(self._call)
-        block = self._agent.call(self._policy.dependency, **self._policy.options)
-        self._attempt = Attempt(self._call, self._until, block)
+        made = self._agent.call(self._policy.dependency, **self._policy.options)
+        self._attempt = Attempt(self._call, self._until, made)
         return self._attempt
 
 
@@ -248,13 +247,13 @@ class BlockingRetrying(_Attempts):
             if not _goes_on(self._attempt):
                 raise StopIteration
             try:
-                time.sleep(self._call.next_wait_s)
+                block(self._call.next_wait_s)
             except BaseException:
                 self._call.dropped()
                 raise
             _resume(self._call)
-        block = self._agent.call(self._policy.dependency, **self._policy.options)
-        self._attempt = BlockingAttempt(self._call, self._until, block)
+        made = self._agent.call(self._policy.dependency, **self._policy.options)
+        self._attempt = BlockingAttempt(self._call, self._until, made)
         return self._attempt
 
 

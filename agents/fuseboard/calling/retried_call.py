@@ -11,6 +11,7 @@ from typing import TypeAlias
 from fuseboard.calling.backoff import wait_s
 from fuseboard.calling.classification import NOTHING, Verdict, classify, is_repeatable
 from fuseboard.calling.codes import NEVER_AGAIN
+from fuseboard.calling.pauses import most_attempts
 from fuseboard.calling.retries import NEWEST, Retries
 from fuseboard.calling.retry_budget import Withdrawal
 from fuseboard.calling.trace import trace_id
@@ -88,7 +89,9 @@ class RetriedCall:
     @property
     def most(self) -> int:
         """All attempts that the policy allows, the first included."""
-        return self._retry.attempts if self._retry is not None else 1
+        most = self._retry.attempts if self._retry is not None else 1
+        bound = most_attempts.get()
+        return most if bound is None else min(most, bound)
 
     @property
     def budget_left(self) -> float:
@@ -199,7 +202,7 @@ class RetriedCall:
         wanted = self._wanted(verdict, error)
         if not wanted and not (verdict.degradable and self._shrink is not None):
             return GivenUp.NOT_RETRYABLE, False
-        if self.num >= retry.attempts:
+        if self.num >= self.most:
             return GivenUp.EXHAUSTED, False
         if not wanted:
             shrunk = self._shrink is not None and self._shrink(verdict)

@@ -3,8 +3,6 @@
 Both libraries have the same classes under the same names, so this knows neither.
 """
 
-import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from time import monotonic
@@ -17,6 +15,7 @@ from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, classify_answer, request_is_repeatable
 from fuseboard.calling.codes import code_in
 from fuseboard.calling.outcomes import judge, outcome_of
+from fuseboard.calling.pauses import block, pause
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
@@ -253,7 +252,7 @@ def not_admitted(call: RetriedCall | None, error: BaseException, last: Any) -> A
 
 async def _waited(call: RetriedCall) -> bool:
     try:
-        await asyncio.sleep(call.next_wait_s)
+        await pause(call.next_wait_s)
     except BaseException:
         call.dropped()
         raise
@@ -262,7 +261,7 @@ async def _waited(call: RetriedCall) -> bool:
 
 def slept(call: RetriedCall) -> bool:
     try:
-        time.sleep(call.next_wait_s)
+        block(call.next_wait_s)
     except BaseException:
         call.dropped()
         raise

@@ -1,0 +1,317 @@
+"""An agent without Redis, configuration or heartbeats. Blocks, retries and fallbacks are the real ones."""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from random import Random
+from types import TracebackType
+from typing import Any
+
+from msgspec import Struct
+
+from fuseboard.agent_api.arguments import check_costs, check_name, check_tier, check_wait
+from fuseboard.agent_api.context_managers import ContextManagers
+from fuseboard.agent_api.decorators import Neutral
+from fuseboard.calling.outcomes import judge
+from fuseboard.calling.retries import DependencyRetries, Retries
+from fuseboard.calling.retry_budget import Withdrawal
+from fuseboard.contract.protection import Retry
+from fuseboard.contract.words import Outcome, Reason
+from fuseboard.decision import Decision, Permit
+from fuseboard.errors import Refused
+from fuseboard.subject import NOBODY, Subject
+from fuseboard.testing.time import ManualClock
+
+
+class _Refusal(Struct):
+    reason: Reason
+    retry_after_s: float
+    #: How often it still refuses; ``None`` for always.
+    times: int | None
+
+
+class _Ending(Struct):
+    outcome: Outcome
+    after_s: float
+    late: bool = False
+
+
+class FakeAgent(ContextManagers):
+    """Admits everything until a test says otherwise.
+
+    ``retry`` is the policy of every dependency. The fake's budget allows every retry until ``budget``.
+    """
+
+    def __init__(self, *, clock: ManualClock | None = None, retry: Retry | None = None) -> None:
+        self.clock = clock if clock is not None else ManualClock()
+        self.retry_policy = retry if retry is not None else Retry(idempotent=True)
+        #: The dependencies of admitted calls, in order.
+        self.calls: list[str] = []
+        #: What was refused, in order.
+        self.refusals: list[Decision] = []
+        #: How admitted calls ended, in order: dependency and outcome.
+        self.outcomes: list[tuple[str, Outcome]] = []
+        #: How long retries waited, if ``no_sleep`` is in force.
+        self.waits: list[float] = []
+        self._refused: dict[str, _Refusal] = {}
+        self._shed: dict[str, _Refusal] = {}
+        self._queues: dict[str, float] = {}
+        self._endings: dict[str, deque[_Ending]] = {}
+        self._held: dict[str, int] = {}
+        self._retries = _FakeRetries(self)
+
+    # What a test says
+
+    def refuse(
+        self, dependency: str, reason: Reason, *, retry_after_s: float = 1.0, times: int | None = None
+    ) -> None:
+        """Refuse calls to the dependency, always or so often."""
+        check_name("a dependency", dependency)
+        self._refused[dependency] = _Refusal(reason, retry_after_s, times)
+
+    def open(self, dependency: str, *, retry_after_s: float = 30.0, times: int | None = None) -> None:
+        """The breaker is open."""
+        self.refuse(dependency, Reason.BREAKER_OPEN, retry_after_s=retry_after_s, times=times)
+
+    def full(self, dependency: str, *, times: int | None = None) -> None:
+        """No slot of the bulkhead is free."""
+        self.refuse(dependency, Reason.BULKHEAD_FULL, retry_after_s=30.0, times=times)
+
+    def admit(self, dependency: str) -> None:
+        """Admit calls again, at once."""
+        self._refused.pop(dependency, None)
+        self._queues.pop(dependency, None)
+
+    def shed(self, tenant: str, *, times: int | None = None) -> None:
+        """Shed the requests of the tenant."""
+        self._shed[tenant] = _Refusal(Reason.SHED, 1.0, times)
+
+    def queue(self, dependency: str, *, wait_s: float) -> None:
+        """Calls wait so long for a slot, by the clock."""
+        self._queues[dependency] = wait_s
+
+    def budget(self, retries: int) -> None:
+        """So many retries are allowed from now on."""
+        self._retries.left = retries
+
+    def next(self, dependency: str, outcome: Outcome, *, after_s: float = 0.0) -> None:
+        """The next call ends so after this time, unless its block raises. A failure: ``ConnectionError``."""
+        self._endings.setdefault(dependency, deque()).append(_Ending(outcome, after_s))
+
+    def timeout(self, dependency: str, *, after_s: float = 0.0) -> None:
+        """The next call runs into its timeout."""
+        self._endings.setdefault(dependency, deque()).append(_Ending(Outcome.FAILURE, after_s, late=True))
+
+    # What a test asks
+
+    def held(self, dependency: str) -> int:
+        """Permits that are not reported."""
+        return self._held.get(dependency, 0)
+
+    def dependencies(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    @property
+    def retried(self) -> int:
+        """Retries that were made."""
+        return sum(totals.retries for totals in self._retries.totals().values())
+
+    # As ``fuseboard.Agent``
+
+    @property
+    def running(self) -> bool:
+        return True
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @property
+    def retries(self) -> Retries:
+        return self._retries
+
+    async def admit_request(
+        self,
+        tenant: str | None,
+        cost: int = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        subject: Subject = NOBODY,
+        wait_s: float | None = None,
+    ) -> Decision:
+        if costs is not None:
+            check_costs(costs)
+        check_wait(wait_s)
+        if (refusal := _spend(self._shed, tenant or "")) is not None:
+            return self._note(refusal, tenant=tenant or "")
+        return self.allow_unasked(tenant=tenant or "")
+
+    async def admit_call(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
+    ) -> Permit:
+        check_name("a dependency", dependency)
+        if costs is not None:
+            check_costs(costs)
+        check_wait(wait_s)
+        if tier is not None:
+            check_tier(tier)
+        if (refusal := _spend(self._refused, dependency)) is not None:
+            raise Refused(self._note(refusal, tenant=tenant, dependency=dependency))
+        self.clock.advance(self._queues.get(dependency, 0.0))
+        self.calls.append(dependency)
+        self._held[dependency] = self._held.get(dependency, 0) + 1
+        decision = self.allow_unasked(tenant=tenant, dependency=dependency)
+        return Permit(made=decision, dependency=dependency, generation=0)
+
+    def call(
+        self,
+        dependency: str,
+        *,
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        spend_quota: bool = False,
+        wait_s: float | None = None,
+        tier: str | None = None,
+        deadline_s: float | None = None,
+        neutral: Neutral = (),
+    ) -> AbstractAsyncContextManager[Permit]:
+        block = super().call(
+            dependency,
+            tenant=tenant,
+            cost=cost,
+            costs=costs,
+            spend_quota=spend_quota,
+            wait_s=wait_s,
+            tier=tier,
+            deadline_s=deadline_s,
+            neutral=neutral,
+        )
+        return _Ended(self, dependency, block)
+
+    def report(
+        self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
+    ) -> None:
+        if not permit.reported:
+            permit.reported = True
+            self._held[permit.dependency] -= 1
+            self.outcomes.append((permit.dependency, outcome))
+
+    def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
+        self.report(permit, Outcome.NEUTRAL if isinstance(error, neutral) else judge(error)[0])
+
+    def settle(self, decision: Decision, measure: str, actual: int) -> None:
+        """Costs nothing here."""
+
+    def finish(self, decision: Decision) -> None:
+        """A request holds nothing here."""
+
+    def give_back(self, taken: Decision | Permit) -> None:
+        if isinstance(taken, Permit):
+            self.report(taken, Outcome.NEUTRAL)
+
+    def longest_wait_s(self, dependency: str = "", *, tenant: str | None = None) -> float:
+        return 0.0
+
+    def queue_timeout_s(self, dependency: str) -> float | None:
+        return None
+
+    def allow_unasked(self, *, tenant: str = "", dependency: str = "") -> Decision:
+        return Decision(allowed=True, tenant=tenant, dependency=dependency, server="fake")
+
+    def permit_unasked(self, dependency: str) -> Permit:
+        decision = self.allow_unasked(dependency=dependency)
+        return Permit(made=decision, dependency=dependency, generation=0, reported=True)
+
+    def permit_late(self, dependency: str) -> Permit:
+        return self.permit_unasked(dependency)
+
+    def ending(self, dependency: str) -> _Ending | None:
+        """How the call that ends now was told to end."""
+        endings = self._endings.get(dependency)
+        return endings.popleft() if endings else None
+
+    def _note(self, refusal: _Refusal, *, tenant: str = "", dependency: str = "") -> Decision:
+        decision = Decision(
+            allowed=False,
+            reason=refusal.reason,
+            retry_after_ms=int(refusal.retry_after_s * 1000),
+            rule=dependency or tenant,
+            tenant=tenant,
+            dependency=dependency,
+            server="fake",
+        )
+        self.refusals.append(decision)
+        return decision
+
+
+class _Ended(AbstractAsyncContextManager[Permit]):
+    """A block that ends as the test said."""
+
+    def __init__(self, agent: FakeAgent, dependency: str, block: AbstractAsyncContextManager[Permit]) -> None:
+        self._agent, self._dependency, self._block = agent, dependency, block
+
+    async def __aenter__(self) -> Permit:
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ending = self._agent.ending(self._dependency) if error is None else None
+        if ending is not None:
+            self._agent.clock.advance(ending.after_s)
+            if ending.outcome is Outcome.FAILURE:
+                made: Exception = TimeoutError("late") if ending.late else ConnectionError("failed")
+                await self._block.__aexit__(type(made), made, None)
+                raise made
+        await self._block.__aexit__(kind, error, trace)
+
+
+class _FakeRetries(Retries):
+    """Allows retries by a number, not by a rate."""
+
+    def __init__(self, agent: FakeAgent) -> None:
+        super().__init__(
+            settings=lambda _: agent.retry_policy,
+            protection=lambda: None,
+            now_us=lambda: int(agent.clock() * 1_000_000),
+            live_servers=lambda: 1,
+            clock=agent.clock,
+            random=Random(0),
+        )
+        #: ``None`` for any number.
+        self.left: int | None = None
+
+    def withdraw(
+        self, part: DependencyRetries, retry: Retry, now: float, *, troubled: bool
+    ) -> Withdrawal | None:
+        if self.left is not None:
+            if self.left <= 0:
+                return None
+            self.left -= 1
+        return Withdrawal(now, None, None)
+
+    def give_back(self, part: DependencyRetries, taken: Withdrawal) -> None:
+        if self.left is not None:
+            self.left += 1
+
+
+def _spend(refusals: dict[str, Any], name: str) -> _Refusal | None:
+    """The refusal that applies now."""
+    refusal: _Refusal | None = refusals.get(name)
+    if refusal is None or refusal.times is None:
+        return refusal
+    refusal.times -= 1
+    if refusal.times <= 0:
+        del refusals[name]
+    return refusal

@@ -1,0 +1,125 @@
+"""What the tests of applications use: it behaves as the agent does."""
+
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+import fuseboard
+from fuseboard import Agent, Default, Outcome, Reason, Refused
+from fuseboard.testing import FakeAgent, ManualClock, attempts, fuseboard_agent, no_sleep
+
+__all__ = ["fuseboard_agent"]
+
+#: What an application calls.
+SURFACE = (
+    "admit_request", "admit_call", "request", "call", "limit", "guard", "retrying", "retry", "fallback",
+    "gather_tiers", "report", "report_error", "settle", "finish", "give_back",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_the_fake_has_the_signature_of_the_agent(name: str):
+    assert inspect.signature(getattr(FakeAgent, name)) == inspect.signature(getattr(Agent, name))
+
+
+async def ask(agent: FakeAgent) -> str:
+    async for attempt in agent.retrying("api"):
+        async with attempt:
+            pass
+    return "answer"
+
+
+async def test_a_call_is_admitted_counted_and_reported(fuseboard_agent: FakeAgent):
+    assert await ask(fuseboard_agent) == "answer"
+    assert fuseboard_agent.calls == ["api"]
+    assert fuseboard_agent.outcomes == [("api", Outcome.OK)]
+    assert fuseboard_agent.held("api") == 0
+    permit = await fuseboard_agent.admit_call("api")
+    assert fuseboard_agent.held("api") == 1
+    fuseboard_agent.give_back(permit)
+    assert fuseboard_agent.outcomes[-1] == ("api", Outcome.NEUTRAL)
+
+
+async def test_it_refuses_on_demand(fuseboard_agent: FakeAgent):
+    fuseboard_agent.open("api")
+    with pytest.raises(Refused) as caught:
+        await ask(fuseboard_agent)
+    assert (caught.value.decision.reason, caught.value.decision.retry_after_ms) == (
+        Reason.BREAKER_OPEN,
+        30_000,
+    )
+    fuseboard_agent.full("api", times=1)
+    with pytest.raises(Refused):
+        await ask(fuseboard_agent)
+    assert await ask(fuseboard_agent) == "answer"
+    fuseboard_agent.open("api")
+    fuseboard_agent.admit("api")
+    assert await ask(fuseboard_agent) == "answer"
+    assert [one.reason for one in fuseboard_agent.refusals] == [Reason.BREAKER_OPEN, Reason.BULKHEAD_FULL]
+    fuseboard_agent.shed("acme")
+    assert (await fuseboard_agent.admit_request("acme")).reason is Reason.SHED
+    assert (await fuseboard_agent.admit_request("other")).allowed
+
+
+async def test_it_fails_and_retries_without_waiting(fuseboard_agent: FakeAgent):
+    began = fuseboard_agent.clock()
+    fuseboard_agent.next("api", Outcome.FAILURE, after_s=2)
+    fuseboard_agent.timeout("api", after_s=30)
+    assert await ask(fuseboard_agent) == "answer"
+    assert fuseboard_agent.retried == 2
+    assert len(fuseboard_agent.waits) == 2
+    assert fuseboard_agent.clock() - began == pytest.approx(32 + sum(fuseboard_agent.waits))
+    assert [outcome for _, outcome in fuseboard_agent.outcomes] == [Outcome.FAILURE] * 2 + [Outcome.OK]
+
+
+async def test_the_budget_is_what_the_test_says(fuseboard_agent: FakeAgent):
+    fuseboard_agent.budget(0)
+    fuseboard_agent.next("api", Outcome.FAILURE)
+    with pytest.raises(ConnectionError) as caught:
+        await ask(fuseboard_agent)
+    assert "budget" in caught.value.__notes__[0]
+    fuseboard_agent.budget(5)
+    fuseboard_agent.next("api", Outcome.FAILURE)
+    with attempts(1), pytest.raises(ConnectionError):
+        await ask(fuseboard_agent)
+    assert fuseboard_agent.retried == 0
+
+
+async def test_a_wait_for_a_slot_and_a_fallback(fuseboard_agent: FakeAgent):
+    began = fuseboard_agent.clock()
+    fuseboard_agent.queue("api", wait_s=3)
+    fuseboard_agent.timeout("api")
+    chain = fuseboard_agent.fallback("api", [Default("sorry")])
+    with attempts(1):
+        answer = await chain.run(lambda: ask(fuseboard_agent))
+    assert (answer.value, answer.reason) == ("sorry", "TimeoutError")
+    assert fuseboard_agent.clock() - began == 3
+
+
+async def test_a_deadline_passes_by_the_clock(fuseboard_agent: FakeAgent):
+    fuseboard_agent.next("api", Outcome.FAILURE, after_s=60)
+    with fuseboard.deadline(20), pytest.raises(ConnectionError) as caught:
+        await ask(fuseboard_agent)
+    assert "deadline" in caught.value.__notes__[0]
+
+
+def test_the_fixture_fails_a_test_that_keeps_a_slot():
+    fixture: Iterator[FakeAgent] = inspect.unwrap(fuseboard_agent.__wrapped__)()  # type: ignore[attr-defined]
+    agent = next(fixture)
+    import asyncio
+
+    asyncio.run(agent.admit_call("api"))
+    with pytest.raises(pytest.fail.Exception, match=r"still held: \{'api': 1\}"):
+        next(fixture)
+
+
+async def test_no_sleep_records_what_would_be_waited():
+    clock = ManualClock()
+    agent = FakeAgent(clock=clock)
+    agent.next("api", Outcome.FAILURE)
+    began = clock()
+    with no_sleep(clock) as waits:
+        await ask(agent)
+    assert len(waits) == 1
+    assert clock() == began + waits[0]
