@@ -169,6 +169,7 @@ class Agent(PodState, ContextManagers):
                 if until is not None:
                     left_s = max(0.0, until - monotonic())
                     permit.timeout_s = left_s if permit.timeout_s is None else min(permit.timeout_s, left_s)
+                    permit.hurried = not self._is_slow(permit, left_s)
                 return permit
         return self.permit_unasked(dependency)
 
@@ -188,6 +189,9 @@ class Agent(PodState, ContextManagers):
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
         """Report a call that ended with ``error``, judged by ``fuseboard.calling.outcomes``."""
         outcome, cooldown_ms = (Outcome.NEUTRAL, 0) if isinstance(error, neutral) else judge(error)
+        if permit.hurried and isinstance(error, TimeoutError):
+            # A usual call may take longer. An overloaded pod must not open the breaker of the fleet.
+            outcome = Outcome.NEUTRAL
         self.report(permit, outcome, cooldown_ms=cooldown_ms)
 
     # What was charged

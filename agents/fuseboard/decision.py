@@ -125,6 +125,8 @@ class Permit(Struct, kw_only=True, gc=False):
     timeout_s: float | None = None
     #: Measures that are corrected already.
     settled: set[str] | None = None
+    #: The caller's deadline leaves less time than a good call may take.
+    hurried: bool = False
     #: What the call uses of the dependency's protection; ``None`` without one. For the agent alone.
     slot: Any = None
 

@@ -14,7 +14,7 @@ import fuseboard
 from fuseboard import Agent, blocking
 from fuseboard.admission.call_guard import CallGuard
 from fuseboard.agent_api import any_loop, threads
-from fuseboard.contract.policy import Dependency, Policy
+from fuseboard.contract.policy import BreakerPolicy, Dependency, Policy
 from fuseboard.contract.protection import Bulkhead, CallProtection
 from fuseboard.contract.words import CallTier, Outcome, Reason
 from fuseboard.errors import Misconfigured, Refused
@@ -115,6 +115,24 @@ class TestBlocks:
                     await agent.admit_call("plain")
             assert refused(caught) is Reason.QUEUE_TIMEOUT
 
+    @pytest.mark.parametrize(("slow_ms", "outcome"), [(5_000, "neutral"), (100, "failure")])
+    async def test_a_deadline_that_gives_the_vendor_too_little_time_is_no_failure(
+        self, settings: AgentSettings, slow_ms: int, outcome: str
+    ):
+        """Every call of an overloaded pod with little time left counted as a failure of the vendor."""
+        breaker = BreakerPolicy(slow_ms=slow_ms)
+        policy = msgspec.structs.replace(
+            GUARDED, dependencies=(msgspec.structs.replace(GUARDED.dependencies[1], breaker=breaker),)
+        )
+        assert settings.bootstrap_file is not None
+        settings.bootstrap_file.write_text(json.dumps({"policy": json.loads(msgspec.json.encode(policy))}))
+        async with Agent(settings=settings) as agent:
+            with pytest.raises(TimeoutError):
+                async with agent.call("plain", deadline_s=1.0):
+                    await asyncio.Event().wait()
+            [counts] = agent.counters.wire().dependencies
+            assert (counts.neutral, counts.failure) == ((1, 0) if outcome == "neutral" else (0, 1))
+
     async def test_a_call_that_is_given_back_frees_its_slot(self, settings: AgentSettings):
         async with Agent(settings=settings) as agent:
             agent.give_back(await agent.admit_call("payments"))
@@ -196,3 +214,20 @@ class TestThreads:
             agent.admit_call("payments")
             gc.collect()
             wait_until(lambda: guard.in_flight == 0)
+
+    def test_coroutines_of_several_loops_share_the_slots(self, settings: AgentSettings):
+        """deer-flow#4294: one semaphore per loop."""
+
+        async def begin(agent: blocking.Agent) -> str | None:
+            try:
+                async with asyncio.timeout(30), agent.acall("payments", tier="standard"):
+                    await asyncio.to_thread(barrier.wait, 30)
+            except Refused as refused:
+                barrier.wait(30)
+                return refused.decision.reason
+            return None
+
+        barrier = threading.Barrier(2)
+        with blocking.Agent(settings=settings) as agent, ThreadPoolExecutor(2) as pool:
+            ended = list(pool.map(lambda _: asyncio.run(begin(agent)), range(2)))
+        assert sorted(map(str, ended)) == ["None", "bulkhead_full"]
