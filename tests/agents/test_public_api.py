@@ -61,7 +61,9 @@ async def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AsyncIte
     publish(limits, RULES, revision=3, tenants=tenants)
     settings = AgentSettings(redis_url=redis_url, server="shop-1", state_dir=tmp_path)
     async with Agent(settings=settings) as agent:
-        assert agent.mode is Mode.SHARED
+        # Also where connecting takes longer than ``start`` waits for it.
+        await eventually(lambda: agent.mode is Mode.SHARED)
+        await eventually(lambda: agent.configuration.snapshot.head.revision == 3)
         yield agent
 
 
