@@ -13,7 +13,9 @@ from tests.experiments.shedding_by_tier import (
     shedding_by_pressure,
     shedding_by_priority,
 )
+from tests.experiments.sizing import sizing
 from tests.experiments.slow_redis import slow_redis
+from tests.experiments.small_parts import small_parts
 
 SIMULATED: dict[str, Experiment] = {
     "T1": adaptive_queue,
@@ -21,6 +23,7 @@ SIMULATED: dict[str, Experiment] = {
     "T4": little,
     "T5": load_steps,
     "T6": local_capacity,
+    "T9": sizing,
     "T10": budget_table,
     "T11": shedding_by_pressure,
     "T19": bulkhead_isolation,
@@ -33,6 +36,7 @@ REAL: dict[str, Experiment] = {
     "T2": one_bad_pod,
     "T6": local_capacity_in_real_time,
     "T14": slow_redis,
+    "T18": small_parts,
 }
 EVERY: dict[str, Experiment] = dict(
     sorted((SIMULATED | REAL).items(), key=lambda item: int(item[0].removeprefix("T")))
