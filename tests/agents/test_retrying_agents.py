@@ -3,11 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fuseboard import Agent, Misconfigured, Refused, blocking
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Policy
-from fuseboard.contract.protection import CallProtection, Retry
+from fuseboard.contract.protection import Bulkhead, CallProtection, Retry
 from fuseboard.contract.sync import SyncRequest, SyncResponse
 from fuseboard.contract.words import Jitter
 from fuseboard.reporting.heartbeat import Exchange
@@ -173,3 +174,34 @@ async def test_the_caps_of_a_heartbeat_lower_the_floor(settings: AgentSettings):
         now = agent.retries.clock()
         assert agent.retries.floor_per_s("api", Retry(), now) == 0.02
         assert agent.retries.floor_per_s("api", Retry(), now + 31) == 0.5
+
+
+async def test_a_heartbeat_reports_what_became_of_retries(settings: AgentSettings):
+    async with Agent(settings=settings) as agent:
+        assert await use(agent, "api", Vendor(1)) == "answer 2"
+        (load,) = [load for load in agent._runtime._describe().protection if load.dependency == "api"]
+        assert (load.first_calls, load.retries, load.helped, load.no_budget) == (1, 1, 1, 0)
+
+
+async def test_no_retry_is_made_while_the_slots_are_taken(tmp_path: Path):
+    slots = Bulkhead(max_concurrent=3)
+    protection = CallProtection(retry=RETRY, bulkhead=slots)
+    rules = msgspec.structs.replace(RULES, dependencies=(Dependency(name="api", protection=protection),))
+    async with Agent(settings=settings_with(tmp_path, rules)) as agent:
+        vendor = Vendor(9)
+        others = [await agent.admit_call("api", tier=tier) for tier in ("critical", "optional")]
+        async for attempt in agent.retrying("api"):
+            async with attempt:
+                pass
+        # The slot of the attempt itself is free again when it has failed.
+        assert agent.retries.capacity("api").saturation == pytest.approx(2 / 3)
+        others.append(await agent.admit_call("api", tier="standard"))
+        assert agent.retries.capacity("api").saturation == 1.0
+        for permit in others[:1]:
+            agent.give_back(permit)
+        assert agent.retries.capacity("api").saturation == pytest.approx(2 / 3)
+        with pytest.raises(Refused):
+            await use(agent, "api", vendor)
+        assert vendor.calls == 0
+        for permit in others[1:]:
+            agent.give_back(permit)
