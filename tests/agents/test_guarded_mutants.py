@@ -33,8 +33,8 @@ FLOW = [
     Mutant("only refusals free the slot", "        except BaseException:\n", "        except Refused:\n"),
     Mutant(
         "the breaker is not read again after a wait",
-        "                        self._refuse_by_what_is_known(lane)\n                    spent",
-        "                        pass\n                    spent",
+        "                        self._refuse_by_what_is_known(lane)\n                    if rate",
+        "                        pass\n                    if rate",
     ),
     Mutant(
         "the old rules decide after a wait",
@@ -43,8 +43,8 @@ FLOW = [
     ),
     Mutant(
         "the rate is only looked at",
-        "wait_s = rate.take(at)",
-        "wait_s = rate.peek(at)",
+        "is not None:\n            if (wait_s := rate.take(at))",
+        "is not None:\n            if (wait_s := rate.peek(at))",
     ),
     Mutant("the tier of the call is ignored", "guard.tier if tier is None else NUMBERS[tier]", "guard.tier"),
     Mutant("nothing is shed", "if self.shed is not None and (drained_s", "if False and (drained_s"),
@@ -54,7 +54,7 @@ FLOW = [
         "OWN = frozenset(()) or ((Reason.SHED,",
     ),
     Mutant("observe mode refuses", "if self._guards.observes_bulkheads():", "if False:"),
-    Mutant("observe mode never ends", "and not self._guards.observes_local_rates():", "and False:"),
+    Mutant("observe mode never ends", "if not self._guards.observes_local_rates():", "if False:"),
     Mutant("a deadline bounds nothing", "None if until is None else until - begun", "None"),
     Mutant("no slot is reclaimed", "        guard.reclaim()\n", "        pass\n"),
 ]

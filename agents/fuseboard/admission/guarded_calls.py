@@ -65,12 +65,25 @@ class GuardedCalls:
         number = guard.tier if tier is None else NUMBERS[tier]
         if self.shed is not None and (drained_s := self.shed(guard, TIERS[number])) is not None:
             self._refuse(lane, Reason.SHED, drained_s)
-        if refuses(lane):
+        gate, demand = lane.gate, lane.demand
+        # As ``refuses``, without the call.
+        if (
+            gate.denial is not None
+            or demand.denial is not None
+            or gate.overridden
+            or demand.never is not None
+            or gate.local.state is not CLOSED
+        ):
             self._refuse_by_what_is_known(lane)
         rate, bulkhead, at = guard.local_rate, guard.bulkhead, guard.clock()
         seat: Seat | None = None
         # A token that is taken now is also the look at the rate; a call that has to wait puts it back.
-        spent = rate if rate is not None and self._takes(lane, rate, at) else None
+        spent: LocalRate | None = None
+        if rate is not None:
+            if (wait_s := rate.take(at)) == 0.0:
+                spent = rate
+            else:
+                self._refuse_by_rate(lane, wait_s)
         try:
             if bulkhead is not None:
                 seat = bulkhead.try_enter(number)
@@ -85,7 +98,11 @@ class GuardedCalls:
                         self._refuse(lane, Reason.QUEUE_TIMEOUT, 0.0)
                     if refuses(lane):
                         self._refuse_by_what_is_known(lane)
-                    spent = rate if rate is not None and self._takes(lane, rate, at) else None
+                    if rate is not None:
+                        if (wait_s := rate.take(at)) == 0.0:
+                            spent = rate
+                        else:
+                            self._refuse_by_rate(lane, wait_s)
             permit = await (self._calls.admit(lane) if ask is None else ask(lane))
             permit.slot = guard.begin(seat, spent, at)
         except BaseException:
@@ -98,12 +115,10 @@ class GuardedCalls:
             rate.observed += 1
         return permit
 
-    def _takes(self, lane: CallLane, rate: LocalRate, at: float) -> bool:
-        """Spend a token of the local rate. Raises ``Refused``; in observe mode, ``False`` means that."""
-        wait_s = rate.take(at)
-        if wait_s > 0 and not self._guards.observes_local_rates():
+    def _refuse_by_rate(self, lane: CallLane, wait_s: float) -> None:
+        """Raise ``Refused``, except in observe mode."""
+        if not self._guards.observes_local_rates():
             self._refuse(lane, Reason.LOCAL_RATE, wait_s)
-        return wait_s == 0
 
     async def _wait_for_slot(
         self,
