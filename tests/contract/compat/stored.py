@@ -119,6 +119,9 @@ def prepare(environment: str) -> None:
     call_command("create_environment", environment)
     token = token_of("admin")
     file = SEED.replace(b"environment: production", f"environment: {environment}".encode())
+    # Rows of version 0.1.0 have no protection. It would also be the preset of a new dependency.
+    for kind in (b"external", b"llm"):
+        file = file.replace(b"    kind: %b\n" % kind, b"    kind: %b\n    protection: off\n" % kind)
     base = send(token, "GET", f"/api/v1/{environment}/configuration").json()["revision"]
     path = f"/api/v1/{environment}/apply?expected_revision={base}&reason={REASON}"
     answer = send(token, "POST", path, file.decode())
