@@ -62,7 +62,8 @@ GUARD = [
     Mutant(
         "a call ends twice",
         "        call = self._calls.pop(number, None)\n",
-        "        call = self._calls.get(number)\n",
+        # Not left in the dictionary: ``reclaim`` would never end.
+        "        call = self.ended = self._calls.pop(number, getattr(self, 'ended', None))\n",
     ),
     Mutant("a call that was not made keeps its token", "            rate.put_back()\n", "            pass\n"),
     Mutant(
