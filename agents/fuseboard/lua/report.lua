@@ -199,8 +199,8 @@ end
 if #old > 0 then redis.call('HDEL', KEYS[5], unpack(old)) end
 if with_failures < math.min(minimum_servers, with_outcomes) then return answer(NONE) end
 if overridden then return answer(WOULD_TRIP) end
-local window_calls, window_failures, window_consecutive = calls, failures, consecutive
+local seen_calls, seen_failures, seen_consecutive = calls, failures, consecutive
 open(cause, 'calls', whole(calls), 'failures', whole(failures), 'slow', whole(slow_calls),
     'consecutive', whole(consecutive), 'threshold', whole(threshold))
-calls, failures, consecutive = window_calls, window_failures, window_consecutive
+calls, failures, consecutive = seen_calls, seen_failures, seen_consecutive
 return answer(TRIPPED)
