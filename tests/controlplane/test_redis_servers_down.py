@@ -49,6 +49,8 @@ def test_a_script_is_killed_although_another_primary_is_down(primaries: list[Pri
     assert [primary.killed for primary in primaries] == [False, True, True]
 
 
+# Reading one metric reads all of them, also those of collectors that other tests have registered.
+@pytest.mark.django_db
 def test_functions_are_loaded_although_a_primary_could_not_be_asked_for_scripts(
     primaries: list[Primary], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
