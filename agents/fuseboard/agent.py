@@ -21,7 +21,7 @@ from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.pod_state import PodState
 from fuseboard.calling import deadline as deadlines
-from fuseboard.calling.outcomes import judge
+from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
 from fuseboard.decision import Decision, Permit
@@ -188,10 +188,8 @@ class Agent(PodState, ContextManagers):
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
         """Report a call that ended with ``error``, judged by ``fuseboard.calling.outcomes``."""
-        outcome, cooldown_ms = (Outcome.NEUTRAL, 0) if isinstance(error, neutral) else judge(error)
-        if permit.hurried and isinstance(error, TimeoutError):
-            # A usual call may take longer. An overloaded pod must not open the breaker of the fleet.
-            outcome = Outcome.NEUTRAL
+        mine = isinstance(error, neutral)
+        outcome, cooldown_ms = (Outcome.NEUTRAL, 0) if mine else judge_permitted(permit, error)
         self.report(permit, outcome, cooldown_ms=cooldown_ms)
 
     # What was charged

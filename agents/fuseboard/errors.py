@@ -20,6 +20,8 @@ class Refused(FuseboardError):
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.explain())
         self.decision = decision
+        #: The call had a slot of its bulkhead when a shared limit refused it. For the agent alone.
+        self.had_slot = False
 
 
 class Misconfigured(FuseboardError):

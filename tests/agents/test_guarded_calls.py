@@ -75,6 +75,17 @@ class TestTheOrder:
 
 
 class TestRefusals:
+    def test_a_shared_limit_knows_that_the_call_had_a_slot(self, make_pod: Make):
+        """Only such a call comes back before those that wait. One that never held a slot overtook them."""
+        pod = make_pod()
+        asked = pod.call()
+        pod.answer("open", 2)
+        assert asked.refused is not None
+        assert asked.refused.had_slot
+        before = pod.call()
+        assert before.refused is not None
+        assert not before.refused.had_slot
+
     def test_a_full_bulkhead_says_when_to_come_back(self, make_pod: Make):
         pod = make_pod()
         admitted(pod)

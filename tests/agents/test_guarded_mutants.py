@@ -30,7 +30,11 @@ FLOW = [
         "                        pass\n",
     ),
     Mutant("what is observed is not counted", "            rate.observed += 1\n", "            pass\n"),
-    Mutant("only refusals free the slot", "        except BaseException:\n", "        except Refused:\n"),
+    Mutant(
+        "only refusals free the slot",
+        "        except BaseException as error:\n",
+        "        except Refused as error:\n",
+    ),
     Mutant(
         "the breaker is not read again after a wait",
         "                        self._refuse_by_what_is_known(lane)\n                    if rate",

@@ -24,7 +24,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.waits = 0
-        self.full = self.queue = 0.0
+        self.full = 0.0
         self.relieved: list[tuple[float | None, float | None]] = []
 
     def waiting(self) -> int:
@@ -32,9 +32,6 @@ class Calls:
 
     def slots(self) -> float:
         return self.full
-
-    def queue_part(self) -> float:
-        return self.queue
 
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
         self.relieved.append((cpu, memory))
@@ -127,9 +124,6 @@ def test_calls_are_pressure() -> None:
     bench = Bench()
     bench.calls.full = 1.0
     assert bench.run().cause == "100% of the slots are in use and calls wait"
-    bench = Bench()
-    bench.calls.queue = 1.5
-    assert bench.run().cause == "calls wait 1.5 times as long as they should"
 
 
 def test_p95_of_the_worst_route_is_pressure() -> None:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuseboard.contract.protection import Shedding
+from fuseboard.contract.protection import PodProtection, Shedding
 from fuseboard.contract.words import CallTier, LoadLevel
 from fuseboard.protection.call_shedding import PASSES_EVERY, CallShedder
 from fuseboard.protection.fair_part import GROUPS, RESEED_S, FairPart
+from fuseboard.protection.pod import Pod, Visit
 from fuseboard.protection.shedding import LOG_S, Load, Shed, Shedder
 from tests.agents.overload import simulate
 
@@ -377,3 +378,19 @@ def test_a_dependency_without_an_sla_is_judged_by_its_queue_alone() -> None:
     shedding = CallShedder("payments", Shedding(queue_max=10), sla_ms=0)
     shedding.look(1.0, 0, 60.0)
     assert passing(shedding) == list(CallTier)
+
+
+def test_a_long_stream_is_in_flight_but_no_longer_unanswered() -> None:
+    """Shedding by latency never ended on pods with streams: they counted as requests that wait."""
+    pod = Pod(PodProtection(), (10,))
+    streams = [pod.enter("GET /events", 10, "acme") for _ in range(3)]
+    for visit in streams[:2]:
+        assert isinstance(visit, Visit)
+        visit.answered(200)
+    requests = pod.requests
+    assert (requests.in_flight, requests.unanswered) == (3, 1)
+    for visit in streams:
+        assert isinstance(visit, Visit)
+        visit.leave()
+        visit.leave()
+    assert (requests.in_flight, requests.unanswered) == (0, 0)

@@ -221,14 +221,16 @@ class Admission:
             known = self._configuration.snapshot.dependency(wanted.dependency)
             wait_s = known.wait_ms / 1000 if known is not None else 0.0
         last = begun + wait_s if wanted.until is None else min(begun + wait_s, wanted.until)
-        first = False
+        first = returned = False
         while True:
             try:
                 return await self._admit_call(wanted, lane or await self._lane_of(wanted), first=first)
             except Refused as refused:
                 if wait_s <= 0 or not await _waited(refused.decision, last):
                     raise
-                first, lane = True, None
+                # Once: a call that holds no slot and is refused again is not before those that wait.
+                first, lane = refused.had_slot and not returned, None
+                returned = returned or first
 
     async def _lane_of(self, wanted: WantedCall) -> CallLane:
         rules = None

@@ -358,7 +358,7 @@ class CallAdmission:
     def adopt(self, snapshot: Snapshot) -> None:
         """Decide by a newer configuration from now on."""
         self.guards.adopt(snapshot)
-        for gate in self.gates.values():
+        for gate in tuple(self.gates.values()):
             gate.adopt(snapshot.dependency(gate.name) or Dependency(name=gate.name))
 
     def breaker_opened(self, message: bytes) -> None:
@@ -380,7 +380,7 @@ class CallAdmission:
 
     def mode_changed(self, mode: Mode, store: Store) -> None:
         """Redis is lost or back, or in a Cluster one of its nodes is."""
-        for gate in self.gates.values():
+        for gate in tuple(self.gates.values()):
             if mode is LOCAL:
                 gate.stand_alone()
             else:

@@ -215,7 +215,8 @@ class CallGuards:
         return guard if guard is not None and guard.on else None
 
     def every(self) -> tuple[CallGuard, ...]:
-        return tuple(guard for guard in self._guards.values() if guard.on)
+        # A copy: other threads describe the guards while a new configuration adds one.
+        return tuple(guard for guard in tuple(self._guards.values()) if guard.on)
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Protect by a newer configuration from now on."""

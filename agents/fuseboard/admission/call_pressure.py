@@ -8,7 +8,7 @@ from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.protection import PodProtection
 from fuseboard.contract.words import CallTier
-from fuseboard.protection.bulkhead import UNLIMITED
+from fuseboard.protection.bulkhead import UNLIMITED, Tier
 from fuseboard.protection.call_shedding import CallShedder
 from fuseboard.protection.signals import ENOUGH_SAMPLES
 
@@ -39,17 +39,6 @@ class GuardLoads:
         used, limits = sum(pool.in_flight for pool in pools), sum(pool.limit for pool in pools)
         return used / limits if limits else 0.0
 
-    def queue_part(self) -> float:
-        tiers = [
-            tier
-            for guard in self._guards.every()
-            if guard.bulkhead is not None
-            for tier in guard.bulkhead.tiers
-            if tier.adaptive is not None and tier.queues
-        ]
-        places = sum(tier.queue_limit for tier in tiers)
-        return sum(len(tier.waiters) for tier in tiers) / places if places else 0.0
-
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
         for guard in self._guards.every():
             if guard.bulkhead is not None:
@@ -73,11 +62,17 @@ class GuardLoads:
                         "full": tier.full,
                         "timed_out": tier.timed_out,
                     }
-                    for tier in (guard.bulkhead.tiers if guard.bulkhead is not None else ())
+                    for tier in _tiers(guard)
                 },
             }
             for guard in self._guards.every()
         }
+
+
+def _tiers(guard: CallGuard) -> tuple[Tier, ...]:
+    # Read once: another thread asks, and a new configuration may switch the bulkhead off meanwhile.
+    bulkhead = guard.bulkhead
+    return bulkhead.tiers if bulkhead is not None else ()
 
 
 class CallShedding:

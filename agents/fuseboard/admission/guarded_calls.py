@@ -19,6 +19,7 @@ from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.lanes import CallLane
 from fuseboard.contract.words import BreakerState, CallTier, Reason
 from fuseboard.decision import Permit
+from fuseboard.errors import Refused
 from fuseboard.protection.bulkhead import TIERS, Bulkhead, NoSlotError, Seat
 from fuseboard.protection.local_rate import LocalRate
 
@@ -105,7 +106,9 @@ class GuardedCalls:
                             self._refuse_by_rate(lane, wait_s)
             permit = await (self._calls.admit(lane) if ask is None else ask(lane))
             permit.slot = guard.begin(seat, spent, at)
-        except BaseException:
+        except BaseException as error:
+            if seat is not None and isinstance(error, Refused):
+                error.had_slot = True
             if spent is not None:
                 spent.put_back()
             if seat is not None and bulkhead is not None:

@@ -20,6 +20,20 @@ def _rows(packages: Iterable[str], **kinds: str) -> dict[tuple[str, str], str]:
     }
 
 
+#: Timeouts of client libraries. Their subclasses are timeouts too.
+TIMEOUTS = frozenset(
+    {
+        ("builtins", "TimeoutError"),
+        ("httpx", "TimeoutException"),
+        ("httpx2", "TimeoutException"),
+        ("requests", "Timeout"),
+        ("urllib3", "TimeoutError"),
+        ("aiohttp", "ServerTimeoutError"),
+        ("openai", "APITimeoutError"),
+        ("anthropic", "APITimeoutError"),
+    }
+)
+
 CLASSES: dict[tuple[str, str], str] = {
     **_rows(
         ("builtins",),
@@ -63,3 +77,8 @@ CLASSES: dict[tuple[str, str], str] = {
         alert="CredentialsError WorkloadIdentityError APIWebhookValidationError",
     ),
 }
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether an exception says that an answer did not come in time, whatever the library."""
+    return any((kind.__module__.partition(".")[0], kind.__name__) in TIMEOUTS for kind in type(error).__mro__)

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 
+from fuseboard.calling.classes import is_timeout
 from fuseboard.calling.classification import Verdict, classify, classify_answer
 from fuseboard.calling.retry_after import MAX_COOLDOWN_MS, retry_after_ms
 from fuseboard.contract.words import Outcome
+from fuseboard.decision import Permit
 
 __all__ = [
     "MAX_COOLDOWN_MS",
     "judge",
+    "judge_permitted",
     "outcome_of",
     "outcome_of_exception",
     "outcome_of_response",
@@ -48,6 +51,17 @@ def judge(error: BaseException) -> tuple[Outcome, int]:
     """
     verdict = classify(error)
     return outcome_of(verdict), verdict.cooldown_ms
+
+
+def judge_permitted(permit: Permit, error: BaseException) -> tuple[Outcome, int]:
+    """``judge``, for a call that a deadline may have given too little time.
+
+    A usual call takes longer than such a timeout, which says nothing about the dependency: an overloaded pod
+    must not open the breaker of the fleet.
+    """
+    if permit.hurried and is_timeout(error):
+        return Outcome.NEUTRAL, 0
+    return judge(error)
 
 
 def outcome_of(verdict: Verdict) -> Outcome:

@@ -14,7 +14,7 @@ from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, classify_answer, request_is_repeatable
 from fuseboard.calling.codes import code_in
-from fuseboard.calling.outcomes import judge, outcome_of
+from fuseboard.calling.outcomes import judge_permitted, outcome_of
 from fuseboard.calling.pauses import block, pause
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
@@ -117,7 +117,7 @@ class AsyncGuard(Guard):
             try:
                 response = await self._transport.handle_async_request(request)
             except BaseException as error:
-                self._agent.report(permit, judge(error)[0])
+                self._agent.report(permit, judge_permitted(permit, error)[0])
                 last = None
                 if call is None or not isinstance(error, Exception) or not self._failed(call, request, error):
                     raise
@@ -146,7 +146,7 @@ class AsyncGuard(Guard):
             try:
                 await self._keep(response)
             except BaseException as error:
-                self._agent.report(permit, judge(error)[0])
+                self._agent.report(permit, judge_permitted(permit, error)[0])
                 raise
             code = self._code(response, response.stream.kept.begun)
         return _reported(self._agent, permit, response, code)
@@ -191,7 +191,7 @@ class BlockingGuard(Guard):
             try:
                 response = self._transport.handle_request(request)
             except BaseException as error:
-                self._agent.report(permit, judge(error)[0])
+                self._agent.report(permit, judge_permitted(permit, error)[0])
                 last = None
                 if call is None or not isinstance(error, Exception) or not self._failed(call, request, error):
                     raise
@@ -220,7 +220,7 @@ class BlockingGuard(Guard):
             try:
                 self._keep(response)
             except BaseException as error:
-                self._agent.report(permit, judge(error)[0])
+                self._agent.report(permit, judge_permitted(permit, error)[0])
                 raise
             code = self._code(response, response.stream.kept.begun)
         return _reported(self._agent, permit, response, code)

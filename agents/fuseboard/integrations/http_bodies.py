@@ -5,7 +5,7 @@ from typing import Any
 
 from fuseboard.agent import Agent
 from fuseboard.blocking import Agent as BlockingAgent
-from fuseboard.calling.outcomes import judge
+from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 
@@ -52,7 +52,7 @@ class Body:
         self._agent.report(self._permit, Outcome.OK, self._elapsed_s)
 
     def _broke(self, error: BaseException) -> None:
-        self._agent.report(self._permit, judge(error)[0])
+        self._agent.report(self._permit, judge_permitted(self._permit, error)[0])
 
     def __del__(self) -> None:
         # Never closed: the response was good, and a half-open permit must not wait until it expires. The

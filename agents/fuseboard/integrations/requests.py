@@ -26,7 +26,7 @@ from fuseboard.blocking import Agent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, classify_answer, request_is_repeatable
 from fuseboard.calling.codes import code_in
-from fuseboard.calling.outcomes import judge, outcome_of
+from fuseboard.calling.outcomes import judge_permitted, outcome_of
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
@@ -93,7 +93,7 @@ class GuardedAdapter(BaseAdapter):
             try:
                 response = self._adapter.send(request, timeout=bound, **given)
             except BaseException as error:
-                self._agent.report(permit, judge(error)[0])
+                self._agent.report(permit, judge_permitted(permit, error)[0])
                 last = None
                 if call is None or not _failed(call, error):
                     raise

@@ -50,7 +50,7 @@ class Visit:
     def leave(self) -> None:
         if not self._left:
             self._left = True
-            self._pod.leave()
+            self._pod.leave(answered=self._answered)
 
 
 class Pod:
@@ -125,11 +125,12 @@ class Pod:
     def answered(self, route: RouteLatency, began: float, status: int) -> None:
         now = self._clock()
         with self._lock:
+            self.requests.unanswered -= 1
             self.requests.answered(route, now - began, now, failed=status >= 500)
 
-    def leave(self) -> None:
+    def leave(self, *, answered: bool) -> None:
         with self._lock:
-            self.requests.leave()
+            self.requests.leave(answered=answered)
             if self.shedder is not None:
                 self.shedder.leave()
 
@@ -177,7 +178,7 @@ class Pod:
             self._observing = self._server_us() < self.settings.observe.shedding_until_us
             if self.shedder is not None:
                 route, latency = self._latency
-                load = Load(waiting, in_flight=self.requests.in_flight, pressure=value)
+                load = Load(waiting, unanswered=self.requests.unanswered, pressure=value)
                 if route is not None:
                     load = load._replace(latency=latency, route=route.pattern, sla_s=route.sla_s)
                 self.shedder.tick(now, load)
@@ -207,11 +208,8 @@ class Pod:
     def _signals(self, now: float, waiting: float) -> tuple[Signal, ...]:
         usage, lag_s = self.usage, self.lag.usual_s
         most = (self.settings.shedding or _DEFAULTS).queue_max
-        slots, queue = self.calls.slots(), self.calls.queue_part()
+        slots = self.calls.slots()
         failed = self.requests.failed_part(now)
-        queue_text = f"{waiting:.0f} calls wait (limit {most})"
-        if queue > waiting / most:
-            queue_text = f"calls wait {queue:.1f} times as long as they should"
         route, part = self._latency
         p95_text = ""
         if route is not None:
@@ -219,7 +217,7 @@ class Pod:
             p95_text = f"p95 of {route.pattern} is {part * sla_ms:.0f} ms (SLA {sla_ms:.0f} ms)"
         return (
             signal("loop_lag", lag_s, f"the event loop is {lag_s * 1000:.0f} ms late"),
-            signal("queue", max(waiting / most, queue), queue_text),
+            signal("queue", waiting / most, f"{waiting:.0f} calls wait (limit {most})"),
             signal("slots", slots, f"{slots:.0%} of the slots are in use and calls wait"),
             signal("latency", part if route is not None else None, p95_text),
             signal("errors", failed, f"{failed or 0:.0%} of the requests fail"),

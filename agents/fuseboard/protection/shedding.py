@@ -47,7 +47,8 @@ class Load(NamedTuple):
     route: str = ""
     #: Its SLA, in seconds.
     sla_s: float = 0.0
-    in_flight: int = 0
+    #: Requests whose response has not begun.
+    unanswered: int = 0
     pressure: float = 0.0
 
 
@@ -188,7 +189,7 @@ class Shedder:
         if load.sla_s and self.rate:
             # By Little's law, how long a request takes that comes now. p95 tells it much later.
             limit_s = load.sla_s * self.settings.p95_percent / 100
-            fill = max(fill, load.in_flight / self.rate / limit_s)
+            fill = max(fill, load.unanswered / self.rate / limit_s)
         step = min(0.05, max(-0.3, 0.2 * (0.5 - fill)))
         self._able = max(1.0, self.rate * self._part * (1 + step))
         # Not far above what is asked for: a burst must not pass as a whole.

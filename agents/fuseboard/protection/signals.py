@@ -27,9 +27,6 @@ class CallLoads(Protocol):
     def slots(self) -> float:
         """The part of all slots that is in use; 0 while no call waits for one."""
 
-    def queue_part(self) -> float:
-        """The predicted wait in adaptive queues, as a part of the wait that they aim at."""
-
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
         """Called about once per second with parts of what the pod may use."""
 
@@ -41,9 +38,6 @@ class NoCalls:
         return 0
 
     def slots(self) -> float:
-        return 0.0
-
-    def queue_part(self) -> float:
         return 0.0
 
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
@@ -132,6 +126,8 @@ class RequestSignals:
 
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.in_flight = 0
+        #: Those whose response has not begun. A long stream is in flight, and no work that waits.
+        self.unanswered = 0
         #: Totals.
         self.entered = 0
         self.errors = 0
@@ -145,10 +141,13 @@ class RequestSignals:
 
     def enter(self) -> None:
         self.in_flight += 1
+        self.unanswered += 1
         self.entered += 1
 
-    def leave(self) -> None:
+    def leave(self, *, answered: bool = True) -> None:
         self.in_flight -= 1
+        if not answered:
+            self.unanswered -= 1
 
     def answered(self, route: RouteLatency, seconds: float, now: float, *, failed: bool) -> None:
         """The response has begun: what takes long after that is the length of a stream."""
