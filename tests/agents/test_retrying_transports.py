@@ -16,6 +16,7 @@ import requests
 
 import fuseboard
 from fuseboard import Agent, blocking
+from fuseboard.calling.classification import is_repeatable
 from fuseboard.contract.policy import Dependency, Policy
 from fuseboard.contract.protection import CallProtection, Retry
 from fuseboard.contract.words import Jitter
@@ -231,3 +232,20 @@ def test_clients_of_model_vendors_use_the_transport(vendor: Vendor, settings: Ag
             with pytest.raises(openai.RateLimitError):
                 other.models.list()
             assert len(vendor.seen) == 4
+
+
+def test_a_get_that_follows_a_post_is_not_repeated_with_it() -> None:
+    """Otherwise a payment that was redirected to its receipt is made again when the receipt fails."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(303, headers={"location": "/receipt"})
+        return httpx.Response(503)
+
+    with httpx.Client(transport=httpx.MockTransport(answer), follow_redirects=True) as client:
+        alone = client.get("http://vendor/receipt")
+        redirected = client.post("http://vendor/pay")
+    for response, repeatable in ((alone, True), (redirected, False)):
+        with pytest.raises(httpx.HTTPStatusError) as raised:
+            response.raise_for_status()
+        assert is_repeatable(raised.value) is repeatable

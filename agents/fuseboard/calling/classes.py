@@ -55,7 +55,8 @@ CLASSES: dict[tuple[str, str], str] = {
         not_sent="ConnectTimeout ProxyError",
         # A connection that was not made has urllib3's exception inside, which says so.
         maybe_sent="ConnectionError Timeout ChunkedEncodingError",
-        alert="SSLError InvalidURL MissingSchema InvalidSchema InvalidHeader TooManyRedirects JSONDecodeError"
+        # An SSLError is a ConnectionError. If a certificate does not match, the error inside says so.
+        alert="InvalidURL MissingSchema InvalidSchema InvalidHeader TooManyRedirects JSONDecodeError"
         " UnrewindableBodyError ContentDecodingError",
         # urllib3 has retried already.
         ours="RetryError StreamConsumedError",

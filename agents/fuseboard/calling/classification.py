@@ -125,11 +125,16 @@ def classify_answer(status: int, headers: Mapping[str, str], code: str = "", mes
 
 
 def is_repeatable(error: BaseException) -> bool:
-    """Whether the request that failed can be recognized as one that may be repeated."""
+    """Whether the request that failed can be recognized as one that may be repeated.
+
+    After redirects, all requests before it, too: a GET that follows a POST is not the whole call.
+    """
     for link in _links(error):
-        request = _of(link, "request") or _of(_of(link, "response"), "request")
+        response = _of(link, "response")
+        request = _of(link, "request") or _of(response, "request")
         if request is not None:
-            return request_is_repeatable(request)
+            before = [_of(one, "request") for one in _of(response, "history") or ()]
+            return all(map(request_is_repeatable, [request, *before]))
     return False
 
 

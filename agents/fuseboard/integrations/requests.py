@@ -174,5 +174,5 @@ def _code(response: requests.Response, stream: bool) -> str:
         return ""
     try:
         return code_in(response.json())
-    except requests.RequestException:
+    except (requests.RequestException, RecursionError):
         return ""
