@@ -3,6 +3,8 @@
 import asyncio
 import math
 import threading
+from collections.abc import Iterator
+from contextvars import copy_context
 
 import pytest
 
@@ -63,3 +65,14 @@ def test_a_block_that_raises_ends_its_deadline():
     with pytest.raises(KeyError), fuseboard.deadline(5):
         raise KeyError
     assert deadline.left_s() is None
+
+
+def test_a_generator_that_is_resumed_in_another_context_ends_normally() -> None:
+    def parts() -> Iterator[int]:
+        with fuseboard.deadline(5):
+            yield 1
+            yield 2
+
+    generator = parts()
+    found = [copy_context().run(next, generator, None) for _ in range(3)]
+    assert found == [1, 2, None]

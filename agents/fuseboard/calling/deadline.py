@@ -9,6 +9,7 @@ Tasks and threads that are started with this context inherit it. A deadline insi
 never later. It cancels nothing by itself: each part asks what is left before it waits.
 """
 
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from math import isfinite
 from time import monotonic
@@ -54,7 +55,9 @@ class deadline:  # noqa: N801 - used like a function
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._token is not None:
-            _until.reset(self._token)
+            # A generator may be resumed in another context, which never had this deadline.
+            with suppress(ValueError):
+                _until.reset(self._token)
             self._token = None
 
 

@@ -145,8 +145,9 @@ class AsyncGuard(Guard):
         if may_have_code(response):
             try:
                 await self._keep(response)
-            except BaseException as error:
-                self._agent.report(permit, judge_permitted(permit, error)[0])
+            except BaseException:
+                # The status is known, and for how long the vendor asked not to be called.
+                _reported(self._agent, permit, response, "")
                 raise
             code = self._code(response, response.stream.kept.begun)
         return _reported(self._agent, permit, response, code)
@@ -219,8 +220,9 @@ class BlockingGuard(Guard):
         if may_have_code(response):
             try:
                 self._keep(response)
-            except BaseException as error:
-                self._agent.report(permit, judge_permitted(permit, error)[0])
+            except BaseException:
+                # The status is known, and for how long the vendor asked not to be called.
+                _reported(self._agent, permit, response, "")
                 raise
             code = self._code(response, response.stream.kept.begun)
         return _reported(self._agent, permit, response, code)
