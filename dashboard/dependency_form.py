@@ -1,19 +1,22 @@
 """The form of a dependency's settings: what it displays, and what was typed as the edit takes it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.editing.edits.dependency_settings import DependencySettings
-from controlplane.errors import InvalidEdit
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Dependency
 from controlplane.policies.protection_presets import PRESETS
-from dashboard.forms import whole
+from dashboard.setting_controls import (
+    ON_OFF,
+    Control,
+    Group,
+    Typed,
+    setting_controls,
+    setting_values,
+)
 from fuseboard.contract.policy import MAX_WAIT_MS
-from fuseboard.contract.protection_fields import CALL_PARTS, CALL_SETTINGS, TIERS, Setting
+from fuseboard.contract.protection_fields import CALL_PARTS, CALL_SETTINGS, TIERS
 
-_YES_NO = (("yes", "Yes"), ("no", "No"))
-_ON_OFF = (("off", "Off"), ("on", "On"))
 #: Column of the breaker -> its label.
 _BREAKER = {
     "consecutive_failures": "Opens after failures in a row",
@@ -56,70 +59,24 @@ _TITLES = {
 _PRESETS = {"": "sla", "bulkhead": "bulkhead", "retry": "retry"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Control:
-    name: str
-    label: str
-    value: str
-    hint: str = ""
-    #: Value and word; empty for text.
-    choices: Sequence[tuple[str, str]] = ()
-    errors: Sequence[str] = ()
-
-    @property
-    def id(self) -> str:
-        return f"f-{self.name.replace('.', '-')}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    title: str
-    help: str
-    controls: Sequence[Control]
-    #: Whether a part is on; ``None`` for what cannot be off.
-    switch: Control | None = None
-    #: The parameter of the address, and the names of its presets.
-    preset: str = ""
-    presets: Sequence[str] = field(default_factory=tuple)
-
-
 def typed_settings(data: Mapping[str, str]) -> DependencySettings:
     """Raises ``InvalidEdit`` with every field that is no number."""
-    errors: dict[str, list[str]] = {}
-
-    def number(name: str) -> int:
-        try:
-            return whole(data.get(name, ""), name)
-        except InvalidEdit as error:
-            errors.update(error.errors)
-            return 0
-
-    def value(setting: Setting, name: str) -> Any:
-        if setting.kind == "number":
-            return number(name)
-        if setting.kind == "flag":
-            return data.get(name) == "yes"
-        if setting.kind == "word":
-            return data.get(name, "")
-        each = [f"{name}.{tier}" for tier in TIERS]
-        return [number(one) if setting.kind == "numbers" else data.get(one, "") for one in each]
-
+    typed = Typed(data)
     protection: dict[str, Any] = {}
     for setting in CALL_SETTINGS:
         if setting.part and data.get(f"protection.{setting.part}.on") != "on":
             protection[setting.part] = None
             continue
-        found = value(setting, f"protection.{setting.path}")
+        found = typed.value(setting, f"protection.{setting.path}")
         (protection.setdefault(setting.part, {}) if setting.part else protection)[setting.name] = found
     settings = DependencySettings(
-        breaker={column: number(f"breaker.{column}") for column in _BREAKER},
-        timeout_ms=number("timeout_ms"),
-        wait_ms=number("wait_ms"),
+        breaker={column: typed.number(f"breaker.{column}") for column in _BREAKER},
+        timeout_ms=typed.number("timeout_ms"),
+        wait_ms=typed.number("wait_ms"),
         fallback_note=data.get("fallback_note", "").strip(),
         protection=protection,
     )
-    if errors:
-        raise InvalidEdit(errors)
+    typed.settle()
     return settings
 
 
@@ -136,18 +93,8 @@ def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
         if setting.part:
             values[f"protection.{setting.part}.on"] = "on" if part else "off"
         present = part.get(setting.name, setting.default)
-        name = f"protection.{setting.path}"
-        if setting.kind in ("numbers", "words"):
-            values |= {f"{name}.{tier}": str(one) for tier, one in zip(TIERS, present, strict=True)}
-        else:
-            values[name] = _text(present)
+        values |= setting_values(setting, present)
     return values
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
 
 
 def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> list[Group]:
@@ -162,7 +109,9 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
     times = [
         control("timeout_ms", "Timeout of a call, ms", hint=f"1 to {MAX_MS:,}"),
         control("wait_ms", "Callers wait for a refusal that ends, ms", hint=f"0 to {MAX_WAIT_MS:,}"),
-        control("fallback_note", "What callers do while it is open", hint="at most 500 characters"),
+        control(
+            "fallback_note", "What callers do while it is open", hint="at most 500 characters", longest=500
+        ),
     ]
     found = [
         Group(title="Calls", help="", controls=times),
@@ -176,8 +125,13 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
         ),
     ]
     for part in ("", *CALL_PARTS):
-        controls = [one for each in CALL_SETTINGS if each.part == part for one in _controls(each, control)]
-        switch = control(f"protection.{part}.on", "Use it", choices=_ON_OFF) if part else None
+        controls = [
+            one
+            for each in CALL_SETTINGS
+            if each.part == part
+            for one in setting_controls(each, control, label=_LABELS.get(each.path, ""))
+        ]
+        switch = control(f"protection.{part}.on", "Use it", choices=ON_OFF) if part else None
         preset = _PRESETS.get(part, "")
         names = tuple(PRESETS.get(preset, ()))
         text = "" if part else "What each pod does on its own."
@@ -187,32 +141,6 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
             )
         )
     return found
-
-
-def unplaced(errors: Mapping[str, Sequence[str]], found: Sequence[Group]) -> list[str]:
-    """Errors of fields that the form does not have."""
-    shown = {text for group in found for one in group.controls for text in one.errors}
-    others = (texts for name, texts in errors.items() if name != "reason")
-    return [text for texts in others for text in texts if text not in shown]
-
-
-def _controls(setting: Setting, control: Any) -> list[Control]:
-    name = f"protection.{setting.path}"
-    label = _LABELS.get(setting.path) or _label(setting)
-    words = [(word, word.capitalize()) for word in setting.words]
-    if setting.kind == "number":
-        return [control(name, label, hint=f"{setting.least:,} to {setting.most:,}")]
-    if setting.kind in ("flag", "word"):
-        return [control(name, label, choices=words or _YES_NO)]
-    choices = words if setting.kind == "words" else ()
-    return [control(f"{name}.{tier}", f"{label}, {tier}", choices=choices) for tier in TIERS]
-
-
-def _label(setting: Setting) -> str:
-    name, _, unit = setting.name.rpartition("_")
-    if name and unit in ("ms", "percent"):
-        return f"{name.replace('_', ' ').capitalize()}, {'ms' if unit == 'ms' else '%'}"
-    return setting.name.replace("_", " ").capitalize()
 
 
 def _range(least: int, most: int) -> str:

@@ -1,6 +1,7 @@
 """The words of the pages for what is stored as keys: actions, causes, states and kinds."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.status.incidents import CAUSES
@@ -274,6 +275,10 @@ def _said(field: str, value: Any) -> str:
         return f"{value:,} {_COUNTED[field]}{'' if value == 1 else 's'}"
     if field == "kind":
         return drill_words(str(value)) if str(value) in _DRILLS else f"kind {value}"
+    if field.endswith("_until_us") and isinstance(value, int):
+        # Of a part that only observes.
+        moment = datetime.fromtimestamp(value / 1_000_000, UTC)
+        return f"{field.removesuffix('_until_us').replace('_', ' ')} until {moment:%Y-%m-%d %H:%M} UTC"
     if field == "expires_at":
         return f"until {str(value)[11:16]}"
     if _MOMENT.match(str(value)):

@@ -4,7 +4,7 @@ from controlplane.audit.models import Entry
 from controlplane.errors import EditConflict
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different
-from controlplane.policies.history import changed_since, first_recorded
+from controlplane.policies.history import changed_since, changes_of, first_recorded
 
 
 def check_version(
@@ -59,3 +59,40 @@ def check_revision(*, environment: str, expected: int | None, making: int | None
         by=latest.actor if latest else "",
         at=latest.at if latest else None,
     )
+
+
+def check_fields(
+    *, environment: str, kind: str, name: str, prefix: str, expected: int | None, making: int, now: Fields
+) -> None:
+    """Raise ``EditConflict`` when fields of one thing were changed after revision ``expected``.
+
+    ``prefix`` begins their names. ``making`` is the revision being made, whose changes are not stored yet.
+    ``None`` skips the check.
+    """
+    if expected is None or expected == making - 1:
+        return
+    later = [
+        change
+        for change in changes_of(environment, kind, name, after=expected)
+        if _part(change.before, prefix) != _part(change.after, prefix)
+    ]
+    first = first_recorded(environment)
+    is_known = first is not None and first <= expected + 1 and expected < making
+    if is_known and not later:
+        return
+    was = _part(later[0].before, prefix) if later else {}
+    is_now = _part(now, prefix)
+    if is_known and was == is_now:
+        return
+    latest = later[-1].revision if later else None
+    raise EditConflict(
+        expected_version=expected,
+        current_version=making - 1,
+        changed={field: after for field, (_, after) in different(was, is_now).items()},
+        by=latest.actor if latest else "",
+        at=latest.at if latest else None,
+    )
+
+
+def _part(fields: Fields | None, prefix: str) -> Fields:
+    return {field: value for field, value in (fields or {}).items() if field.startswith(prefix)}

@@ -105,6 +105,14 @@ def changed_since(environment: str, number: int) -> list[Change]:
     return list(rows.select_related("revision").order_by("-revision__number", "kind", "name")[:5])
 
 
+def changes_of(environment: str, kind: str, name: str, *, after: int) -> list[Change]:
+    """Return how one thing changed after a revision, oldest first."""
+    rows = Change.objects.filter(
+        revision__environment=environment, revision__number__gt=after, kind=kind, name=name
+    )
+    return list(rows.select_related("revision").order_by("revision__number"))
+
+
 def as_document(change: Changed) -> Fields:
     """Return the stored form, without versions: they belong to rows, not to the configuration."""
     return {

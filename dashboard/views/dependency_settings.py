@@ -12,12 +12,13 @@ from controlplane.accounts.permissions import SHOWN, require
 from controlplane.editing.edits.dependency_settings import preview_dependency, set_dependency
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.breaker_advice import advice_about
-from controlplane.policies.fields import different
 from controlplane.policies.models import Dependency
-from dashboard.dependency_form import groups, typed_settings, unplaced, values_of
+from dashboard.dependency_form import groups, typed_settings, values_of
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of
+from dashboard.setting_controls import unplaced
+from dashboard.setting_lines import setting_lines, wrong_lines
 from dashboard.views.page import context_of, not_found
 
 #: Differences that the preview lists.
@@ -58,18 +59,17 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
 @require("edit_breaker_policy")
 def dependency_preview(request: HttpRequest, name: str) -> HttpResponse:
     """What saving would change, and advice about it; nothing is written."""
-    return render(request, "dashboard/dependency.html#preview", _preview(name, request.POST))
+    return render(request, "dashboard/setting_preview.html", _preview(name, request.POST))
 
 
 def _preview(name: str, data: Mapping[str, str]) -> dict[str, Any]:
     try:
         before, after = preview_dependency(environment=SHOWN, dependency=name, settings=typed_settings(data))
     except InvalidEdit as error:
-        return {"wrong": [f"{_words(field)}: {' '.join(texts)}" for field, texts in error.errors.items()]}
+        return {"wrong": wrong_lines(error.errors)}
     except NotFound as missing:
         return {"wrong": [str(missing)]}
-    found = different(before, after)
-    lines = [(_words(field), _said(was), _said(now)) for field, (was, now) in found.items()]
+    lines = setting_lines(before, after)
     return {"changes": lines[:_MOST], "more": len(lines[_MOST:]), "advice": advice_about(after)}
 
 
@@ -100,17 +100,3 @@ def _page(
         **_preview(row.name, typed),
     )
     return render(request, "dashboard/dependency.html", context, status=status)
-
-
-def _words(field: str) -> str:
-    return field.removeprefix("protection.").replace(".", " ").replace("_", " ")
-
-
-def _said(value: Any) -> str:
-    if value is None:
-        return "off"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(_said, value))
-    return f"{value:,}" if isinstance(value, int) else str(value) or "empty"

@@ -107,6 +107,7 @@ _PAGES = (
 _PAGES_ON_REQUEST = (
     (("bulk", "Bulk edit tenants"), "edit_quota"),
     (("import", "Import a file"), "edit_quota"),
+    (("pod_protection", "Protection of pods"), "edit_breaker_policy"),
     (("drills", "Drills"), "run_drills"),
     (("people", "People"), "manage_people"),
     (("tokens", "Tokens"), "manage_tokens"),

@@ -330,6 +330,7 @@ def test_the_api_shows_and_sets_it(production: str, call: Any) -> None:
     assert [error["field"] for error in errors] == ["protection.bulkhead.shares"]
 
     body = {"protection": {"shedding": {}}, "observe_for_s": {"shedding": 60}, **WHY}
+    body["expected_revision"] = environment_of(production).revision
     assert call("admin", "PATCH", f"{API}/configuration/protection", body).status_code == 200
     shown = call("viewer", "GET", f"{API}/configuration").json()["protection"]
     assert shown["shedding"]["shed_at"] == 70

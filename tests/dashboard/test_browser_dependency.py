@@ -10,6 +10,7 @@ from django.utils import timezone
 from fleet_rows import put_figures, put_server
 
 from controlplane.fleet.models import Figures
+from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -49,7 +50,10 @@ def pictures(page: Any, name: str) -> None:
     if folder := os.environ.get("PICTURES_OF_TESTS"):
         for theme in ("dark", "light"):
             page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
-            page.screenshot(path=f"{folder}/{name}-{theme}.png", full_page=True)
+            for width in (1440, 390):
+                page.set_viewport_size({"width": width, "height": 1000})
+                page.screenshot(path=f"{folder}/{name}-{theme}-{width}.png", full_page=True)
+        page.set_viewport_size({"width": 1440, "height": 1000})
 
 
 def test_an_admin_changes_a_dependency_with_advice_while_typing(sign_in: Any) -> None:
@@ -73,6 +77,31 @@ def test_an_admin_changes_a_dependency_with_advice_while_typing(sign_in: Any) ->
     page.wait_for_selector("#hero")
     row = Dependency.objects.get(name="payments-api")
     assert (row.open_ms, row.protection["bulkhead"]["max_concurrent"]) == (45_000, 30)
+
+
+def test_an_admin_protects_pods_and_lets_a_part_only_observe(sign_in: Any) -> None:
+    page = sign_in("ada")
+    page.goto("/servers")
+    page.click("text=Protection…")
+    page.wait_for_selector("#protection-form")
+    page.select_option("#f-protection-shedding-on", "on")
+    page.select_option("#f-observe_for_s-shedding", "86400")
+    page.fill("#f-protection-routes", "POST /v1/*")
+    becomes(page, "document.querySelector('#preview').innerText.includes('Line 1')")
+    page.fill("#f-reason", "requests pile up at noon")
+    page.click("button:has-text('Save')")
+    page.wait_for_selector("#f-protection-routes_error")
+    pictures(page, "protection-wrong")
+    page.fill("#f-protection-routes", "POST /v1/* = 2000")
+    becomes(page, "document.querySelector('#preview').innerText.includes('POST /v1/* 2,000 ms')")
+    pictures(page, "protection")
+    page.click("button:has-text('Save')")
+    page.wait_for_selector("#rows")
+    saved = environment_of("production").protection
+    assert saved["routes"] == [{"pattern": "POST /v1/*", "sla_ms": 2000}]
+    assert saved["shedding"]["queue_max"] == 100
+    assert saved["observe"].keys() == {"shedding_until_us"}
+    pictures(page, "protection-saved")
 
 
 def test_people_see_pressure_bulkheads_and_retries(sign_in: Any) -> None:

@@ -15,6 +15,7 @@ PAGES = {
     "breakers": "/breakers",
     "breaker": "/breakers/payments-api",
     "dependency": "/breakers/payments-api/settings",
+    "pod_protection": "/protection",
     "servers": "/servers",
     "server": "/servers/web-1",
     "tenants": "/tenants",
@@ -46,6 +47,7 @@ NO_PAGES = {
     *(
         "breaker_preview",
         "dependency_preview",
+        "pod_protection_preview",
         "quota_preview",
         "template_preview",
         "make_template",

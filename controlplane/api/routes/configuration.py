@@ -6,6 +6,7 @@ from msgspec import to_builtins
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.versions import revision_read
 from controlplane.api.schemas.configuration_out import (
     ConfigurationOut,
     DifferingOut,
@@ -82,11 +83,15 @@ def set_tuning(request: HttpRequest, environment: Environment, values: TuningIn)
 def set_pod_protection(
     request: HttpRequest, environment: Environment, values: PodProtectionChange
 ) -> RevisionOut:
-    """Change what protects every pod: shedding, readiness, and which parts only observe."""
+    """Change what protects every pod: shedding, readiness, and which parts only observe.
+
+    409 if the protection was changed after the revision that you have read.
+    """
     revision = edits.set_pod_protection(
         environment=environment,
         protection=change_in(values.protection),
         observe_for_s=values.observe_for_s.model_dump(exclude_none=True),
+        expected_revision=revision_read(request, values.expected_revision),
         reason=values.reason,
         actor=actor_of(request),
     )

@@ -191,6 +191,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "PodProtectionChange": {
         "protection": {"shedding": {"queue_max": 200}, "retries_per_s": 5},
         "observe_for_s": {"shedding": 86_400},
+        "expected_revision": 42,
         "reason": "Watch for a day what would be refused",
     },
     "DescriptionIn": _DEPENDENCY | {"expected_version": 2, **_WHY},

@@ -7,6 +7,7 @@ from pydantic import Field, create_model
 
 from controlplane.api.schemas.edits_in import (
     BreakerColumns,
+    ExpectedRevision,
     Note,
     ReasonIn,
     Slug,
@@ -258,6 +259,7 @@ class PodProtectionChange(ReasonIn):
     observe_for_s: Annotated[
         ObserveForIn, Field(description="Parts that only observe, for a time from now, at most 7 days.")
     ] = Field(default_factory=ObserveForIn)
+    expected_revision: ExpectedRevision | None = None
 
 
 def change_in(given: Schema | str) -> Any:

@@ -18,10 +18,10 @@ from controlplane.editing.edits.environments import (
     create_environment,
     create_tier,
     set_default_tier,
-    set_pod_protection,
     set_tuning,
 )
 from controlplane.editing.edits.limit_templates import preview_template, remove_template, set_template
+from controlplane.editing.edits.pod_protection import set_pod_protection
 from controlplane.editing.edits.quotas import (
     remove_tenant_quota,
     remove_tier_quota,

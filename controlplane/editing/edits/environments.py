@@ -1,9 +1,7 @@
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from django.db import transaction
-from django.utils import timezone
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
@@ -12,10 +10,8 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import environment_fields, tier_fields
 from controlplane.policies.models import Environment, Tier, TierQuota
-from controlplane.policies.protection import POD, changed, flat_protection
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
-from fuseboard.contract.protection_fields import MAX_OBSERVE_S, OBSERVED_PARTS
 from fuseboard.contract.words import FailurePolicy
 
 #: Name, title, priority, calls per minute, burst. Unregistered tenants get the first one.
@@ -91,51 +87,6 @@ def set_tuning(*, environment: str, tuning: Mapping[str, int], reason: str, acto
         row.save(update_fields=["tuning"])
         revision.audit(
             "tuning.set", target_kind="environment", target_name=environment, before=before, after=row.tuning
-        )
-        revision.change("environment", environment, before=whole, after=environment_fields(row))
-    return revision.number
-
-
-def set_pod_protection(
-    *,
-    environment: str,
-    protection: Mapping[str, Any] | str,
-    reason: str,
-    actor: Actor,
-    observe_for_s: Mapping[str, int] | None = None,
-) -> int:
-    """Change what protects every pod of the environment, whatever it calls.
-
-    Values that are left out stay. ``None`` or ``"off"`` turns a part, or all of it, off. ``observe_for_s``
-    names parts that only decide and count for this time from now; 0 ends this.
-    """
-    problems = Problems()
-    problems.reason(reason)
-    now_us = int(timezone.now().timestamp() * 1_000_000)
-    for part, seconds in (observe_for_s or {}).items():
-        if part not in OBSERVED_PARTS:
-            problems.add(f"observe_for_s.{part}", f"Choose one of: {', '.join(OBSERVED_PARTS)}.")
-        problems.whole(f"observe_for_s.{part}", seconds, 0, MAX_OBSERVE_S)
-    problems.settle()
-    patch: Any = protection
-    if observe_for_s and isinstance(protection, Mapping):
-        until = {
-            f"{part}_until_us": now_us + seconds * 1_000_000 if seconds else 0
-            for part, seconds in observe_for_s.items()
-        }
-        patch = {**protection, "observe": {**protection.get("observe", {}), **until}}
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        row = environment_of(environment)
-        whole, before = environment_fields(row), flat_protection(row.protection)
-        row.protection = changed(problems, row.protection, patch, POD, now_us=now_us)
-        problems.settle()
-        row.save(update_fields=["protection"])
-        revision.audit(
-            "pod_protection.set",
-            target_kind="environment",
-            target_name=environment,
-            before=before,
-            after=flat_protection(row.protection),
         )
         revision.change("environment", environment, before=whole, after=environment_fields(row))
     return revision.number

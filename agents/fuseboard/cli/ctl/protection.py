@@ -32,6 +32,7 @@ class Dependency(Struct, frozen=True):
 
 
 class Configuration(Struct, frozen=True):
+    revision: int
     protection: dict[str, Any] | None = None
 
 
@@ -67,12 +68,16 @@ def set_protection(client: Client, given: argparse.Namespace) -> None:
 
 
 def set_pods(client: Client, given: argparse.Namespace) -> None:
+    """Change the given values of every pod's protection. All others stay."""
+    revision = given.if_revision
+    if revision is None:
+        revision = client.get("configuration", Configuration).revision
     body = {
         "protection": _change(given, POD_SETTINGS),
         "observe_for_s": dict(given.observe),
         "reason": given.reason,
     }
-    made = client.write("PATCH", "configuration/protection", NewRevision, body)
+    made = client.write("PATCH", "configuration/protection", NewRevision, body, version=revision)
     _made(given, made, "The protection of every pod is changed")
 
 
@@ -101,6 +106,9 @@ def add_pod_options(parser: argparse.ArgumentParser) -> None:
         metavar="PART=TIME",
         help=f"let a part ({', '.join(OBSERVED_PARTS)}) only decide and count for a time such as 2h, at most"
         " 168h; PART=off ends this; repeat the option for several parts",
+    )
+    parser.add_argument(
+        "--if-revision", type=int, metavar="N", help="fail if the protection was changed after this revision"
     )
 
 

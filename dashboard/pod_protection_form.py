@@ -1,0 +1,161 @@
+"""The form of what protects every pod: what it displays, and what was typed as the edit takes it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from controlplane.policies.models import Environment
+from dashboard.setting_controls import ON_OFF, Control, Group, Typed, setting_controls, setting_values
+from fuseboard.contract.protection_fields import MAX_ROUTES, OBSERVED_PARTS, POD_PARTS, POD_SETTINGS
+
+_LABELS = {
+    "shedding.queue_max": "Calls that wait, at most",
+    "shedding.p95_percent": "p95, % of a route's SLA",
+    "shedding.shed_at": "Lowest tiers refused above pressure, %",
+    "shedding.shed_hard_at": "All but the highest tier above, %",
+    "readiness.unready_percent": "Unready pods of a service at most, %",
+    "readiness.hold_ms": "Pressure lasts, ms",
+    "retries_per_s": "Retries of one process, per second",
+}
+_TITLES = {"shedding": "Shedding", "readiness": "Readiness", "": "Requests and retries"}
+_HELP = {
+    "shedding": "When a pod refuses requests because it is overloaded.",
+    "readiness": "When a pod under pressure asks for no new traffic. A gateway must agree.",
+    "": "",
+}
+#: Part that can only observe -> its label.
+_OBSERVED = {
+    "shedding": "Shedding",
+    "bulkhead": "Bulkheads",
+    "local_rate": "Local rates",
+    "retry": "Retry budgets",
+}
+ROUTES = "protection.routes"
+_KEEP = "keep"
+#: Seconds for which a part only observes.
+_TIMES = (
+    ("3600", "For 1 hour"),
+    ("14400", "For 4 hours"),
+    ("86400", "For 24 hours"),
+    ("259200", "For 3 days"),
+    ("604800", "For 7 days"),
+)
+#: Characters of all routes: 200 of them, of 200 characters each.
+_LONGEST = 45_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodSettings:
+    """As ``set_pod_protection`` takes it."""
+
+    protection: Mapping[str, Any]
+    observe_for_s: Mapping[str, int]
+
+
+def typed_settings(data: Mapping[str, str]) -> PodSettings:
+    """Raises ``InvalidEdit`` with every field that is no number, and every line that is no route."""
+    typed = Typed(data)
+    protection: dict[str, Any] = {}
+    for setting in POD_SETTINGS:
+        if setting.part == "observe" or setting.kind == "routes":
+            continue
+        if setting.part and data.get(f"protection.{setting.part}.on") != "on":
+            protection[setting.part] = None
+            continue
+        found = typed.value(setting, f"protection.{setting.path}")
+        (protection.setdefault(setting.part, {}) if setting.part else protection)[setting.name] = found
+    protection["routes"] = _routes(typed)
+    observe_for_s = {
+        part: typed.number(_observe(part))
+        for part in OBSERVED_PARTS
+        if data.get(_observe(part), _KEEP) != _KEEP
+    }
+    typed.settle()
+    return PodSettings(protection=protection, observe_for_s=observe_for_s)
+
+
+def values_of(row: Environment) -> dict[str, str]:
+    """What the inputs display."""
+    document: dict[str, Any] = row.protection
+    values = {}
+    for setting in POD_SETTINGS:
+        part: dict[str, Any] = document.get(setting.part, {}) if setting.part else document
+        present = part.get(setting.name, setting.default)
+        if setting.kind == "routes":
+            values[ROUTES] = "\n".join(f"{route['pattern']} = {route['sla_ms']}" for route in present)
+        elif setting.part == "observe":
+            values[_observe(setting.name.removesuffix("_until_us"))] = _KEEP
+        else:
+            values |= setting_values(setting, present)
+    return values | {f"protection.{part}.on": "on" if document.get(part) else "off" for part in POD_PARTS}
+
+
+def until(until_us: int, now: datetime) -> datetime | None:
+    """When a part stops to only observe; ``None`` if it refuses."""
+    at = datetime.fromtimestamp(until_us / 1_000_000, UTC)
+    return at if at > now else None
+
+
+def groups(
+    row: Environment, values: Mapping[str, str], errors: Mapping[str, Sequence[str]], now: datetime
+) -> list[Group]:
+    """The form, with what was typed, and the errors at their fields."""
+
+    def control(name: str, label: str, **more: Any) -> Control:
+        return Control(
+            name=name, label=label, value=values.get(name, ""), errors=errors.get(name, ()), **more
+        )
+
+    found = []
+    for part in (*POD_PARTS, ""):
+        controls = [
+            one
+            for each in POD_SETTINGS
+            if each.part == part and each.kind != "routes"
+            for one in setting_controls(each, control, label=_LABELS.get(each.path, ""))
+        ]
+        if not part:
+            hint = f"pattern = milliseconds, one per line, at most {MAX_ROUTES}; the first match applies"
+            label = "How long requests should take"
+            controls.append(control(ROUTES, label, hint=hint, lines=4, longest=_LONGEST))
+        switch = control(f"protection.{part}.on", "Use it", choices=ON_OFF) if part else None
+        found.append(Group(title=_TITLES[part], help=_HELP[part], controls=controls, switch=switch))
+    present: dict[str, int] = row.protection.get("observe", {})
+    ends = {part: until(present.get(f"{part}_until_us", 0), now) for part in _OBSERVED}
+    found.append(
+        Group(
+            title="Observe only",
+            help="A part decides and counts, but refuses nothing. It ends automatically.",
+            controls=[
+                control(_observe(part), label, choices=_choices(ends[part]))
+                for part, label in _OBSERVED.items()
+            ],
+        )
+    )
+    return found
+
+
+def _choices(at: datetime | None) -> Sequence[tuple[str, str]]:
+    if at is None:
+        return ((_KEEP, "No, it refuses"), *_TIMES)
+    return ((_KEEP, f"Until {at:%-d %b %H:%M} UTC, as it is"), ("0", "No, it refuses from now on"), *_TIMES)
+
+
+def _observe(part: str) -> str:
+    return f"observe_for_s.{part}"
+
+
+def _routes(typed: Typed) -> list[dict[str, Any]]:
+    found, wrong = [], []
+    for number, line in enumerate(typed.data.get(ROUTES, "").splitlines(), 1):
+        pattern, sign, sla_ms = (part.strip() for part in line.rpartition("="))
+        if not line.strip():
+            continue
+        if not (sign and pattern and sla_ms.isascii() and sla_ms.isdigit() and len(sla_ms) < 10):
+            wrong.append(f"Line {number}: enter a pattern, =, and milliseconds, such as POST /v1/* = 2000.")
+        else:
+            found.append({"pattern": pattern, "sla_ms": int(sla_ms)})
+    if wrong:
+        typed.errors[ROUTES] = wrong[:3]
+    return found

@@ -1,0 +1,111 @@
+"""Controls of a form for settings of protection, and what was typed in them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.errors import InvalidEdit
+from dashboard.forms import whole
+from fuseboard.contract.protection_fields import TIERS, Setting
+
+ON_OFF = (("off", "Off"), ("on", "On"))
+_YES_NO = (("yes", "Yes"), ("no", "No"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    name: str
+    label: str
+    value: str
+    hint: str = ""
+    #: Value and word; empty for text.
+    choices: Sequence[tuple[str, str]] = ()
+    errors: Sequence[str] = ()
+    #: Lines of a larger field for text; 0 for one line.
+    lines: int = 0
+    #: Characters; 0 for a number.
+    longest: int = 0
+
+    @property
+    def id(self) -> str:
+        return f"f-{self.name.replace('.', '-')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    title: str
+    help: str
+    controls: Sequence[Control]
+    #: Whether a part is on; ``None`` for what cannot be off.
+    switch: Control | None = None
+    #: The parameter of the address, and the names of its presets.
+    preset: str = ""
+    presets: Sequence[str] = field(default_factory=tuple)
+
+
+class Typed:
+    """What was typed, read field by field. ``settle`` raises ``InvalidEdit`` with every wrong field."""
+
+    def __init__(self, data: Mapping[str, str]) -> None:
+        self.data = data
+        self.errors: dict[str, list[str]] = {}
+
+    def number(self, name: str) -> int:
+        try:
+            return whole(self.data.get(name, ""), name)
+        except InvalidEdit as error:
+            self.errors.update(error.errors)
+            return 0
+
+    def value(self, setting: Setting, name: str) -> Any:
+        if setting.kind == "number":
+            return self.number(name)
+        if setting.kind == "flag":
+            return self.data.get(name) == "yes"
+        if setting.kind == "word":
+            return self.data.get(name, "")
+        each = [f"{name}.{tier}" for tier in TIERS]
+        return [self.number(one) if setting.kind == "numbers" else self.data.get(one, "") for one in each]
+
+    def settle(self) -> None:
+        if self.errors:
+            raise InvalidEdit(self.errors)
+
+
+def setting_values(setting: Setting, present: Any) -> dict[str, str]:
+    """What the inputs of a setting display."""
+    name = f"protection.{setting.path}"
+    if setting.kind in ("numbers", "words"):
+        return {f"{name}.{tier}": str(one) for tier, one in zip(TIERS, present, strict=True)}
+    if isinstance(present, bool):
+        return {name: "yes" if present else "no"}
+    return {name: str(present)}
+
+
+def setting_controls(
+    setting: Setting, control: Callable[..., Control], *, label: str = "", hint: str = ""
+) -> list[Control]:
+    """The inputs of a setting. ``control`` adds what was typed, and its errors."""
+    name = f"protection.{setting.path}"
+    label = label or _label(setting)
+    words = [(word, word.capitalize()) for word in setting.words]
+    if setting.kind == "number":
+        return [control(name, label, hint=hint or f"{setting.least:,} to {setting.most:,}")]
+    if setting.kind in ("flag", "word"):
+        return [control(name, label, choices=words or _YES_NO)]
+    choices = words if setting.kind == "words" else ()
+    return [control(f"{name}.{tier}", f"{label}, {tier}", choices=choices) for tier in TIERS]
+
+
+def unplaced(errors: Mapping[str, Sequence[str]], found: Sequence[Group]) -> list[str]:
+    """Errors of fields that the form does not have."""
+    shown = {text for group in found for one in group.controls for text in one.errors}
+    others = (texts for name, texts in errors.items() if name != "reason")
+    return [text for texts in others for text in texts if text not in shown]
+
+
+def _label(setting: Setting) -> str:
+    name, _, unit = setting.name.rpartition("_")
+    if name and unit in ("ms", "percent"):
+        return f"{name.replace('_', ' ').capitalize()}, {'ms' if unit == 'ms' else '%'}"
+    return setting.name.replace("_", " ").capitalize()

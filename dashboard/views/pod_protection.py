@@ -1,0 +1,96 @@
+"""What protects every pod of the environment: a plain form, with a preview while it is typed."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.editing.edits.pod_protection import preview_pod_protection, set_pod_protection
+from controlplane.errors import EditConflict, InvalidEdit
+from controlplane.policies.document import environment_of
+from dashboard.forms import whole
+from dashboard.hub import hub
+from dashboard.pod_protection_form import groups, typed_settings, values_of
+from dashboard.reader import actor_of
+from dashboard.setting_controls import unplaced
+from dashboard.setting_lines import setting_lines, wrong_lines
+from dashboard.views.page import context_of
+
+#: Differences that the preview lists.
+_MOST = 30
+
+
+@require_http_methods(["GET", "POST"])
+@require("edit_breaker_policy")
+def pod_protection(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        return _page(request, typed=values_of(environment_of(SHOWN)))
+    try:
+        settings = typed_settings(request.POST)
+        revision = set_pod_protection(
+            environment=SHOWN,
+            protection=settings.protection,
+            observe_for_s=settings.observe_for_s,
+            expected_revision=whole(request.POST.get("base", ""), "base"),
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        base = request.POST.get("base", "")
+        return _page(request, typed=request.POST, base=base, errors=error.errors, status=422)
+    except EditConflict as conflict:
+        return _page(request, typed=request.POST, conflict=conflict, status=409)
+    hub.nudge()
+    messages.success(request, f"The protection of pods is saved as revision {revision}.")
+    return redirect("servers")
+
+
+@require_POST
+@require("edit_breaker_policy")
+def pod_protection_preview(request: HttpRequest) -> HttpResponse:
+    """What saving would change; nothing is written."""
+    return render(request, "dashboard/setting_preview.html", _preview(request.POST))
+
+
+def _preview(data: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        settings = typed_settings(data)
+        before, after = preview_pod_protection(
+            environment=SHOWN, protection=settings.protection, observe_for_s=settings.observe_for_s
+        )
+    except InvalidEdit as error:
+        return {"wrong": wrong_lines(error.errors)}
+    lines = setting_lines(before, after)
+    return {"changes": lines[:_MOST], "more": len(lines[_MOST:])}
+
+
+def _page(
+    request: HttpRequest,
+    *,
+    typed: Mapping[str, str],
+    base: str = "",
+    errors: Mapping[str, Sequence[str]] | None = None,
+    conflict: EditConflict | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """``base`` is the revision that the form was drawn at. After a conflict it is the present one."""
+    row, errors = environment_of(SHOWN), errors or {}
+    found = groups(row, typed, errors, datetime.now(UTC))
+    context = context_of(
+        request,
+        "pod_protection",
+        row=row,
+        groups=found,
+        errors=errors,
+        unplaced=unplaced(errors, found),
+        conflict=conflict,
+        base=base or row.revision,
+        reason=request.POST.get("reason", ""),
+        **_preview(typed),
+    )
+    return render(request, "dashboard/pod_protection.html", context, status=status)
