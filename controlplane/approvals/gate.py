@@ -67,6 +67,7 @@ class Proposal:
     #: See ``revise``.
     conflicts_with_any_change: bool = False
     restores: int | None = None
+    reverts: int | None = None
     #: Of a scheduled change: when it is due, and its plan.
     due_at: Any = None
     document: Any = None
@@ -159,6 +160,7 @@ def _new_request(given: Proposal) -> ChangeRequest:
         persons=[person] if person else [],
         whole=given.conflicts_with_any_change,
         restores=given.restores,
+        reverts=given.reverts,
         due_at=given.due_at,
         document=given.document,
         title=given.title[:200],

@@ -64,6 +64,8 @@ class ChangeRequest(models.Model):
     whole = models.BooleanField(default=False)
     #: For a rollback: the revision that it restores.
     restores = models.BigIntegerField(null=True, blank=True)
+    #: For a revert: the revision whose changes it undoes.
+    reverts = models.BigIntegerField(null=True, blank=True)
     #: For a scheduled change: when it is due, and the plan to apply.
     due_at = models.DateTimeField(null=True, blank=True)
     document = models.JSONField(null=True, blank=True)

@@ -159,6 +159,7 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
             actor=author,
             reason=row.reason,
             restores=row.restores,
+            reverts=row.reverts,
             approved_request=row.pk,
         ) as revision:
             check_base(row, making=revision.number)

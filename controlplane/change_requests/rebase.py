@@ -14,6 +14,7 @@ from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, Fields
+from controlplane.policies.merge import WHOLE, merge, units
 from controlplane.policies.state import State, read_state
 
 
@@ -46,6 +47,7 @@ def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
             actor=actor,
             reason=row.reason,
             restores=row.restores,
+            reverts=row.reverts,
             conflicts_with_any_change=row.whole,
             replaces_request=row,
         ) as revision:
@@ -93,19 +95,11 @@ def _merged(row: ChangeRequest, now: State) -> list[Changed]:
 
 
 def _over(change: Changed, present: Fields | None) -> Fields | None:
-    if change.after is None:
-        return None
-    if change.before is None:
-        return change.after if present is None else {**present, **change.after}
-    if present is None:
+    """Return what the request wants, also where the configuration has changed since."""
+    if change.before is not None and change.after is not None and present is None:
         raise InvalidEdit({"request": [f"{change.kind} {change.name} was removed: withdraw the request."]})
-    merged = dict(present)
-    for field, (_, wanted) in different(change.before, change.after).items():
-        if field in change.after:
-            merged[field] = wanted
-        else:
-            merged.pop(field, None)
-    return merged
+    every = units(state for state in (change.before, change.after, present) if state)
+    return merge(change.before, change.after, present, overwrite={WHOLE, *every}).fields
 
 
 def _tenants(row: ChangeRequest) -> set[str]:

@@ -75,6 +75,7 @@ def revise(
     replaces_request: ChangeRequest | None = None,
     conflicts_with_any_change: bool = False,
     restores: int | None = None,
+    reverts: int | None = None,
     resets_breaker: str = "",
 ) -> Iterator[Revision]:
     """Make one revision. Everything inside is committed with it, or nothing is.
@@ -88,8 +89,8 @@ def revise(
     ``conflicts_with_any_change`` is for an edit that was computed from the whole configuration.
     As a request it conflicts with every later change, not only with changes of the same things.
 
-    ``restores`` is the revision that a rollback brings back. ``resets_breaker`` names the
-    dependency whose breaker is closed in Redis after the commit.
+    ``restores`` is the revision that a rollback brings back, and ``reverts`` the one that a revert
+    undoes. ``resets_breaker`` names the dependency whose breaker is closed in Redis after the commit.
     """
     try:
         with transaction.atomic():
@@ -103,7 +104,7 @@ def revise(
                 gate.check(
                     environment=environment, changes=revision.changes, approved_request=approved_request
                 )
-            _conclude(revision, resets_breaker=resets_breaker, restores=restores)
+            _conclude(revision, resets_breaker=resets_breaker, restores=restores, reverts=reverts)
     except gate.NeedsApproval:
         proposal = gate.Proposal(
             environment=environment,
@@ -114,11 +115,12 @@ def revise(
             changes=revision.changes,
             conflicts_with_any_change=conflicts_with_any_change or restores is not None,
             restores=restores,
+            reverts=reverts,
         )
         raise gate.Proposed(gate.propose(proposal, replaces_request=replaces_request)) from None
 
 
-def _conclude(revision: Revision, *, resets_breaker: str, restores: int | None) -> None:
+def _conclude(revision: Revision, *, resets_breaker: str, restores: int | None, reverts: int | None) -> None:
     """Store the revision, and have it published after the commit."""
     first = revision.audit_lines[0] if revision.audit_lines else None
     environment = revision.environment
@@ -131,6 +133,7 @@ def _conclude(revision: Revision, *, resets_breaker: str, restores: int | None) 
         target=first.target_name if first else "",
         reason=revision.reason,
         restores=restores,
+        reverts=reverts,
         changes=revision.changes,
     )
     OutboxEntry.objects.create(

@@ -54,6 +54,7 @@ def store_revision(
     target: str,
     reason: str,
     restores: int | None,
+    reverts: int | None,
     changes: Sequence[Changed],
 ) -> None:
     """Store a revision and its changes, in the transaction of the edit."""
@@ -69,6 +70,7 @@ def store_revision(
         reason=reason[:500],
         changed=len(changes),
         restores=restores,
+        reverts=reverts,
     )
     with connection.cursor() as cursor:
         for part in in_parts(changes):

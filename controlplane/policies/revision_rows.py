@@ -24,10 +24,19 @@ class Revision(models.Model):
     changed = models.IntegerField(default=0)
     #: For a rollback: the revision that it restored.
     restores = models.BigIntegerField(null=True, blank=True)
+    #: For a revert: the revision whose changes it undid.
+    reverts = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=["environment", "number"], name="revision_number_once"),
+        )
+        indexes = (
+            models.Index(
+                fields=["environment", "reverts"],
+                condition=models.Q(reverts__isnull=False),
+                name="revision_by_reverted",
+            ),
         )
         triggers = (pgtrigger.Protect(name="revision_stays", operation=pgtrigger.Update | pgtrigger.Delete),)
 

@@ -5,6 +5,29 @@ from dataclasses import dataclass
 from controlplane.status.facts import Change
 from dashboard.labels import action_verb, action_words, difference, schedule_words, target_words
 
+#: Subjects of actions that change the configuration, so that a revert can undo them.
+_CONFIGURATION = frozenset(
+    {
+        "breaker_policy",
+        "configuration",
+        "default_tier",
+        "dependency",
+        "plan",
+        "pod_protection",
+        "protection",
+        "revision",
+        "subject_limit",
+        "template",
+        "tenant",
+        "tenant_quota",
+        "tenants",
+        "tier",
+        "tier_quota",
+        "tuning",
+        "vendor_limit",
+    }
+)
+
 #: Kind of target -> the words for a target of this kind, where its stored name is none.
 _TARGETS = {"change_request": target_words, "schedule": schedule_words}
 
@@ -25,6 +48,8 @@ class ChangeLine:
     before: str
     after: str
     revision: int | None
+    #: Whether the revision changed the configuration.
+    revertible: bool
     #: Which token was used, and whose it was; empty for a person with a session.
     by_token: str
     #: The request that made the change and its trace, as log lines name them; empty for a task.
@@ -47,6 +72,7 @@ def line_of(change: Change) -> ChangeLine:
         before=before,
         after=after,
         revision=change.revision,
+        revertible=change.revision is not None and change.action.partition(".")[0] in _CONFIGURATION,
         by_token=_token_words(change.token, change.owner),
         request_id=change.request_id,
         trace_id=change.trace_id,

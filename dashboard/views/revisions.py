@@ -49,10 +49,14 @@ def revisions(request: HttpRequest) -> HttpResponse:
         rows = rows.filter(changed__gt=0)
     found = list(rows.order_by("-number")[: _PER_PAGE + 1])
     shown = found[:_PER_PAGE]
+    undone = _undone_by([row.number for row in shown])
     context = context_of(
         request,
         "revisions",
-        rows=[{"row": row, "words": action_words(row.action)} for row in shown],
+        rows=[
+            {"row": row, "words": action_words(row.action), "undone_by": undone.get(row.number)}
+            for row in shown
+        ],
         older=shown[-1].number if len(found) > _PER_PAGE else None,
         only=only,
     )
@@ -108,6 +112,7 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         request_made=asked_for,
         approved_by=asked_for.approved_by if asked_for else [],
         words=action_words(row.action),
+        undone_by=_undone_by([row.number]).get(row.number),
         things=[changed_item_of(change) for change in changes[start : start + _THINGS_PER_PAGE]],
         previous=number - 1 if number > 1 else None,
         next=number + 1 if row.changed > start + _THINGS_PER_PAGE else None,
@@ -120,6 +125,12 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         **extra,
     )
     return render(request, "dashboard/revision.html", context, status=status)
+
+
+def _undone_by(numbers: list[int]) -> dict[int, int]:
+    """Return revision -> the newest revert of it."""
+    rows = Revision.objects.filter(environment=SHOWN, reverts__in=numbers).order_by("number")
+    return {reverts: number for reverts, number in rows.values_list("reverts", "number") if reverts}
 
 
 def changed_item_of(change: Any) -> ChangedItem:

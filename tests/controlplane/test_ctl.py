@@ -160,6 +160,19 @@ def test_an_export_changes_nothing_and_a_rollback_brings_everything_back(
     assert "configuration.rolled_back" in ctl("revisions")[1]
 
 
+def test_a_revert_undoes_one_revision_after_a_dry_run(ctl: Any, file: str) -> None:
+    ctl("apply", file, *WHY)
+    number = revision()
+    code, said, _ = ctl("revert", str(number), "--dry-run", *WHY)
+    assert (code, revision()) == (Exit.DONE, number)
+    assert "Nothing was changed." in said
+    code, said, _ = ctl("revert", str(number), "--tenant", "acme", *WHY)
+    assert (code, revision()) == (Exit.DONE, number + 1)
+    assert f"Revision {number} is reverted, as revision {number + 1}." in said
+    assert "Nothing to do." in ctl("revert", str(number), "--tenant", "acme", *WHY)[1]
+    assert json.loads(ctl("revert", str(number), "--json", *WHY)[1])["kept"] == []
+
+
 def test_an_invalid_plan_names_its_lines_and_applies_nothing(ctl: Any, tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text("tenants:\n  acme:\n    quotas:\n      requests: {limit: -1, window_s: 60}\n")

@@ -1,9 +1,25 @@
+from typing import Any
+
 from django.http import HttpRequest
 from ninja import Router
 
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.http.one_at_a_time import one_at_a_time
+from controlplane.api.http.versions import revision_read
+from controlplane.api.schemas.bulk_in import RevertIn
 from controlplane.api.schemas.edits_in import Environment, PageSize, RowId
-from controlplane.api.schemas.operations_out import ChangeOut, RevisionDetail, RevisionPage, RevisionRow
+from controlplane.api.schemas.operations_out import (
+    ChangeOut,
+    KeptUnitOut,
+    RevertedOut,
+    RevisionDetail,
+    RevisionPage,
+    RevisionRow,
+    UnitOut,
+)
 from controlplane.approvals.models import ChangeRequest
+from controlplane.editing.edits.revert import Reverted, preview_revert, revert
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Revision
@@ -40,4 +56,49 @@ def get_revision(request: HttpRequest, environment: Environment, number: RowId) 
         request=asked_for.pk if asked_for else None,
         approved_by=asked_for.approved_by if asked_for else [],
         changes=changes,
+    )
+
+
+@router.post("/{number}/revert", response=RevertedOut, auth=needs("edit_quota"))
+def revert_revision(
+    request: HttpRequest, environment: Environment, number: RowId, values: RevertIn
+) -> RevertedOut:
+    """Undo what this revision changed, as a new revision. Later changes of the same values stay.
+
+    ``units`` restricts the revert to some values of a thing. Overrides of breakers stay as they are.
+    """
+    found = revert(
+        environment=environment,
+        number=number,
+        **_chosen(values),
+        expected_revision=revision_read(request, values.expected_revision),
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return _reverted(found)
+
+
+@router.post("/{number}/revert/preview", response=RevertedOut, auth=needs("edit_quota"))
+@changes_nothing
+@one_at_a_time
+def preview_revert_of_revision(
+    request: HttpRequest, environment: Environment, number: RowId, values: RevertIn
+) -> RevertedOut:
+    """Preview that revert. Each caller gets one plan, apply, preview, or what-if at a time."""
+    return _reverted(preview_revert(environment=environment, number=number, **_chosen(values)))
+
+
+def _chosen(values: RevertIn) -> dict[str, Any]:
+    things = values.things and {(each.kind, each.name): each.units for each in values.things}
+    return {"things": things, "on_conflict": values.on_conflict}
+
+
+def _reverted(found: Reverted) -> RevertedOut:
+    lists = (found.reverted, found.already, found.kept)
+    return RevertedOut(
+        revision=found.revision,
+        reverted=[UnitOut.from_orm(unit) for unit in found.reverted[:_SHOWN]],
+        already=found.already[:_SHOWN],
+        kept=[KeptUnitOut.from_orm(unit) for unit in found.kept[:_SHOWN]],
+        left_off=sum(max(0, len(units) - _SHOWN) for units in lists),
     )

@@ -30,6 +30,29 @@ class RollbackIn(ReasonIn):
     expected_revision: ExpectedRevision | None = None
 
 
+class RevertThing(Strict):
+    """A thing that the revision changed, and which of its units to revert."""
+
+    kind: Literal["dependency", "environment", "template", "tenant", "tier"]
+    name: Subject
+    units: Annotated[
+        list[Annotated[str, Field(max_length=200)]],
+        Field(max_length=200, description="As the preview names them; empty for all of them."),
+    ] = []  # noqa: RUF012
+
+
+class RevertIn(ReasonIn):
+    things: Annotated[
+        list[RevertThing] | None,
+        Field(min_length=1, max_length=1_000, description="What to revert; omit it for the whole revision."),
+    ] = None
+    on_conflict: Annotated[
+        Literal["keep", "overwrite", "fail"],
+        Field(description="What to do with values that another edit has changed since."),
+    ] = "keep"
+    expected_revision: ExpectedRevision | None = None
+
+
 class BulkFilter(Strict):
     """Tenants that match every given condition; without conditions, no tenant matches."""
 

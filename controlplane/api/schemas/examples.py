@@ -105,6 +105,12 @@ _CHANGE = {
     "before": {"quotas.requests.limit": 500},
     "after": {"quotas.requests.limit": 1000},
 }
+_UNIT = {
+    "kind": "tenant",
+    "name": "acme",
+    "unit": "quotas.requests.rate",
+    "fields": {"quotas.requests.limit": [1000, 500]},
+}
 _REVISION = {
     "number": 42,
     "epoch": 1,
@@ -117,6 +123,7 @@ _REVISION = {
     "reason": _WHY["reason"],
     "changed": 1,
     "restores": None,
+    "reverts": None,
 }
 _DIFFERING = {
     "kind": "dependency",
@@ -206,6 +213,28 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "reason": "Deployments override breakers while they run",
     },
     "RotateIn": {"expires_in_s": _DAYS_90, "overlap_s": 3600, "reason": "Rotated every quarter"},
+    "RevertThing": {"kind": "tenant", "name": "acme", "units": ["quotas.requests.rate"]},
+    "UnitOut": _UNIT,
+    "KeptUnitOut": {
+        **_UNIT,
+        "revision": 45,
+        "by": "ben",
+        "at": "2026-05-04T13:20:00Z",
+        "reason": "peak of the sale",
+    },
+    "RevertIn": {
+        "things": [{"kind": "tenant", "name": "acme"}],
+        "on_conflict": "keep",
+        "expected_revision": 45,
+        **_WHY,
+    },
+    "RevertedOut": {
+        "revision": 46,
+        "reverted": [_UNIT],
+        "already": [],
+        "kept": [],
+        "left_off": 0,
+    },
     "RollbackIn": {"to_revision": 40, "expected_revision": 42, **_WHY},
     "BulkIn": {
         "filter": {"tier": "free"},

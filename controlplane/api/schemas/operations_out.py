@@ -197,6 +197,8 @@ class RevisionRow(Schema):
     changed: int
     #: For a rollback: the revision it restored.
     restores: int | None
+    #: For a revert: the revision whose changes it undid.
+    reverts: int | None
 
 
 class RevisionPage(Schema):
@@ -209,6 +211,38 @@ class ChangeOut(Schema):
     name: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+
+
+class UnitOut(Schema):
+    """One unit of a thing: the values that only make sense together, such as those of a rate."""
+
+    kind: str
+    name: str
+    #: Empty for the thing itself.
+    unit: str
+    #: Field -> its present value and the one from before the revision.
+    fields: dict[str, list[Any]]
+
+
+class KeptUnitOut(UnitOut):
+    """A unit that stays as it is, because another edit has changed it since."""
+
+    #: That edit. Null if the earlier value was temporary and would have ended by now.
+    revision: int | None
+    by: str
+    at: datetime | None
+    reason: str
+
+
+class RevertedOut(Schema):
+    #: The revision that the revert made, or the present one if there is nothing to do.
+    revision: int
+    reverted: list[UnitOut]
+    #: What already has its earlier values: kind, name and unit.
+    already: list[tuple[str, str, str]]
+    kept: list[KeptUnitOut]
+    #: Of very many units, only the first 1,000 of each list are returned; this many are left off.
+    left_off: int
 
 
 class RevisionDetail(RevisionRow):

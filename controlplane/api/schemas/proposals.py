@@ -25,6 +25,7 @@ EXAMPLE: dict[str, Any] = {
     "approvals": 0,
     "due_at": None,
     "restores": None,
+    "reverts": None,
     "created_at": "2026-05-04T13:12:09Z",
     "expires_at": "2026-05-18T13:12:09Z",
     "ended_at": None,
@@ -58,6 +59,8 @@ class RequestRow(Schema):
     due_at: datetime | None
     #: For a rollback: the revision it restores.
     restores: int | None
+    #: For a revert: the revision whose changes it undoes.
+    reverts: int | None
     created_at: datetime
     expires_at: datetime
     ended_at: datetime | None

@@ -30,6 +30,7 @@ from controlplane.editing.edits.quotas import (
     set_tier_quota,
     set_vendor_limit,
 )
+from controlplane.editing.edits.revert import preview_revert, revert
 from controlplane.editing.edits.rollback import rollback
 from controlplane.editing.edits.subjects import remove_subject_limit, set_subject_limit
 from controlplane.editing.edits.tenants import (
@@ -55,6 +56,7 @@ __all__ = [
     "describe_dependency",
     "move_tenant",
     "preview_bulk_edit",
+    "preview_revert",
     "preview_template",
     "remove_subject_limit",
     "remove_template",
@@ -63,6 +65,7 @@ __all__ = [
     "remove_tier_quota",
     "remove_vendor_limit",
     "resume_tenant",
+    "revert",
     "rollback",
     "save_runbook",
     "set_breaker_policy",

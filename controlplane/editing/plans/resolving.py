@@ -18,7 +18,9 @@ from controlplane.policies.limits import (
     SUBJECT_DEFAULTS,
     VALUES,
     VENDOR_DEFAULTS,
+    columns_of_edit,
     followed,
+    full_columns,
     own_columns,
     plain_columns,
 )
@@ -57,6 +59,20 @@ def resolve(environment: str, plan: Plan, state: State, *, prune: bool) -> Wante
     return _Resolving(environment, plan, state, prune).everything()
 
 
+def fit(environment: str, wanted: Wanted, state: State) -> Wanted:
+    """Check things that were put together from earlier states, and return them as rows store them.
+
+    ``state`` must contain every tenant if a tier, dependency or template is removed. Raises
+    ``PlanErrors`` if they contradict themselves or refer to things that do not exist.
+    """
+    kept = {thing: fields for thing, fields in wanted.items() if fields is not None}
+    removed: Wanted = {thing: None for thing in wanted if thing not in kept}
+    plan = Plan(things={thing: _given(thing, fields, state.get(thing)) for thing, fields in kept.items()})
+    base = {thing: fields for thing, fields in state.items() if thing not in removed}
+    base |= {thing: _without_limits(thing[0], fields) for thing, fields in kept.items()}
+    return _Resolving(environment, plan, base, prune=False).everything(removed)
+
+
 class _Resolving:
     def __init__(self, environment: str, plan: Plan, state: State, prune: bool) -> None:
         self.environment, self.plan, self.state, self.prune = environment, plan, state, prune
@@ -67,7 +83,7 @@ class _Resolving:
         #: Tenant -> its parent in the plan.
         self.moved: dict[str, str] = {}
 
-    def everything(self) -> Wanted:
+    def everything(self, removed: Wanted | None = None) -> Wanted:
         plan = self.plan
         if plan.environment and plan.environment != self.environment:
             self.errors.add(0, "environment", f"The plan is for {plan.environment}, not {self.environment}.")
@@ -90,9 +106,10 @@ class _Resolving:
         changed = names_of(plan.things, "template")
         if changed and not self.errors.found:
             self._follow(changed)
+        self.wanted |= removed or {}
         for name, message in wrong_parents(self.environment, self.state, self.wanted, self.moved):
             self._error("tenant", name, "parent", message)
-        if self.prune:
+        if self.prune or removed:
             self._check_left()
         self.errors.settle()
         return self.wanted
@@ -263,7 +280,7 @@ class _Resolving:
         return columns
 
     def _check_left(self) -> None:
-        """Refuse a prune that removes something that is still in use."""
+        """Refuse to remove something that is still in use."""
         removed = [thing for thing, fields in self.wanted.items() if fields is None]
         lost, gone = names_of(removed, "tier"), names_of(removed, "dependency")
         templates = names_of(removed, "template")
@@ -290,6 +307,32 @@ class _Resolving:
         plural = {"environment": "", "dependency": "dependencies"}.get(kind, f"{kind}s")
         where = ".".join(part for part in (plural, name, field) if part)
         self.errors.add(self.plan.lines.get((kind, name), 0), where, message)
+
+
+def _without_limits(kind: str, fields: Fields) -> Fields:
+    mark = f"{PREFIX.get(kind)}."
+    return (
+        {}
+        if kind == "template"
+        else {field: value for field, value in fields.items() if not field.startswith(mark)}
+    )
+
+
+def _given(thing: Thing, fields: Fields, now: Fields | None) -> Fields:
+    """Return what a plan would give to make a thing that has exactly these fields."""
+    kind = thing[0]
+    if kind == "template":
+        return full_columns(fields)
+    given = _without_limits(kind, fields) if now is None else {}
+    if kind == "tenant" and fields.get("parent", "") == (now or {}).get("parent", ""):
+        given.pop("parent", None)
+    elif kind == "tenant":
+        given["parent"] = fields.get("parent", "")
+    for limit, columns in limits_in(PREFIX[kind], fields).items():
+        edit = {"dependency": "", **columns_of_edit(columns)}
+        full = edit if columns.get("template") else full_columns(edit)
+        given |= {f"{PREFIX[kind]}.{limit}.{name}": value for name, value in full.items() if name != "own"}
+    return given
 
 
 def _followed(prefix: str, fields: Fields) -> list[str]:

@@ -138,6 +138,19 @@ def _add_plans(wanted: Commands) -> None:
         reason=True,
     )
     back.add_argument("to", type=int, metavar="revision")
+    undone = _command(
+        wanted,
+        "revert",
+        plans.revert,
+        "undo what one revision changed, and keep later changes",
+        reason=True,
+    )
+    undone.add_argument("number", type=int, metavar="revision")
+    undone.add_argument("--tenant", default="", metavar="NAME", help="revert only this tenant")
+    undone.add_argument(
+        "--overwrite", action="store_true", help="also revert values that another edit has changed since"
+    )
+    undone.add_argument("--dry-run", action="store_true", help="show what it would do, and change nothing")
 
 
 def _add_requests(wanted: Commands) -> None:

@@ -1,6 +1,7 @@
 """The answers of the API, as far as these commands read them. Unknown fields are ignored."""
 
 from datetime import datetime
+from typing import Any
 
 from msgspec import Struct
 
@@ -120,6 +121,29 @@ class NewRevision(Struct, frozen=True):
     """The revision that an edit made."""
 
     revision: int
+
+
+class RevertedUnit(Struct, frozen=True):
+    """Values that a revert restores."""
+
+    kind: str
+    name: str
+    unit: str
+    #: Field -> its value now, and the earlier one.
+    fields: dict[str, tuple[Any, Any]]
+
+
+class KeptUnit(RevertedUnit, frozen=True):
+    """Values that stay, because another edit has changed them since."""
+
+    revision: int | None
+    by: str
+
+
+class RevertMade(Struct, frozen=True):
+    revision: int
+    reverted: list[RevertedUnit]
+    kept: list[KeptUnit]
 
 
 class FieldError(Struct, frozen=True):

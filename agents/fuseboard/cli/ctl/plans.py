@@ -1,4 +1,4 @@
-"""``plan``, ``apply``, ``export``, ``revisions``, ``rollback``: the configuration as a file."""
+"""``plan``, ``apply``, ``export``, ``revisions``, ``rollback``, ``revert``: the configuration as a file."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.documents import NewRevision
+from fuseboard.cli.ctl.documents import NewRevision, RevertMade
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.output import clean, say, say_json
 
@@ -128,6 +128,33 @@ def rollback(client: Client, given: argparse.Namespace) -> None:
         say_json(made)
     else:
         say(f"The configuration is as it was at revision {given.to}, as revision {made.revision}.")
+
+
+def revert(client: Client, given: argparse.Namespace) -> None:
+    now = client.get("configuration", NewRevision)
+    body = {
+        "things": [{"kind": "tenant", "name": given.tenant}] if given.tenant else None,
+        "on_conflict": "overwrite" if given.overwrite else "keep",
+        "expected_revision": now.revision,
+        "reason": given.reason,
+    }
+    path = f"revisions/{given.number}/revert{'/preview' if given.dry_run else ''}"
+    made = client.write("POST", path, RevertMade, body)
+    if given.json:
+        say_json(made)
+        return
+    for unit in made.reverted:
+        for name, (present, earlier) in unit.fields.items():
+            say(clean(f"{unit.kind} {unit.name}: {name} {present} -> {earlier}"))
+    for unit in made.kept:
+        why = f"revision {unit.revision} of {unit.by}" if unit.revision else "its time is over"
+        say(clean(f"{unit.kind} {unit.name}: kept {unit.unit or unit.kind}: {why}"))
+    if given.dry_run:
+        say("Nothing was changed.")
+    elif made.revision == now.revision:
+        say("Nothing to do.")
+    else:
+        say(f"Revision {given.number} is reverted, as revision {made.revision}.")
 
 
 def _plan(client: Client, given: argparse.Namespace) -> Planned:

@@ -1,0 +1,334 @@
+"""Undoes what one revision changed, and nothing that was changed since."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from django.utils import timezone
+
+from controlplane.audit.actor import Actor
+from controlplane.editing.plans.plan import PlanErrors
+from controlplane.editing.plans.resolving import Wanted, fit
+from controlplane.editing.revise import Revision, revise
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.document import environment_of
+from controlplane.policies.fields import Fields, different
+from controlplane.policies.history import Changed
+from controlplane.policies.merge import WHOLE, merge, units
+from controlplane.policies.models import Change
+from controlplane.policies.models import Revision as RevisionRow
+from controlplane.policies.state import State, Thing, read_state, tenants_following
+from controlplane.validation import Problems
+
+#: What to do with a unit that another edit has changed since.
+OnConflict = Literal["keep", "overwrite", "fail"]
+#: Thing -> the units to revert; an empty collection for all of them.
+Chosen = Mapping[Thing, Collection[str]]
+
+_REFERRED = ("tier", "dependency", "template")
+
+
+@dataclass(frozen=True)
+class UnitRevert:
+    """What a revert does with one unit of one thing. An empty ``unit`` is the thing itself."""
+
+    kind: str
+    name: str
+    unit: str
+    #: Field -> value now and value after the revert, where they differ.
+    fields: dict[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class KeptUnit:
+    """A unit that stays, because another edit has changed it since, or because its time is over."""
+
+    kind: str
+    name: str
+    unit: str
+    #: Its fields now, and as a revert would restore them.
+    fields: dict[str, tuple[Any, Any]]
+    #: The newest edit that changed it; ``None`` if its time is over.
+    revision: int | None
+    by: str = ""
+    at: datetime | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Reverted:
+    """What a revert does or would do."""
+
+    #: The revision it made, or the present one if there was nothing to do.
+    revision: int
+    reverted: list[UnitRevert]
+    #: Kind, name and unit of what is already as it was before.
+    already: list[tuple[str, str, str]]
+    kept: list[KeptUnit]
+    changes: list[Changed]
+
+
+def preview_revert(
+    *, environment: str, number: int, things: Chosen | None = None, on_conflict: OnConflict = "keep"
+) -> Reverted:
+    """Return what ``revert`` would do now. Nothing is written. Raises as ``revert`` does."""
+    head = environment_of(environment).revision
+    return _planned(environment, _revision(environment, number), head, things, on_conflict)
+
+
+def revert(
+    *,
+    environment: str,
+    number: int,
+    reason: str,
+    actor: Actor,
+    expected_revision: int | None,
+    things: Chosen | None = None,
+    on_conflict: OnConflict = "keep",
+) -> Reverted:
+    """Restore what revision ``number`` changed, as a new revision.
+
+    What another edit has changed since stays, unless ``on_conflict`` is ``overwrite``; ``fail`` raises
+    ``EditConflict`` instead. ``things`` restricts the revert. If nothing is left to do, nothing is
+    written. Raises ``EditConflict`` when a thing in question was changed after ``expected_revision``,
+    and ``InvalidEdit`` when the result would contradict the rest of the configuration.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    row = _revision(environment, number)
+    found = preview_revert(environment=environment, number=number, things=things, on_conflict=on_conflict)
+    _check_unmoved(environment, found, expected_revision)
+    if not found.changes:
+        return found
+    with revise(environment=environment, actor=actor, reason=reason, reverts=number) as revision:
+        if found.revision != revision.number - 1:
+            # Another edit was faster. Nothing else can change while this revision is being made.
+            found = _planned(environment, row, revision.number - 1, things, on_conflict)
+            _check_unmoved(environment, found, expected_revision)
+        write_changes(revision, found.changes)
+        _audit(revision, found, number)
+    return Reverted(revision.number, found.reverted, found.already, found.kept, found.changes)
+
+
+def _revision(environment: str, number: int) -> RevisionRow:
+    row = RevisionRow.objects.filter(environment=environment, number=number).first()
+    if row is None:
+        raise NotFound("revision", str(number))
+    return row
+
+
+def _planned(
+    environment: str, row: RevisionRow, head: int, things: Chosen | None, on_conflict: OnConflict
+) -> Reverted:
+    made = _changes_of(row, things)
+    state = _state_for(environment, made)
+    found = Reverted(head, [], [], [], [])
+    wanted: Wanted = {}
+    for change in made:
+        thing = (change.kind, change.name)
+        _plan_thing(change, state.get(thing), (things or {}).get(thing, ()), on_conflict, found, wanted)
+    _say_who(environment, row.number, found)
+    if on_conflict == "fail" and (later := [each for each in found.kept if each.revision]):
+        raise _conflict(row.number, head, later)
+    if wanted:
+        try:
+            fitted = fit(environment, wanted, state)
+        except PlanErrors as errors:
+            said = [f"{error.where}: {error.message}" for error in errors.found[:5]]
+            raise InvalidEdit({"revision": said}) from errors
+        found.changes.extend(
+            Changed(kind, name, state.get((kind, name)), fields)
+            for (kind, name), fields in sorted(fitted.items())
+            if state.get((kind, name)) != fields
+        )
+    return found
+
+
+def _changes_of(row: RevisionRow, things: Chosen | None) -> list[Changed]:
+    changes = [
+        Changed(change.kind, change.name, change.before, change.after)
+        for change in row.changes.order_by("kind", "name").iterator(10_000)
+        if things is None or (change.kind, change.name) in things
+    ]
+    if not changes and things is None:
+        message = "This revision changed no configuration. To end an override, open its breaker."
+        raise InvalidEdit({"revision": [message]})
+    if things is not None and len(changes) < len(things):
+        known = {(change.kind, change.name) for change in changes}
+        kind, name = next(thing for thing in things if thing not in known)
+        raise InvalidEdit({"things": [f"Revision {row.number} did not change {kind} {name!r}."]})
+    return changes
+
+
+def _state_for(environment: str, made: list[Changed]) -> State:
+    """Read the things in question, and everything that may refer to them."""
+    if any(change.kind in _REFERRED and change.before is None for change in made):
+        return read_state(environment, tenants=None)
+    tenants = {change.name for change in made if change.kind == "tenant"}
+    templates = {change.name for change in made if change.kind == "template"}
+    return read_state(environment, tenants=tenants | tenants_following(environment, templates))
+
+
+def _plan_thing(
+    change: Changed,
+    now: Fields | None,
+    chosen: Collection[str],
+    on_conflict: OnConflict,
+    found: Reverted,
+    wanted: Wanted,
+) -> None:
+    """Merge one thing back, and add to ``found`` and ``wanted`` what becomes of its units."""
+    kind, name = change.kind, change.name
+    states = [state for state in (change.before, change.after, now) if state]
+    fields_of = {WHOLE: sorted({field for state in states for field in state}), **units(states)}
+    if unknown := set(chosen) - fields_of.keys():
+        raise InvalidEdit({"things": [f"{kind} {name!r} has no unit {min(unknown)!r}."]})
+    before, over = _without_ended(change, now, fields_of)
+    overwrite = fields_of.keys() if on_conflict == "overwrite" else ()
+    merged = merge(change.after, before, now, overwrite=overwrite)
+    back = merged.fields
+    if chosen:
+        back = _only(chosen, fields_of, now, back)
+    for unit in merged.applied:
+        if not chosen or unit in chosen:
+            shown = _moves(fields_of[unit], now, back)
+            found.reverted.append(UnitRevert(kind, name, unit, shown))
+    found.already.extend((kind, name, unit) for unit in merged.already if unit not in over)
+    for unit in [*merged.kept, *over]:
+        if not chosen or unit in chosen:
+            shown = _moves(fields_of[unit], now, change.before)
+            found.kept.append(KeptUnit(kind, name, unit, shown, revision=None))
+    if (back is None) != (now is None) or different(now, back):
+        wanted[kind, name] = back
+
+
+def _without_ended(
+    change: Changed, now: Fields | None, fields_of: Mapping[str, list[str]]
+) -> tuple[Fields | None, list[str]]:
+    """Return the earlier state without temporary quotas that would be over by now, and their units."""
+    before = change.before
+    if before is None:
+        return None, []
+    over = [
+        unit
+        for unit, fields in fields_of.items()
+        if unit != WHOLE
+        and any(field.endswith(".expires_at") and _is_past(before.get(field)) for field in fields)
+    ]
+    kept = dict(before)
+    present = now or {}
+    for unit in over:
+        for field in fields_of[unit]:
+            kept.pop(field, None)
+            if field in present:
+                kept[field] = present[field]
+    return kept, over
+
+
+def _is_past(moment: str | None) -> bool:
+    return moment is not None and datetime.fromisoformat(moment) <= timezone.now()
+
+
+def _only(
+    chosen: Collection[str], fields_of: Mapping[str, list[str]], now: Fields | None, back: Fields | None
+) -> Fields | None:
+    """Return ``now`` with the chosen units as in ``back``."""
+    if WHOLE in chosen or now is None or back is None:
+        return back
+    picked = dict(now)
+    for unit in chosen:
+        for field in fields_of[unit]:
+            picked.pop(field, None)
+            if field in back:
+                picked[field] = back[field]
+    return picked
+
+
+def _moves(fields: Collection[str], now: Fields | None, then: Fields | None) -> dict[str, tuple[Any, Any]]:
+    return {field: pair for field, pair in different(now, then).items() if field in fields}
+
+
+def _say_who(environment: str, number: int, found: Reverted) -> None:
+    """Add to each kept unit the newest edit that changed it."""
+    if not found.kept:
+        return
+    names = {each.name for each in found.kept}
+    later = Change.objects.filter(
+        revision__environment=environment, revision__number__gt=number, name__in=names
+    ).select_related("revision")
+    newest: dict[tuple[str, str, str], RevisionRow] = {}
+    for change in later.order_by("revision__number"):
+        for field in different(change.before, change.after):
+            newest[change.kind, change.name, field] = change.revision
+    for index, unit in enumerate(found.kept):
+        rows = [newest[key] for field in unit.fields if (key := (unit.kind, unit.name, field)) in newest]
+        if rows:
+            row = max(rows, key=lambda row: row.number)
+            found.kept[index] = KeptUnit(
+                unit.kind, unit.name, unit.unit, unit.fields, row.number, row.actor, row.at, row.reason
+            )
+
+
+def _check_unmoved(environment: str, found: Reverted, expected: int | None) -> None:
+    """Raise ``EditConflict`` when a thing that the revert changes has changed after ``expected``."""
+    if expected is None or expected == found.revision:
+        return
+    things = {(change.kind, change.name) for change in found.changes}
+    later = Change.objects.filter(
+        revision__environment=environment,
+        revision__number__gt=expected,
+        name__in={name for _, name in things},
+    )
+    moved = [
+        each
+        for each in later.select_related("revision").order_by("-revision__number")
+        if (each.kind, each.name) in things
+    ]
+    if moved or expected > found.revision:
+        latest = moved[0].revision if moved else None
+        raise EditConflict(
+            expected_version=expected,
+            current_version=found.revision,
+            changed={
+                f"{each.kind} {each.name}": ", ".join(different(each.before, each.after)) or "removed"
+                for each in moved[:5]
+            },
+            by=latest.actor if latest else "",
+            at=latest.at if latest else None,
+        )
+
+
+def _conflict(number: int, head: int, later: list[KeptUnit]) -> EditConflict:
+    return EditConflict(
+        expected_version=number,
+        current_version=head,
+        changed={
+            f"{each.kind} {each.name} {each.unit}".strip(): f"changed in revision {each.revision}"
+            for each in later[:5]
+        },
+        by=later[0].by,
+        at=later[0].at,
+    )
+
+
+def _audit(revision: Revision, found: Reverted, number: int) -> None:
+    if len(found.changes) == 1:
+        [change] = found.changes
+        revision.audit(
+            "revision.reverted",
+            target_kind=change.kind,
+            target_name=change.name,
+            before=change.before,
+            after=change.after,
+        )
+        return
+    revision.audit(
+        "revision.reverted",
+        target_kind="environment",
+        target_name=revision.environment,
+        before={"revision": revision.number - 1},
+        after={"revision": revision.number, "reverts": number, "changed": len(found.changes)},
+    )

@@ -1,0 +1,127 @@
+"""Reverts what one revision changed, after a preview that names what stays."""
+
+from dataclasses import dataclass
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.editing import edits
+from controlplane.editing.edits.revert import Chosen, Reverted
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.models import Revision
+from dashboard.hub import hub
+from dashboard.labels import action_words
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of, not_found, text_parameter
+from dashboard.views.revisions import changed_item_of
+
+#: Of a revert of very many things, the page lists the first.
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class _Preview:
+    """What a revert would do, or why it is not possible."""
+
+    found: Reverted | None = None
+    errors: dict[str, list[str]] | None = None
+
+
+@require_http_methods(["GET", "POST"])
+@require("edit_quota")
+def revert(request: HttpRequest, number: int) -> HttpResponseBase:
+    """Preview the revert of a revision, or of one thing that it changed; with POST, make it."""
+    row = Revision.objects.filter(environment=SHOWN, number=number).first()
+    if row is None:
+        return not_found(request, "No such revision", "There is no revision with this number.")
+    if request.method == "POST":
+        return _revert(request, row)
+    return _page(request, row)
+
+
+def _revert(request: HttpRequest, row: Revision) -> HttpResponse:
+    seen = request.POST.get("seen", "")
+    chosen, anyway = _chosen(request), request.POST.getlist("anyway")
+    try:
+        if anyway and chosen:
+            chosen = _with(row.number, chosen, anyway)
+        made = edits.revert(
+            environment=SHOWN,
+            number=row.number,
+            things=chosen,
+            on_conflict="overwrite" if anyway else "keep",
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+            expected_revision=int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
+        )
+    except InvalidEdit as error:
+        return _page(request, row, errors=error.errors, status=422)
+    except EditConflict as conflict:
+        return _page(request, row, conflict=conflict, status=409)
+    hub.nudge()
+    if not made.changes:
+        messages.info(request, f"Nothing to do: revision {row.number} is already undone.")
+        return redirect("revision", number=row.number)
+    messages.success(request, f"Revision {row.number} was reverted as revision {made.revision}.")
+    return redirect(_back_to(chosen) or reverse("revision", args=[made.revision]))
+
+
+def _with(number: int, chosen: Chosen, anyway: list[str]) -> Chosen:
+    """Add units that another edit has changed to those that the revert restores by itself."""
+    found = edits.preview_revert(environment=SHOWN, number=number, things=chosen)
+    thing = next(iter(chosen))
+    return {thing: [*(unit.unit for unit in found.reverted), *anyway]}
+
+
+def _chosen(request: HttpRequest) -> Chosen | None:
+    """Return the thing that the address names; ``None`` for the whole revision."""
+    kind, name = text_parameter(request, "kind", most=16), text_parameter(request, "name")
+    return {(kind, name): ()} if kind and name else None
+
+
+def _back_to(chosen: Chosen | None) -> str | None:
+    for kind, name in chosen or ():
+        if kind == "tenant":
+            return reverse("tenant", query={"key": name})
+    return None
+
+
+def _preview(request: HttpRequest, row: Revision) -> _Preview:
+    try:
+        return _Preview(edits.preview_revert(environment=SHOWN, number=row.number, things=_chosen(request)))
+    except InvalidEdit as error:
+        return _Preview(errors=error.errors)
+    except NotFound as missing:
+        return _Preview(errors={"revision": [str(missing)]})
+
+
+def _page(
+    request: HttpRequest,
+    row: Revision,
+    *,
+    errors: dict[str, list[str]] | None = None,
+    conflict: EditConflict | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    preview = _preview(request, row)
+    found = preview.found
+    context = context_of(
+        request,
+        "revisions",
+        row=row,
+        words=action_words(row.action),
+        only=next(iter(_chosen(request) or ()), None),
+        found=found,
+        things=[changed_item_of(change) for change in found.changes[:_SHOWN]] if found else [],
+        more=max(0, len(found.changes) - _SHOWN) if found else 0,
+        errors=errors or preview.errors,
+        conflict=conflict,
+        reason=request.POST.get("reason", ""),
+        anyway=request.POST.getlist("anyway"),
+    )
+    return render(request, "dashboard/revert.html", context, status=status)

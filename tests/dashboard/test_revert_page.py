@@ -1,0 +1,101 @@
+"""The page that reverts one revision, or one thing that it changed."""
+
+import re
+from typing import Any
+
+import pytest
+
+from controlplane.editing import edits
+from controlplane.policies.models import Environment, Revision, Tenant
+from tests.people import ADA, BOB
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WHY = "CHG-77 asked for by sales"
+COMMON: dict[str, Any] = {"environment": "production", "tenant": "acme-retail", "expected_version": None}
+
+
+def page(answer: Any, status: int = 200) -> str:
+    assert answer.status_code == status, answer.content.decode()[:3000]
+    return answer.content.decode()
+
+
+def tier() -> str:
+    return Tenant.objects.select_related("tier").get(key="acme-retail").tier.name
+
+
+def seen_in(shown: str) -> str:
+    found = re.search(r'name="seen" value="(\d+)"', shown)
+    assert found
+    return found[1]
+
+
+@pytest.fixture
+def moved(production: str) -> int:
+    return edits.change_tier(**COMMON, tier="free", reason=WHY, actor=ADA)
+
+
+def test_an_admin_reverts_one_edit_from_the_page_of_the_tenant(log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    edits.suspend_tenant(environment="production", tenant="acme-retail", reason=WHY, actor=BOB)
+    link = f"/revisions/{moved}/revert?kind=tenant&amp;name=acme-retail"
+    assert link in page(client.get("/tenant?key=acme-retail"))
+    path = link.replace("&amp;", "&")
+    shown = page(client.get(path))
+    assert "Revert as a new revision" in shown
+    answer = client.post(path, {"seen": seen_in(shown), "reason": WHY})
+    assert answer["Location"] == "/tenant?key=acme-retail"
+    assert tier() == "pro"
+    assert Tenant.objects.get(key="acme-retail").suspended
+    made = Revision.objects.latest("number")
+    assert made.reverts == moved
+    assert f'reverted by <a href="/revisions/{made.number}">' in page(client.get(f"/revisions/{moved}"))
+    listed = page(client.get("/revisions"))
+    assert f'Reverted by <a href="/revisions/{made.number}">' in listed
+    assert f'href="/revisions/{moved}/revert"' not in listed
+
+
+def test_a_value_that_was_changed_since_stays_unless_it_is_chosen(log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    edits.change_tier(**COMMON, tier="enterprise", reason="peak of the sale", actor=BOB)
+    path = f"/revisions/{moved}/revert?kind=tenant&name=acme-retail"
+    shown = page(client.get(path))
+    assert "What stays" in shown
+    assert "bob in" in shown
+    assert "peak of the sale" in shown
+    client.post(path, {"seen": seen_in(shown), "reason": WHY})
+    assert tier() == "enterprise"
+    client.post(path, {"seen": seen_in(shown), "reason": WHY, "anyway": "tier"})
+    assert tier() == "pro"
+
+
+def test_an_edit_after_the_preview_is_displayed_and_nothing_is_saved(log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    edits.suspend_tenant(environment="production", tenant="acme-retail", reason=WHY, actor=BOB)
+    path = f"/revisions/{moved}/revert"
+    shown = page(client.post(path, {"seen": str(moved), "reason": WHY}), 409)
+    assert "bob changed the same values." in shown
+    assert WHY in shown
+    assert tier() == "free"
+
+
+def test_a_wrong_reason_or_an_impossible_revert_says_what_to_do(log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    head = str(Environment.objects.get(pk="production").revision)
+    assert "Say why" in page(client.post(f"/revisions/{moved}/revert", {"seen": head, "reason": "x"}), 422)
+    made = edits.create_tier(
+        environment="production", tier="gold", title="Gold", priority=70, reason=WHY, actor=ADA
+    )
+    edits.change_tier(**COMMON, tier="gold", reason=WHY, actor=ADA)
+    assert "Tenant acme-retail still has this tier" in page(client.get(f"/revisions/{made}/revert"))
+    assert page(client.get("/revisions/99999/revert"), 404)
+    assert "did not change tenant" in page(client.get(f"/revisions/{moved}/revert?kind=tenant&name=x"))
+
+
+def test_only_admins_revert(log_in: Any, moved: int) -> None:
+    for person in ("vera", "olga"):
+        client = log_in(person)
+        assert client.get(f"/revisions/{moved}/revert").status_code == 403
+        assert client.post(f"/revisions/{moved}/revert", {"reason": WHY}).status_code == 403
+        assert "/revert" not in page(client.get("/revisions"))
+        assert "/revert" not in page(client.get("/tenant?key=acme-retail"))
