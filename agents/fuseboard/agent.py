@@ -136,11 +136,7 @@ class Agent(PodState, ContextManagers):
             check_wait(wait_s)
         if tier is not None:
             check_tier(tier)
-        until = deadlines.until()
-        if deadline_s is not None:
-            check_deadline(deadline_s)
-            own = monotonic() + deadline_s
-            until = own if until is None else min(own, until)
+        until = deadlines.until() if deadline_s is None else _earlier(deadline_s)
         if tenant:
             tenant = self._known(tenant)
         self._check_loop()
@@ -167,11 +163,15 @@ class Agent(PodState, ContextManagers):
                 permit.settler = self.settle
                 permit.timeout_s = self.timeout_s(dependency)
                 if until is not None:
-                    left_s = max(0.0, until - monotonic())
-                    permit.timeout_s = left_s if permit.timeout_s is None else min(permit.timeout_s, left_s)
-                    permit.hurried = not self._is_slow(permit, left_s)
+                    self._hurry(permit, until)
                 return permit
         return self.permit_unasked(dependency)
+
+    def _hurry(self, permit: Permit, until: float) -> None:
+        """The caller's deadline bounds the call, too."""
+        left_s = max(0.0, until - monotonic())
+        permit.timeout_s = left_s if permit.timeout_s is None else min(permit.timeout_s, left_s)
+        permit.hurried = not self._is_slow(permit, left_s)
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
@@ -284,3 +284,10 @@ class Agent(PodState, ContextManagers):
 def from_env() -> Agent:
     """An agent with the settings of the environment (``FUSEBOARD_*``). Raises ``Misconfigured``."""
     return Agent(settings=AgentSettings.from_env())
+
+
+def _earlier(deadline_s: float) -> float:
+    """The deadline of a call, or that of ``fuseboard.deadline`` around it if that is earlier."""
+    check_deadline(deadline_s)
+    own, outer = monotonic() + deadline_s, deadlines.until()
+    return own if outer is None else min(own, outer)

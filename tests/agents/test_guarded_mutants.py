@@ -16,29 +16,50 @@ from tests.agents.mutating import Mutant, mutated
 FLOW = [
     Mutant(
         "a refused call keeps its slot",
-        "                bulkhead.leave(seat)\n            raise",
+        "                leave(bulkhead, seat, error)\n            raise",
         "                pass\n            raise",
     ),
     Mutant(
         "a refused call keeps its token",
-        "                spent.put_back()\n            if seat",
-        "                pass\n            if seat",
+        "                token.put_back()\n            if seat is not None",
+        "                pass\n            if seat is not None",
     ),
     Mutant(
         "a call that waits keeps its token",
-        "                        spent.put_back()\n",
-        "                        pass\n",
+        "                token.put_back()\n            seat = await",
+        "                pass\n            seat = await",
     ),
     Mutant("what is observed is not counted", "            rate.observed += 1\n", "            pass\n"),
     Mutant(
         "only refusals free the slot",
-        "        except BaseException as error:\n",
-        "        except Refused as error:\n",
+        "        except BaseException as error:\n            if token",
+        "        except Refused as error:\n            if token",
+    ),
+    Mutant(
+        "a call that is refused after its wait keeps its slot",
+        "            leave(bulkhead, seat, error)\n            raise\n        return lane",
+        "            raise\n        return lane",
+    ),
+    Mutant(
+        "the deadline is not read again after a wait",
+        "if until is not None and at >= until:",
+        "if False:",
+    ),
+    Mutant(
+        "a call that waited passes without a token",
+        "            token = rate\n            if rate is not None and (wait_s := rate.take(at)):",
+        "            token = None\n            if rate is not None and (wait_s := 0.0):",
+    ),
+    Mutant("a call loses its turn", "error.had_slot = True", "pass"),
+    Mutant(
+        "an open breaker is found by the question only",
+        "        if refuses(lane):\n            self",
+        "        if False:\n            self",
     ),
     Mutant(
         "the breaker is not read again after a wait",
-        "                        self._refuse_by_what_is_known(lane)\n                    if rate",
-        "                        pass\n                    if rate",
+        "                self._refuse_by_what_is_known(lane)\n            token",
+        "                pass\n            token",
     ),
     Mutant(
         "the old rules decide after a wait",
@@ -47,8 +68,8 @@ FLOW = [
     ),
     Mutant(
         "the rate is only looked at",
-        "is not None:\n            if (wait_s := rate.take(at))",
-        "is not None:\n            if (wait_s := rate.peek(at))",
+        "        token = rate = guard.local_rate\n        if rate is not None and (wait_s := rate.take(at)):",
+        "        token = rate = guard.local_rate\n        if rate is not None and (wait_s := rate.peek(at)):",
     ),
     Mutant("the tier of the call is ignored", "guard.tier if tier is None else NUMBERS[tier]", "guard.tier"),
     Mutant("nothing is shed", "if self.shed is not None and (drained_s", "if False and (drained_s"),

@@ -1,11 +1,16 @@
-"""Calls to a dependency that has a protection, in this order.
+"""Calls to a dependency that has a protection, in this order: the steps of ``GuardedCalls.admit``.
 
-1. Shedding. 2. What the pod knows refuses the call: an override, an open breaker, a spent limit. 3. The local
-rate has nothing left. 4. A slot of the bulkhead, maybe after a wait. 5. After a wait: the deadline and the
-breaker again. 6. A token of the local rate. 7. The question that all pods share. 8. The permit.
+1. Shedding.
+2. What the pod knows: an override, an open breaker, or a spent limit refuses the call.
+3. The local rate: a token of it.
+4. The bulkhead: a slot of it. A call that finds none free puts its token back, and waits or is refused.
+5. After a wait: the deadline, and what the pod knows, again.
+6. After a wait: a token of the local rate, again.
+7. The question that all pods share.
+8. The permit.
 
-What is refused, cancelled or fails from 4 on gives the slot and the token back. These refusals are the
-pod's own shortage: they say nothing about the dependency, and its breaker never counts them.
+What is refused, cancelled or fails from 3 on gives the slot and the token back. The refusals of 1, 3, 4 and 6
+are the pod's own shortage: they say nothing about the dependency, and its breaker never counts them.
 """
 
 import random
@@ -64,64 +69,46 @@ class GuardedCalls:
         for a shared limit, so it goes before the calls that wait. ``ask``: the shared question.
         """
         number = guard.tier if tier is None else NUMBERS[tier]
+        # Step 1
         if self.shed is not None and (drained_s := self.shed(guard, TIERS[number])) is not None:
             self._refuse(lane, Reason.SHED, drained_s)
-        gate, demand = lane.gate, lane.demand
-        # As ``refuses``, without the call.
-        if (
-            gate.denial is not None
-            or demand.denial is not None
-            or gate.overridden
-            or demand.never is not None
-            or gate.local.state is not CLOSED
-        ):
+        # Step 2
+        if refuses(lane):
             self._refuse_by_what_is_known(lane)
-        rate, bulkhead, at = guard.local_rate, guard.bulkhead, guard.clock()
+        # Step 3
+        at = guard.clock()
+        token = rate = guard.local_rate
+        if rate is not None and (wait_s := rate.take(at)):
+            token = self._without_token(lane, wait_s)
+        # Step 4. Nothing between the token and here can be cancelled.
+        bulkhead = guard.bulkhead
         seat: Seat | None = None
-        # A token that is taken now is also the look at the rate; a call that has to wait puts it back.
-        spent: LocalRate | None = None
-        if rate is not None:
-            if (wait_s := rate.take(at)) == 0.0:
-                spent = rate
-            else:
-                self._refuse_by_rate(lane, wait_s)
+        if bulkhead is not None and (seat := bulkhead.try_enter(number)) is None:
+            if token is not None:
+                token.put_back()
+            seat = await self._wait_for_slot(lane, guard, bulkhead, number, until, first=first)
+            # Steps 5 and 6
+            lane, rate, token, at = self._check_again(lane, guard, bulkhead, seat, until)
         try:
-            if bulkhead is not None:
-                seat = bulkhead.try_enter(number)
-                if seat is None:
-                    if spent is not None:
-                        spent.put_back()
-                        spent = None
-                    seat = await self._wait_for_slot(lane, guard, bulkhead, number, until, first=first)
-                    # Much may have changed meanwhile, also the settings.
-                    lane, rate, at = self._calls.renew(lane), guard.local_rate, guard.clock()
-                    if until is not None and at >= until:
-                        self._refuse(lane, Reason.QUEUE_TIMEOUT, 0.0)
-                    if refuses(lane):
-                        self._refuse_by_what_is_known(lane)
-                    if rate is not None:
-                        if (wait_s := rate.take(at)) == 0.0:
-                            spent = rate
-                        else:
-                            self._refuse_by_rate(lane, wait_s)
+            # Step 7
             permit = await (self._calls.admit(lane) if ask is None else ask(lane))
-            permit.slot = guard.begin(seat, spent, at)
+            # Step 8
+            permit.slot = guard.begin(seat, token, at)
         except BaseException as error:
-            if seat is not None and isinstance(error, Refused):
-                error.had_slot = True
-            if spent is not None:
-                spent.put_back()
+            if token is not None:
+                token.put_back()
             if seat is not None and bulkhead is not None:
-                bulkhead.leave(seat)
+                leave(bulkhead, seat, error)
             raise
-        if rate is not None and spent is None:
+        if rate is not None and token is None:
             rate.observed += 1
         return permit
 
-    def _refuse_by_rate(self, lane: CallLane, wait_s: float) -> None:
-        """Raise ``Refused``, except in observe mode."""
+    def _without_token(self, lane: CallLane, wait_s: float) -> LocalRate | None:
+        """Raise ``Refused``. In observe mode, the call passes, and spends nothing."""
         if not self._guards.observes_local_rates():
             self._refuse(lane, Reason.LOCAL_RATE, wait_s)
+        return None
 
     async def _wait_for_slot(
         self,
@@ -146,6 +133,27 @@ class GuardedCalls:
         finally:
             now = guard.clock()
             guard.waits.add(now - begun, now)
+
+    def _check_again(
+        self, lane: CallLane, guard: CallGuard, bulkhead: Bulkhead, seat: Seat, until: float | None
+    ) -> tuple[CallLane, LocalRate | None, LocalRate | None, float]:
+        """Steps 5 and 6: much may have changed during the wait, also the settings. Raises ``Refused``.
+
+        Returns the lane, the local rate, its token, and the time.
+        """
+        try:
+            lane, rate, at = self._calls.renew(lane), guard.local_rate, guard.clock()
+            if until is not None and at >= until:
+                self._refuse(lane, Reason.QUEUE_TIMEOUT, 0.0)
+            if refuses(lane):
+                self._refuse_by_what_is_known(lane)
+            token = rate
+            if rate is not None and (wait_s := rate.take(at)):
+                token = self._without_token(lane, wait_s)
+        except BaseException as error:
+            leave(bulkhead, seat, error)
+            raise
+        return lane, rate, token, at
 
     def _refuse_by_what_is_known(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what this pod knows refuses the call. Takes no probe permit."""
@@ -175,3 +183,10 @@ def refuses(lane: CallLane) -> bool:
         or demand.never is not None
         or gate.local.state is not CLOSED
     )
+
+
+def leave(bulkhead: Bulkhead, seat: Seat, error: BaseException) -> None:
+    """The call that has this slot is not made, because of ``error``."""
+    if isinstance(error, Refused):
+        error.had_slot = True
+    bulkhead.leave(seat)
