@@ -3,7 +3,8 @@
 from controlplane.alerts.findings import Said
 from controlplane.alerts.texts import count, name_or_count, slow_redis_ms, they
 from controlplane.status.breakers import BreakerStatus
-from controlplane.status.facts import ScheduledChange
+from controlplane.status.facts import Observing, ScheduledChange
+from controlplane.status.observed import observed_head
 from controlplane.status.status import Status
 
 AHEAD = Said(subject="Edits", join="are", verb="not published")
@@ -62,6 +63,11 @@ def pressed(status: Status) -> Said:
 
 def unhealthy(status: Status) -> Said:
     return _pods(status.fleet.unhealthy, "is", "are", "unhealthy")
+
+
+def observing(one: Observing) -> Said:
+    subject, _, verb = observed_head(one).rpartition(" only ")
+    return Said(subject=subject, join="only", verb=verb)
 
 
 def bulkhead_full(breaker: BreakerStatus) -> Said:

@@ -1,5 +1,6 @@
 """Alert rules about pods that protect themselves: pressure, shedding, bulkheads, and retries."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts import headlines, texts
@@ -7,11 +8,29 @@ from controlplane.alerts.findings import Rule, Scope, Subject
 from controlplane.alerts.thresholds import PRESSED_SHARE
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.status.breakers import BreakerStatus
-from controlplane.status.servers import unhealthy_because
+from controlplane.status.facts import Observing
+from controlplane.status.observed import observed_head, observed_rate, observed_until
+from controlplane.status.servers import spared_how, unhealthy_because
 from controlplane.status.status import Status
+
+#: Unhealthy pods that the alert names.
+_NAMED = 3
 
 _FLEET = Scope[Status](
     each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedPart:
+    one: Observing
+    status: Status
+
+
+_EACH_OBSERVED = Scope[ObservedPart](
+    each=lambda status: [ObservedPart(one=one, status=status) for one in status.facts.observing_now],
+    key=lambda part: part.one.part,
+    subject=lambda _: Subject(kind="servers"),
 )
 _EACH_DEPENDENCY = Scope[BreakerStatus](
     each=lambda status: status.breakers,
@@ -37,9 +56,21 @@ def _shed_per_s(status: Status) -> float:
 
 
 def _why_unhealthy(status: Status) -> str:
-    name = status.fleet.unhealthy[0]
-    server = next(one.server for one in status.fleet.servers if one.name == name)
-    return f"{name}: {', '.join(unhealthy_because(server))}."
+    observes = status.facts.observes("shedding")
+    named = status.fleet.unhealthy[:_NAMED]
+    servers = [one.server for one in status.fleet.servers if one.name in named]
+    said = [
+        f"{server.name}: {', '.join(unhealthy_because(server))}; {spared_how(server, observes=observes)}."
+        for server in sorted(servers, key=lambda server: named.index(server.name))
+    ]
+    more = len(status.fleet.unhealthy) - len(named)
+    return " ".join([*said, *([f"The page of the pods lists {more} more."] if more else [])])
+
+
+def _why_observes(part: ObservedPart) -> str:
+    refuses = "It refuses" if part.one.part == "shedding" else "They refuse"
+    rate = observed_rate(part.status.facts, part.one)
+    return f"{refuses} nothing {observed_until(part.one)}. {rate}"
 
 
 def _calls(breaker: BreakerStatus) -> CallFigures:
@@ -96,6 +127,17 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         test=lambda status: bool(status.fleet.unhealthy),
         text=lambda status: f"{texts.name_or_count(status.fleet.unhealthy)} unhealthy",
         detail=_why_unhealthy,
+    ),
+    Rule[ObservedPart](
+        key="observing",
+        severity="warning",
+        said=lambda part: headlines.observing(part.one),
+        runbook="protection-observes",
+        scope=_EACH_OBSERVED,
+        test=lambda _: True,
+        text=lambda part: observed_head(part.one),
+        detail=_why_observes,
+        since=lambda part: part.one.since,
     ),
     Rule[BreakerStatus](
         key="bulkhead",

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from controlplane.fleet.call_figures import add_calls
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.servers.call_figures import call_figures
+from fuseboard.contract.protection_fields import OBSERVED_PARTS
 
 if TYPE_CHECKING:
     from controlplane.gateway.process import Gateway
@@ -27,6 +28,7 @@ class GatewayCollector(Collector):
         yield from self._fleets()
         yield from self._configurations()
         yield from self._pressure()
+        yield from self._observed()
         yield from self._calls()
 
     def _requests(self) -> Iterable[Metric]:
@@ -153,6 +155,27 @@ class GatewayCollector(Collector):
             refused.add_metric([fleet.environment], fleet.protection.unready.refused)
         return [pressed, unready, granted, refused]
 
+    def _observed(self) -> Iterable[Metric]:
+        observes = GaugeMetricFamily(
+            "fuseboard_fleet_protection_observes",
+            "1 while a part of the protection decides and counts, but refuses nothing.",
+            labels=["environment", "part"],
+        )
+        requests = GaugeMetricFamily(
+            "fuseboard_fleet_observed_requests_per_second",
+            "Requests that shedding would refuse if it did not only observe.",
+            labels=["environment"],
+        )
+        now_us = int(self._gateway.clock.wall() * 1_000_000)
+        for name, configuration in self._gateway.configurations.items():
+            for part in OBSERVED_PARTS:
+                until_us: int = getattr(configuration.observe, f"{part}_until_us")
+                observes.add_metric([name, part], float(until_us > now_us))
+        for fleet in self._gateway.fleets.values():
+            pods = (one for one in fleet.servers.values() if one.state is ServerState.ONLINE)
+            requests.add_metric([fleet.environment], sum(one.observed_per_s for one in pods))
+        return [observes, requests]
+
     def _calls(self) -> Iterable[Metric]:
         of_dependency = ["environment", "dependency"]
         slots = GaugeMetricFamily(
@@ -180,6 +203,11 @@ class GatewayCollector(Collector):
             "Retries per 1,000 s that one pod may make besides its budget.",
             labels=of_dependency,
         )
+        observed = GaugeMetricFamily(
+            "fuseboard_fleet_observed_calls_per_second",
+            "Calls of the last 30 s that parts in observe mode would have refused.",
+            labels=of_dependency,
+        )
         for fleet in self._gateway.fleets.values():
             configuration = self._gateway.configurations.get(fleet.environment)
             # Only configured names become series: pods can report any.
@@ -197,11 +225,12 @@ class GatewayCollector(Collector):
                 retries.add_metric([*of, "retried"], calls.retries_per_s)
                 retries.add_metric([*of, "helped"], calls.helped_per_s)
                 retries.add_metric([*of, "no_budget"], calls.no_budget_per_s)
+                observed.add_metric(of, calls.observed_per_s)
                 fallbacks.add_metric([*of, "used"], calls.fallbacks_per_s)
                 fallbacks.add_metric([*of, "failed"], calls.fallback_failures_per_s)
             for name, cap in sorted(fleet.protection.caps.caps.items()):
                 caps.add_metric([fleet.environment, name], cap)
-        return [slots, refused, retries, fallbacks, caps]
+        return [slots, refused, retries, fallbacks, observed, caps]
 
 
 def exporter(gateway: "Gateway") -> Callable[[str | None], bytes]:

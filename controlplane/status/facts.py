@@ -48,6 +48,8 @@ class PodLoad:
     waiting: int = 0
     p95_ms: int | None = None
     errors_per_s: float = 0.0
+    #: Requests, and calls before they ask for a slot, that shedding would refuse if it did not only observe.
+    observed_per_s: float = 0.0
     asks_unready: bool = False
     unready: bool = False
 
@@ -203,6 +205,19 @@ class ScheduledChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Observing:
+    """A part of the protection that decides and counts, but refuses nothing."""
+
+    #: One of ``fuseboard.contract.protection_fields.OBSERVED_PARTS``.
+    part: str
+    until: float
+    #: Who let it observe, when and why; empty if the history does not reach back to it.
+    by: str = ""
+    since: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     now: float
     environment: str = DEFAULT_ENVIRONMENT
@@ -213,6 +228,10 @@ class Facts:
     #: How long a decision waits for Redis at most, by the fleet's tuning.
     store_deadline_us: int = Tuning().store_deadline_us
     dependencies: tuple[Dependency, ...] = ()
+    #: What protects every pod, as ``fuseboard.contract.protection.PodProtection``; empty for nothing.
+    pod_protection: dict[str, Any] = field(default_factory=dict)
+    #: Parts that only observed when the rows were read.
+    observing: tuple[Observing, ...] = ()
     #: Newest first.
     transitions: tuple[Transition, ...] = ()
     changes: tuple[Change, ...] = ()
@@ -259,6 +278,19 @@ class Facts:
     @property
     def store_deadline_ms(self) -> float:
         return self.store_deadline_us / 1000
+
+    @property
+    def observing_now(self) -> tuple[Observing, ...]:
+        """Parts that are on, but only observe."""
+        return tuple(one for one in self.observing if one.until > self.now and self._uses(one.part))
+
+    def observes(self, part: str) -> bool:
+        return any(one.part == part for one in self.observing_now)
+
+    def _uses(self, part: str) -> bool:
+        if part == "shedding":
+            return part in self.pod_protection
+        return any(part in dependency.protection for dependency in self.dependencies)
 
     @property
     def stale(self) -> bool:

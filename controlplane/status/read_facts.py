@@ -19,6 +19,7 @@ from controlplane.publishing.models import Ahead
 from controlplane.publishing.unknown_revisions import unknown_revisions
 from controlplane.status import scheduled_changes
 from controlplane.status.facts import Change, Dependency, Facts, Override, PodEvent, Transition, TripFigures
+from controlplane.status.read_observing import read_observing
 from controlplane.status.server_rows import server_of_row
 
 #: Enough for six hours of a breaker that flaps.
@@ -44,6 +45,8 @@ def read_facts(environment: str = SHOWN) -> Facts:
         servers=tuple(server_of_row(row) for row in live.servers(environment)),
         figures=live.figures(environment),
         dependencies=_dependencies(environment),
+        pod_protection=found.protection,
+        observing=read_observing(environment, found.protection),
         transitions=transitions,
         known_from=_known_from(environment, transitions, now),
         past_overrides=_past_overrides(environment),

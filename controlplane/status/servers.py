@@ -121,6 +121,22 @@ def unhealthy_because(server: Server) -> list[str]:
     return found
 
 
+def spared_how(server: Server, *, observes: bool) -> str:
+    """What spares a pod that is under pressure or unhealthy. ``observes``: shedding refuses nothing."""
+    load = server.load
+    if load is None:
+        return ""
+    found = []
+    if load.unready:
+        found.append("unready, gets no new traffic")
+    elif load.asks_unready:
+        found.append("asks to be unready, but enough pods of its service are")
+    if load.level != "normal":
+        tiers = "all but the highest tier" if load.level == "shed_hard" else "the lowest tiers"
+        found.append(f"{'would shed' if observes else 'sheds'} {tiers}")
+    return "; ".join(found) or "serves all traffic"
+
+
 def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSummary:
     by_kind = {kind: [one for one in servers if one.kind == kind] for kind in KINDS}
     live = [one for one in servers if one.server.live]

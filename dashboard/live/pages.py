@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dashboard.live.breaker_page import past
 from dashboard.live.history import History
 from dashboard.live.overview import Live
+from dashboard.live.pod_protection import pods_protection
 from dashboard.live.protection import protection_of
 from dashboard.live.tenant import tenant_context
 from dashboard.live.topics import LIVE_PAGES, Context, Topic
@@ -31,10 +32,11 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
     match topic.page:
         case "servers":
             context["server_tiles"] = live.server_tiles
+            context["protection"] = pods_protection(live.facts, live.fleet)
         case "breaker":
             context["breaker"] = live.breaker(topic.key)
             context["range"] = topic.range
-            context["protection"] = protection_of(live.breaker(topic.key))
+            context["protection"] = protection_of(live.breaker(topic.key), live.facts)
             context["timeline"] = past(live, topic.key, topic.range, history)
         case "tenant":
             context |= tenant_context(live, topic.key)

@@ -5,7 +5,9 @@ from typing import Any
 
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.policies.sizing import MARGIN_PERCENT, slots_needed, suggested_rate
+from controlplane.status.facts import Facts
 from dashboard.live.breakers import Breaker
+from dashboard.live.pod_protection import ObservedLine, observed_lines
 from dashboard.live.tiles import number
 from fuseboard.contract.protection_fields import TIERS
 
@@ -36,9 +38,11 @@ class Protection:
     calls: CallFigures
     retries: bool
     suggestions: tuple[str, ...]
+    #: Parts of it that decide and count, but refuse nothing.
+    observed: tuple[ObservedLine, ...]
 
 
-def protection_of(breaker: Breaker | None) -> Protection | None:
+def protection_of(breaker: Breaker | None, facts: Facts) -> Protection | None:
     """``None`` while nothing protects pods from it."""
     if breaker is None or not breaker.dependency.protection:
         return None
@@ -66,6 +70,9 @@ def protection_of(breaker: Breaker | None) -> Protection | None:
         tiers=tuple(rows),
         calls=calls,
         retries="retry" in document,
+        observed=observed_lines(
+            facts, (one for one in facts.observing_now if one.part in ("shedding", *document))
+        ),
         suggestions=tuple(_suggestions(calls, bulkhead["max_concurrent"] if bulkhead else 0)),
     )
 

@@ -18,6 +18,8 @@ class ServerRow(ServerStatus):
     limits: str
     #: Breakers that this pod reports differently from the fleet.
     differs: tuple[str, ...]
+    #: Whether shedding only observes.
+    observes: bool = False
 
     @property
     def alone(self) -> bool:
@@ -27,7 +29,10 @@ class ServerRow(ServerStatus):
     @property
     def kinds(self) -> str:
         """For the filter: a live pod has its mode also beside a problem with the configuration."""
-        return " ".join(dict.fromkeys((self.kind, self.server.mode) if self.server.live else (self.kind,)))
+        if not self.server.live:
+            return self.kind
+        unhealthy = ("unhealthy",) if self.unhealthy else ()
+        return " ".join(dict.fromkeys((self.kind, self.server.mode, *unhealthy)))
 
     @property
     def pressed(self) -> bool:
@@ -40,9 +45,13 @@ class ServerRow(ServerStatus):
     @property
     def level(self) -> str:
         """What the pod does because of its pressure."""
-        return {"shed": "sheds the lowest tiers", "shed_hard": "serves only the highest tier"}.get(
-            self.server.load.level if self.server.load else "", "sheds nothing"
-        )
+        words = {"shed": "sheds the lowest tiers", "shed_hard": "serves only the highest tier"}
+        if self.observes:
+            words = {
+                "shed": "would shed the lowest tiers, but only observes",
+                "shed_hard": "would serve only the highest tier, but only observes",
+            }
+        return words.get(self.server.load.level if self.server.load else "", "sheds nothing")
 
     @property
     def cpu(self) -> str:
@@ -95,6 +104,7 @@ def fleet_of(status: Status) -> Fleet:
 
 def _row(status: ServerStatus, whole: Status) -> ServerRow:
     return ServerRow(
+        observes=whole.facts.observes("shedding"),
         **vars(status),
         word=_WORDS[status.kind],
         css=_css(status.kind),

@@ -86,6 +86,7 @@ def _servers(context: Context) -> list[Fragment]:
         Fragment("verdict", "servers.html#verdict"),
         *tiles,
         Fragment("frozen", "servers.html#frozen"),
+        Fragment("protection", "servers.html#protection"),
         Fragment("rows", "servers.html#rows", items=rows),
     ]
 
@@ -118,6 +119,7 @@ _FRAME_ONLY = (
     # An address that no page has, or the page of something that was removed.
     "missing",
     "people",
+    "pod_protection",
     "requests",
     "revisions",
     "runbooks",

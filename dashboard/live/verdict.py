@@ -45,6 +45,7 @@ WEIGHTS = (
     "forced_closed",
     "metrics_only",
     "disabled",
+    "observing",
     "drill",
     "ramping",
     "schedules",

@@ -35,6 +35,7 @@ def servers_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> Ht
         ("drill", "Drill"),
         ("lag", "Old config"),
         ("silent", "Silent"),
+        ("unhealthy", "Unhealthy"),
         ("shared", "Shared"),
     )
     may_lift = may(request.user, "lift_freeze", SHOWN)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,75 +9,32 @@ from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.alerts.findings import Finding, Subject
 from controlplane.alerts.rules import RULES
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
-from controlplane.fleet.live import FleetFigures, StoreFigures, TenantFigures
+from controlplane.fleet.live import FleetFigures, TenantFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.status.facts import (
-    BreakerSeen,
     Dependency,
     Facts,
-    Override,
+    Observing,
     PodLoad,
-    ScheduledChange,
-    Server,
 )
 from controlplane.status.status import status_of
+from tests.controlplane.alert_facts import (
+    CLOSED,
+    FULL,
+    HOT,
+    NOW,
+    ONE_OF_TWO_LOCAL,
+    OPEN,
+    behind,
+    facts,
+    figures,
+    override,
+    pod,
+    quota_end,
+    slow,
+)
 
-NOW = 1_795_144_367.0
 RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
-
-CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
-OPEN = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=31)
-
-
-def pod(name: str = "web-1", view: BreakerSeen = CLOSED, **fields: Any) -> Server:
-    usual: dict[str, Any] = {"last_seen": NOW, "epoch": 1, "revision": 7, "breakers": {"payments-api": view}}
-    return Server(name=name, **{**usual, **fields})
-
-
-def facts(*pods: Server, override: Override | None = None, **fields: Any) -> Facts:
-    usual: dict[str, Any] = {
-        "now": NOW,
-        "as_of": NOW,
-        "epoch": 1,
-        "revision": 7,
-        "servers": pods or (pod(),),
-        "dependencies": (Dependency(name="payments-api", fallback="Order queue", override=override),),
-    }
-    return Facts(**{**usual, **fields})
-
-
-def figures(**fields: Any) -> Facts:
-    return facts(figures=FleetFigures(**fields))
-
-
-def behind(seconds: float) -> Facts:
-    return facts(pod(revision=6), pod("web-2"), revisions=((6, NOW - 900), (7, NOW - seconds)))
-
-
-def override(mode: str, *, expires_at: float = NOW + 60) -> Override:
-    return Override(
-        mode=mode, reason="CHG-1", actor="olga", expires_at=expires_at, made_at=NOW - 9, revision=7
-    )
-
-
-def quota_end(at: float) -> Facts:
-    change = ScheduledChange(
-        key="quota acme/requests",
-        title="Quota requests of acme ends",
-        at=at,
-        tenant="acme",
-        quota="requests",
-    )
-    return facts(scheduled=(change,))
-
-
-def slow(p99_us: int | None) -> Facts:
-    return figures(store=StoreFigures(p99_us=p99_us))
-
-
-FULL = CallFigures(tiers=(SlotFigures("standard", 17, 17, 0, 9, 2, 1),))
-HOT = PodLoad(pressure=950, level="shed_hard", cause="94 calls wait", unready=True)
-ONE_OF_TWO_LOCAL = facts(pod(mode="local", mode_since=NOW - 60), pod("web-2"))
 
 #: Of each rule: facts for which it is true, the text then, and facts for which it is only just false.
 CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
@@ -258,8 +214,29 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("unhealthy", "warning"),
         facts(pod(load=PodLoad(waiting=1001, p95_ms=1001, errors_per_s=10.5, cpu=901))),
-        "web-1 unhealthy. web-1: 1,001 calls wait, p95 is 1.0 s, 10 errors/s, CPU is at 90 %.",
+        "web-1 unhealthy. web-1: 1,001 calls wait, p95 is 1.0 s, 10 errors/s, CPU is at 90 %; serves all"
+        " traffic.",
         facts(pod(load=PodLoad(waiting=1000, p95_ms=1000, errors_per_s=10.0, cpu=900)), pod("web-2")),
+    ),
+    (
+        ("observing", "warning"),
+        facts(
+            pod(load=PodLoad(observed_per_s=2.5)),
+            pod("web-2", load=PodLoad(observed_per_s=1.0)),
+            pod("web-3", state="offline", load=PodLoad(observed_per_s=9.0)),
+            pod_protection={"shedding": {}},
+            observing=(Observing(part="shedding", until=NOW + 60, by="ada", reason="Watch first"),),
+        ),
+        "Shedding only observes. It refuses nothing until 03:13 UTC on 20 November, by ada: \u201cWatch"
+        " first\u201d. It would refuse 3.5 requests/s.",
+        facts(
+            pod_protection={"shedding": {}},
+            observing=(
+                Observing(part="shedding", until=NOW),
+                # No dependency has one.
+                Observing(part="bulkhead", until=NOW + 60),
+            ),
+        ),
     ),
     (
         ("bulkhead", "warning"),

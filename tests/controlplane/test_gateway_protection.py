@@ -17,7 +17,7 @@ from controlplane.gateway.servers.retry_caps import ENOUGH_PER_S, MOST_MILLI, ca
 from controlplane.gateway.servers.rows import row_of
 from fuseboard.contract.load import CallLoad, PodLoad, TierLoad
 from fuseboard.contract.policy import Dependency
-from fuseboard.contract.protection import CallProtection, PodProtection, Readiness, Retry
+from fuseboard.contract.protection import CallProtection, Observe, PodProtection, Readiness, Retry
 from fuseboard.contract.sync import SyncRequest, SyncResponse, decode_response
 from fuseboard.contract.words import LoadLevel
 from tests.controlplane.gateway import TurnedClock, beat, configuration, policy, post, ready_gateway
@@ -260,3 +260,31 @@ async def test_the_answer_carries_both(clock: TurnedClock) -> None:
     bad = await post(gateway, beat("pod-9", protection=calling(5, name="no slug")))
     assert bad.status_code == 422
     assert "protection[0].dependency" in bad.text
+
+
+async def test_what_parts_would_refuse_that_only_observe_is_counted(clock: TurnedClock) -> None:
+    gateway = ready_gateway(clock)
+    until_us = int((clock.wall() + 20) * 1_000_000)
+    observing = PodProtection(observe=Observe(shedding_until_us=until_us))
+    gateway.configurations["production"] = configuration(
+        document=policy(
+            dependencies=(Dependency(name="llm", protection=CallProtection(retry=Retry())),),
+            protection=observing,
+        )
+    )
+    for second in (0, 10):
+        load = PodLoad(observed=second * 3)
+        await post(gateway, beat("pod-1", load=load, protection=calling(second, observed=second * 2)))
+        if not second:
+            clock.turn(10.0)
+    fleet = gateway.fleet("production")
+    fleet.refresh_rates(fleet.servers.values())
+    assert row_of(fleet.servers["pod-1"]).load["observed_per_s"] == 3.0
+    text = exporter(gateway)(None).decode()
+    assert 'fuseboard_fleet_protection_observes{environment="production",part="shedding"} 1.0' in text
+    assert 'fuseboard_fleet_protection_observes{environment="production",part="retry"} 0.0' in text
+    assert 'fuseboard_fleet_observed_requests_per_second{environment="production"} 3.0' in text
+    assert 'fuseboard_fleet_observed_calls_per_second{dependency="llm",environment="production"} 2.0' in text
+    clock.turn(10.0)
+    text = exporter(gateway)(None).decode()
+    assert 'fuseboard_fleet_protection_observes{environment="production",part="shedding"} 0.0' in text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from browsing import becomes
 from django.utils import timezone
-from fleet_rows import put_figures, put_server
+from fleet_rows import notify, put_figures, put_server
 
 from controlplane.fleet.models import Figures
 from controlplane.policies.document import environment_of
@@ -82,7 +82,7 @@ def test_an_admin_changes_a_dependency_with_advice_while_typing(sign_in: Any) ->
 def test_an_admin_protects_pods_and_lets_a_part_only_observe(sign_in: Any) -> None:
     page = sign_in("ada")
     page.goto("/servers")
-    page.click("text=Protection…")
+    page.click("text=Change…")
     page.wait_for_selector("#protection-form")
     page.select_option("#f-protection-shedding-on", "on")
     page.select_option("#f-observe_for_s-shedding", "86400")
@@ -101,6 +101,10 @@ def test_an_admin_protects_pods_and_lets_a_part_only_observe(sign_in: Any) -> No
     assert saved["routes"] == [{"pattern": "POST /v1/*", "sla_ms": 2000}]
     assert saved["shedding"]["queue_max"] == 100
     assert saved["observe"].keys() == {"shedding_until_us"}
+    put_server("web-1", load=LOAD | {"observed_per_s": 2.5})
+    notify()
+    becomes(page, "document.querySelector('#protection').innerText.includes('would refuse 2.5 requests/s')")
+    becomes(page, "document.querySelector('#protection').innerText.includes('CPU is at 95 %')")
     pictures(page, "protection-saved")
 
 

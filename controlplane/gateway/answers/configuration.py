@@ -17,6 +17,7 @@ from fuseboard.contract.policy import (
     Tuning,
     decode_policy,
 )
+from fuseboard.contract.protection import Observe
 from fuseboard.contract.sync import Applied, SyncRequest
 
 #: More changed tenants than this are not listed: the server asks again for those it holds.
@@ -82,6 +83,8 @@ class Configuration:
         self.tuning = Tuning()
         #: The part of a service that may be unready because of pressure.
         self.unready_percent = 0
+        #: Until when parts of the protection only observe.
+        self.observe = Observe()
         #: Dependency with retries -> the most attempts of the fleet, in percent of its first calls.
         self.load_factors: dict[str, int] = {}
         #: Names of the dependencies with a part of the protection.
@@ -120,6 +123,7 @@ class Configuration:
         self.tuning = policy.tuning
         readiness = policy.protection.readiness if policy.protection is not None else None
         self.unready_percent = readiness.unready_percent if readiness is not None else 0
+        self.observe = policy.protection.observe if policy.protection is not None else Observe()
         protected = {each.name: each.protection for each in policy.dependencies if each.protection}
         self.protected = frozenset(protected)
         self.load_factors = {

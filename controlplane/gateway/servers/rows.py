@@ -99,6 +99,7 @@ def _load(server: KnownServer) -> dict[str, object]:
         "level": load.level.value,
         "cause": _clean(load.cause),
         "errors_per_s": round(server.errors_per_s, 3),
+        "observed_per_s": round(server.observed_per_s, 3),
     }
 
 

@@ -73,6 +73,8 @@ class KnownServer:
     calls: CallTrack = field(default_factory=CallTrack)
     #: Its own 5xx answers per second, between its last two heartbeats.
     errors_per_s: float = 0.0
+    #: Requests per second that shedding would have refused if it did not only observe, likewise.
+    observed_per_s: float = 0.0
     rates: Contribution = NOTHING
     #: Whether a process of this name ever counted a request. Until then it is in no divisor of local shares.
     has_asked: bool = False
@@ -192,7 +194,7 @@ class KnownServer:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, packed, cut=beat.cut > 0)
         self.calls.add(now, beat.protection, most=call_bytes)
-        self.errors_per_s = _errors_per_s(last, beat, now - self.seen)
+        self.errors_per_s, self.observed_per_s = _load_rates(last, beat, now - self.seen)
         self.owner_has_asked = self.owner_has_asked or has_asked(beat.counters)
         self.has_asked = self.has_asked or self.owner_has_asked
         # What was counted is in the tracks, and what was wanted is in the answer.
@@ -253,10 +255,12 @@ def _pressed(beat: SyncRequest) -> tuple[object, ...]:
     return () if beat.load is None else (beat.load.level, beat.load.unready)
 
 
-def _errors_per_s(last: SyncRequest, beat: SyncRequest, passed_s: float) -> float:
+def _load_rates(last: SyncRequest, beat: SyncRequest, passed_s: float) -> tuple[float, float]:
+    """Errors per second, and requests per second that observe mode let pass."""
     if last.load is None or beat.load is None or last.boot != beat.boot or passed_s < _SHORTEST_S:
-        return 0.0
-    return max(0, beat.load.errors - last.load.errors) / passed_s
+        return 0.0, 0.0
+    errors, observed = beat.load.errors - last.load.errors, beat.load.observed - last.load.observed
+    return max(0, errors) / passed_s, max(0, observed) / passed_s
 
 
 def _moved(was: tuple[BreakerView, ...], now: tuple[BreakerView, ...]) -> bool:

@@ -1,0 +1,80 @@
+"""What protects every pod, as the page of the pods displays it: parts that are on, and pods in trouble."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controlplane.status.facts import Facts, Observing
+from controlplane.status.observed import observed_head, observed_rate, observed_until
+from controlplane.status.servers import spared_how, unhealthy_because
+from dashboard.live.servers import Fleet, ServerRow
+
+#: Pods that the list names. The alert, the API and the pages of the pods have all of them.
+MOST = 20
+_PARTS = {"shedding": "shedding", "readiness": "readiness", "routes": "routes with an SLA"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedLine:
+    """``Shedding only observes``, ``until ...``, ``It would refuse 3.2 requests/s.``"""
+
+    head: str
+    until: str
+    rate: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparedRow:
+    name: str
+    service: str
+    #: Why it is in the list.
+    why: str
+    how: str
+    unhealthy: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodsProtection:
+    #: The parts that are on, in words.
+    parts: str
+    observed: tuple[ObservedLine, ...]
+    spared: tuple[SparedRow, ...]
+    #: How many more there are than ``spared`` lists.
+    more: int
+
+
+def pods_protection(facts: Facts, fleet: Fleet) -> PodsProtection:
+    observes = facts.observes("shedding")
+    rows = [_row(row, observes=observes) for row in fleet.rows if row.server.live and _is_listed(row)]
+    # Those that nothing spares first.
+    rows.sort(key=lambda row: (not row.unhealthy, row.name))
+    parts = [word for part, word in _PARTS.items() if part in facts.pod_protection]
+    return PodsProtection(
+        parts=", ".join(parts) or "off",
+        observed=observed_lines(facts, facts.observing_now),
+        spared=tuple(rows[:MOST]),
+        more=len(rows[MOST:]),
+    )
+
+
+def observed_lines(facts: Facts, parts: Iterable[Observing]) -> tuple[ObservedLine, ...]:
+    return tuple(
+        ObservedLine(head=observed_head(one), until=observed_until(one), rate=observed_rate(facts, one))
+        for one in parts
+    )
+
+
+def _is_listed(row: ServerRow) -> bool:
+    load = row.server.load
+    return load is not None and (bool(unhealthy_because(row.server)) or row.pressed or load.unready)
+
+
+def _row(row: ServerRow, *, observes: bool) -> SparedRow:
+    because = unhealthy_because(row.server)
+    cause = row.server.load.cause if row.server.load else ""
+    return SparedRow(
+        name=row.name,
+        service=row.server.service,
+        why=", ".join(because) or cause or f"pressure {row.pressure}",
+        how=spared_how(row.server, observes=observes),
+        unhealthy=bool(because),
+    )
