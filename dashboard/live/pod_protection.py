@@ -25,7 +25,6 @@ class ObservedLine:
 @dataclass(frozen=True, kw_only=True)
 class SparedRow:
     name: str
-    service: str
     #: Why it is in the list.
     why: str
     how: str
@@ -73,7 +72,6 @@ def _row(row: ServerRow, *, observes: bool) -> SparedRow:
     cause = row.server.load.cause if row.server.load else ""
     return SparedRow(
         name=row.name,
-        service=row.server.service,
         why=", ".join(because) or cause or f"pressure {row.pressure}",
         how=spared_how(row.server, observes=observes),
         unhealthy=bool(because),
