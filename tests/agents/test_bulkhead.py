@@ -248,6 +248,44 @@ class TestPressure:
             steps.measure(0.9, 0.9, float(moment))
         assert {steps.measure(0.6, 0.5, 2.0 + moment) for moment in range(60)} == {(25, 2, 1)}
 
+    def test_slots_come_back_when_what_was_short_is_low_whatever_the_other_uses(self):
+        """Third reader, medium 4: a process whose memory stays at 65 % never got its slots back."""
+        for short, other in (("cpu", "memory"), ("memory", "cpu")):
+            steps = self.steps()
+            for moment in range(2):
+                steps.measure(**{short: 0.9, other: 0.7}, at=float(moment))
+            assert steps.now == (25, 2, 1)
+            for moment in range(40):
+                steps.measure(**{short: 0.4, other: 0.7}, at=2.0 + moment)
+            assert steps.now == (25, 17, 8)
+
+    def test_both_must_be_low_when_both_were_short(self):
+        for second in (2.0, 8.0):
+            steps = self.steps()
+            for moment in range(2):
+                steps.measure(0.9, 0.1, float(moment))
+            for moment in range(2):
+                steps.measure(0.4, 0.9, second + moment)
+            assert {steps.measure(0.4, 0.7, 10.0 + moment) for moment in range(40)} == {(25, 2, 1)}
+            assert {steps.measure(0.7, 0.5, 50.0 + moment) for moment in range(40)} == {(25, 2, 1)}
+            assert [steps.measure(0.4, 0.5, 90.0 + moment) for moment in range(40)][-1] == (25, 17, 8)
+
+    def test_one_after_the_other_is_a_shortage_of_both(self):
+        steps = self.steps()
+        steps.measure(0.9, 0.1, 0.0)
+        assert steps.measure(0.1, 0.9, 1.0) == (25, 2, 1)
+        assert {steps.measure(0.7, 0.1, 2.0 + moment) for moment in range(40)} == {(25, 2, 1)}
+
+    def test_what_was_short_before_the_last_return_does_not_count(self):
+        steps = self.steps()
+        for moment in range(2):
+            steps.measure(0.1, 0.9, float(moment))
+        for moment in range(40):
+            steps.measure(0.1, 0.5, 2.0 + moment)
+        for moment in range(2):
+            steps.measure(0.9, 0.7, 50.0 + moment)
+        assert [steps.measure(0.4, 0.7, 60.0 + moment) for moment in range(40)][-1] == (25, 17, 8)
+
     def test_a_bulkhead_shrinks_logs_once_and_drops_no_call(self, caplog: pytest.LogCaptureFixture):
         async def main() -> None:
             settings = msgspec.structs.replace(SMALL, max_concurrent=10, resize_under_pressure=True)
@@ -281,8 +319,12 @@ STEP_MUTANTS = [
     Mutant("back at once", "LOW_S = 10.0", "LOW_S = 0.0"),
     Mutant("all back in one step", "STEPS = 4", "STEPS = 1"),
     Mutant("a step each second", "STEP_S = 5.0", "STEP_S = 1.0"),
-    Mutant("back while it is not low", "LOW_CPU, LOW_MEMORY = 0.50", "LOW_CPU, LOW_MEMORY = 0.70"),
-    Mutant("memory does not count", "or (memory or 0.0) > HIGH_MEMORY", ""),
+    Mutant("back while it is not low", 'LOW = {"cpu": 0.50', 'LOW = {"cpu": 0.70'),
+    Mutant("memory does not count", '"memory": memory or 0.0', '"memory": 0.0'),
+    Mutant("what was never short must be low", "for name in self._short)", "for name in used)"),
+    Mutant("only the last shortage counts", "before | self._was_high | high", "self._was_high | high"),
+    Mutant("only the second measurement counts", "before | self._was_high | high", "before | high"),
+    Mutant("old shortages count", "self._short if self.now != self.full else set()", "self._short"),
     Mutant("more than before", "min(most, has + max(1, most // STEPS))", "has + max(1, most // STEPS)"),
 ]
 
@@ -296,6 +338,10 @@ def test_every_mutant_of_the_steps_is_noticed(mutant: Mutant):
         holder.test_high_twice_leaves_the_lower_tiers_few_slots()
         holder.test_low_for_ten_seconds_gives_them_back_in_steps()
         holder.test_between_the_two_nothing_changes()
+        holder.test_slots_come_back_when_what_was_short_is_low_whatever_the_other_uses()
+        holder.test_both_must_be_low_when_both_were_short()
+        holder.test_one_after_the_other_is_a_shortage_of_both()
+        holder.test_what_was_short_before_the_last_return_does_not_count()
 
     with pytest.raises(AssertionError):
         examples()
