@@ -63,6 +63,18 @@ def refused(error: pytest.ExceptionInfo[Refused]) -> Reason | None:
 
 
 class TestBlocks:
+    async def test_a_block_is_also_a_decorator_as_in_release_0_1(self, settings: AgentSettings):
+        """Third reader, low 11."""
+        async with Agent(settings=settings) as agent:
+
+            @agent.call("payments")
+            async def pay(amount: int) -> int:
+                assert guard_of(agent).in_flight == 1
+                return amount
+
+            assert [await pay(amount) for amount in (1, 2)] == [1, 2]
+            assert guard_of(agent).in_flight == 0
+
     async def test_a_block_frees_its_slot_however_it_ends(self, settings: AgentSettings):
         async with Agent(settings=settings) as agent:
             async with agent.call("payments") as permit:

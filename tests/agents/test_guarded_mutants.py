@@ -90,7 +90,13 @@ GUARD = [
         # Not left in the dictionary: ``reclaim`` would never end.
         "        call = self.ended = self._calls.pop(number, getattr(self, 'ended', None))\n",
     ),
-    Mutant("a call that was not made keeps its token", "            rate.put_back()\n", "            pass\n"),
+    Mutant("a call that was not made keeps its token", "self.rate.put_back()", "pass"),
+    Mutant(
+        "a call that was made returns its token",
+        "            if self.rate is not None:\n                self.rate.put",
+        "        if self.rate is not None:\n                self.rate.put",
+    ),
+    Mutant("a stop does not last", "        self._stopped = True\n", "        pass\n"),
     Mutant(
         "a forgotten permit keeps its slot",
         "            self.guard.forgotten(self.number)\n",

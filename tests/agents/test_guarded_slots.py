@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.call_guard import RECLAIM_S
+from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.contract.protection import CallProtection, LocalRate, Observe, PodProtection
 from fuseboard.contract.words import CallTier, Outcome
 from tests.agents.guarded_pods import (
@@ -45,6 +47,17 @@ class TestEveryPathFreesTheSlot:
         pod.run(lambda: pod.admission.report(permit, Outcome.NEUTRAL))
         assert slots(pod) == 0
         assert tokens(pod) == 1_000
+
+    def test_a_call_that_was_made_cannot_be_taken_back(self, make_pod: Make):
+        """Third reader, low 9: ``give_back`` after ``report`` put back the token of a call that was made."""
+        pod = make_pod()
+        call = admitted(pod)
+        permit = call.permit
+        assert permit is not None
+        pod.report(call, Outcome.OK)
+        pod.run(lambda: pod.admission.undo(permit))
+        assert slots(pod) == 0
+        assert tokens(pod) == 999
 
     def test_cancelled_while_it_waits(self, make_pod: Make):
         pod = make_pod()
@@ -113,6 +126,14 @@ class TestEveryPathFreesTheSlot:
         assert all(call.permit is not None for call in waiting)
         for call in (first, *waiting):
             pod.report(call, Outcome.OK)
+
+    def test_after_a_stop_a_new_configuration_makes_no_call_wait(self, make_pod: Make):
+        """Third reader, low 13: it switched bulkheads on again for the last calls."""
+        pod = make_pod()
+        pod.run(lambda: pod.admission.guards.stop())
+        policy = pod.configuration.snapshot.policy
+        pod.run(lambda: give(pod.configuration, policy, revision=8))
+        assert all(admitted(pod).permit is not None for _ in range(5))
 
     def test_a_patient_call_holds_no_slot_while_it_sleeps(
         self, make_pod: Make, monkeypatch: pytest.MonkeyPatch
@@ -207,6 +228,22 @@ class TestSettings:
         pod = make_pod(CRITICAL, PodProtection(observe=observe))
         admitted(pod)
         assert [pod.call().waits for _ in range(3)] == [True, True, False]
+
+    def test_two_threads_that_need_a_breaker_get_the_same_one(
+        self, make_pod: Make, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Third reader, medium 5: ``resilience()`` in a worker thread makes breakers."""
+        calls = make_pod().admission._calls
+        new, made = type(calls).new_gate, []
+
+        def interrupted(self: CallAdmission, name: str, *rest: Any) -> FleetBreaker:
+            if not made:  # the other thread runs in the middle of this one
+                made.append(None)
+                made.append(calls.gate(name))
+            return new(self, name, *rest)
+
+        monkeypatch.setattr(type(calls), "new_gate", interrupted)
+        assert calls.gate("other") is calls.gate("other") is made[-1]
 
     def test_what_a_heartbeat_says(self, make_pod: Make):
         pod = make_pod()

@@ -164,6 +164,24 @@ def test_requests_are_shed_before_any_limit_and_counted_until_their_body_ends(ti
     assert (pod.requests.in_flight, pod.requests.errors) == (0, 1)
 
 
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_generator_that_fails_is_an_error_of_the_pod(tiered: blocking.Agent, starts: bool):
+    """Third reader, low 12: it runs only while the server reads its body, so its 500 was not counted."""
+
+    def broken(environ: Any, start_response: Any) -> Iterable[bytes]:
+        if starts:
+            start_response("200 OK", [("Content-Type", "text/plain")])
+        yield b""
+        raise LookupError
+
+    answer = Answer(FuseboardMiddleware(broken, tiered, tenant_of), "premium")
+    with pytest.raises(LookupError):
+        answer.read()
+    pod = pod_of(tiered)
+    # A response that began with 200 is counted as that.
+    assert (pod.requests.in_flight, pod.requests.errors) == (0, 0 if starts else 1)
+
+
 def test_a_probe_and_the_protection_of_the_pod(tiered: blocking.Agent):
     probe = Answer(validator(readiness(tiered)))
     assert (probe.status, probe.read()) == (200, b'{"ready": true, "because": ""}')

@@ -215,6 +215,43 @@ def test_a_visit_is_counted_once_however_often_it_ends() -> None:
     assert (load.in_flight, load.errors) == (0, 1)
 
 
+def test_a_visit_that_is_never_left_is_left_by_the_next_tick(caplog: pytest.LogCaptureFixture) -> None:
+    """Third reader, low 10: a middleware that drops a streaming response leaked a request for ever."""
+    bench = Bench()
+    for answered in (True, False):
+        visit = bench.pod.enter("GET /", FREE, "acme")
+        assert isinstance(visit, Visit)
+        if answered:
+            visit.answered(200)
+        # A finalizer runs at any moment: also while this thread has the lock, which is not reentrant.
+        with bench.pod._lock:
+            del visit
+    assert bench.pod.requests.in_flight == 2
+    bench.run(0.5)
+    assert bench.pod.requests.in_flight == bench.pod.requests.unanswered == 0
+    assert bench.pod.as_dict()["requests"]["never_left"] == 2  # type: ignore[index]
+    assert [one.getMessage()[:22] for one in caplog.records if "never" in one.getMessage()] == [
+        "pod.request_never_left"
+    ]
+    served = bench.pod.enter("GET /", FREE, "acme")
+    assert isinstance(served, Visit)
+    served.leave()
+    del served
+    bench.run(0.5)
+    assert bench.pod.requests.in_flight == 0
+
+
+def test_an_answer_after_the_end_counts_nothing() -> None:
+    """Third reader, M1: it was subtracted twice from the requests without an answer, for ever."""
+    bench = Bench()
+    for _ in range(3):
+        visit = bench.pod.enter("GET /", FREE, "acme")
+        assert isinstance(visit, Visit)
+        visit.leave()
+        visit.answered(500)
+    assert (bench.pod.requests.unanswered, bench.pod.requests.errors) == (0, 0)
+
+
 def test_a_request_without_an_answer_is_no_sample() -> None:
     bench = Bench()
     visit = bench.pod.enter("GET /", FREE, "acme")

@@ -137,9 +137,15 @@ def check_histogram(module: ModuleType) -> None:
     assert abs(histogram.quantile(0.95, 9.9) / 0.95 - 1) < 0.09
     assert histogram.quantile(0.95, 10.0) is None
     histogram.add(1.0, 20.0)
+    assert histogram.count(20.0) == 1
     histogram.add(1.0, 29.0)
     assert histogram.count(29.0) == 2
     assert histogram.count(30.0) == 1
+    two = module.LatencyHistogram()
+    for _ in range(19):
+        two.add(0.01, 0.0)
+    two.add(1.0, 6.0)
+    assert two.quantile(0.5, 6.0) < 0.011
     idle = module.LatencyHistogram()
     idle.add(1.0, 0.0)
     assert idle.quantile(0.95, 10.0) is None
@@ -241,9 +247,11 @@ MUTANTS: dict[ModuleType, tuple[Mutant, ...]] = {
         Mutant("0 grants for ever", 'if unready_ms else float("-inf")', 'if unready_ms else float("inf")'),
     ),
     latency_histogram: (
-        Mutant("an idle window is kept", "            self._before.clear()\n", "            pass\n"),
+        Mutant("an idle window is kept", "_Half() if idle else self._current", "self._current"),
+        Mutant("what is too old is read", "if late_s < self._half_window_s else ()", ""),
+        Mutant("the window before is read for too long", "self._both[1:] if late_s", "self._both if late_s"),
         Mutant("few samples are enough", "if count < max(1, at_least):", "if count < 1:"),
-        Mutant("the older half is forgotten", "seen += older + newer", "seen += newer"),
+        Mutant("the older half is forgotten", "seen += sum(samples)", "seen += samples[-1]"),
         Mutant("a late turn keeps more", "(now if idle else self._ends)", "now"),
     ),
 }

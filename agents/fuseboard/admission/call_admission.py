@@ -322,10 +322,10 @@ class CallAdmission:
 
     def gate(self, name: str) -> FleetBreaker:
         """The breaker of a dependency. One that is not registered has the default policy."""
-        found = self.gates.get(name)
-        if found is None:
-            found = self.gates[name] = self.new_gate(name, self.on_change)
-        return found
+        if (found := self.gates.get(name)) is not None:
+            return found
+        # One for all: a thread that asks for ``views`` may make it in the same moment.
+        return self.gates.setdefault(name, self.new_gate(name, self.on_change))
 
     def new_gate(self, name: str, on_change: Callable[[], None], *, logs: bool = True) -> FleetBreaker:
         """A new breaker, which is not in ``gates``."""

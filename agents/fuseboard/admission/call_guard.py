@@ -44,13 +44,12 @@ class GuardedCall(msgspec.Struct, gc=False):
             self.guard.end(number, counts)
 
     def undo(self) -> None:
-        """The call was not made."""
+        """The call was not made. One that has ended was."""
         number, self.number = self.number, 0
         if number:
             self.guard.end(number, False, made=False)
-        rate, self.rate = self.rate, None
-        if rate is not None:
-            rate.put_back()
+            if self.rate is not None:
+                self.rate.put_back()
 
     def __del__(self) -> None:
         if self.number:
@@ -209,6 +208,7 @@ class CallGuards:
         self.clock = clock
         self._guards: dict[str, CallGuard] = {}
         self._observe = NOT_OBSERVED
+        self._stopped = False
         self.adopt(configuration.snapshot)
 
     def find(self, dependency: str) -> CallGuard | None:
@@ -222,6 +222,8 @@ class CallGuards:
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Protect by a newer configuration from now on."""
+        if self._stopped:
+            return
         policy = snapshot.policy
         self._observe = policy.protection.observe if policy.protection is not None else NOT_OBSERVED
         protected = set()
@@ -238,7 +240,8 @@ class CallGuards:
                 guard.switch_off()
 
     def stop(self) -> None:
-        """Let every call pass, also those that wait: the agent stops."""
+        """Let every call pass from now on, also those that wait: the agent stops."""
+        self._stopped = True
         for guard in self.every():
             guard.switch_off()
 

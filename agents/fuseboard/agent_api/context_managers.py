@@ -2,7 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncContextDecorator,
+    asynccontextmanager,
+)
 from time import monotonic
 from types import TracebackType
 
@@ -15,6 +20,10 @@ from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.subject import NOBODY, Subject
+
+
+class Block(AbstractAsyncContextManager[Permit], AsyncContextDecorator):
+    """A block for one call. Also a decorator, as in release 0.1: ``Agent.guard`` is the documented one."""
 
 
 class ContextManagers(Decorators, AsyncRetries, LoopAgent):
@@ -51,7 +60,7 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         tier: str | None = None,
         deadline_s: float | None = None,
         neutral: Neutral = (),
-    ) -> AbstractAsyncContextManager[Permit]:
+    ) -> Block:
         """Guard one call: admit it, and report how the block ended. Raises ``Refused``.
 
         A block that takes longer than the dependency's timeout is cancelled, and raises
@@ -81,8 +90,8 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         return self.retrying, ThreadCalls(lambda: self).retrying
 
 
-class CallBlock(AbstractAsyncContextManager[Permit]):
-    """The block of one call. A class: a generator in its place takes twice as long."""
+class CallBlock(Block):
+    """Admits a call, and reports how it ended. A class: a generator in its place takes twice as long."""
 
     __slots__ = (
         "_agent",
@@ -126,6 +135,21 @@ class CallBlock(AbstractAsyncContextManager[Permit]):
         self._permit: Permit | None = None
         self._timeout: asyncio.Timeout | None = None
         self._started = 0.0
+
+    def _recreate_cm(self) -> "CallBlock":
+        """A new block for each call of a decorated function."""
+        return CallBlock(
+            self._agent,
+            self._dependency,
+            self._tenant,
+            self._cost,
+            self._costs,
+            self._spend_quota,
+            self._wait_s,
+            self._tier,
+            self._deadline_s,
+            self._neutral,
+        )
 
     async def __aenter__(self) -> Permit:
         if self._permit is not None:

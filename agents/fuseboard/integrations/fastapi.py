@@ -72,6 +72,9 @@ def limited(
     Responses that FastAPI makes get the headers of the limits; a route that returns its own
     ``Response`` sets its own headers. If a request would be refused, it waits, provided that the
     refusal ends within ``wait_s`` seconds. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
+
+    Without the ASGI middleware, the protection of the pod counts a request until its response has been
+    sent. For responses that are long streams, use the middleware.
     """
     check_wait(wait_s)
 

@@ -82,7 +82,7 @@ class FuseboardMiddleware:
         except BaseException:
             visit.leave()
             raise
-        return _Body(body, visit.leave)
+        return _Body(body, visit.leave, failed=lambda: visit.answered(500))
 
     def _handle(
         self,
@@ -172,13 +172,23 @@ def _application(answer: Callable[[], Answer]) -> App:
 
 
 class _Body:
-    """A response body. The request ends when the body ends."""
+    """A response body. The request ends when the body ends.
 
-    def __init__(self, body: Iterable[bytes], ended: Callable[[], None]) -> None:
-        self._body, self._ended = body, ended
+    An application that is a generator runs, and fails, only while its body is read: ``failed``.
+    """
+
+    def __init__(
+        self, body: Iterable[bytes], ended: Callable[[], None], failed: Callable[[], None] | None = None
+    ) -> None:
+        self._body, self._ended, self._failed = body, ended, failed
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
+        try:
+            yield from self._body
+        except Exception:
+            if self._failed is not None:
+                self._failed()
+            raise
 
     def close(self) -> None:
         """The server calls it exactly once, whatever happened (PEP 3333)."""

@@ -6,6 +6,7 @@ Requests enter and leave in any thread. Everything else belongs to the event loo
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from threading import Lock
 from time import monotonic
@@ -33,24 +34,28 @@ _DEFAULTS = Shedding()
 
 
 class Visit:
-    """One request that the pod serves. ``leave`` it exactly once; more often does nothing."""
+    """One request that the pod serves. ``leave`` it exactly once; more often does nothing.
 
-    __slots__ = ("_answered", "_began", "_left", "_pod", "_route")
+    A middleware that replaces the response without closing it never leaves. Then the finalizer does.
+    """
+
+    __slots__ = ("_pod", "began", "has_left", "is_answered", "route")
 
     def __init__(self, pod: "Pod", route: RouteLatency, began: float) -> None:
-        self._pod, self._route, self._began = pod, route, began
-        self._answered = self._left = False
+        self._pod, self.route, self.began = pod, route, began
+        #: The pod sets them, under its lock: two threads may end one request.
+        self.is_answered = self.has_left = False
 
     def answered(self, status: int) -> None:
-        """The application began its response, or failed: then ``status`` is 500."""
-        if not self._answered:
-            self._answered = True
-            self._pod.answered(self._route, self._began, status)
+        """The application began its response, or failed: then ``status`` is 500. Nothing after ``leave``."""
+        self._pod.answered(self, status)
 
     def leave(self) -> None:
-        if not self._left:
-            self._left = True
-            self._pod.leave(answered=self._answered)
+        self._pod.leave(self)
+
+    def __del__(self) -> None:
+        if not self.has_left:
+            self._pod.forgotten.append(self.is_answered)
 
 
 class Pod:
@@ -92,6 +97,10 @@ class Pod:
         self.pressure = Pressure()
         #: Total of requests that observe mode let pass.
         self.observed = 0
+        #: Requests that were never left, and whether they were answered. A finalizer runs at any moment, also
+        #: while its thread has the lock, so the next tick counts them.
+        self.forgotten: deque[bool] = deque()
+        self.never_left = 0
         self.configure(settings, priorities)
 
     def configure(self, settings: PodProtection, priorities: tuple[int, ...]) -> None:
@@ -122,17 +131,36 @@ class Pod:
             self.requests.enter()
             return Visit(self, self.requests.routes.of(endpoint), self._clock())
 
-    def answered(self, route: RouteLatency, began: float, status: int) -> None:
+    def answered(self, visit: Visit, status: int) -> None:
         now = self._clock()
         with self._lock:
+            if visit.is_answered or visit.has_left:
+                return
+            visit.is_answered = True
             self.requests.unanswered -= 1
-            self.requests.answered(route, now - began, now, failed=status >= 500)
+            self.requests.answered(visit.route, now - visit.began, now, failed=status >= 500)
 
-    def leave(self, *, answered: bool) -> None:
+    def leave(self, visit: Visit) -> None:
         with self._lock:
-            self.requests.leave(answered=answered)
-            if self.shedder is not None:
-                self.shedder.leave()
+            if not visit.has_left:
+                visit.has_left = True
+                self._leave(answered=visit.is_answered)
+
+    def _leave(self, *, answered: bool) -> None:
+        self.requests.leave(answered=answered)
+        if self.shedder is not None:
+            self.shedder.leave()
+
+    def _leave_forgotten(self) -> None:
+        while self.forgotten:
+            answered = self.forgotten.popleft()
+            self.never_left += 1
+            if self.never_left == 1:
+                logger.warning(
+                    "pod.request_never_left: a middleware replaced a response without closing it; "
+                    "further ones are only counted, in agent.resilience()"
+                )
+            self._leave(answered=answered)
 
     # The timer
 
@@ -162,6 +190,7 @@ class Pod:
     def tick(self, now: float, late_s: float = 0.0) -> None:
         """Measure, and decide what is refused until the next tick. ``late_s``: how late the timer was."""
         with self._lock:
+            self._leave_forgotten()
             before, self._ticked = self._ticked, now
             if before is None or now <= before:
                 return
@@ -280,6 +309,7 @@ class Pod:
             "requests": {
                 "in_flight": self.requests.in_flight,
                 "entered": self.requests.entered,
+                "never_left": self.never_left,
                 "errors": self.requests.errors,
                 "p95_ms": _ms(p95_s),
                 "waiting": int(self.waiting),

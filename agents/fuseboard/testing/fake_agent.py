@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from random import Random
 from types import TracebackType
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from fuseboard.agent_api.arguments import check_costs, check_name, check_tier, check_wait
-from fuseboard.agent_api.context_managers import ContextManagers
+from fuseboard.agent_api.context_managers import Block, ContextManagers
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.calling.outcomes import judge
 from fuseboard.calling.retries import DependencyRetries, Retries
@@ -185,7 +184,7 @@ class FakeAgent(ContextManagers):
         tier: str | None = None,
         deadline_s: float | None = None,
         neutral: Neutral = (),
-    ) -> AbstractAsyncContextManager[Permit]:
+    ) -> Block:
         block = super().call(
             dependency,
             tenant=tenant,
@@ -255,11 +254,14 @@ class FakeAgent(ContextManagers):
         return decision
 
 
-class _Ended(AbstractAsyncContextManager[Permit]):
+class _Ended(Block):
     """A block that ends as the test said."""
 
-    def __init__(self, agent: FakeAgent, dependency: str, block: AbstractAsyncContextManager[Permit]) -> None:
+    def __init__(self, agent: FakeAgent, dependency: str, block: Block) -> None:
         self._agent, self._dependency, self._block = agent, dependency, block
+
+    def _recreate_cm(self) -> "_Ended":
+        return _Ended(self._agent, self._dependency, self._block._recreate_cm())
 
     async def __aenter__(self) -> Permit:
         return await self._block.__aenter__()
