@@ -142,7 +142,20 @@ class GatewayCollector(Collector):
             "Heartbeats that asked to be unready while enough pods of the service were.",
             labels=["environment"],
         )
+        changes = CounterMetricFamily(
+            "fuseboard_gateway_pod_level_changes",
+            "Changes of what pods shed, by the new level: normal, shed, or shed_hard.",
+            labels=["environment", "level"],
+        )
+        caps = CounterMetricFamily(
+            "fuseboard_gateway_retry_cap_changes",
+            "Changes of retry caps that the log has.",
+            labels=["environment"],
+        )
         for fleet in self._gateway.fleets.values():
+            for level, number in sorted(fleet.protection.log.levels.items()):
+                changes.add_metric([fleet.environment, level], number)
+            caps.add_metric([fleet.environment], fleet.protection.log.caps)
             loads = [
                 server.beat.load
                 for server in fleet.servers.values()
@@ -153,7 +166,7 @@ class GatewayCollector(Collector):
             unready.add_metric([fleet.environment], sum(load.unready for load in loads))
             granted.add_metric([fleet.environment], fleet.protection.unready.granted)
             refused.add_metric([fleet.environment], fleet.protection.unready.refused)
-        return [pressed, unready, granted, refused]
+        return [pressed, unready, granted, refused, changes, caps]
 
     def _observed(self) -> Iterable[Metric]:
         observes = GaugeMetricFamily(

@@ -54,7 +54,7 @@ class Fleet:
         self.totals = Totals()
         self.kept = Kept()
         self.preservation = SelfPreservation()
-        self.protection = FleetProtection(clock.monotonic())
+        self.protection = FleetProtection(environment, clock.monotonic())
         self.stale_beats = 0
         #: Pods that report a revision that Postgres never made, as of the last look.
         self.unknown_revisions: frozenset[str] = frozenset()
@@ -104,10 +104,11 @@ class Fleet:
                 return news
         else:
             news = False
-        before = server.spending
+        before, last = server.spending, server.beat
         beat, packed = self.kept.cut(beat, token)
         most = self.kept.call_bytes(token)
         news = server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most) or news
+        self.protection.log.note_load(last, beat, now)
         self._room.leave(server)
         self.kept.note(server, token)
         self._room.take(server)

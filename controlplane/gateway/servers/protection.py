@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from controlplane.gateway.servers.control_log import ControlLog
 from controlplane.gateway.servers.rates import Key
 from controlplane.gateway.servers.retry_caps import RetryCaps
 from controlplane.gateway.servers.server import KnownServer
@@ -17,9 +18,10 @@ _encode = msgspec.json.encode
 class FleetProtection:
     """What one gateway decides for the pods of one environment."""
 
-    def __init__(self, now: float) -> None:
-        self.unready = UnreadyLeases(now)
-        self.caps = RetryCaps()
+    def __init__(self, environment: str, now: float) -> None:
+        self.log = ControlLog(environment)
+        self.unready = UnreadyLeases(now, self.log)
+        self.caps = RetryCaps(self.log)
 
     def part(
         self,

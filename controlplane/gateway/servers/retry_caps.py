@@ -7,6 +7,7 @@ there is trouble, from what pods counted in the last 30 s.
 
 from collections.abc import Mapping
 
+from controlplane.gateway.servers.control_log import ControlLog
 from controlplane.gateway.servers.rates import Key
 
 #: From this many retries per second on, the pods' own floors together are within the load factor.
@@ -38,11 +39,12 @@ class RetryCaps:
 
     AGAIN_S = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, log: ControlLog) -> None:
         self.caps: dict[str, int] = {}
         #: By dependency, of pods that other gateways hear.
         self.elsewhere: dict[str, Calling] = {}
         self._made = float("-inf")
+        self._log = log
 
     def of(
         self, dependencies: list[str], factors: Mapping[str, int], milli: Mapping[Key, int], now: float
@@ -50,15 +52,26 @@ class RetryCaps:
         """The caps for these dependencies, as far as they have one."""
         if now - self._made >= self.AGAIN_S:
             self._made = now
-            self.caps = self._computed(factors, milli)
+            self.caps = self._computed(factors, milli, now)
         return {name: self.caps[name] for name in dependencies if name in self.caps}
 
-    def _computed(self, factors: Mapping[str, int], milli: Mapping[Key, int]) -> dict[str, int]:
+    def _computed(self, factors: Mapping[str, int], milli: Mapping[Key, int], now: float) -> dict[str, int]:
         found = {}
+        self._log.keep_caps(factors)
         for name, factor in factors.items():
             calls, callers = calling_here(milli, name)
             more_calls, more_callers = self.elsewhere.get(name, (0.0, 0))
-            cap = cap_milli(calls + more_calls, callers + more_callers, factor)
+            calls, callers = calls + more_calls, callers + more_callers
+            cap = cap_milli(calls, callers, factor)
             if cap is not None:
                 found[name] = cap
+            if callers:
+                self._log.note_cap(
+                    name,
+                    cap,
+                    now,
+                    calls_per_s=round(calls, 3),
+                    callers=callers,
+                    load_factor_percent=factor,
+                )
         return found

@@ -7,10 +7,10 @@ decides for the pods that it hears: the sum of parts rounded down is at most the
 from collections import Counter
 from collections.abc import Iterable
 
-import structlog
 from msgspec import Struct
 
 from controlplane.fleet.models import ServerState
+from controlplane.gateway.servers.control_log import ControlLog
 from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
 
@@ -20,20 +20,21 @@ FEWEST_PODS = 4
 
 _COUNT_EVERY_S = 1.0
 
-log = structlog.get_logger(__name__)
-
 
 class _Asking(Struct, gc=False):
     #: When it began to ask, when it was heard last, and until when it may be unready; monotonic.
     since: float
     seen: float
     until: float = 0.0
+    #: Whether the log has a refusal since it began to ask, or since its lease ended.
+    refused: bool = False
 
 
 class UnreadyLeases:
     """The leases of one environment. Nothing of a pod is kept for longer than a lease after its last word."""
 
-    def __init__(self, begun: float) -> None:
+    def __init__(self, begun: float, log: ControlLog) -> None:
+        self._log = log
         #: Leases of another process, or of this one before it restarted, have ended or were reported.
         self._from = begun + LEASE_S
         self._by_service: dict[str, dict[str, _Asking]] = {}
@@ -68,20 +69,36 @@ class UnreadyLeases:
         place = sum(_before(other, asking, name, beat.server, now) for name, other in asked.items())
         if place >= most or (now < self._from and asking.until <= now):
             self.refused += asking.until <= now
+            self._log_refusal(asking, beat, percent, now)
             return 0
         if asking.until <= now:
             self.granted += 1
-            log.warning(
+            self._log.write(
                 "fleet.unready_granted",
-                environment=beat.environment,
+                now,
                 service=beat.service,
                 server=beat.server,
                 cause=load.cause,
                 pods=self._pods[beat.service],
                 most=most,
             )
-        asking.until = now + LEASE_S
+        asking.until, asking.refused = now + LEASE_S, False
         return int(LEASE_S * 1000)
+
+    def _log_refusal(self, asking: _Asking, beat: SyncRequest, percent: int, now: float) -> None:
+        if asking.refused:
+            return
+        asking.refused = True
+        self._log.write(
+            "fleet.unready_refused",
+            now,
+            service=beat.service,
+            server=beat.server,
+            cause=beat.load.cause if beat.load is not None else "",
+            pods=self._pods[beat.service],
+            most=self.most(beat.service, percent),
+            asking=len(self._by_service[beat.service]),
+        )
 
     def most(self, service: str, percent: int) -> int:
         """How many pods of a service may be unready at once."""
