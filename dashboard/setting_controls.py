@@ -41,6 +41,13 @@ class Group:
     #: The parameter of the address, and the names of its presets.
     preset: str = ""
     presets: Sequence[str] = field(default_factory=tuple)
+    #: Controls that few people need, folded at first.
+    more: Sequence[Control] = ()
+
+    @property
+    def more_open(self) -> bool:
+        """A folded control must not hide an error."""
+        return any(one.errors for one in self.more)
 
 
 class Typed:
@@ -99,7 +106,8 @@ def setting_controls(
 
 def unplaced(errors: Mapping[str, Sequence[str]], found: Sequence[Group]) -> list[str]:
     """Errors of fields that the form does not have."""
-    shown = {text for group in found for one in group.controls for text in one.errors}
+    controls = [one for group in found for one in (*group.controls, *group.more)]
+    shown = {text for one in controls for text in one.errors}
     others = (texts for name, texts in errors.items() if name != "reason")
     return [text for texts in others for text in texts if text not in shown]
 

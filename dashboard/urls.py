@@ -8,6 +8,7 @@ from dashboard.views import (
     defaults,
     dependency_settings,
     drills,
+    edit,
     imports,
     limit_templates,
     overview,
@@ -20,7 +21,9 @@ from dashboard.views import (
     schedules,
     servers,
     tenants,
+    tiers,
     tokens,
+    undo,
 )
 
 urlpatterns = [
@@ -46,6 +49,10 @@ urlpatterns = [
     path("tenant/effective", quotas.effective_values, name="effective"),
     path("tenant/follow", limit_templates.tenant_follows, name="tenant_follows"),
     path("tenant/preview", quotas.quota_preview, name="quota_preview"),
+    path("tiers", tiers.tiers, name="tiers"),
+    path("edit/<str:kind>", edit.edit, name="edit"),
+    path("edit/<str:kind>/preview", edit.edit_preview, name="edit_preview"),
+    path("edit/<str:kind>/theirs", edit.edit_theirs, name="edit_theirs"),
     path("templates", limit_templates.templates, name="templates"),
     path("templates/new", limit_templates.make_template, name="make_template"),
     path("templates/of/<str:name>", limit_templates.template, name="template"),
@@ -58,6 +65,8 @@ urlpatterns = [
     path("revisions", revisions.revisions, name="revisions"),
     path("revisions/<int:number>", revisions.revision, name="revision"),
     path("revisions/<int:number>/revert", revert.revert, name="revert"),
+    path("revisions/<int:number>/undo", undo.undo, name="undo"),
+    path("revisions/<int:number>/rollout", undo.rollout, name="rollout"),
     path("requests", change_requests.list_requests, name="requests"),
     path("requests/<int:number>", change_requests.change_request, name="request"),
     path("schedules", schedules.schedules, name="schedules"),

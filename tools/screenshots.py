@@ -26,6 +26,8 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "tenant": ("/tenants", "tbody .strong a"),
     "effective": ("tenant", ".quota .more"),
     "bulk": "/tenants/bulk",
+    "tiers": "/tiers",
+    "edit-tier": ("/tiers", "tbody .strong a"),
     "templates": "/templates",
     "template": ("/templates", "tbody .strong a"),
     "revisions": "/revisions",

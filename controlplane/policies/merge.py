@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from controlplane.policies.fields import Fields
 
 #: Columns of a limit that form one unit. A temporary quota ends as a whole.
-_RATE = frozenset({"limit", "window_s", "burst", "algorithm", "period", "expires_at", "returns_to"})
+RATE = frozenset({"limit", "window_s", "burst", "algorithm", "period", "expires_at", "returns_to"})
 _LIMITS = frozenset({"quotas", "vendor_limits", "subject_limits"})
 
 #: The unit of a thing that is created or removed.
@@ -98,7 +98,7 @@ def units(states: Iterable[Fields]) -> dict[str, list[str]]:
         elif limit not in apart:
             unit = limit
         else:
-            unit = f"{limit}.rate" if name.rpartition(".")[2] in _RATE else name
+            unit = f"{limit}.rate" if name.rpartition(".")[2] in RATE else name
         found.setdefault(unit, []).append(name)
     return dict(sorted(found.items()))
 

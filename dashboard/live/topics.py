@@ -115,6 +115,7 @@ _FRAME_ONLY = (
     "bulk",
     "dependency",
     "drills",
+    "edit",
     "import",
     # An address that no page has, or the page of something that was removed.
     "missing",
@@ -127,6 +128,7 @@ _FRAME_ONLY = (
     "server",
     "templates",
     "tenants",
+    "tiers",
     "tokens",
 )
 PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))

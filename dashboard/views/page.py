@@ -16,6 +16,7 @@ from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
 from dashboard.reader import Reader, reader_of
+from dashboard.undo import just_saved, without_saved
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +68,8 @@ def context_of(
         **page_of(topic, current_live(), hub.history).context,
         "reader": reader,
         "theme": theme_of(request),
+        "saved": just_saved(request),
+        "saved_back": without_saved(request),
         "socket": f"/ws/live?{urlencode(address)}",
         **extra,
     }

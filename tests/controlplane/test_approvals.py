@@ -103,6 +103,7 @@ EDITS: dict[str, dict[str, Any]] = {
     },
     "move_tenant": {"tenant": "other", "parent": "acme", **BY_VERSION},
     "remove_subject_limit": {"name": "addresses"},
+    "remove_thing": {"kind": "dependency", "name": "openai"},
     "remove_template": {"template": "spare", **BY_VERSION},
     "remove_tenant": {"tenant": "acme"},
     "remove_tenant_quota": {"tenant": "acme", "quota": "own", **BY_VERSION},
@@ -124,8 +125,8 @@ EDITS: dict[str, dict[str, Any]] = {
     "set_vendor_limit": {"dependency": "openai", "name": "second", **NUMBERS, "burst": 1, **BY_VERSION},
     "suspend_tenant": {"tenant": "other"},
 }
-#: Functions without an environment, for a new one, or that only read.
-OTHERS = {"create_environment", "save_runbook", "TenantChange", "TenantFilter"}
+#: Functions without an environment or for a new one. ``save_edit`` takes one object, see test_edit_thing.
+OTHERS = {"create_environment", "save_edit", "save_runbook", "TenantChange", "TenantFilter", "ThingEdit"}
 
 
 def test_the_table_has_every_edit() -> None:

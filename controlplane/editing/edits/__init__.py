@@ -14,6 +14,12 @@ from controlplane.editing.edits.dependencies import (
     set_protection,
 )
 from controlplane.editing.edits.dependency_settings import set_dependency
+from controlplane.editing.edits.edit_thing import (
+    ThingEdit,
+    preview_edit,
+    remove_thing,
+    save_edit,
+)
 from controlplane.editing.edits.environments import (
     create_environment,
     create_tier,
@@ -46,6 +52,7 @@ from controlplane.editing.edits.tenants import (
 __all__ = [
     "TenantChange",
     "TenantFilter",
+    "ThingEdit",
     "bulk_edit",
     "change_tier",
     "create_dependency",
@@ -56,17 +63,20 @@ __all__ = [
     "describe_dependency",
     "move_tenant",
     "preview_bulk_edit",
+    "preview_edit",
     "preview_revert",
     "preview_template",
     "remove_subject_limit",
     "remove_template",
     "remove_tenant",
     "remove_tenant_quota",
+    "remove_thing",
     "remove_tier_quota",
     "remove_vendor_limit",
     "resume_tenant",
     "revert",
     "rollback",
+    "save_edit",
     "save_runbook",
     "set_breaker_policy",
     "set_default_tier",

@@ -1,0 +1,390 @@
+"""The form of a tier, a tenant, a dependency or the environment: its inputs, and what was typed in them.
+
+What a value may be is checked by the plan that the typed values become.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.editing.plans.resolving import PREFIX
+from controlplane.errors import InvalidEdit
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.limit_fields import WORDS
+from controlplane.policies.limits import full_columns
+from controlplane.policies.merge import RATE
+from controlplane.policies.models import MAX_MS, Kind
+from dashboard.forms import whole
+from dashboard.limit_forms import form_value
+from dashboard.setting_controls import Control, Group
+from fuseboard.contract.limit_fields import (
+    BY_NAME,
+    FIELDS,
+    Choice,
+    Choices,
+    Flag,
+    LimitField,
+    Name,
+    Number,
+    Patterns,
+    allowed_values,
+)
+from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
+from fuseboard.contract.words import Algorithm
+
+#: Columns of a limit that the form shows first. The others are below "More".
+_FIRST = ("limit", "window_s", "burst", "algorithm", "failure_policy", "shadow")
+_LIMIT_WORD = {
+    "tier": "quota",
+    "tenant": "quota",
+    "dependency": "vendor limit",
+    "environment": "limit of callers without a tenant",
+}
+_YES_NO = (("no", "No"), ("yes", "Yes"))
+_KEEP = (("keep", "Keep"), ("remove", "Remove"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnField:
+    """A field of the thing itself. ``choices`` is the name of a list that the page passes."""
+
+    name: str
+    label: str
+    hint: str = ""
+    choices: str = ""
+    longest: int = 0
+    flag: bool = False
+    #: Only in the form of a new thing.
+    new_only: bool = False
+    default: Any = ""
+
+
+_TITLE = OwnField(name="title", label="Title", longest=200)
+_WAIT = OwnField(
+    name="wait_ms",
+    label="Callers wait for a refusal that ends, ms",
+    hint=f"0 to {MAX_WAIT_MS:,}",
+    default=0,
+)
+OWN: dict[str, tuple[OwnField, ...]] = {
+    "tier": (
+        _TITLE,
+        OwnField(
+            name="priority",
+            label="Priority",
+            hint="0 to 100; an overloaded pod sheds the lowest first",
+            default=50,
+        ),
+        _WAIT,
+    ),
+    "tenant": (
+        OwnField(name="tier", label="Tier", choices="tiers"),
+        _TITLE,
+        OwnField(name="parent", label="Parent tenant", hint="empty: none", longest=200),
+        OwnField(name="suspended", label="Suspended: every request is refused", flag=True, default=False),
+    ),
+    "dependency": (
+        OwnField(name="kind", label="Kind", choices="kinds", new_only=True),
+        _TITLE,
+        OwnField(name="owner", label="Owner", longest=200),
+        OwnField(name="runbook", label="Runbook", choices="runbooks", default=None),
+        OwnField(
+            name="fallback_note",
+            label="What callers do while it is open",
+            longest=500,
+            hint="at most 500 characters",
+            new_only=True,
+        ),
+        OwnField(
+            name="timeout_ms",
+            label="Timeout of a call, ms",
+            hint=f"1 to {MAX_MS:,}",
+            default=10_000,
+            new_only=True,
+        ),
+    ),
+    "environment": (
+        OwnField(name="default_tier", label="Tier of unregistered tenants", choices="tiers"),
+        *(
+            OwnField(
+                name=f"tuning.{name}",
+                label=name.replace("_us", ", us").replace("_ms", ", ms").replace("_", " ").capitalize(),
+                default=getattr(Tuning(), name),
+            )
+            for name in Tuning.__struct_fields__
+        ),
+    ),
+}
+
+
+@dataclass
+class Typed:
+    """What was typed and differs from what the page showed."""
+
+    #: In the form of a plan of one thing.
+    fields: dict[str, Any] = field(default_factory=dict)
+    #: Names of limits to remove.
+    removed: list[str] = field(default_factory=list)
+    #: Control -> what is wrong.
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.fields or self.removed)
+
+    def drop(self, units: Collection[str]) -> None:
+        """Leave out what was typed for these units: the values of another person are taken."""
+        for unit in units:
+            prefix, _, rest = unit.partition(".")
+            limits = self.fields.get(prefix)
+            if not rest or not isinstance(limits, dict):
+                self.fields.pop(prefix, None)
+                continue
+            name, _, column = rest.rpartition(".")
+            if column == "rate":
+                for each in RATE:
+                    limits.get(name, {}).pop(each, None)
+            elif name in limits:
+                limits[name].pop(column, None)
+            else:
+                limits.pop(rest, None)
+            self.fields[prefix] = {key: value for key, value in limits.items() if value != {}}
+            if not self.fields[prefix]:
+                del self.fields[prefix]
+
+
+def typed_in(kind: str, data: Mapping[str, str], shown: Fields | None) -> Typed:
+    """Read the form. ``shown`` is the thing as the page showed it; ``None`` for a new one."""
+    typed = Typed()
+    for own in OWN[kind]:
+        name = f"own.{own.name}"
+        if name in data:
+            value = _read(typed, name, lambda: _own_value(own, data[name]))  # noqa: B023 - called at once
+            if value is not _WRONG and (shown is None or value != shown.get(own.name, own.default)):
+                _put_own(typed, own.name, value)
+    prefix = PREFIX[kind]
+    limits: dict[str, Any] = {}
+    for limit, columns in limits_in(prefix, shown or {}).items():
+        if data.get(f"keep.{limit}") == "remove":
+            typed.removed.append(limit)
+        elif found := _changed_columns(typed, f"limit.{limit}", data, full_columns(columns)):
+            limits[limit] = found
+    if new := data.get("new.name", "").strip():
+        if new in limits_in(prefix, shown or {}):
+            typed.errors["new.name"] = [f"A {_LIMIT_WORD[kind]} with this name already exists."]
+        limits[new] = _changed_columns(typed, "new", data, full_columns({}))
+        if not limits[new].get("template"):
+            for column in ("limit", "window_s"):
+                if column not in limits[new]:
+                    typed.errors.setdefault(f"new.{column}", ["Enter a whole number."])
+    if limits:
+        typed.fields[prefix] = limits
+    return typed
+
+
+def groups_of(
+    kind: str,
+    shown: Fields | None,
+    *,
+    data: Mapping[str, str] | None,
+    errors: Mapping[str, Sequence[str]],
+    choices: Mapping[str, Sequence[tuple[str, str]]],
+) -> list[Group]:
+    """The form, with what was typed where ``data`` is given, and errors at their controls."""
+
+    def control(name: str, label: str, value: str, **more: Any) -> Control:
+        typed = data[name] if data is not None and name in data else value
+        return Control(name=name, label=label, value=typed, errors=errors.get(name, ()), **more)
+
+    fields = shown or {}
+    own = [
+        _own_control(control, each, fields, choices)
+        for each in OWN[kind]
+        if shown is None or not each.new_only
+    ]
+    found = [Group(title="Settings", help="", controls=own)]
+    word = _LIMIT_WORD[kind]
+    prefix = PREFIX[kind]
+    for limit, columns in limits_in(prefix, fields).items():
+        follows = columns.get("template", "")
+        controls = _limit_controls(control, kind, f"limit.{limit}", full_columns(columns), choices)
+        found.append(
+            Group(
+                title=f"{word.capitalize()} {limit}",
+                help=f"follows template {follows}; typed values override it" if follows else "",
+                controls=controls[: len(_FIRST)],
+                more=[
+                    *controls[len(_FIRST) :],
+                    control(f"keep.{limit}", f"Keep or remove {limit}", "keep", choices=_KEEP),
+                ],
+            )
+        )
+    controls = _limit_controls(control, kind, "new", full_columns({}), choices)
+    name = control("new.name", "Name", "", longest=64, hint="such as requests")
+    found.append(
+        Group(
+            title=f"Add a {word}",
+            help="leave the name empty to add none",
+            controls=[name, *controls[: len(_FIRST)]],
+            more=controls[len(_FIRST) :],
+        )
+    )
+    return found
+
+
+def placed(kind: str, name: str, section: str, errors: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the errors of a plan by the controls of the form."""
+    prefix = PREFIX[kind]
+    found: dict[str, list[str]] = {}
+    for where, texts in errors.items():
+        inner = where.removeprefix(f"{section}.{name}.") if section else where
+        if inner.startswith(f"{prefix}."):
+            limit, _, column = inner.removeprefix(f"{prefix}.").rpartition(".")
+            inner = f"limit.{limit}.{column}"
+        elif inner not in ("name", "reason", "starts"):
+            inner = f"own.{inner}"
+        found.setdefault(inner, []).extend(texts)
+    return found
+
+
+_WRONG: Any = object()
+
+
+def _read(typed: Typed, name: str, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except InvalidEdit as error:
+        typed.errors[name] = [text for texts in error.errors.values() for text in texts]
+        return _WRONG
+
+
+def _own_value(own: OwnField, text: str) -> Any:
+    if own.flag:
+        return text == "yes"
+    if own.default is None:
+        return text or None
+    return whole(text, own.name) if isinstance(own.default, int) else text.strip()
+
+
+def _put_own(typed: Typed, name: str, value: Any) -> None:
+    group, _, inner = name.partition(".")
+    if inner:
+        typed.fields.setdefault(group, {})[inner] = value
+    else:
+        typed.fields[name] = "" if value is None else value
+
+
+def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: Fields) -> dict[str, Any]:
+    """Return the typed columns of a limit that differ from those shown and that it can have."""
+    algorithm = data.get(f"{name}.algorithm", present["algorithm"])
+    policy = data.get(f"{name}.failure_policy", present["failure_policy"])
+    found: dict[str, Any] = {}
+    for each in FIELDS:
+        control = f"{name}.{each.name}"
+        if control not in data or not each.applies_to(algorithm, policy):
+            continue
+        value = _read(typed, control, lambda: _column_value(each, data[control]))  # noqa: B023 - called at once
+        if value is not _WRONG and value != present.get(each.name):
+            found[each.name] = value
+    if algorithm != Algorithm.TOKEN_BUCKET and present.get("burst", 1) != 1:
+        found["burst"] = 1
+    template = data.get(f"{name}.template", present.get("template", ""))
+    if template != present.get("template", ""):
+        found["template"] = template
+    return found
+
+
+def _column_value(described: LimitField, text: str) -> Any:
+    text = text.strip()
+    match described:
+        case Number():
+            if not text and described.default is not None:
+                return described.default
+            return whole(text, described.name)
+        case Flag():
+            return text == "yes"
+        case Choices():
+            return [word for word in text.replace(",", " ").split() if word]
+        case Patterns():
+            return [line.strip() for line in text.splitlines() if line.strip()]
+        case _:
+            return text or described.default
+
+
+def _own_control(
+    control: Callable[..., Control],
+    own: OwnField,
+    fields: Fields,
+    choices: Mapping[str, Sequence[tuple[str, str]]],
+) -> Control:
+    value = fields.get(own.name, own.default)
+    if own.flag:
+        return control(f"own.{own.name}", own.label, "yes" if value else "no", choices=_YES_NO)
+    more: dict[str, Any] = {"hint": own.hint, "longest": own.longest}
+    if own.choices:
+        more["choices"] = choices[own.choices]
+    return control(f"own.{own.name}", own.label, "" if value is None else str(value), **more)
+
+
+def _limit_controls(
+    control: Callable[..., Control],
+    kind: str,
+    name: str,
+    columns: Fields,
+    choices: Mapping[str, Sequence[tuple[str, str]]],
+) -> list[Control]:
+    described = [BY_NAME[first] for first in _FIRST]
+    described += [each for each in FIELDS if each.name not in _FIRST]
+    found = [
+        _limit_control(control, f"{name}.{each.name}", each, columns.get(each.name), choices)
+        for each in described
+        if not each.quotas_only or kind in ("tier", "tenant")
+    ]
+    template = [("", "None"), *choices.get("templates", ())]
+    found.append(control(f"{name}.template", "Template", columns.get("template", ""), choices=template))
+    return found
+
+
+def _limit_control(
+    control: Callable[..., Control],
+    name: str,
+    described: LimitField,
+    value: Any,
+    choices: Mapping[str, Sequence[tuple[str, str]]],
+) -> Control:
+    words = WORDS[described.name]
+    more: dict[str, Any] = {"hint": words.hint}
+    match described:
+        case Number():
+            shown = "" if value is None else form_value(described, value)
+            hint = f"empty: {words.usual}" if words.usual else allowed_values(described)
+            return control(name, words.label, shown, hint=hint)
+        case Flag():
+            found = list(words.choices.items()) or list(_YES_NO)
+            return control(name, words.label, form_value(described, value), choices=found)
+        case Choice():
+            found = list(words.choices.items())
+            if described.default == "":
+                found.insert(0, ("", words.usual.capitalize() or "None"))
+            return control(name, words.label, str(value or ""), choices=found)
+        case Name() if described.name == "dependency":
+            every = [("", "Requests to the service itself"), *choices.get("dependencies", ())]
+            return control(name, words.label, value or "", choices=every)
+        case Choices():
+            return control(
+                name, words.label, ", ".join(value or ()), longest=200, hint=allowed_values(described)
+            )
+        case Patterns():
+            return control(
+                name,
+                words.label,
+                "\n".join(value or ()),
+                lines=2,
+                longest=described.most * (described.longest + 1),
+                hint="one per line; empty: all",
+            )
+        case _:
+            return control(name, words.label, str(value or ""), longest=64, **more)
+
+
+def choices_of_kinds() -> list[tuple[str, str]]:
+    return [(str(value), str(label)) for value, label in Kind.choices]

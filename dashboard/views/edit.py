@@ -1,0 +1,345 @@
+"""The editor of one thing: a tier, a tenant, a dependency or the environment.
+
+Each follows the same steps: show the thing as of a revision, preview what was typed, then save it,
+propose it, or schedule it. Values that another person changed meanwhile stay unless they conflict.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.editing import edits
+from controlplane.editing.edits.edit_thing import Preview, ThingEdit, UnitConflict, thing_as_of
+from controlplane.editing.plans import plan_from_document
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.document import environment_of
+from controlplane.policies.models import Dependency, Runbook, Template, Tenant, Tier
+from controlplane.schedules.edits import schedule_change
+from controlplane.usage.what_if import what_if
+from dashboard.change_words import change_words
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.setting_controls import unplaced
+from dashboard.setting_lines import wrong_lines
+from dashboard.thing_form import Typed, choices_of_kinds, groups_of, placed, typed_in
+from dashboard.undo import saved_at
+from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
+from dashboard.views.quotas import peak_at
+
+#: Lines of a preview.
+_MOST = 40
+
+
+@dataclass(frozen=True)
+class _Kind:
+    #: Its section in a plan; empty for the environment.
+    section: str
+    word: str
+    permission: str
+    #: What only a person with this right may do.
+    removable: bool = True
+
+
+_KINDS = {
+    "tier": _Kind("tiers", "tier", "edit_quota"),
+    "tenant": _Kind("tenants", "tenant", "edit_tenant"),
+    "dependency": _Kind("dependencies", "dependency", "edit_breaker_policy"),
+    "environment": _Kind("", "environment", "edit_quota", removable=False),
+}
+
+
+@require_http_methods(["GET", "POST"])
+def edit(request: HttpRequest, kind: str) -> HttpResponseBase:
+    """Show the editor of the thing that the address names, or save, remove or schedule it."""
+    if kind not in _KINDS:
+        return not_found(request, "No such page", "Fuseboard has no editor with this name.")
+    return require(_KINDS[kind].permission)(_edit)(request, kind)
+
+
+@require_POST
+def edit_preview(request: HttpRequest, kind: str) -> HttpResponseBase:
+    """What saving would change, in words, and a replay of the last days. Nothing is written."""
+    if kind not in _KINDS:
+        return HttpResponse(status=404)
+    return require(_KINDS[kind].permission)(_preview_fragment)(request, kind)
+
+
+@require_GET
+def edit_theirs(request: HttpRequest, kind: str) -> HttpResponseBase:
+    """What other people changed since the page was shown."""
+    if kind not in _KINDS:
+        return HttpResponse(status=404)
+    return require(_KINDS[kind].permission)(_theirs_fragment)(request, kind)
+
+
+def _edit(request: HttpRequest, kind: str) -> HttpResponseBase:
+    name, new = _name(request, kind), "new" in request.GET
+    if request.method != "POST":
+        return _page(request, kind, name, new=new)
+    act = request.POST.get("act", "")
+    if act == "remove" and _KINDS[kind].removable and not new:
+        return _remove(request, kind, name)
+    return _save(request, kind, name, new=new)
+
+
+def _save(request: HttpRequest, kind: str, name: str, *, new: bool) -> HttpResponse:
+    typed = _typed(request, kind, name, new=new)
+    if typed.errors:
+        return _page(request, kind, name, new=new, errors=typed.errors, status=422)
+    made = _edit_of(request, kind, name, typed, new=new)
+    try:
+        if starts := request.POST.get("starts", "").strip():
+            return _schedule(request, made, starts)
+        if not typed and not new:
+            raise InvalidEdit({"form": ["Nothing is changed. Change a value first."]})
+        revision = edits.save_edit(
+            made,
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+            replace=request.POST.getlist("replace"),
+        )
+    except UnitConflict as conflict:
+        return _page(request, kind, name, new=new, conflict=conflict, status=409)
+    except InvalidEdit as error:
+        errors = placed(kind, name, _KINDS[kind].section, error.errors)
+        return _page(request, kind, name, new=new, errors=errors, status=422)
+    except NotFound as missing:
+        return _page(request, kind, name, new=new, errors={"form": [str(missing)]}, status=409)
+    hub.nudge()
+    return redirect(saved_at(_address(kind, name), revision))
+
+
+def _schedule(request: HttpRequest, made: ThingEdit, starts: str) -> HttpResponse:
+    if made.removed:
+        raise InvalidEdit({"starts": ["A removal cannot be scheduled. Save it now, or keep the limit."]})
+    try:
+        due_at = datetime.fromisoformat(starts).replace(tzinfo=UTC)
+    except ValueError:
+        raise InvalidEdit({"starts": ["Enter a date and a time, in UTC."]}) from None
+    try:
+        schedule_change(
+            environment=SHOWN,
+            due_at=due_at,
+            document=made.document,
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        found = {"starts" if field == "due_at" else field: texts for field, texts in error.errors.items()}
+        raise InvalidEdit(found) from error
+    messages.success(request, f"{made.name} will be changed at {due_at:%-d %B %H:%M} UTC.")
+    return redirect("schedules")
+
+
+def _remove(request: HttpRequest, kind: str, name: str) -> HttpResponse:
+    try:
+        if request.POST.get("confirm", "").strip() != name:
+            raise InvalidEdit({"confirm": [f"Type {name} exactly: {_KINDS[kind].word} {name} is deleted."]})
+        revision = edits.remove_thing(
+            environment=SHOWN,
+            kind=kind,
+            name=name,
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        return _page(request, kind, name, new=False, errors=error.errors, removing=True, status=422)
+    except NotFound as missing:
+        return not_found(request, f"No such {_KINDS[kind].word}", str(missing))
+    hub.nudge()
+    return redirect(saved_at(_list_address(kind), revision))
+
+
+def _preview_fragment(request: HttpRequest, kind: str) -> HttpResponse:
+    name, new = _name(request, kind), "new" in request.GET
+    typed = _typed(request, kind, name, new=new)
+    context = _preview(_edit_of(request, kind, name, typed, new=new), typed)
+    return render(request, "dashboard/edit_preview.html", context)
+
+
+def _theirs_fragment(request: HttpRequest, kind: str) -> HttpResponse:
+    name = _name(request, kind)
+    made = ThingEdit(environment=SHOWN, kind=kind, name=name, typed={}, base=_base(request.GET))
+    try:
+        theirs = edits.preview_edit(made).theirs
+    except (InvalidEdit, NotFound):
+        theirs = []
+    return render(request, "dashboard/edit_theirs.html", {"theirs": theirs})
+
+
+def _name(request: HttpRequest, kind: str) -> str:
+    if kind == "environment":
+        return SHOWN
+    if "new" in request.GET:
+        return bounded_text(request.POST, "name").strip()
+    return text_parameter(request, "key")
+
+
+def _base(data: Mapping[str, str]) -> int:
+    """The revision that the page showed. A form without it is compared with everything."""
+    text = data.get("base", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _typed(request: HttpRequest, kind: str, name: str, *, new: bool) -> Typed:
+    shown = None if new else thing_as_of(SHOWN, _base(request.POST), kind, name)
+    typed = typed_in(kind, request.POST, shown)
+    # Where another person's value is taken, what was typed for this unit is left out.
+    typed.drop(request.POST.getlist("drop"))
+    if new and not name:
+        typed.errors["name"] = ["Enter a name."]
+    return typed
+
+
+def _edit_of(request: HttpRequest, kind: str, name: str, typed: Typed, *, new: bool) -> ThingEdit:
+    return ThingEdit(
+        environment=SHOWN,
+        kind=kind,
+        name=name,
+        typed=typed.fields,
+        removed=tuple(typed.removed),
+        base=None if new else _base(request.POST),
+    )
+
+
+def _preview(made: ThingEdit, typed: Typed) -> dict[str, Any]:
+    if typed.errors:
+        return {"wrong": wrong_lines(typed.errors)}
+    if not typed and made.base is not None:
+        return {}
+    if not made.name:
+        return {"wrong": ["Enter a name."]}
+    try:
+        found = edits.preview_edit(made)
+    except InvalidEdit as error:
+        return {"wrong": [text for texts in error.errors.values() for text in texts]}
+    except NotFound as missing:
+        return {"wrong": [str(missing)]}
+    changes = found.difference.changes
+    mine = [change for change in changes if (change.kind, change.name) == (made.kind, made.name)]
+    lines = [line for change in mine for line in change_words(change)]
+    return {
+        "lines": lines[:_MOST],
+        "left_off": max(0, len(lines) - _MOST),
+        "others": len(changes) - len(mine),
+        "advice": found.difference.advice,
+        "theirs": found.theirs,
+        **_reach(made, found),
+    }
+
+
+def _reach(made: ThingEdit, found: Preview) -> dict[str, Any]:
+    """Which tenants the edit reaches, and a replay of the last days, for quotas."""
+    if made.kind not in ("tier", "tenant") or made.removed or not found.difference:
+        return {}
+    context: dict[str, Any] = {}
+    if made.kind == "tier":
+        rows = Tenant.objects.filter(environment=SHOWN, deleted=False, tier__name=made.name)
+        quotas = list(made.typed.get("quotas", {}))
+        own = rows.filter(quotas__name__in=quotas).distinct() if quotas else rows.none()
+        context |= {"followers": rows.count(), "own": own.count()}
+    replayed = what_if(SHOWN, plan_from_document(made.document))
+    return {**context, "whatif": replayed, "peak_at": peak_at(replayed)}
+
+
+def _page(
+    request: HttpRequest,
+    kind: str,
+    name: str,
+    *,
+    new: bool,
+    errors: Mapping[str, list[str]] | None = None,
+    conflict: UnitConflict | None = None,
+    removing: bool = False,
+    status: int = 200,
+) -> HttpResponse:
+    posted = request.method == "POST" and not removing
+    head = environment_of(SHOWN).revision
+    base = _base(request.POST) if posted and not new else head
+    shown = None if new else thing_as_of(SHOWN, base, kind, name)
+    if shown is None and not new:
+        return not_found(request, f"No such {_KINDS[kind].word}", f"There is no {_KINDS[kind].word} {name}.")
+    errors = errors or {}
+    # What the address names is typed already: a link can open the form filled in.
+    typed = request.POST if posted else request.GET
+    groups = groups_of(kind, shown, data=typed, errors=errors, choices=_choices(kind))
+    context = context_of(
+        request,
+        "edit",
+        kind=kind,
+        word=_KINDS[kind].word,
+        name=name,
+        new=new,
+        base=base,
+        groups=groups,
+        errors=errors,
+        unplaced=[text for text in unplaced(errors, groups) if text not in _at_end(errors)],
+        conflict=conflict,
+        starts=request.POST.get("starts", ""),
+        reason=typed.get("reason", ""),
+        removable=_KINDS[kind].removable and not new,
+        removing=removing,
+        back=_list_address(kind) if new else _address(kind, name),
+        **_counts(kind, name),
+    )
+    if posted or typed:
+        found = typed_in(kind, typed, shown)
+        if posted:
+            found.drop(request.POST.getlist("drop"))
+        made = ThingEdit(
+            environment=SHOWN,
+            kind=kind,
+            name=name,
+            typed=found.fields,
+            removed=tuple(found.removed),
+            base=None if new else base,
+        )
+        context |= _preview(made, found)
+    return render(request, "dashboard/edit.html", context, status=status)
+
+
+def _at_end(errors: Mapping[str, list[str]]) -> list[str]:
+    """Errors that the end of the form displays."""
+    return [text for field in ("reason", "starts", "confirm", "name") for text in errors.get(field, ())]
+
+
+def _counts(kind: str, name: str) -> dict[str, Any]:
+    if kind != "tier":
+        return {}
+    return {"tenants": Tenant.objects.filter(environment=SHOWN, deleted=False, tier__name=name).count()}
+
+
+def _choices(kind: str) -> dict[str, list[tuple[str, str]]]:
+    def named(rows: Any, column: str = "name") -> list[tuple[str, str]]:
+        return [(one, one) for one in rows.order_by(column).values_list(column, flat=True)]
+
+    found = {"templates": named(Template.objects.filter(environment=SHOWN))}
+    if kind in ("tenant", "environment"):
+        found["tiers"] = named(Tier.objects.filter(environment=SHOWN))
+    if kind in ("tenant", "tier"):
+        found["dependencies"] = named(Dependency.objects.filter(environment=SHOWN))
+    if kind == "dependency":
+        found["runbooks"] = [("", "None"), *Runbook.objects.order_by("title").values_list("slug", "title")]
+        found["kinds"] = choices_of_kinds()
+    return found
+
+
+def _address(kind: str, name: str) -> str:
+    if kind == "tenant":
+        return reverse("tenant", query={"key": name})
+    if kind == "dependency":
+        return reverse("breaker", args=[name])
+    return reverse("edit", args=[kind], query={"key": name} if kind == "tier" else None)
+
+
+def _list_address(kind: str) -> str:
+    return reverse({"tier": "tiers", "tenant": "tenants", "dependency": "breakers"}.get(kind, "tiers"))

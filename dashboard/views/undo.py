@@ -1,0 +1,55 @@
+"""Undoes an edit right after it was made, and reports how many pods have applied it."""
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_GET, require_POST
+
+from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.editing import edits
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.models import Revision
+from dashboard.hub import hub
+from dashboard.live import tenant as tenants
+from dashboard.reader import actor_of
+from dashboard.undo import saved_at
+from dashboard.views.page import bounded_text, current_live
+
+
+@require_GET
+@require_role("viewer")
+def rollout(request: HttpRequest, number: int) -> HttpResponse:
+    """How many pods have applied a revision, as a fragment that is asked for until all have."""
+    row = Revision.objects.filter(environment=SHOWN, number=number).first()
+    if row is None:
+        return HttpResponse(status=404)
+    found = tenants.rollout(current_live(), number)
+    return render(request, "dashboard/saved.html#rollout", {"rollout": found})
+
+
+@require_POST
+@require("edit_quota")
+def undo(request: HttpRequest, number: int) -> HttpResponse:
+    """Revert an edit, with a reason that says so. Values that another person changed since stay."""
+    back = bounded_text(request.POST, "back", most=500)
+    if not url_has_allowed_host_and_scheme(back, allowed_hosts=None) or not back.startswith("/"):
+        back = "/"
+    try:
+        made = edits.revert(
+            environment=SHOWN,
+            number=number,
+            reason=f"Undo of revision {number}",
+            actor=actor_of(request),
+            expected_revision=None,
+        )
+    except (InvalidEdit, EditConflict, NotFound) as error:
+        messages.error(request, f"Nothing was undone. {error}")
+        return redirect(back)
+    hub.nudge()
+    if not made.changes:
+        messages.error(
+            request, f"Nothing was undone: another person changed the values of revision {number}."
+        )
+        return redirect("revert", number=number)
+    return redirect(saved_at(back, made.revision))

@@ -1,0 +1,175 @@
+"""One edit of one thing: only typed values change, and two people conflict unit by unit."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.approvals.gate import Proposed
+from controlplane.approvals.models import Rule
+from controlplane.audit.models import Entry
+from controlplane.editing import edits
+from controlplane.editing.edits.edit_thing import ThingEdit, UnitConflict, preview_edit, save_edit
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.models import Environment, Tier, TierQuota
+from controlplane.policies.state import read_state
+from tests.people import BOB
+
+WHY: dict[str, Any] = {"reason": "for a test"}
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def tier_edit(typed: dict[str, Any], *, base: int | None = -1, name: str = "pro", **more: Any) -> ThingEdit:
+    return ThingEdit(
+        environment="production",
+        kind="tier",
+        name=name,
+        typed=typed,
+        base=head() if base == -1 else base,
+        **more,
+    )
+
+
+def save(edit: ThingEdit, ada: Any, **more: Any) -> int:
+    return save_edit(edit, actor=ada, **WHY, **more)
+
+
+def bob_sets(quota: str = "requests", **values: int) -> int:
+    return edits.set_tier_quota(
+        environment="production", tier="pro", quota=quota, expected_version=None, actor=BOB, **WHY, **values
+    )
+
+
+@pytest.fixture
+def pro(production: str, ada: Any) -> str:
+    bob_sets(limit=600, window_s=60, burst=100)
+    return production
+
+
+def test_only_typed_values_change(pro: str, ada: Any) -> None:
+    before = read_state(pro)["tier", "pro"]
+    save(tier_edit({"priority": 20, "quotas": {"requests": {"limit": 900}}}), ada)
+    after = read_state(pro)["tier", "pro"]
+    assert {field for field in before if before[field] != after[field]} == {
+        "priority",
+        "quotas.requests.limit",
+    }
+    entry = Entry.objects.latest("id")
+    assert (entry.action, entry.target_kind, entry.target_name) == ("tier.set", "tier", "pro")
+    assert entry.after["version"] == Tier.objects.get(name="pro").version
+
+
+def test_two_people_who_edit_different_units_do_not_conflict(pro: str, ada: Any) -> None:
+    base = head()
+    bob_sets("uploads", limit=5, window_s=60, burst=5)
+    edit = tier_edit({"quotas": {"requests": {"limit": 900}}}, base=base)
+    [theirs] = preview_edit(edit).theirs
+    assert (theirs.unit, theirs.by, theirs.conflicts) == ("quotas.uploads", "bob", False)
+    save(edit, ada)
+    fields = read_state(pro)["tier", "pro"]
+    assert (fields["quotas.requests.limit"], fields["quotas.uploads.limit"]) == (900, 5)
+
+
+def test_two_people_who_edit_one_rate_conflict_until_one_replaces_it(pro: str, ada: Any) -> None:
+    base = head()
+    bob_sets(limit=600, window_s=30, burst=100)
+    edit = tier_edit({"quotas": {"requests": {"limit": 900}}}, base=base)
+    with pytest.raises(UnitConflict) as conflict:
+        save(edit, ada)
+    assert conflict.value.by == "bob"
+    assert conflict.value.changed == {"quotas.requests.window_s": 30}
+    assert TierQuota.objects.get(tier__name="pro").limit == 600
+    save(edit, ada, replace=["quotas.requests.rate"])
+    row = TierQuota.objects.get(tier__name="pro")
+    assert (row.limit, row.window_s) == (900, 30)
+
+
+def test_the_same_value_typed_by_both_is_no_conflict(pro: str, ada: Any) -> None:
+    base = head()
+    bob_sets(limit=900, window_s=60, burst=100)
+    number = head()
+    assert save(tier_edit({"quotas": {"requests": {"limit": 900}}}, base=base), ada) == number
+
+
+def test_a_limit_is_added_and_removed(pro: str, ada: Any) -> None:
+    save(tier_edit({"quotas": {"uploads": {"limit": 5, "window_s": 60}}}, removed=("requests",)), ada)
+    assert [row.name for row in TierQuota.objects.filter(tier__name="pro")] == ["uploads"]
+    with pytest.raises(InvalidEdit, match="no limit 'requests' any more"):
+        save(tier_edit({}, removed=("requests",)), ada)
+
+
+def test_a_thing_is_created_and_removed_once(pro: str, ada: Any) -> None:
+    new = tier_edit({"title": "Gold", "priority": 80}, name="gold", base=None)
+    save(new, ada)
+    assert Entry.objects.latest("id").action == "tier.created"
+    with pytest.raises(InvalidEdit, match="already exists"):
+        save(new, ada)
+    remove: dict[str, Any] = {"environment": pro, "kind": "tier", "name": "gold", "actor": ada, **WHY}
+    edits.create_tenant(environment=pro, tenant="rich", tier="gold", actor=ada, **WHY)
+    with pytest.raises(InvalidEdit, match="Tier gold still has tenants, such as rich"):
+        edits.remove_thing(**remove)
+    edits.change_tier(environment=pro, tenant="rich", tier="pro", expected_version=None, actor=ada, **WHY)
+    edits.remove_thing(**remove)
+    with pytest.raises(NotFound):
+        edits.remove_thing(**remove)
+    with pytest.raises(NotFound):
+        save(tier_edit({"priority": 1}, name="gold"), ada)
+
+
+def test_a_dependency_whose_calls_a_quota_counts_is_not_removed(pro: str, ada: Any) -> None:
+    remove: dict[str, Any] = {
+        "environment": pro,
+        "kind": "dependency",
+        "name": "openai",
+        "actor": ada,
+        **WHY,
+    }
+    common: dict[str, Any] = {"environment": pro, "expected_version": None, "actor": ada, **WHY}
+    numbers = {"limit": 5, "window_s": 60, "burst": 5}
+    edits.set_tenant_quota(tenant="acme", quota="ai", dependency="openai", **common, **numbers)
+    with pytest.raises(InvalidEdit, match="Quota ai of tenant acme"):
+        edits.remove_thing(**remove)
+    edits.remove_tenant_quota(tenant="acme", quota="ai", **common)
+    edits.set_tier_quota(tier="pro", quota="ai", dependency="openai", **common, **numbers)
+    with pytest.raises(InvalidEdit, match="Quota ai of tier pro"):
+        edits.remove_thing(**remove)
+    edits.remove_tier_quota(tier="pro", quota="ai", **common)
+    edits.remove_thing(**remove)
+
+
+def test_the_environment_and_its_limits_are_edited(pro: str, ada: Any) -> None:
+    edit = ThingEdit(
+        environment=pro,
+        kind="environment",
+        name=pro,
+        typed={
+            "default_tier": "pro",
+            "tuning": {"ramp_ms": 9_000},
+            "subject_limits": {"by-ip": {"limit": 5, "window_s": 60, "per": ["ip"]}},
+        },
+        base=head(),
+    )
+    save(edit, ada)
+    fields = read_state(pro)["environment", pro]
+    assert (fields["default_tier"], fields["tuning.ramp_ms"]) == ("pro", 9_000)
+    assert fields["subject_limits.by-ip.limit"] == 5
+
+
+def test_where_edits_need_approval_it_becomes_a_request(pro: str, ada: Any) -> None:
+    Rule.objects.create(environment=pro, needed=1)
+    with pytest.raises(Proposed) as proposed:
+        save(tier_edit({"priority": 20}), ada)
+    assert proposed.value.request.action == "tier.set"
+    assert Tier.objects.get(name="pro").priority != 20
+
+
+def test_wrong_values_name_their_field_and_write_nothing(pro: str, ada: Any) -> None:
+    number = head()
+    with pytest.raises(InvalidEdit) as wrong:
+        save(tier_edit({"priority": 200, "quotas": {"requests": {"limit": -1}}}), ada)
+    assert {"tiers.pro.priority", "tiers.pro.quotas.requests.limit"} <= wrong.value.errors.keys()
+    with pytest.raises(InvalidEdit, match="Say why"):
+        save_edit(tier_edit({"priority": 20}), reason="x", actor=ada)
+    assert head() == number

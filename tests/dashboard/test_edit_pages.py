@@ -1,0 +1,256 @@
+"""The editor of tiers, tenants, dependencies and the environment, as a person uses it without a script."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.editing import edits
+from controlplane.policies.models import Dependency, Environment, Revision, Tenant, Tier, TierQuota
+from controlplane.schedules.models import Schedule
+from tests.dashboard.shown import text_of
+from tests.people import BOB
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WHY = "CHG-77 asked for by sales"
+PRO = "/edit/tier?key=pro"
+
+
+def page(answer: Any, status: int = 200) -> str:
+    assert answer.status_code == status, answer.content.decode()[:3000]
+    return answer.content.decode()
+
+
+def base_of(shown: str) -> str:
+    found = re.search(r'name="base" value="(\d+)"', shown)
+    assert found
+    return found[1]
+
+
+def quota(limit: int = 600, *, actor: Any = BOB, **more: Any) -> int:
+    values: dict[str, Any] = {"window_s": 60, "burst": 100, **more}
+    return edits.set_tier_quota(
+        environment="production",
+        tier="pro",
+        quota="requests",
+        limit=limit,
+        expected_version=None,
+        reason=WHY,
+        actor=actor,
+        **values,
+    )
+
+
+def requests_of_pro() -> TierQuota:
+    return TierQuota.objects.get(tier__name="pro", name="requests")
+
+
+@pytest.fixture
+def ada(log_in: Any, production: str) -> Any:
+    quota()
+    return log_in("ada")
+
+
+def test_a_quota_of_a_tier_is_changed_in_three_clicks(ada: Any) -> None:
+    assert f'href="{PRO}"' in page(ada.get("/tiers"))
+    shown = page(ada.get(PRO))
+    assert 'name="limit.requests.limit" value="600"' in shown
+    typed = {"base": base_of(shown), "limit.requests.limit": "900"}
+    preview = page(ada.post("/edit/tier/preview?key=pro", typed))
+    assert "600 per min, burst 100" in preview
+    assert "900 per min, burst 100" in preview
+    assert "(+50 %)" in preview
+    assert requests_of_pro().limit == 600
+    answer = ada.post(PRO, {**typed, "reason": WHY, "act": "save"})
+    revision = Revision.objects.latest("number")
+    assert answer["Location"] == f"{PRO}&saved={revision.number}"
+    assert requests_of_pro().limit == 900
+    assert requests_of_pro().burst == 100
+    after = page(ada.get(answer["Location"]))
+    assert f"revision {revision.number}</a>" in after
+    assert "Undo" in after
+
+
+def test_undo_reverts_the_edit_and_keeps_what_another_person_changed(ada: Any) -> None:
+    shown = page(ada.get(PRO))
+    priority = Tier.objects.get(name="pro").priority
+    ada.post(PRO, {"base": base_of(shown), "own.priority": "7", "reason": WHY, "act": "save"})
+    number = Revision.objects.latest("number").number
+    quota(700)
+    answer = ada.post(f"/revisions/{number}/undo", {"back": PRO})
+    assert answer["Location"] == f"{PRO}&saved={number + 2}"
+    assert Revision.objects.latest("number").reason == f"Undo of revision {number}"
+    assert (Tier.objects.get(name="pro").priority, requests_of_pro().limit) == (priority, 700)
+    # It is not a way to other sites.
+    assert ada.post(f"/revisions/{number}/undo", {"back": "//evil.example"})["Location"].startswith("/")
+    assert "3 of 3 pods have applied it." in text_of(page(ada.get(f"/revisions/{number}/rollout")))
+
+
+def test_two_admins_edit_different_quotas_of_one_tier(ada: Any) -> None:
+    shown = page(ada.get(PRO))
+    edits.set_tier_quota(
+        environment="production",
+        tier="pro",
+        quota="uploads",
+        limit=5,
+        window_s=60,
+        burst=5,
+        expected_version=None,
+        reason="uploads are slow",
+        actor=BOB,
+    )
+    theirs = page(ada.get(f"/edit/tier/theirs?key=pro&base={base_of(shown)}"))
+    assert "<b>bob</b> changed" in theirs
+    assert "uploads are slow" in theirs
+    answer = ada.post(PRO, {"base": base_of(shown), "limit.requests.limit": "900", "reason": WHY})
+    assert answer.status_code == 302
+    assert {row.name for row in TierQuota.objects.filter(tier__name="pro")} >= {"requests", "uploads"}
+
+
+def test_two_admins_who_change_one_rate_choose_whose_to_keep(ada: Any) -> None:
+    shown = page(ada.get(PRO))
+    quota(700)
+    typed = {
+        "base": base_of(shown),
+        "limit.requests.limit": "900",
+        "own.title": "Professional",
+        "reason": WHY,
+    }
+    conflict = page(ada.post(PRO, typed), 409)
+    assert "bob changed the same values" in conflict
+    assert 'value="900"' in conflict
+    assert WHY in conflict
+    assert requests_of_pro().limit == 700
+    ada.post(PRO, {**typed, "drop": "quotas.requests.rate"})
+    assert (requests_of_pro().limit, Tier.objects.get(name="pro").title) == (700, "Professional")
+    ada.post(PRO, {**typed, "replace": "quotas.requests.rate"})
+    assert requests_of_pro().limit == 900
+
+
+def test_wrong_values_are_reported_at_their_fields_and_nothing_is_saved(ada: Any) -> None:
+    shown = page(ada.get(PRO))
+    before = Environment.objects.get().revision
+    typed = {"base": base_of(shown), "limit.requests.limit": "many", "own.priority": "500", "reason": "x"}
+    wrong = page(ada.post(PRO, typed), 422)
+    assert 'id="f-limit-requests-limit_error">Enter a whole number.' in wrong
+    wrong = page(ada.post(PRO, {**typed, "limit.requests.limit": "900"}), 422)
+    assert "Say why" in wrong
+    wrong = page(ada.post(PRO, {**typed, "limit.requests.limit": "900", "reason": WHY}), 422)
+    assert 'id="f-own-priority_error"' in wrong
+    assert 'value="900"' in wrong
+    nothing = page(ada.post(PRO, {"base": base_of(shown), "reason": WHY}), 422)
+    assert "Nothing is changed" in nothing
+    assert Environment.objects.get().revision == before
+
+
+def test_a_quota_is_added_removed_and_scheduled(ada: Any) -> None:
+    typed = {"base": base_of(page(ada.get(PRO))), "reason": WHY}
+    new = {"new.name": "uploads", "new.limit": "5", "new.window_s": "60", "new.algorithm": "sliding_window"}
+    ada.post(PRO, {**typed, **new})
+    assert TierQuota.objects.get(name="uploads").algorithm == "sliding_window"
+    typed["base"] = base_of(page(ada.get(PRO)))
+    past = {"limit.requests.limit": "900", "starts": "2020-01-01T10:00"}
+    assert 'id="f-starts_error"' in page(ada.post(PRO, {**typed, **past}), 422)
+    tomorrow = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
+    soon = {"limit.requests.limit": "900", "starts": tomorrow}
+    assert ada.post(PRO, {**typed, **soon})["Location"] == "/schedules"
+    assert Schedule.objects.get().document == {"tiers": {"pro": {"quotas": {"requests": {"limit": 900}}}}}
+    refused = page(ada.post(PRO, {**typed, "keep.uploads": "remove", "starts": tomorrow}), 422)
+    assert "A removal cannot be scheduled" in refused
+    ada.post(PRO, {**typed, "keep.uploads": "remove"})
+    assert not TierQuota.objects.filter(name="uploads").exists()
+    incomplete = page(ada.post(PRO, {**typed, "new.name": "x"}), 422)
+    assert 'id="f-new-limit_error"' in incomplete
+
+
+def test_a_tier_is_added_and_deleted_by_its_name(ada: Any) -> None:
+    assert "Add tier" in page(ada.get("/tiers"))
+    page(ada.get("/edit/tier?new"))
+    missing = page(ada.post("/edit/tier?new", {"name": "", "reason": WHY}), 422)
+    assert "Enter a name." in missing
+    typed = {"name": "gold", "own.title": "Gold", "own.priority": "80", "reason": WHY}
+    answer = ada.post("/edit/tier?new", typed)
+    assert answer["Location"].startswith("/edit/tier?key=gold&saved=")
+    assert Tier.objects.get(name="gold").priority == 80
+    assert "already exists" in page(ada.post("/edit/tier?new", typed), 422)
+    gold = "/edit/tier?key=gold"
+    wrong = page(ada.post(gold, {"act": "remove", "confirm": "silver", "reason": WHY}), 422)
+    assert "Type gold exactly" in wrong
+    used = page(ada.post(PRO, {"act": "remove", "confirm": "pro", "reason": WHY}), 422)
+    assert "still has tenants" in used
+    assert ada.post(gold, {"act": "remove", "confirm": "gold", "reason": WHY})["Location"].startswith(
+        "/tiers"
+    )
+    assert not Tier.objects.filter(name="gold").exists()
+
+
+def test_a_tenant_is_added_moved_suspended_and_deleted(ada: Any) -> None:
+    typed = {"name": "globex", "own.tier": "pro", "own.title": "Globex", "reason": WHY}
+    assert ada.post("/edit/tenant?new", typed)["Location"].startswith("/tenant?key=globex&saved=")
+    link = "/edit/tenant?key=globex&amp;own.suspended=yes"
+    assert link in page(ada.get("/tenant?key=globex"))
+    shown = page(ada.get(link.replace("&amp;", "&")))
+    assert '<option value="yes" selected>' in shown
+    assert "Suspended" in shown.partition('id="preview"')[2]
+    where = "/edit/tenant?key=globex"
+    ada.post(where, {"base": base_of(shown), "own.suspended": "yes", "own.tier": "free", "reason": WHY})
+    row = Tenant.objects.select_related("tier").get(key="globex")
+    assert (row.suspended, row.tier.name) == (True, "free")
+    assert "own.suspended=no" in page(ada.get("/tenant?key=globex"))
+    ada.post(where, {"act": "remove", "confirm": "globex", "reason": WHY})
+    assert Tenant.objects.get(key="globex").deleted
+
+
+def test_a_vendor_limit_and_the_owner_of_a_dependency_are_changed(ada: Any) -> None:
+    name = Dependency.objects.values_list("name", flat=True).first()
+    where = f"/edit/dependency?key={name}"
+    typed = {
+        "base": base_of(page(ada.get(where))),
+        "own.owner": "payments team",
+        "new.name": "contract",
+        "new.limit": "100",
+        "new.window_s": "1",
+        "new.algorithm": "sliding_window",
+        "new.failure_policy": "reserved",
+        "reason": WHY,
+    }
+    assert ada.post(where, typed)["Location"].startswith(f"/breakers/{name}?saved=")
+    row = Dependency.objects.get(name=name)
+    assert row.owner == "payments team"
+    assert row.vendor_limits.get(name="contract").limit == 100
+
+
+def test_the_environment_has_an_editor_of_its_own(ada: Any) -> None:
+    shown = page(ada.get("/edit/environment"))
+    typed = {
+        "base": base_of(shown),
+        "own.tuning.ramp_ms": "9000",
+        "new.name": "by-ip",
+        "new.limit": "5",
+        "new.window_s": "60",
+        "new.per": "ip",
+        "reason": WHY,
+    }
+    assert ada.post("/edit/environment", typed).status_code == 302
+    row = Environment.objects.get()
+    assert row.tuning["ramp_ms"] == 9000
+    assert list(row.subject_limits.get().per) == ["ip"]
+    assert "delete" not in shown.lower().partition("<main")[2]
+
+
+def test_only_admins_edit(log_in: Any, production: str) -> None:
+    for person in ("vera", "olga"):
+        client = log_in(person)
+        assert "/edit/" not in page(client.get("/tiers"))
+        for kind in ("tier", "tenant", "dependency", "environment"):
+            assert client.get(f"/edit/{kind}?key=pro").status_code == 403
+            assert client.post(f"/edit/{kind}?key=pro", {"reason": WHY}).status_code == 403
+            assert client.post(f"/edit/{kind}/preview?key=pro").status_code == 403
+            assert client.get(f"/edit/{kind}/theirs?key=pro").status_code == 403
+        assert client.post("/revisions/1/undo").status_code == 403
+    client = log_in("ada")
+    assert client.get("/edit/colour?key=x").status_code == 404
+    assert client.get("/edit/tier?key=none").status_code == 404
