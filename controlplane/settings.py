@@ -102,6 +102,7 @@ INSTALLED_APPS = [
     "controlplane.schedules",
     "controlplane.approvals",
     "controlplane.usage",
+    "controlplane.refusals",
     "controlplane.alerts",
     "dashboard",
     # After ours, whose export_openapi_schema knows where the API is.
@@ -278,6 +279,8 @@ LOGGING = logs.dict_config(env.text("FUSEBOARD_LOG_LEVEL", "INFO").upper())
 USAGE_KEPT_10S_H = env.integer("FUSEBOARD_USAGE_10S_H", 6, at_least=1, at_most=168)
 USAGE_KEPT_MINUTES_D = env.integer("FUSEBOARD_USAGE_MINUTES_D", 8, at_least=1, at_most=90)
 USAGE_KEPT_HOURS_D = env.integer("FUSEBOARD_USAGE_HOURS_D", 400, at_least=1, at_most=4000)
+#: For how long the token of a refusal is explained.
+REFUSAL_TOKEN_DAYS = env.integer("FUSEBOARD_REFUSAL_TOKEN_DAYS", 30, at_least=1, at_most=365)
 #: How long before a quota ends, or a scheduled change is made, people are notified.
 ANNOUNCE_S = env.integer("FUSEBOARD_ANNOUNCE_S", 3600, at_least=60, at_most=30 * 86_400)
 

@@ -257,6 +257,7 @@ class Agent(PodState, ContextManagers):
             reason=Reason.QUEUE_TIMEOUT,
             retry_after_ms=1000,
             rule=dependency,
+            signer=self._runtime.refusal_tokens,
         )
         raise Refused(decision)
 

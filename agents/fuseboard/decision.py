@@ -4,7 +4,7 @@ Structs, not dataclasses: nearly every call makes one, and a frozen dataclass co
 """
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from msgspec import Struct
 
@@ -61,6 +61,12 @@ class Charge(Struct, frozen=True):
     local: bool = False
 
 
+class Signer(Protocol):
+    """Makes the token of a refusal; for the agent alone."""
+
+    def sign(self, decision: "Decision") -> str: ...
+
+
 class Decision(Struct, frozen=True, kw_only=True):
     """Allowed or refused, with everything needed to explain it."""
 
@@ -86,6 +92,16 @@ class Decision(Struct, frozen=True, kw_only=True):
     leased: bool = False
     #: What the answer says to the caller, for a refusal that no limit explains.
     message: str = ""
+    #: For ``refusal_token``. For the agent alone.
+    signer: Signer | None = None
+
+    def refusal_token(self) -> str:
+        """A new token of this refusal, which the control plane explains: send it to the caller, or log it.
+
+        Middleware and handlers of Fuseboard send it as the header ``Fuseboard-Refusal``. Empty when the
+        call is allowed, or when the agent has no key: it gets one with its first heartbeat.
+        """
+        return "" if self.allowed or self.signer is None else self.signer.sign(self)
 
     def explain(self) -> str:
         """One sentence for a log line or a support ticket: who, why, by which rule and counter, and where."""

@@ -44,9 +44,11 @@ from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.protection import PodProtection, Retry
 from fuseboard.contract.words import ConfigSource, Mode
+from fuseboard.decision import Signer
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import Exchange, Gateway, PodState
 from fuseboard.reporting.loop_port import LoopPort
+from fuseboard.reporting.refusal_tokens import RefusalTokens
 from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
@@ -79,6 +81,8 @@ class Runtime:
         self._settings = settings
         self.configuration = Configuration(environment=settings.environment)
         self.counters = Counters()
+        self.refusal_tokens = RefusalTokens()
+        self.refusal_tokens.use_clock(self.configuration.clock.now_us)
         self.admission = compose_admission(
             configuration=self.configuration,
             counters=self.counters,
@@ -86,6 +90,7 @@ class Runtime:
             server=settings.server,
             environment=settings.environment,
             on_change=self._changed,
+            signer=self.refusal_tokens,
         )
         call_shedding = CallShedding(self.configuration, self.admission.guarded)
         self.configuration.listen(call_shedding.adopt)
@@ -94,7 +99,7 @@ class Runtime:
             call_shedding=call_shedding,
             configuration=self.configuration,
             counters=self.counters,
-            decisions=DecisionBuilder(settings.server, self.admission.health),
+            decisions=DecisionBuilder(settings.server, self.admission.health, self.refusal_tokens),
             on_change=self._beat_soon,
         )
         self.retries = compose_retries(self.configuration, self.admission)
@@ -237,6 +242,7 @@ class Runtime:
             self.admission.redis_fallback.share.take(response.share, asked=exchange.asked_s)
         self.inbound.grant(response.unready_ms, exchange.asked_ns / 1e9)
         self.retries.cap(response.retry_caps, valid_s=CAPS_BEATS * response.next_ms / 1000)
+        self.refusal_tokens.take(response.refusal_key)
         changed = offer is not None and configuration.apply(offer)
         configuration.apply_overrides(response.held)
         if not configuration.complete and configuration.fetch is not None:
@@ -279,6 +285,7 @@ def compose_admission(
     server: str,
     environment: str,
     on_change: Callable[[], None],
+    signer: Signer | None = None,
 ) -> Admission:
     """Make everything that takes part in a decision. ``on_change``: the mode or a breaker has changed."""
 
@@ -303,7 +310,7 @@ def compose_admission(
     )
     reports = Reports(store=drill_store, health=health, tuning=tuning)
     redis_fallback = compose_redis_fallback(configuration=configuration, store=drill_store, health=health)
-    decisions = DecisionBuilder(server, health)
+    decisions = DecisionBuilder(server, health, signer)
     requests = RequestAdmission(
         configuration=configuration,
         counters=counters,

@@ -31,6 +31,7 @@ from fuseboard.contract.protection import (
     Route,
     Shedding,
 )
+from fuseboard.contract.refusal_token import RefusalKey
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.sync import (
     Applied,
@@ -354,6 +355,9 @@ PROTECTED_REQUEST = msgspec.structs.replace(
     ),
 )
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
+KEYED_RESPONSE = msgspec.structs.replace(
+    SMALLEST_RESPONSE, refusal_key=RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
+)
 
 BY_CALLS_POLICY = Policy(
     environment="production",
@@ -381,6 +385,7 @@ EXAMPLES: dict[str, Any] = {
     "policy.3.json": PROTECTING_POLICY,
     "sync_request.5.json": PROTECTED_REQUEST,
     "sync_response.4.json": PROTECTING_RESPONSE,
+    "sync_response.5.json": KEYED_RESPONSE,
     "policy.4.json": BY_CALLS_POLICY,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
-from fuseboard.decision import Charge, Decision, LimitStatus
+from fuseboard.decision import Charge, Decision, LimitStatus, Signer
 from fuseboard.store.health import StoreHealth
 
 
@@ -27,6 +27,7 @@ class DecisionBuilder:
 
     server: str
     health: StoreHealth
+    signer: Signer | None = None
 
     def allow(
         self,
@@ -73,4 +74,5 @@ class DecisionBuilder:
             mode=mode or self.health.mode,
             server=self.server,
             limits=limits,
+            signer=self.signer,
         )

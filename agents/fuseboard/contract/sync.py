@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad, PodLoad, RetryCaps
 from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
+from fuseboard.contract.refusal_token import RefusalKey
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.words import (
     BreakerState,
@@ -202,6 +203,8 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     retry_caps: RetryCaps = msgspec.field(default_factory=dict)
     #: For how long this pod may be unready because of pressure; 0 for not.
     unready_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
+    #: What this pod signs the tokens of its refusals with; without one, it makes none.
+    refusal_key: RefusalKey | None = None
 
 
 class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):

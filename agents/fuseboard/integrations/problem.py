@@ -1,5 +1,6 @@
 """A refusal in HTTP: status, headers and problem+json (RFC 9457).
 
+``Fuseboard-Refusal`` and ``instance`` carry the token that the control plane explains.
 ``RateLimit`` and ``RateLimit-Policy`` follow draft-ietf-httpapi-ratelimit-headers-10, and so do the two
 problem types that it registers.
 """
@@ -11,6 +12,7 @@ from math import ceil
 from time import time
 from urllib.parse import quote
 
+from fuseboard.contract.refusal_token import HEADER, URN
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import Decision, LimitStatus
 
@@ -81,7 +83,11 @@ def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, 
     """Status, headers and body of the response to a refused request."""
     status = status_of(decision)
     headers = limit_headers(decision, legacy=legacy)
+    token = decision.refusal_token()
     details = problem(decision)
+    if token:
+        headers.append((HEADER, token))
+        details["instance"] = URN + token
     if "retry_after" in details:
         headers.append(("retry-after", str(details["retry_after"])))
     body = json.dumps(details).encode()

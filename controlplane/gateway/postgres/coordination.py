@@ -1,9 +1,13 @@
-"""What gateways agree on through Postgres, once per second: which one hears which pod, shares, and drills."""
+"""What gateways agree on through Postgres, once per second: which one hears which pod, shares, and drills.
+
+They also record here which services got a key for the tokens of their refusals.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
 
 from controlplane.gateway.answers.drills import Drills
+from controlplane.gateway.answers.refusal_keys import RefusalKeys
 from controlplane.gateway.answers.shares import Shares
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.postgres.keep_trying import KeepTrying
@@ -28,14 +32,15 @@ class Coordination:
         self.peers = peers
         self.shares = Shares(clock, tunings)
         self.drills = Drills(clock)
+        self.refusal_keys = RefusalKeys(clock)
         self.orders = orders
         self._postgres = KeepTrying(
             "agree", failed="gateway.agree_failed", recovered="gateway.agree_recovered"
         )
 
     def part(self, beat: SyncRequest, now: float) -> bytes:
-        """The parts of an answer about the pod's reserved share and about its drill."""
-        return self.shares.part(beat, now) + self.drills.part(beat, now)
+        """The parts of an answer about the pod's reserved share, its drill, and the key of its tokens."""
+        return self.shares.part(beat, now) + self.drills.part(beat, now) + self.refusal_keys.part(beat)
 
     async def run(self) -> None:
         """Look every second, forever."""
@@ -57,3 +62,4 @@ class Coordination:
             await self.peers.look(connection)
             await self.drills.look(connection)
             await self.shares.look(connection)
+            await self.refusal_keys.look(connection)

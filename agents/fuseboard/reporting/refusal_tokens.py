@@ -1,0 +1,50 @@
+"""The tokens of this pod's refusals. Any thread can ask for one."""
+
+import random
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from fuseboard.contract.refusal_token import RefusalKey, Refused, make_token
+from fuseboard.decision import Decision
+
+
+class RefusalTokens(Struct, dict=True):
+    """Signs with the key of the last heartbeat. Without one, there are no tokens.
+
+    A pod that gets no answers keeps its key: the control plane accepts it for some days. A struct without
+    fields, so that an application can still compare, copy and encode decisions, and sees no key in them.
+    """
+
+    def __post_init__(self) -> None:
+        self._now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+        self._key: RefusalKey | None = None
+
+    def use_clock(self, now_us: Callable[[], int]) -> None:
+        """Use the clock of the control plane."""
+        self._now_us = now_us
+
+    def take(self, key: RefusalKey | None) -> None:
+        """A control plane of an earlier release sends no key: then the last one remains."""
+        if key is not None:
+            self._key = key
+
+    def sign(self, decision: Decision) -> str:
+        """A new token; empty without a key. Costs a few microseconds, so it is made only for an answer."""
+        key = self._key
+        if key is None:
+            return ""
+        refused = Refused(
+            at_ms=self._now_us() // 1000,
+            number=random.getrandbits(24),
+            revision=decision.revision,
+            reason=decision.reason,
+            mode=decision.mode,
+            rule=decision.rule,
+            dependency=decision.dependency,
+            tenant=decision.tenant,
+            server=decision.server,
+            retry_after_ms=decision.retry_after_ms,
+        )
+        return make_token(key, refused)
