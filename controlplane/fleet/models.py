@@ -75,8 +75,7 @@ class Server(models.Model):
     #: A list of dependency, state, generation, since, until (both unix seconds), override, local,
     #: window_calls, window_failures, consecutive_failures.
     breakers = models.JSONField(default=list)
-    #: How busy it is, see ``fuseboard.contract.load.PodLoad``, with ``errors_per_s`` and ``observed_per_s``;
-    #: empty when it does not report that.
+    #: How busy it is, see ``controlplane.status.facts.PodLoad``; empty when it does not report that.
     load = models.JSONField(default=dict, db_default={})
 
     class Meta:

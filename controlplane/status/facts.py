@@ -52,6 +52,15 @@ class PodLoad:
     observed_per_s: float = 0.0
     asks_unready: bool = False
     unready: bool = False
+    #: What protects its calls, over all dependencies: slots of bulkheads, and rates of about 30 s.
+    slots: int = 0
+    slots_in_use: int = 0
+    queued: int = 0
+    calls_refused_per_s: float = 0.0
+    retries_per_s: float = 0.0
+    retries_no_budget_per_s: float = 0.0
+    fallbacks_per_s: float = 0.0
+    observed_calls_per_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,11 @@ LOAD = {
     "p95_ms": 740,
     "errors_per_s": 0.4,
     "unready": True,
+    "slots": 50,
+    "slots_in_use": 38,
+    "queued": 9,
+    "calls_refused_per_s": 1.5,
+    "retries_per_s": 0.5,
 }
 SLOTS = {"limit": 25, "active": 12}
 FULL = {"limit": 17, "active": 17, "queued": 9, "full_per_s": 2.5, "timed_out_per_s": 1.0}

@@ -116,11 +116,24 @@ def test_the_page_of_a_pod_shows_its_load(log_in, production) -> None:
     from fleet_rows import put_server
 
     put_server(
-        "web-1", load={"pressure": 820, "level": "shed", "cause": "94 calls wait", "cpu": 950, "waiting": 94}
+        "web-1",
+        load={
+            "pressure": 820,
+            "level": "shed",
+            "cause": "94 calls wait",
+            "cpu": 950,
+            "waiting": 94,
+            "slots": 50,
+            "slots_in_use": 38,
+            "queued": 9,
+            "retries_per_s": 1.5,
+        },
     )
     put_server("web-2")
     client = log_in("vera")
     page = " ".join(client.get("/servers/web-1").content.decode().split())
     for words in ("0.82", "sheds the lowest tiers", "94 calls wait", "95 %", "Unhealthy: CPU is at 95 %"):
         assert words in page, words
+    assert "38 of 50 / 9" in page
+    assert "1.5 retries/s" in page
     assert "In flight" not in client.get("/servers/web-2").content.decode()

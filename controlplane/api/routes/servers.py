@@ -7,11 +7,14 @@ from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, Slug
 from controlplane.api.schemas.operations_out import EventOut, FleetOut, ServerOut
+from controlplane.api.schemas.pod_load_out import pods_out
 from controlplane.errors import NotFound
 from controlplane.fleet import live
 from controlplane.fleet.edits import forget_pod, lift_freeze
 from controlplane.fleet.models import Event, Server
 from controlplane.policies.document import environment_of
+from controlplane.status.read_observing import read_observing
+from controlplane.status.server_rows import server_of_row
 
 router = Router()
 fleet = Router()
@@ -19,7 +22,7 @@ fleet = Router()
 
 @router.get("", response=list[ServerOut])
 def list_servers(request: HttpRequest, environment: Environment) -> list[Server]:
-    """The last heartbeat of each server, and whether it is still alive."""
+    """The last heartbeat of each server, whether it is still alive, and how busy it is."""
     return live.servers(environment_of(environment).slug)
 
 
@@ -56,9 +59,12 @@ def lift(request: HttpRequest, environment: Environment, values: ReasonIn) -> Do
 
 @fleet.get("", response=FleetOut)
 def get_fleet(request: HttpRequest, environment: Environment) -> FleetOut:
-    """Rates and modes of the fleet, and how many pods have the newest revision."""
+    """Rates and modes of the fleet, pods with the newest revision, and how pods protect themselves."""
     row = environment_of(environment)
     confirmed, servers = live.confirmed(row.slug, row.revision, epoch=row.epoch)
     figures = asdict(live.figures(row.slug))
     figures.pop("live_servers")
-    return FleetOut(revision=row.revision, confirmed=confirmed, servers=servers, **figures)
+    pods = pods_out(
+        [server_of_row(server) for server in live.servers(row.slug)], read_observing(row.slug, row.protection)
+    )
+    return FleetOut(revision=row.revision, confirmed=confirmed, servers=servers, pods=pods, **figures)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from controlplane.api.schemas.limits import EXAMPLE
+from controlplane.api.schemas.pod_load_examples import CALLS, LOAD, PODS
 
 _WHY = {"reason": "Agreed with Acme on 4 May, see ticket 4711"}
 _LIMIT = EXAMPLE | {"template": "", "own": []}
@@ -81,6 +82,7 @@ _SERVER = {
     "calls_per_s": 31.5,
     "redis_p99_us": 640,
     "breakers": [],
+    "load": LOAD,
 }
 _ENTRY = {
     "id": 4211,
@@ -349,6 +351,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "frozen": False,
         "uncounted": 0,
         "gateways": 1,
+        "protection": {"payments-api": CALLS},
+        "pods": PODS,
     },
     "ConfigurationOut": {
         "environment": "production",

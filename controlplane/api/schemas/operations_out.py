@@ -5,6 +5,10 @@ from typing import Any
 
 from ninja import Schema
 
+from controlplane.api.schemas.pod_load_out import CallFiguresOut, PodLoadOut, PodsOut, load_out
+from controlplane.fleet.models import Server
+from controlplane.status.server_rows import server_of_row
+
 
 class TripFiguresOut(Schema):
     calls: int
@@ -80,6 +84,10 @@ class FleetOut(Schema):
     new_pods_refused: int = 0
     #: Gateways that contribute to these figures; 0 means that nothing is measured.
     gateways: int
+    #: Dependencies that pods protect themselves from.
+    protection: dict[str, CallFiguresOut] = {}  # noqa: RUF012
+    #: Levels, readiness and health of pods, and parts of the protection that only observe.
+    pods: PodsOut
 
 
 class ServerOut(Schema):
@@ -101,6 +109,12 @@ class ServerOut(Schema):
     calls_per_s: float
     redis_p99_us: int | None
     breakers: list[dict[str, Any]]
+    #: Pressure, level, readiness, bulkheads and retries; null for a pod that reports none.
+    load: PodLoadOut | None = None
+
+    @staticmethod
+    def resolve_load(row: Server) -> PodLoadOut | None:
+        return load_out(server_of_row(row))
 
 
 class EventOut(Schema):

@@ -57,6 +57,18 @@ _LOAD = (
 )
 
 
+#: Kind of a count of the protection of calls -> the field of its sum over all dependencies.
+_SLOTS = {"slots_limit": "slots", "slots_active": "slots_in_use", "slots_queued": "queued"}
+_CALL_RATES = {
+    "slots_full": "calls_refused_per_s",
+    "slots_timed_out": "calls_refused_per_s",
+    "retries": "retries_per_s",
+    "retries_no_budget": "retries_no_budget_per_s",
+    "fallbacks": "fallbacks_per_s",
+    "observed": "observed_calls_per_s",
+}
+
+
 def row_of(server: KnownServer, gateway: str = "") -> Row:
     beat, applied = server.beat, server.beat.applied
     return Row(
@@ -100,7 +112,19 @@ def _load(server: KnownServer) -> dict[str, object]:
         "cause": _clean(load.cause),
         "errors_per_s": round(server.errors_per_s, 3),
         "observed_per_s": round(server.observed_per_s, 3),
+        **_calls(server),
     }
+
+
+def _calls(server: KnownServer) -> dict[str, float]:
+    """What protects its calls, summed over all dependencies; 0 is left out."""
+    found: dict[str, float] = {}
+    for (kind, _), value in server.rates.counts.items():
+        if field := _SLOTS.get(kind):
+            found[field] = found.get(field, 0) + value
+        elif field := _CALL_RATES.get(kind):
+            found[field] = round(found.get(field, 0) + value / 1000, 3)
+    return found
 
 
 def _calls_per_s(server: KnownServer) -> float:
