@@ -37,6 +37,17 @@ class CallFigures:
     callers: int = 0
     #: The mean over the pods of how long their calls take; ``None`` when that is unknown.
     mean_ms: float | None = None
+    #: The mean over the pods of their p95: how long calls take, and how long they wait for a slot.
+    p95_ms: float | None = None
+    wait_p95_ms: float | None = None
+    #: Places of all adaptive queues together, and the calls that Little's law predicts in them; ``None``
+    #: when queues are not adaptive.
+    queue_size: int | None = None
+    queue_predicted: int | None = None
+    #: Since these pods started: calls that were never reported and lost their slots; and calls that found no
+    #: free slot while their own task had one.
+    reclaimed: int = 0
+    nested: int = 0
     first_calls_per_s: float = 0.0
     retries_per_s: float = 0.0
     #: Calls that a retry saved; and retries that the budget refused.
@@ -86,8 +97,6 @@ def add_calls(documents: Sequence[dict[str, Any]]) -> dict[str, CallFigures]:
 
 
 def _added(parts: list[dict[str, Any]]) -> CallFigures:
-    measured = sum(part.get("mean_pods", 0) for part in parts)
-    mean_ms = sum(part.get("mean_ms", 0) for part in parts) / measured if measured else None
     by_tier = {
         tier: [slots for part in parts if (slots := part.get("tiers", {}).get(tier))] for tier in TIERS
     }
@@ -96,8 +105,24 @@ def _added(parts: list[dict[str, Any]]) -> CallFigures:
         for tier, slots in by_tier.items()
         if slots
     )
-    rates = {name: _sum(parts, name) for name in _RATES}
-    return CallFigures(tiers=tiers, callers=int(_sum(parts, "callers")), mean_ms=mean_ms, **rates)
+    adaptive = _sum(parts, "queue_pods") > 0
+    return CallFigures(
+        tiers=tiers,
+        callers=int(_sum(parts, "callers")),
+        mean_ms=_mean(parts, "mean_ms", "mean_pods"),
+        p95_ms=_mean(parts, "p95_ms", "p95_pods"),
+        wait_p95_ms=_mean(parts, "wait_p95_ms", "wait_p95_pods"),
+        queue_size=_sum(parts, "queue_size") if adaptive else None,
+        queue_predicted=_sum(parts, "queue_predicted") if adaptive else None,
+        reclaimed=_sum(parts, "reclaimed"),
+        nested=_sum(parts, "nested"),
+        **{name: _sum(parts, name) for name in _RATES},
+    )
+
+
+def _mean(parts: list[dict[str, Any]], name: str, pods: str) -> float | None:
+    measured = _sum(parts, pods)
+    return _sum(parts, name) / measured if measured else None
 
 
 def _sum(parts: list[dict[str, Any]], name: str) -> Any:

@@ -1,14 +1,14 @@
 """What Prometheus reads from the gateway."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controlplane.fleet.call_figures import add_calls
+from controlplane.fleet.call_figures import CallFigures, add_calls
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.servers.call_figures import call_figures
 from fuseboard.contract.protection_fields import OBSERVED_PARTS
@@ -30,6 +30,7 @@ class GatewayCollector(Collector):
         yield from self._pressure()
         yield from self._observed()
         yield from self._calls()
+        yield from self._waits()
 
     def _requests(self) -> Iterable[Metric]:
         counts = self._gateway.counts
@@ -221,29 +222,66 @@ class GatewayCollector(Collector):
             "Calls of the last 30 s that parts in observe mode would have refused.",
             labels=of_dependency,
         )
+        for of, calls in self._protected():
+            for tier in calls.tiers:
+                for kind in ("limit", "active", "queued"):
+                    slots.add_metric([*of, tier.tier, kind], getattr(tier, kind))
+                refused.add_metric([*of, tier.tier, "full"], tier.full_per_s)
+                refused.add_metric([*of, tier.tier, "timed_out"], tier.timed_out_per_s)
+            retries.add_metric([*of, "retried"], calls.retries_per_s)
+            retries.add_metric([*of, "helped"], calls.helped_per_s)
+            retries.add_metric([*of, "no_budget"], calls.no_budget_per_s)
+            observed.add_metric(of, calls.observed_per_s)
+            fallbacks.add_metric([*of, "used"], calls.fallbacks_per_s)
+            fallbacks.add_metric([*of, "failed"], calls.fallback_failures_per_s)
+        for fleet in self._gateway.fleets.values():
+            for name, cap in sorted(fleet.protection.caps.caps.items()):
+                caps.add_metric([fleet.environment, name], cap)
+        return [slots, refused, retries, fallbacks, observed, caps]
+
+    def _waits(self) -> Iterable[Metric]:
+        of_dependency = ["environment", "dependency"]
+        took = GaugeMetricFamily(
+            "fuseboard_fleet_call_seconds",
+            "Means over the pods: how long calls take (mean, p95), and wait for a slot (wait_p95).",
+            labels=[*of_dependency, "kind"],
+        )
+        queue = GaugeMetricFamily(
+            "fuseboard_fleet_adaptive_queue",
+            "Adaptive queues of all pods: places, and the calls that Little's law predicts in them.",
+            labels=[*of_dependency, "kind"],
+        )
+        reclaimed = GaugeMetricFamily(
+            "fuseboard_fleet_bulkhead_reclaimed",
+            "Calls since the start of the pods that were never reported, and lost their slots.",
+            labels=of_dependency,
+        )
+        nested = GaugeMetricFamily(
+            "fuseboard_fleet_bulkhead_nested",
+            "Calls since the start of the pods that found no free slot while their own task had one.",
+            labels=of_dependency,
+        )
+        for of, calls in self._protected():
+            for kind, ms in (("mean", calls.mean_ms), ("p95", calls.p95_ms), ("wait_p95", calls.wait_p95_ms)):
+                if ms is not None:
+                    took.add_metric([*of, kind], ms / 1000)
+            if calls.queue_size is not None and calls.queue_predicted is not None:
+                queue.add_metric([*of, "places"], calls.queue_size)
+                queue.add_metric([*of, "predicted"], calls.queue_predicted)
+            reclaimed.add_metric(of, calls.reclaimed)
+            nested.add_metric(of, calls.nested)
+        return [took, queue, reclaimed, nested]
+
+    def _protected(self) -> Iterator[tuple[list[str], CallFigures]]:
+        """Environment and dependency, and what the protection of its calls did."""
         for fleet in self._gateway.fleets.values():
             configuration = self._gateway.configurations.get(fleet.environment)
             # Only configured names become series: pods can report any.
             known = configuration.protected if configuration is not None else frozenset()
             found = {"protection": call_figures(fleet.totals.milli)}
             for name, calls in add_calls([found]).items():
-                if name not in known:
-                    continue
-                of = [fleet.environment, name]
-                for tier in calls.tiers:
-                    for kind in ("limit", "active", "queued"):
-                        slots.add_metric([*of, tier.tier, kind], getattr(tier, kind))
-                    refused.add_metric([*of, tier.tier, "full"], tier.full_per_s)
-                    refused.add_metric([*of, tier.tier, "timed_out"], tier.timed_out_per_s)
-                retries.add_metric([*of, "retried"], calls.retries_per_s)
-                retries.add_metric([*of, "helped"], calls.helped_per_s)
-                retries.add_metric([*of, "no_budget"], calls.no_budget_per_s)
-                observed.add_metric(of, calls.observed_per_s)
-                fallbacks.add_metric([*of, "used"], calls.fallbacks_per_s)
-                fallbacks.add_metric([*of, "failed"], calls.fallback_failures_per_s)
-            for name, cap in sorted(fleet.protection.caps.caps.items()):
-                caps.add_metric([fleet.environment, name], cap)
-        return [slots, refused, retries, fallbacks, observed, caps]
+                if name in known:
+                    yield [fleet.environment, name], calls
 
 
 def exporter(gateway: "Gateway") -> Callable[[str | None], bytes]:

@@ -1,6 +1,8 @@
 """What protects pods from one dependency, as its page displays it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from controlplane.fleet.call_figures import CallFigures
@@ -10,6 +12,9 @@ from dashboard.live.breakers import Breaker
 from dashboard.live.pod_protection import ObservedLine, observed_lines
 from dashboard.live.tiles import number
 from fuseboard.contract.protection_fields import TIERS
+
+#: A queue above this part of its places is highlighted, before it refuses calls.
+NEARLY_FULL = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +32,7 @@ class TierRow:
 
     @property
     def hot(self) -> bool:
-        return self.full_per_s + self.timed_out_per_s > 0
+        return self.full_per_s + self.timed_out_per_s > 0 or self.queued > NEARLY_FULL * (self.places or inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,9 @@ class Protection:
     calls: CallFigures
     retries: bool
     suggestions: tuple[str, ...]
+    #: How long calls take and wait, and what code of the services does wrong.
+    waits: tuple[str, ...]
+    mistakes: tuple[str, ...]
     #: Parts of it that decide and count, but refuse nothing.
     observed: tuple[ObservedLine, ...]
 
@@ -74,14 +82,49 @@ def protection_of(breaker: Breaker | None, facts: Facts) -> Protection | None:
             facts, (one for one in facts.observing_now if one.part in ("shedding", *document))
         ),
         suggestions=tuple(_suggestions(calls, bulkhead["max_concurrent"] if bulkhead else 0)),
+        waits=tuple(_waits(calls)),
+        mistakes=tuple(_mistakes(calls)),
     )
+
+
+def _waits(calls: CallFigures) -> Iterator[str]:
+    """Each is a mean over the pods."""
+    if calls.mean_ms is not None and calls.p95_ms is not None:
+        wait = (
+            f"; p95 of the wait for a slot {duration(calls.wait_p95_ms)}"
+            if calls.wait_p95_ms is not None
+            else ""
+        )
+        yield f"Calls take {duration(calls.mean_ms)} on average, p95 {duration(calls.p95_ms)}{wait}."
+    if calls.queue_size is not None and calls.queue_predicted is not None:
+        yield (
+            f"The adaptive queues have {number(calls.queue_size)} places: {number(calls.queued)} calls wait,"
+            f" Little's law predicts {number(calls.queue_predicted)}."
+        )
+
+
+def _mistakes(calls: CallFigures) -> Iterator[str]:
+    if calls.reclaimed:
+        yield (
+            f"Since these pods started, {number(calls.reclaimed)} calls were never reported and lost their"
+            " slots: a service must report each permit, or use a block."
+        )
+    if calls.nested:
+        yield (
+            f"Since these pods started, {number(calls.nested)} calls found no free slot while their own task"
+            " had one: a service guards the same call twice."
+        )
+
+
+def duration(ms: float) -> str:
+    return f"{ms / 1000:.2g} s" if ms >= 1000 else f"{ms:.0f} ms"
 
 
 def _suggestions(calls: CallFigures, slots: int) -> list[str]:
     """What the present latency says about sizes."""
     if calls.mean_ms is None or calls.mean_ms <= 0 or not slots:
         return []
-    mean = f"{calls.mean_ms / 1000:.2g} s" if calls.mean_ms >= 1000 else f"{calls.mean_ms:.0f} ms"
+    mean = duration(calls.mean_ms)
     rate = suggested_rate(slots, calls.mean_ms)
     found = [
         f"At {mean} per call, {slots:,} slots of a pod suit a local rate of {rate:,} per 60 s"

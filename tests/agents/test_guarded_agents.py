@@ -1,6 +1,7 @@
 """Agents with a bulkhead: blocks, threads, deadlines, and permits that are returned."""
 
 import asyncio
+import contextvars
 import gc
 import json
 import threading
@@ -60,6 +61,70 @@ def guard_of(agent: Agent) -> CallGuard:
 
 def refused(error: pytest.ExceptionInfo[Refused]) -> Reason | None:
     return error.value.decision.reason
+
+
+class TestNesting:
+    """A task that has a slot and wants a second one may wait for itself, so it is counted."""
+
+    async def test_a_block_in_a_block_is_counted_when_no_slot_is_free(
+        self, settings: AgentSettings, caplog: pytest.LogCaptureFixture
+    ):
+        async with Agent(settings=settings) as agent:
+            guard = guard_of(agent)
+
+            async def wants_another() -> Reason | None:
+                with pytest.raises(Refused) as caught:
+                    async with agent.call("payments", tier="standard"):
+                        pytest.fail("there is no second slot")
+                return refused(caught)
+
+            async with agent.call("payments", tier="standard"):
+                async with agent.call("payments", tier="critical"), agent.call("plain"):
+                    pass
+                assert guard.nested == 0  # each found a free slot
+                assert await wants_another() is Reason.BULKHEAD_FULL
+                assert guard.nested == 1
+                # So does a task that it started, for which it may wait.
+                await asyncio.create_task(wants_another())
+                assert guard.nested == 2
+                # Another task does not wait for itself.
+                await asyncio.create_task(wants_another(), context=contextvars.Context())
+                assert guard.nested == 2
+                started_inside = asyncio.Event()
+
+                async def later() -> None:
+                    await started_inside.wait()
+                    async with agent.call("payments", tier="standard"):
+                        await wants_another()
+
+                task = asyncio.create_task(later())
+            # The block in which it was started has ended: only its own counts.
+            started_inside.set()
+            await task
+            assert guard.nested == 3
+            assert guard.load().nested == 3
+            assert agent.resilience()["dependencies"]["payments"]["nested"] == 3
+        assert len([one for one in caplog.records if one.getMessage().startswith("bulkhead.nested")]) == 1
+
+    def test_a_blocking_block_in_a_block_is_counted(self, settings: AgentSettings):
+        with blocking.Agent(settings=settings) as agent:
+            inner = agent.call("payments", tier="standard")
+            with agent.call("payments", tier="standard"), pytest.raises(Refused), inner:
+                pytest.fail("there is no second slot")
+            with agent.call("payments", tier="standard"):
+                pass
+            assert agent.resilience()["dependencies"]["payments"]["nested"] == 1
+
+    async def test_a_block_that_ends_in_another_context_counts_no_longer(self, settings: AgentSettings):
+        async with Agent(settings=settings) as agent:
+            block = agent.call("payments", tier="standard")
+            await block.__aenter__()
+            await asyncio.create_task(block.__aexit__(None, None, None))
+            permit = await agent.admit_call("payments", tier="standard")
+            with pytest.raises(Refused):
+                await agent.admit_call("payments", tier="standard")
+            agent.report(permit, Outcome.OK)
+            assert guard_of(agent).nested == 0
 
 
 class TestBlocks:

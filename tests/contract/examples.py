@@ -354,6 +354,10 @@ PROTECTED_REQUEST = msgspec.structs.replace(
         CallLoad(dependency="ledger"),
     ),
 )
+NESTING_REQUEST = msgspec.structs.replace(
+    SMALLEST_REQUEST,
+    protection=(CallLoad(dependency="openai", reclaimed=2, nested=17),),
+)
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
 KEYED_RESPONSE = msgspec.structs.replace(
     SMALLEST_RESPONSE, refusal_key=RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
@@ -384,6 +388,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_response.3.json": HOLDING_RESPONSE,
     "policy.3.json": PROTECTING_POLICY,
     "sync_request.5.json": PROTECTED_REQUEST,
+    "sync_request.6.json": NESTING_REQUEST,
     "sync_response.4.json": PROTECTING_RESPONSE,
     "sync_response.5.json": KEYED_RESPONSE,
     "policy.4.json": BY_CALLS_POLICY,

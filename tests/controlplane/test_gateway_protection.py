@@ -172,6 +172,28 @@ def test_slots_retries_and_fallbacks_are_summed_over_pods(fleet: Fleet, clock: T
     assert fleet.totals.milli == {}
 
 
+def test_latencies_queues_and_lost_slots_are_shown_for_the_fleet(fleet: Fleet, clock: TurnedClock):
+    measured = calling(
+        5, p95_ms=800, wait_p95_ms=40, queue_size=48, queue_predicted=11, reclaimed=2, nested=7
+    )
+    hear(fleet, beat("pod-1", protection=measured))
+    hear(fleet, beat("pod-2", protection=calling(5, p95_ms=400, queue_size=48, nested=1)))
+    hear(fleet, beat("pod-3", protection=calling(5)))  # of an older version
+    found = add_figures([figures_of(fleet), figures_of(fleet)]).protection["llm"]
+    assert (found.p95_ms, found.wait_p95_ms) == (600, 40)
+    assert (found.queue_size, found.queue_predicted) == (2 * 96, 2 * 11)
+    assert (found.reclaimed, found.nested) == (2 * 2, 2 * 8)
+    for pod in ("pod-1", "pod-2"):
+        hear(fleet, beat(pod, protection=calling(5)))
+    without = add_figures([figures_of(fleet)]).protection["llm"]
+    assert (without.queue_size, without.queue_predicted, without.p95_ms) == (None, None, None)
+    # A lie stays within bounds.
+    lie = calling(5, p95_ms=10**12, queue_size=2**53, queue_predicted=2**53, reclaimed=2**53, nested=2**53)
+    hear(fleet, beat("pod-1", protection=lie))
+    lied = add_figures([figures_of(fleet)]).protection["llm"]
+    assert (lied.p95_ms, lied.queue_size, lied.nested) == (3_600_000, 30_000, 10**9)
+
+
 def test_a_restart_makes_no_negative_rate(fleet: Fleet, clock: TurnedClock):
     hear(fleet, beat(protection=calling(1_000)))
     clock.turn(5.0)
@@ -240,7 +262,8 @@ async def test_the_answer_carries_both(clock: TurnedClock) -> None:
     answers: list[SyncResponse] = []
     for first in (0, 5):
         for number in range(4):
-            request = beat(f"pod-{number}", load=ASKS, protection=calling(first))
+            load = calling(first, p95_ms=200, queue_size=8, queue_predicted=1, reclaimed=2, nested=3)
+            request = beat(f"pod-{number}", load=ASKS, protection=load)
             response = await post(gateway, request)
             assert response.status_code == 200, response.text
             answers.append(decode_response(response.content))
@@ -253,6 +276,12 @@ async def test_the_answer_carries_both(clock: TurnedClock) -> None:
     assert 'fuseboard_fleet_retry_cap{dependency="llm",environment="production"}' in text
     assert 'fuseboard_gateway_unready_granted_total{environment="production"} 2.0' in text
     assert 'level="shed_hard"' in text
+    of = 'dependency="llm",environment="production"'
+    assert f"fuseboard_fleet_bulkhead_reclaimed{{{of}}} 8.0" in text
+    assert f"fuseboard_fleet_bulkhead_nested{{{of}}} 12.0" in text
+    assert f'fuseboard_fleet_adaptive_queue{{{of},kind="places"}} 32.0' in text
+    assert f'fuseboard_fleet_adaptive_queue{{{of},kind="predicted"}} 4.0' in text
+    assert f'fuseboard_fleet_call_seconds{{{of},kind="p95"}} 0.2' in text
     # A name that no admin configured makes no series.
     await post(gateway, beat("pod-9", protection=calling(5, name="invented")))
     fleet.refresh_rates(fleet.servers.values())

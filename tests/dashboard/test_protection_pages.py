@@ -84,6 +84,35 @@ def test_it_suggests_sizes_from_the_present_latency() -> None:
     )
 
 
+def test_it_shows_latency_waits_and_an_adaptive_queue_beside_its_prediction() -> None:
+    measured = replace(CALLS, p95_ms=41_000.0, wait_p95_ms=80.0, queue_size=96, queue_predicted=25)
+    text = " ".join(drawn("breaker", facts(calls=measured))["protection"].split())
+    assert "Calls take 30 s on average, p95 41 s; p95 of the wait for a slot 80 ms." in text
+    assert "have 96 places: 23 calls wait, Little&#x27;s law predicts 25." in text
+    # Pods of an older version report neither.
+    old = drawn("breaker", facts())["protection"]
+    assert "Calls take" not in old
+    assert "Little" not in old
+
+
+def test_it_shows_what_services_do_wrong_with_slots() -> None:
+    text = " ".join(
+        drawn("breaker", facts(calls=replace(CALLS, reclaimed=3, nested=1_700)))["protection"].split()
+    )
+    assert "3 calls were never reported and lost their slots" in text
+    assert "1,700 calls found no free slot while their own task had one" in text
+    assert "Since these pods started" not in drawn("breaker", facts())["protection"]
+
+
+def test_a_queue_is_highlighted_before_it_is_full() -> None:
+    def hot(queued: int) -> bool:
+        tiers = (SlotFigures("critical", limit=50, active=50, queued=queued),)
+        return 'class="st-warn"' in drawn("breaker", facts(calls=replace(CALLS, tiers=tiers)))["protection"]
+
+    # Two pods with 10 places each.
+    assert (hot(16), hot(17)) == (False, True)
+
+
 def test_it_says_so_when_nothing_protects_or_no_pod_reports() -> None:
     assert "No bulkhead" in drawn("breaker", facts({}))["protection"]
     quiet = drawn("breaker", facts(calls=None))["protection"]

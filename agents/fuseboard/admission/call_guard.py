@@ -73,6 +73,8 @@ class CallGuard:
         self.waits = LatencyHistogram()
         #: Calls that kept a slot far beyond their timeout, and lost it.
         self.reclaimed = 0
+        #: Calls that found no free slot while their own task had one.
+        self.nested = 0
         # Kept while it is switched off: the slots of calls in flight belong to it.
         self._bulkhead: Bulkhead | None = None
         self._observed = 0
@@ -151,6 +153,21 @@ class CallGuard:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits for a slot
                 self._loop.call_soon_threadsafe(lambda: self.end(number, False, made=False))
 
+    def has_slot(self, number: int) -> bool:
+        """Whether this call is in flight, and has a slot of the bulkhead."""
+        call = self._calls.get(number)
+        return call is not None and call[0] is not None
+
+    def note_nested(self) -> None:
+        """A call finds no free slot, and its own task has one."""
+        self.nested += 1
+        if self.nested == 1:
+            logger.warning(
+                "bulkhead.nested dependency=%s: a task that has a slot needs a second one, and may wait for"
+                " itself; further ones are only counted",
+                self.name,
+            )
+
     def reclaim(self) -> None:
         """Free the slots of calls that have not ended for much longer than their timeout."""
         oldest = self.clock() - self._reclaim_s
@@ -197,6 +214,8 @@ class CallGuard:
             queue_size=sizes[0] if sizes is not None else None,
             queue_predicted=sizes[1] if sizes is not None else None,
             observed=observed,
+            reclaimed=self.reclaimed,
+            nested=self.nested,
         )
 
 

@@ -46,27 +46,35 @@ class GuardLoads:
 
     def describe(self, shedding: "CallShedding") -> dict[str, Any]:
         """For ``Agent.resilience``: the protected dependencies."""
-        return {
-            guard.name: {
-                "in_flight": guard.in_flight,
-                "waiting": guard.waiting,
-                "p95_ms": _ms(guard.latency.quantile(0.95, guard.clock())),
-                "wait_p95_ms": _ms(guard.waits.quantile(0.95, guard.clock())),
-                "shed": shedding.refuses_what(guard.name),
-                "tiers": {
-                    str(tier.name): {
-                        "limit": tier.limit,
-                        "active": tier.active,
-                        "waiting": len(tier.waiters),
-                        "places": tier.queue_limit if tier.queues else 0,
-                        "full": tier.full,
-                        "timed_out": tier.timed_out,
-                    }
-                    for tier in _tiers(guard)
-                },
+        return {guard.name: _described(guard, shedding) for guard in self._guards.every()}
+
+
+def _described(guard: CallGuard, shedding: "CallShedding") -> dict[str, Any]:
+    # Read once: another thread asks, and a new configuration may switch the rate off meanwhile.
+    now, rate = guard.clock(), guard.local_rate
+    return {
+        "in_flight": guard.in_flight,
+        "waiting": guard.waiting,
+        "mean_ms": _ms(guard.latency.mean(now)),
+        "p95_ms": _ms(guard.latency.quantile(0.95, now)),
+        "wait_p95_ms": _ms(guard.waits.quantile(0.95, now)),
+        "shed": shedding.refuses_what(guard.name),
+        "local_rate": {"limit": rate.settings.limit, "left": rate.left(now)} if rate is not None else None,
+        "reclaimed": guard.reclaimed,
+        "nested": guard.nested,
+        "tiers": {
+            str(tier.name): {
+                "limit": tier.limit,
+                "active": tier.active,
+                "waiting": len(tier.waiters),
+                "places": tier.queue_limit if tier.queues else 0,
+                "full": tier.full,
+                "timed_out": tier.timed_out,
+                "borrowed": tier.borrowed,
             }
-            for guard in self._guards.every()
-        }
+            for tier in _tiers(guard)
+        },
+    }
 
 
 def _tiers(guard: CallGuard) -> tuple[Tier, ...]:

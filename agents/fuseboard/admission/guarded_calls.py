@@ -22,6 +22,7 @@ from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.call_guard import CallGuard, CallGuards
 from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.lanes import CallLane
+from fuseboard.admission.nesting import is_nested
 from fuseboard.contract.words import BreakerState, CallTier, Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
@@ -121,6 +122,8 @@ class GuardedCalls:
         first: bool,
     ) -> Seat:
         """A slot for a call that found none. Raises ``Refused``."""
+        if is_nested(guard):
+            guard.note_nested()
         if self._guards.observes_bulkheads():
             return bulkhead.enter_observed(number)
         guard.reclaim()

@@ -8,9 +8,12 @@ from contextlib import (
     AsyncContextDecorator,
     asynccontextmanager,
 )
+from contextvars import Token
 from time import monotonic
 from types import TracebackType
+from typing import Any
 
+from fuseboard.admission.nesting import enter_block, leave_block
 from fuseboard.agent_api.decorators import Decorators, Neutral
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.retry_api import AsyncRetries
@@ -99,6 +102,7 @@ class CallBlock(Block):
         "_costs",
         "_deadline_s",
         "_dependency",
+        "_entered",
         "_neutral",
         "_permit",
         "_spend_quota",
@@ -135,6 +139,7 @@ class CallBlock(Block):
         self._permit: Permit | None = None
         self._timeout: asyncio.Timeout | None = None
         self._started = 0.0
+        self._entered: Token[Any] | None = None
 
     def _recreate_cm(self) -> "CallBlock":
         """A new block for each call of a decorated function."""
@@ -173,6 +178,8 @@ class CallBlock(Block):
             except BaseException:
                 self._agent.give_back(permit)
                 raise
+        if permit.slot is not None:
+            self._entered = enter_block(permit)
         return permit
 
     async def __aexit__(
@@ -180,6 +187,8 @@ class CallBlock(Block):
     ) -> None:
         permit = self._permit
         assert permit is not None  # noqa: S101 - the block was entered
+        if self._entered is not None:
+            leave_block(self._entered)
         if self._timeout is not None:
             try:
                 await self._timeout.__aexit__(kind, error, trace)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TypeVar, Unpack
 
+from fuseboard.admission.nesting import enter_block, leave_block
 from fuseboard.agent_api.arguments import check_deadline, check_tier, check_wait
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
@@ -152,11 +153,15 @@ class ThreadCalls:
             deadline_s=deadline_s,
         )
         agent, started = self._agent_now(), monotonic()
+        entered = enter_block(permit) if permit.slot is not None else None
         try:
             yield permit
         except BaseException as error:
             agent.report_error(permit, error, neutral)
             raise
+        finally:
+            if entered is not None:
+                leave_block(entered)
         agent.report(permit, Outcome.OK, monotonic() - started)
 
     def retrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> BlockingRetrying:

@@ -88,6 +88,10 @@ class CallLoad(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     queue_predicted: Total | None = None
     #: Total of calls that a part in observe mode would have refused.
     observed: Total = 0
+    #: Totals: calls that were never reported and lost their slots; and calls that found no free slot while
+    #: their own task had one.
+    reclaimed: Total = 0
+    nested: Total = 0
 
 
 #: Retries per 1,000 s that the gateway allows one pod, by dependency.

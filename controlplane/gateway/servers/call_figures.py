@@ -20,6 +20,11 @@ _RATES = {
     "fallback_failures": "fallback_failures_per_s",
     "observed": "observed_per_s",
 }
+#: Kinds that stay as they are: sums over pods, and of how many pods.
+_SUMS = (
+    *("mean_ms", "mean_pods", "p95_ms", "p95_pods", "wait_p95_ms", "wait_p95_pods"),
+    *("queue_size", "queue_pods", "queue_predicted", "reclaimed", "nested"),
+)
 _NUMBERS = {"slots_limit": "limit", "slots_active": "active", "slots_queued": "queued"}
 _SLOT_RATES = {
     "slots_entered": "entered_per_s",
@@ -34,7 +39,7 @@ def call_figures(milli: dict[Key, int]) -> dict[str, dict[str, Any]]:
     shown = nlargest(MOST, callers, key=lambda name: (callers[name], name))
     found: dict[str, dict[str, Any]] = {name: {"callers": callers[name], "tiers": {}} for name in shown}
     for (kind, name), value in milli.items():
-        if kind in ("mean_ms", "mean_pods") and name in found:
+        if kind in _SUMS and name in found:
             found[name][kind] = value
         elif kind in _RATES and name in found:
             found[name][_RATES[kind]] = value / 1000

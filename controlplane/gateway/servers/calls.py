@@ -18,6 +18,10 @@ SPARSE_POINT_BYTES = 512
 #: No process has more slots, and none counts more per second: a larger number is a mistake or a lie.
 _MOST_SLOTS = 10_000
 _MOST_MILLI = 10**9
+_LONGEST_MS = 3_600_000
+#: The longest queue of each of three tiers.
+_MOST_PLACES = 30_000
+_MOST_COUNTED = 10**9
 _SHORTEST_S = 0.5
 _TIERS = tuple(tier.value for tier in CallTier)
 
@@ -44,6 +48,12 @@ class _Calls(Struct, array_like=True, frozen=True, gc=False):
     observed: int
     mean_ms: int | None
     slots: tuple[_Slots, ...]
+    p95_ms: int | None
+    wait_p95_ms: int | None
+    queue_size: int | None
+    queue_predicted: int | None
+    reclaimed: int
+    nested: int
 
 
 class _Point(Struct, frozen=True, gc=False):
@@ -112,7 +122,7 @@ class CallTrack:
         elapsed_s = newest.at - oldest.at
         before = {calls.dependency: calls for calls in _unpack(oldest.packed)}
         for calls in _unpack(newest.packed):
-            _add_slots(found, calls)
+            _add_moment(found, calls)
             was = before.get(calls.dependency)
             if was is not None and elapsed_s >= _SHORTEST_S:
                 _add_rates(found, was, calls, 1000 / elapsed_s)
@@ -139,7 +149,7 @@ def _calls_of(call: CallLoad) -> _Calls:
         call.fallbacks,
         call.fallback_failures,
         call.observed,
-        None if call.mean_ms is None else min(call.mean_ms, 3_600_000),
+        _bounded(call.mean_ms, _LONGEST_MS),
         tuple(
             _Slots(
                 min(tier.limit, _MOST_SLOTS),
@@ -151,14 +161,37 @@ def _calls_of(call: CallLoad) -> _Calls:
             )
             for tier in call.tiers
         ),
+        _bounded(call.p95_ms, _LONGEST_MS),
+        _bounded(call.wait_p95_ms, _LONGEST_MS),
+        _bounded(call.queue_size, _MOST_PLACES),
+        _bounded(call.queue_predicted, _MOST_PLACES),
+        min(call.reclaimed, _MOST_COUNTED),
+        min(call.nested, _MOST_COUNTED),
     )
 
 
-def _add_slots(found: dict[Key, int], calls: _Calls) -> None:
+def _bounded(value: int | None, most: int) -> int | None:
+    return None if value is None else min(value, most)
+
+
+def _add_moment(found: dict[Key, int], calls: _Calls) -> None:
     found["callers", calls.dependency] = 1
-    if calls.mean_ms is not None:
-        found["mean_ms", calls.dependency] = calls.mean_ms
-        found["mean_pods", calls.dependency] = 1
+    for kind, pods, value in (
+        ("mean_ms", "mean_pods", calls.mean_ms),
+        ("p95_ms", "p95_pods", calls.p95_ms),
+        ("wait_p95_ms", "wait_p95_pods", calls.wait_p95_ms),
+        ("queue_size", "queue_pods", calls.queue_size),
+    ):
+        if value is not None:
+            found[kind, calls.dependency] = value
+            found[pods, calls.dependency] = 1
+    for kind, counted in (
+        ("queue_predicted", calls.queue_predicted),
+        ("reclaimed", calls.reclaimed),
+        ("nested", calls.nested),
+    ):
+        if counted:
+            found[kind, calls.dependency] = counted
     for tier, slots in zip(_TIERS, calls.slots, strict=False):
         name = slot_key(calls.dependency, tier)
         found["slots_limit", name] = slots.limit
