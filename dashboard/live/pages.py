@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dashboard.live.breaker_page import past
+from dashboard.live.capacity import bulkhead_rows, limit_rows, retry_rows
 from dashboard.live.history import History
 from dashboard.live.overview import Live
 from dashboard.live.pod_protection import pods_protection
@@ -40,6 +41,12 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["timeline"] = past(live, topic.key, topic.range, history)
         case "tenant":
             context |= tenant_context(live, topic.key)
+        case "bulkheads":
+            context["rows"] = bulkhead_rows(live.facts)
+        case "retries":
+            context["rows"] = retry_rows(live.facts)
+        case "limits":
+            context["rows"] = limit_rows(live.facts)
         case "audit":
             newest = int(topic.key) if topic.key.isdecimal() else 0
             context["fresh"] = sum(change.id > newest for change in live.facts.changes) if newest else 0

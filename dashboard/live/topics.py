@@ -101,6 +101,10 @@ def _audit(context: Context) -> list[Fragment]:
     return [Fragment("news", "audit.html#news")]
 
 
+def _rows(context: Context) -> list[Fragment]:
+    return [Fragment("rows", f"{context['page']}.html#rows")]
+
+
 _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "overview": _overview,
     "breakers": _breakers,
@@ -108,6 +112,9 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "servers": _servers,
     "tenant": _tenant,
     "audit": _audit,
+    "bulkheads": _rows,
+    "retries": _rows,
+    "limits": _rows,
 }
 #: Pages of which only the frame is live.
 _FRAME_ONLY = (

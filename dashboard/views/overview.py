@@ -45,6 +45,24 @@ def servers_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> Ht
 
 @require_GET
 @require_role("viewer")
+def bulkheads(request: HttpRequest) -> HttpResponse:
+    return show(request, "bulkheads", "bulkheads.html")
+
+
+@require_GET
+@require_role("viewer")
+def retries(request: HttpRequest) -> HttpResponse:
+    return show(request, "retries", "retries.html")
+
+
+@require_GET
+@require_role("viewer")
+def limits(request: HttpRequest) -> HttpResponse:
+    return show(request, "limits", "limits.html")
+
+
+@require_GET
+@require_role("viewer")
 def palette(request: HttpRequest) -> JsonResponse:
     """Everything that the palette can open, worst first."""
     live = current_live()
@@ -95,8 +113,12 @@ def _pages(request: HttpRequest) -> tuple[tuple[str, str], ...]:
 _PAGES = (
     ("overview", "Overview"),
     ("breakers", "Breakers"),
+    ("bulkheads", "Bulkheads"),
+    ("retries", "Retries"),
+    ("limits", "Rate limits"),
     ("servers", "Pods"),
     ("tenants", "Tenants"),
+    ("tiers", "Tiers"),
     ("templates", "Templates"),
     ("defaults", "Current defaults"),
     ("revisions", "Revisions"),

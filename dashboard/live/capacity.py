@@ -1,0 +1,163 @@
+"""What the pages of bulkheads, retries and rate limits display: who is near a limit, worst first."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.fleet.call_figures import SlotFigures
+from controlplane.fleet.live import RuleFigures
+from controlplane.policies.models import Tenant
+from controlplane.status.facts import Facts
+from dashboard.change_words import rate_words
+from fuseboard.contract.limit_fields import BY_NAME
+
+#: A limit is near when this part of it is used.
+NEAR = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkheadRow:
+    dependency: str
+    tiers: tuple[SlotFigures, ...]
+    callers: int
+    active: int
+    limit: int
+    queued: int
+    full_per_s: float
+    timed_out_per_s: float
+
+    @property
+    def refuses(self) -> bool:
+        return self.full_per_s + self.timed_out_per_s > 0
+
+    @property
+    def near(self) -> bool:
+        """Whether one tier has hardly a free slot."""
+        return any(tier.limit and tier.active >= NEAR * tier.limit for tier in self.tiers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryRow:
+    dependency: str
+    #: The most attempts of the fleet, as a factor of its first calls; ``None`` while retries are off.
+    budget: float | None
+    first_calls_per_s: float
+    retries_per_s: float
+    helped_per_s: float
+    no_budget_per_s: float
+    fallbacks_per_s: float
+    fallback_failures_per_s: float
+
+    @property
+    def load(self) -> float | None:
+        """Calls that the vendor gets for each first call; ``None`` without calls."""
+        if not self.first_calls_per_s:
+            return None
+        return 1 + self.retries_per_s / self.first_calls_per_s
+
+    @property
+    def hot(self) -> bool:
+        return self.no_budget_per_s > 0 or (self.load or 1) > (self.budget or 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitRow:
+    """One quota of one busy tenant."""
+
+    tenant: str
+    rule: str
+    #: The rate in words; empty if the limit is not known any more.
+    limit: str
+    #: Use per window, and the limit.
+    use: float | None
+    most: int | None
+    asked_per_s: float
+    refused_per_s: float
+    shadow_per_s: float
+
+    @property
+    def share(self) -> float | None:
+        return self.use / self.most if self.use is not None and self.most else None
+
+    @property
+    def near(self) -> bool:
+        return (self.share or 0) >= NEAR
+
+    @property
+    def hot(self) -> bool:
+        return self.refused_per_s >= 0.05
+
+
+def bulkhead_rows(facts: Facts) -> list[BulkheadRow]:
+    found = [
+        BulkheadRow(
+            dependency=name,
+            tiers=calls.tiers,
+            callers=calls.callers,
+            active=calls.active,
+            limit=calls.limit,
+            queued=calls.queued,
+            full_per_s=sum(tier.full_per_s for tier in calls.tiers),
+            timed_out_per_s=sum(tier.timed_out_per_s for tier in calls.tiers),
+        )
+        for name, calls in facts.figures.protection.items()
+        if calls.tiers
+    ]
+    return sorted(found, key=lambda row: (not row.refuses, not row.near, row.dependency))
+
+
+def retry_rows(facts: Facts) -> list[RetryRow]:
+    protected = {each.name: each.protection for each in facts.dependencies}
+    found = [
+        RetryRow(
+            dependency=name,
+            budget=_budget(protected.get(name, {})),
+            first_calls_per_s=calls.first_calls_per_s,
+            retries_per_s=calls.retries_per_s,
+            helped_per_s=calls.helped_per_s,
+            no_budget_per_s=calls.no_budget_per_s,
+            fallbacks_per_s=calls.fallbacks_per_s,
+            fallback_failures_per_s=calls.fallback_failures_per_s,
+        )
+        for name, calls in facts.figures.protection.items()
+    ]
+    return sorted(found, key=lambda row: (not row.hot, -row.retries_per_s, row.dependency))
+
+
+def _budget(protection: dict[str, Any]) -> float | None:
+    retry = protection.get("retry")
+    return retry["load_factor_percent"] / 100 if retry else None
+
+
+def limit_rows(facts: Facts) -> list[LimitRow]:
+    """Quotas of the busiest tenants, those that refuse first, then those near their limit."""
+    rules = [rule for rule in facts.figures.rules if rule.tenant]
+    limits = _limits(facts.environment, {rule.tenant for rule in rules})
+    found = [_limit_row(rule, limits.get((rule.tenant, rule.rule))) for rule in rules]
+    return sorted(found, key=lambda row: (-row.refused_per_s, -(row.share or 0), row.tenant, row.rule))
+
+
+def _limit_row(rule: RuleFigures, columns: dict[str, Any] | None) -> LimitRow:
+    counts = columns is not None and columns["algorithm"] != "concurrency"
+    return LimitRow(
+        tenant=rule.tenant,
+        rule=rule.rule,
+        limit=rate_words(columns) if columns else "",
+        use=rule.asked_per_s * columns["window_s"] if columns and counts else None,
+        most=columns["limit"] if columns else None,
+        asked_per_s=rule.asked_per_s,
+        refused_per_s=rule.refused_per_s,
+        shadow_per_s=rule.shadow_per_s,
+    )
+
+
+def _limits(environment: str, tenants: set[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return tenant and quota -> its columns, for a few tenants."""
+    if not tenants:
+        return {}
+    rows = Tenant.objects.filter(environment_id=environment, key__in=list(tenants), deleted=False)
+    return {
+        (row.key, quota.name): {column: getattr(quota, column) for column in BY_NAME}
+        for row in rows.select_related("tier").prefetch_related("quotas", "tier__quotas")
+        # The tenant's own replace those of its tier with the same name.
+        for quota in (*row.tier.quotas.all(), *row.quotas.all())
+    }

@@ -1,0 +1,109 @@
+"""The pages of bulkheads, retries and rate limits: figures as pods report them, worst first."""
+
+from typing import Any
+
+import pytest
+from fleet_rows import put_figures, put_server
+
+from controlplane.editing import edits
+from tests.dashboard.shown import text_of
+from tests.people import ADA
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FULL = {"limit": 17, "active": 17, "queued": 9, "full_per_s": 2.5, "timed_out_per_s": 1.0}
+FREE = {"limit": 25, "active": 3}
+PROTECTION = {
+    "search": {
+        "callers": 3,
+        "first_calls_per_s": 10.0,
+        "tiers": {"critical": FREE, "standard": FREE, "optional": FREE},
+    },
+    "payments-api": {
+        "callers": 3,
+        "first_calls_per_s": 20.0,
+        "retries_per_s": 5.0,
+        "helped_per_s": 1.0,
+        "no_budget_per_s": 0.5,
+        "fallbacks_per_s": 2.0,
+        "tiers": {"critical": FREE, "standard": FULL, "optional": FREE},
+    },
+}
+
+
+@pytest.fixture
+def fleet(production: str) -> None:
+    put_server()
+    put_figures(
+        protection=PROTECTION,
+        tenants=[{"tenant": "acme-retail", "requests_per_s": 60.0, "refused_per_s": 1.0}],
+        rules=[
+            {
+                "tenant": "acme-retail",
+                "rule": "requests",
+                "asked_per_s": 15.0,
+                "refused_per_s": 0.0,
+                "shadow_per_s": 0.0,
+            },
+            {
+                "tenant": "nobody",
+                "rule": "requests",
+                "asked_per_s": 2.0,
+                "refused_per_s": 1.5,
+                "shadow_per_s": 0.0,
+            },
+            {
+                "tenant": "",
+                "rule": "requests",
+                "asked_per_s": 17.0,
+                "refused_per_s": 1.5,
+                "shadow_per_s": 0.0,
+            },
+        ],
+    )
+
+
+def page(client: Any, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.content.decode()[:2000]
+    return text_of(answer.content.decode().partition('id="rows"')[2])
+
+
+@pytest.mark.usefixtures("fleet")
+def test_the_bulkhead_that_refuses_comes_first(log_in: Any) -> None:
+    shown = page(log_in("vera"), "/bulkheads")
+    assert shown.index("payments-api") < shown.index("search")
+    assert "Standard 17 of 17 9 2.5/s 1/s" in shown
+
+
+@pytest.mark.usefixtures("fleet")
+def test_retries_are_compared_with_their_budget(log_in: Any) -> None:
+    for name, retry in (("payments-api", {}), ("search", None)):
+        edits.set_protection(
+            environment="production",
+            dependency=name,
+            protection={"retry": retry},
+            expected_version=None,
+            reason="for a test",
+            actor=ADA,
+        )
+    shown = page(log_in("vera"), "/retries")
+    assert "payments-api 20/s 5/s 1.25\u00d7 1.20\u00d7 1/s 0.5/s 2/s 0/s" in shown
+    assert "search 10/s 0/s 1.00\u00d7 retries are off" in shown
+
+
+@pytest.mark.usefixtures("fleet")
+def test_limits_display_who_is_refused_and_who_is_near(log_in: Any) -> None:
+    shown = page(log_in("vera"), "/limits")
+    assert shown.index("nobody") < shown.index("acme-retail")
+    # 15 requests/s are 900 per minute of 1,000.
+    assert "acme-retail requests 1,000 per min, burst 100 900 of 1,000, near the limit 15/s" in shown
+    assert "unregistered" in shown
+
+
+@pytest.mark.usefixtures("production")
+def test_without_figures_the_pages_say_so(log_in: Any) -> None:
+    client = log_in("vera")
+    assert "No pod reports a bulkhead." in page(client, "/bulkheads")
+    assert "No pod reports retries." in page(client, "/retries")
+    assert "No tenant sends requests now." in page(client, "/limits")
