@@ -42,7 +42,7 @@ def schedule_change(
     problems.text("title", title, 200)
     _check_time(problems, due_at)
     problems.settle()
-    found = difference(environment, plan_from_document(document))
+    found = difference(environment, plan_from_document(document), at=due_at)
     if not found:
         raise InvalidEdit({"document": ["It would change nothing."]})
     title = title or _title(found.changes, summary(found.counts))

@@ -276,3 +276,23 @@ def test_the_worker_knows_every_periodic_task() -> None:
 
     app.loader.import_default_modules()
     assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= app.tasks.keys()
+
+
+def test_times_of_a_scheduled_change_are_checked_against_its_own_time(production: str, ada: Any) -> None:
+    """A part may observe for 7 days from the moment of the change, not from now; a quota ends after it."""
+
+    def schedule(due_at: datetime, document: dict[str, Any]) -> Schedule:
+        return schedule_change(due_at=due_at, document=document, actor=ada, **WHY)
+
+    def observing(until: datetime) -> dict[str, Any]:
+        until_us = int(until.timestamp() * 1_000_000)
+        return {"protection": {"shedding": {}, "observe": {"shedding_until_us": until_us}}}
+
+    far = timezone.now() + timedelta(days=30)
+    row = schedule(far, observing(far + timedelta(days=1)))
+    assert row.state == "waiting"
+    with pytest.raises(InvalidEdit, match="at most 7 days"):
+        schedule(far, observing(far + timedelta(days=8)))
+    ends = {"expires_at": (far - timedelta(days=1)).isoformat(), "limit": 9_000, "window_s": 60}
+    with pytest.raises(InvalidEdit, match="in the future"):
+        schedule(far, {"tenants": {"acme": {"quotas": {"requests": ends}}}})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -93,8 +94,12 @@ class Difference:
             yield f"warning: {text}"
 
 
-def difference(environment: str, plan: Plan, *, prune: bool = False) -> Difference:
+def difference(
+    environment: str, plan: Plan, *, prune: bool = False, at: datetime | None = None
+) -> Difference:
     """Compare a plan with the present configuration. Nothing is written.
+
+    ``at`` is when the plan is applied: times in it must be after that, or soon after. By default now.
 
     Raises ``PlanErrors`` when the plan does not fit the configuration, and ``NotFound`` for an
     unknown environment.
@@ -105,7 +110,7 @@ def difference(environment: str, plan: Plan, *, prune: bool = False) -> Differen
     named = names_of(plan.things, "tenant")
     named |= tenants_following(environment, names_of(plan.things, "template"))
     state = read_state(environment, tenants=None if all_tenants else named)
-    wanted = resolve(environment, plan, state, prune=prune)
+    wanted = resolve(environment, plan, state, prune=prune, at=at)
     changes = [
         Changed(kind, name, state.get((kind, name)), fields)
         for (kind, name), fields in wanted.items()

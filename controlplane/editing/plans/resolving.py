@@ -54,9 +54,12 @@ _OWN = ("tier", "title", "suspended", "parent")
 _PRUNED = ("template", "tier", "dependency", "tenant")
 
 
-def resolve(environment: str, plan: Plan, state: State, *, prune: bool) -> Wanted:
-    """Return what becomes of each thing. Raises ``PlanErrors`` for contradictions and unknown names."""
-    return _Resolving(environment, plan, state, prune).everything()
+def resolve(environment: str, plan: Plan, state: State, *, prune: bool, at: datetime | None = None) -> Wanted:
+    """Return what becomes of each thing; ``at`` is when, by default now.
+
+    Raises ``PlanErrors`` for contradictions and unknown names.
+    """
+    return _Resolving(environment, plan, state, prune, at).everything()
 
 
 def fit(environment: str, wanted: Wanted, state: State) -> Wanted:
@@ -74,11 +77,13 @@ def fit(environment: str, wanted: Wanted, state: State) -> Wanted:
 
 
 class _Resolving:
-    def __init__(self, environment: str, plan: Plan, state: State, prune: bool) -> None:
+    def __init__(
+        self, environment: str, plan: Plan, state: State, prune: bool, at: datetime | None = None
+    ) -> None:
         self.environment, self.plan, self.state, self.prune = environment, plan, state, prune
         self.errors = Errors()
         self.wanted: Wanted = {}
-        self.now = timezone.now()
+        self.now = at or timezone.now()
         self._alike: dict[Any, Fields] = {}
         #: Tenant -> its parent in the plan.
         self.moved: dict[str, str] = {}
