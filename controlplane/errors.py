@@ -2,6 +2,7 @@
 
 EditError
 ├── InvalidEdit    the values are not valid: field -> messages
+│   └── EditsFrozen    the environment is frozen for a time
 ├── EditConflict   another person changed it meanwhile
 ├── NameTaken      another one has this name
 └── NotFound       it does not exist
@@ -20,6 +21,18 @@ class InvalidEdit(EditError):
     def __init__(self, errors: Mapping[str, list[str]]) -> None:
         self.errors = dict(errors)
         super().__init__("; ".join(f"{field}: {' '.join(found)}" for field, found in self.errors.items()))
+
+
+class EditsFrozen(InvalidEdit):
+    """An admin has frozen the environment until a time. Overrides of breakers still work."""
+
+    def __init__(self, *, environment: str, until: datetime, by: str, reason: str) -> None:
+        self.until = until
+        text = (
+            f"{environment} is frozen until {until:%-d %B %H:%M} UTC by {by}: {reason}."
+            " Overrides still work. Schedule the edit for later, or ask an admin to end the freeze."
+        )
+        super().__init__({"environment": [text]})
 
 
 class EditConflict(EditError):

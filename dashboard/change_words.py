@@ -10,7 +10,7 @@ from controlplane.policies.limit_fields import WORDS
 from controlplane.policies.limits import full_columns
 from controlplane.policies.merge import RATE, units
 from dashboard.limit_forms import value_words
-from dashboard.live.tenant import window_words
+from dashboard.rate_words import rate_words
 from dashboard.setting_lines import said, setting_words
 from fuseboard.contract.limit_fields import BY_NAME, Choices, Number, Patterns, TimeZone
 
@@ -56,17 +56,6 @@ def _rate_line(limit: str, before: Fields, after: Fields) -> ChangeWords:
         share = f"({percent:+d} %)" if percent else ""
     name = limit.partition(".")[2]
     return ChangeWords(name, rate_words(was) if was else "", rate_words(now) if now else "removed", share)
-
-
-def rate_words(columns: Fields) -> str:
-    """``600 per min, burst 100``; ``50 at once`` for concurrency."""
-    full = full_columns(columns)
-    if full["algorithm"] == "concurrency":
-        return f"{full['limit']:,} at once"
-    window = full["period"] or window_words(full["window_s"])
-    burst = f", burst {full['burst']:,}" if full["burst"] != 1 else ""
-    kind = "" if full["algorithm"] == "token_bucket" else f", {full['algorithm'].replace('_', ' ')}"
-    return f"{full['limit']:,} per {window}{burst}{kind}"
 
 
 def _other_lines(limit: str, fields: list[str], before: Fields, after: Fields) -> Iterator[ChangeWords]:

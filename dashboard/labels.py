@@ -36,6 +36,8 @@ _ACTIONS = {
     "dependency.described": ("Dependency changed", "changed dependency"),
     "drill.begun": ("Drill started", "started a drill on"),
     "drill.ended": ("Drill ended", "ended the drill on"),
+    "edit_freeze.begun": ("Edits frozen", "froze edits of"),
+    "edit_freeze.ended": ("Freeze ended", "ended the freeze of"),
     "environment.created": ("Environment created", "created environment"),
     "epoch.raised": ("New epoch started", "started a new epoch of"),
     "fleet.freeze_lifted": ("Silent pods marked offline", "marked silent pods as offline in"),

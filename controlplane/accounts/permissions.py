@@ -39,6 +39,7 @@ ACTIONS: dict[str, Role] = {
     # Operators answer for what runs, and an approval alone changes nothing: another person proposed it.
     "approve_change": Role.OPERATOR,
     "set_approvals": Role.ADMIN,
+    "freeze_edits": Role.ADMIN,
 }
 #: These belong to no environment, so only the role for all environments counts.
 EVERYWHERE = frozenset({"manage_people"})

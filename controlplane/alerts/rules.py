@@ -34,6 +34,8 @@ class Due:
 
     change: ScheduledChange
     late_s: float
+    #: Edits are frozen: it waits for the end of the freeze.
+    frozen: bool = False
 
 
 FLEET = Scope[Status](
@@ -46,7 +48,8 @@ EACH_BREAKER = Scope[BreakerStatus](
 )
 EACH_SCHEDULED_CHANGE = Scope[Due](
     each=lambda status: [
-        Due(change=change, late_s=status.facts.now - change.at) for change in status.facts.scheduled
+        Due(change=change, late_s=status.facts.now - change.at, frozen=status.facts.frozen)
+        for change in status.facts.scheduled
     ],
     key=lambda due: due.change.key,
     subject=lambda due: (
@@ -226,7 +229,7 @@ RULES: tuple[Rule[Any], ...] = (
         said=lambda due: headlines.overdue(due.change),
         runbook="scheduled-change-failed",
         scope=EACH_SCHEDULED_CHANGE,
-        test=lambda due: due.late_s > OVERDUE_S,
+        test=lambda due: due.late_s > OVERDUE_S and not due.frozen,
         text=lambda due: f"Overdue: {due.change.title[0].lower()}{due.change.title[1:]}",
         detail=lambda due: f"It was due at {texts.moment(due.change.at)}. Check that the worker is running.",
         since=lambda due: due.change.at,
@@ -306,9 +309,13 @@ RULES: tuple[Rule[Any], ...] = (
         severity="warning",
         runbook="scheduled-change-failed",
         scope=EACH_SCHEDULED_CHANGE,
-        test=lambda due: due.late_s <= OVERDUE_S,
+        test=lambda due: due.late_s <= OVERDUE_S or due.frozen,
         text=lambda due: due.change.title,
-        detail=lambda due: f"Automatically, at {texts.moment(due.change.at)}.",
+        detail=lambda due: (
+            "It waits: edits are frozen."
+            if due.frozen and due.late_s > 0
+            else f"Automatically, at {texts.moment(due.change.at)}."
+        ),
     ),
     Rule[Status](
         key="uncounted",

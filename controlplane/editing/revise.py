@@ -15,6 +15,7 @@ from controlplane.approvals import gate
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, acting, record
+from controlplane.editing.freeze import check_not_frozen
 from controlplane.errors import NotFound
 from controlplane.notify_channels import CONFIG
 from controlplane.policies.history import Changed, store_revision
@@ -83,7 +84,8 @@ def revise(
     Where the environment requires approvals, the edit is rolled back at the end and stored as a
     change request, and ``gate.Proposed`` is raised.
 
-    ``needs_approval=False`` skips that: for overrides of breakers and for automatic expiries.
+    ``needs_approval=False`` skips that: for overrides of breakers and for automatic expiries. These
+    are also possible while edits are frozen; every other edit raises ``EditsFrozen``.
     ``approved_request`` is the change request that was approved for exactly this edit.
     ``replaces_request`` is the request that is being rebased: the edit becomes its next version.
     ``conflicts_with_any_change`` is for an edit that was computed from the whole configuration.
@@ -96,6 +98,8 @@ def revise(
         with transaction.atomic():
             acting(actor)
             epoch, number = take_revision(environment)
+            if needs_approval:
+                check_not_frozen(environment)
             revision = Revision(
                 environment=environment, epoch=epoch, number=number, actor=actor, reason=reason
             )

@@ -39,6 +39,10 @@ class Environment(models.Model):
     tuning = models.JSONField(default=dict, blank=True)
     #: See ``fuseboard.contract.protection.PodProtection``. Empty for none.
     protection = models.JSONField(default=dict, db_default={}, blank=True)
+    #: Until then, edits are refused; overrides of breakers are not. Null, or a time in the past, for none.
+    frozen_until = models.DateTimeField(null=True, blank=True)
+    frozen_by = models.CharField(max_length=200, blank=True, default="", db_default="")
+    frozen_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
 
     class Meta:
         constraints = (

@@ -16,7 +16,7 @@ from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import acting, record, token_behind
 from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.editing.plans import apply_plan, plan_from_document
-from controlplane.errors import EditError
+from controlplane.errors import EditError, EditsFrozen
 from controlplane.policies.models import TenantQuota
 from controlplane.schedules.models import Schedule, ScheduleState
 
@@ -80,6 +80,9 @@ def _apply(pk: int) -> bool:
             approved_request=approved,
         )
     except _MadeAlready:
+        return False
+    except EditsFrozen:
+        # It waits, and is applied when the freeze ends.
         return False
     except (EditError, DataError, IntegrityError) as error:
         _fail(pk, str(error))

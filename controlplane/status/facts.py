@@ -253,6 +253,10 @@ class Facts:
     #: How many approvals an edit needs, and how many edits wait for approval.
     approvals_needed: int = 0
     requests_open: int = 0
+    #: Until when edits are refused, by whom and why; ``None`` for not at all.
+    frozen_until: float | None = None
+    frozen_by: str = ""
+    frozen_reason: str = ""
     #: The next changes that take effect by schedule, and those that are overdue; the earliest first.
     scheduled: tuple[ScheduledChange, ...] = ()
     #: Names that two processes report under.
@@ -283,6 +287,11 @@ class Facts:
     def divisor(self) -> int:
         """By how much a pod on local fallback divides every limit."""
         return max(1, self.figures.live_servers or len(self.live_servers))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether edits are refused. Overrides are not."""
+        return self.frozen_until is not None and self.frozen_until > self.now
 
     @property
     def store_deadline_ms(self) -> float:

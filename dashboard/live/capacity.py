@@ -7,7 +7,7 @@ from controlplane.fleet.call_figures import SlotFigures
 from controlplane.fleet.live import RuleFigures
 from controlplane.policies.models import Tenant
 from controlplane.status.facts import Facts
-from dashboard.change_words import rate_words
+from dashboard.rate_words import rate_words
 from fuseboard.contract.limit_fields import BY_NAME
 
 #: A limit is near when this part of it is used.

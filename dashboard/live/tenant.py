@@ -18,6 +18,7 @@ from controlplane.usage.what_if import DAYS
 from dashboard.labels import policy_words
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.overview import Live
+from dashboard.rate_words import window_words
 from fuseboard.contract.limit_fields import BY_NAME
 
 _ALGORITHMS = {
@@ -70,15 +71,6 @@ class Rollout:
     @property
     def done(self) -> bool:
         return self.applied == self.live
-
-
-def window_words(seconds: int) -> str:
-    """1 to "s", 60 to "min", 90 to "90 s"."""
-    for unit, word in ((86_400, "day"), (3600, "h"), (60, "min"), (1, "s")):
-        if seconds % unit == 0:
-            count = seconds // unit
-            return word if count == 1 else f"{count} {word}"
-    return f"{seconds} s"
 
 
 def find_tenant(environment: str, key: str) -> Tenant | None:

@@ -23,7 +23,7 @@ from controlplane.policies.template_starts import STARTS
 from controlplane.usage.what_if import what_if
 from dashboard.hub import hub
 from dashboard.limit_forms import TemplateForm
-from dashboard.live.tenant import window_words
+from dashboard.rate_words import window_words
 from dashboard.reader import actor_of
 from dashboard.views.outage import outage_words
 from dashboard.views.page import bounded_text, context_of, not_found, text_parameter

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 from controlplane.accounts.permissions import SHOWN, require_role
 from controlplane.policies.limits import columns_of
 from controlplane.policies.models import Environment, Tier
-from dashboard.change_words import rate_words
+from dashboard.rate_words import rate_words
 from dashboard.views.page import context_of
 
 

@@ -1,6 +1,7 @@
 """Who may do what: every role, every action, by API, by form and by socket."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ GONE = "reason=for+a+test&expected_version=1"
 PLAN = "tenants: {acme: {tier: free}}"
 BULK = {"filter": {"tier": "pro"}, "change": {"suspended": False}, **WHY}
 LATER = {"due_at": "2027-01-01T00:00:00Z", "document": {"tenants": {"acme": {"tier": "free"}}}, **WHY}
+TOMORROW = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
 NO_DRAFT = "00000000-0000-4000-8000-000000000000"
 NO_TOKEN = "0123456789abcdef"
 
@@ -142,6 +144,8 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/tenants/acme/quotas/requests/what-if", None, "viewer"),
     ("POST", f"{API}/apply?reason=for+a+test&expected_revision=1", PLAN, "admin"),
     ("POST", f"{API}/rollback", {"to_revision": 1, "expected_revision": 1, **WHY}, "admin"),
+    ("POST", f"{API}/revisions/999999/revert", {"expected_revision": 1, **WHY}, "admin"),
+    ("POST", f"{API}/revisions/999999/revert/preview", WHY, "admin"),
     ("POST", f"{API}/bulk/preview", BULK, "admin"),
     ("POST", f"{API}/bulk", BULK | {"expected_revision": 1}, "admin"),
     ("GET", f"{API}/schedules", None, "viewer"),
@@ -149,6 +153,9 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/schedules/999999", None, "viewer"),
     ("DELETE", f"{API}/schedules/999999?reason=for+a+test", None, "admin"),
     ("POST", f"{API}/schedules/999999/acknowledge", WHY, "admin"),
+    ("GET", f"{API}/edit-freeze", None, "viewer"),
+    ("PUT", f"{API}/edit-freeze", {"until": TOMORROW, **WHY}, "admin"),
+    ("DELETE", f"{API}/edit-freeze?reason=for+a+test", None, "admin"),
     ("GET", f"{API}/approvals", None, "viewer"),
     ("PUT", f"{API}/approvals", {"needed": 1, **WHY}, "admin"),
     ("GET", f"{API}/requests", None, "viewer"),
@@ -188,6 +195,20 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("GET", "/revisions", None, "viewer"),
     ("GET", "/revisions/1", None, "viewer"),
     ("POST", "/revisions/1", {"seen": "3", **WHY}, "admin"),
+    ("GET", "/edit-freeze", None, "admin"),
+    ("POST", "/edit-freeze", WHY, "admin"),
+    ("GET", "/revisions/1/revert", None, "admin"),
+    ("POST", "/revisions/1/revert", WHY, "admin"),
+    ("POST", "/revisions/1/undo", {"back": "/"}, "admin"),
+    ("GET", "/revisions/1/rollout", None, "viewer"),
+    ("GET", "/bulkheads", None, "viewer"),
+    ("GET", "/retries", None, "viewer"),
+    ("GET", "/limits", None, "viewer"),
+    ("GET", "/tiers", None, "viewer"),
+    ("GET", "/edit/tier?key=pro", None, "admin"),
+    ("POST", "/edit/tier?key=pro", WHY, "admin"),
+    ("POST", "/edit/tenant/preview?key=acme", WHY, "admin"),
+    ("GET", "/edit/dependency/theirs?key=openai", None, "admin"),
     ("GET", "/requests", None, "viewer"),
     ("POST", "/requests", {"needed": "1", **WHY}, "admin"),
     ("GET", "/requests/999999", None, "viewer"),

@@ -196,6 +196,8 @@ def test_an_override_or_an_unknown_revision_is_refused_with_a_reason(
     override_breaker(dependency="openai", mode=OverrideMode.FORCED_OPEN, expires_at=hour, actor=ada, **WHY)
     with pytest.raises(InvalidEdit, match="changed no configuration"):
         revert(ada, head())
+    with pytest.raises(InvalidEdit, match="created the environment"):
+        revert(ada, 1)
     with pytest.raises(NotFound):
         revert(ada, 10_000)
 

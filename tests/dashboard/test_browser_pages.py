@@ -26,6 +26,7 @@ PAGES = {
     "templates": "/templates",
     "template": "/templates/of/contract",
     "tiers": "/tiers",
+    "edit_freeze": "/edit-freeze",
     "bulkheads": "/bulkheads",
     "retries": "/retries",
     "limits": "/limits",

@@ -15,7 +15,7 @@ from controlplane.api.http.idempotency import InProgress, Reused
 from controlplane.api.http.one_at_a_time import StillRunning
 from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
 from controlplane.api.http.rate_limit import Spent
-from controlplane.errors import EditConflict, InvalidEdit, NameTaken, NotFound
+from controlplane.errors import EditConflict, EditsFrozen, InvalidEdit, NameTaken, NotFound
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -73,6 +73,7 @@ def install(api: NinjaAPI) -> None:
     api.add_exception_handler(AuthorizationError, lambda request, _: _forbidden(request))
 
     handle(ValidationError, lambda e: _invalid([_field_error(found) for found in e.errors]))
+    handle(EditsFrozen, lambda e: problem(423, str(e), kind="edits-frozen", until=e.until.isoformat()))
     handle(InvalidEdit, lambda e: _invalid([(field, " ".join(found)) for field, found in e.errors.items()]))
     handle(EditConflict, _conflict)
     handle(NameTaken, lambda e: problem(409, str(e), kind="name-taken"))

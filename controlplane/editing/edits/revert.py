@@ -182,6 +182,8 @@ def _plan_thing(
 ) -> None:
     """Merge one thing back, and add to ``found`` and ``wanted`` what becomes of its units."""
     kind, name = change.kind, change.name
+    if kind == "environment" and change.before is None:
+        raise InvalidEdit({"revision": ["It created the environment, which cannot be removed."]})
     states = [state for state in (change.before, change.after, now) if state]
     fields_of = {WHOLE: sorted({field for state in states for field in state}), **units(states)}
     if unknown := set(chosen) - fields_of.keys():

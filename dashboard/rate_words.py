@@ -1,0 +1,24 @@
+"""The rate of a limit in words."""
+
+from controlplane.policies.fields import Fields
+from controlplane.policies.limits import full_columns
+
+
+def rate_words(columns: Fields) -> str:
+    """``600 per min, burst 100``; ``50 at once`` for concurrency."""
+    full = full_columns(columns)
+    if full["algorithm"] == "concurrency":
+        return f"{full['limit']:,} at once"
+    window = full["period"] or window_words(full["window_s"])
+    burst = f", burst {full['burst']:,}" if full["burst"] != 1 else ""
+    kind = "" if full["algorithm"] == "token_bucket" else f", {full['algorithm'].replace('_', ' ')}"
+    return f"{full['limit']:,} per {window}{burst}{kind}"
+
+
+def window_words(seconds: int) -> str:
+    """1 to "s", 60 to "min", 90 to "90 s"."""
+    for unit, word in ((86_400, "day"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds % unit == 0:
+            count = seconds // unit
+            return word if count == 1 else f"{count} {word}"
+    return f"{seconds} s"

@@ -1,0 +1,50 @@
+"""Freezes the environment for a time, so that only overrides are possible, or ends the freeze."""
+
+from datetime import UTC, datetime
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.editing.freeze import end_freeze, freeze_edits
+from controlplane.errors import InvalidEdit
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.page import context_of
+
+
+@require_http_methods(["GET", "POST"])
+@require("freeze_edits")
+def edit_freeze(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        return _page(request)
+    reason, actor = request.POST.get("reason", ""), actor_of(request)
+    try:
+        if request.POST.get("act") == "end":
+            end_freeze(environment=SHOWN, reason=reason, actor=actor)
+            said = "Edits are possible again."
+        else:
+            until = _moment(request.POST.get("until", ""))
+            freeze_edits(environment=SHOWN, until=until, reason=reason, actor=actor)
+            said = f"Edits are frozen until {until:%-d %B %H:%M} UTC."
+    except InvalidEdit as error:
+        return _page(request, errors=error.errors, status=422)
+    hub.nudge()
+    messages.success(request, said)
+    return redirect("edit_freeze")
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip()).replace(tzinfo=UTC)
+    except ValueError:
+        raise InvalidEdit({"until": ["Enter a date and a time, in UTC."]}) from None
+
+
+def _page(
+    request: HttpRequest, *, errors: dict[str, list[str]] | None = None, status: int = 200
+) -> HttpResponse:
+    context = context_of(request, "edit", errors=errors or {}, typed=request.POST)
+    return render(request, "dashboard/edit_freeze.html", context, status=status)
