@@ -43,3 +43,14 @@ def is_live(page: Any) -> None:
 
 def choose(page: Any, name: str, value: str) -> None:
     page.click(f"label:has(input[name='{name}'][value='{value}'])")
+
+
+class Clicks:
+    """Clicks on a page, counted: what a task costs besides its reason."""
+
+    def __init__(self, page: Any) -> None:
+        self.page, self.count = page, 0
+
+    def on(self, selector: str) -> None:
+        self.count += 1
+        self.page.click(selector)

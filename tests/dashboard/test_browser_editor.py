@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from browsing import becomes
+from browsing import Clicks, becomes
 from test_browser_dependency import pictures
 
 from controlplane.editing import edits
@@ -13,17 +13,6 @@ from tests.people import BOB
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 WHY = "CHG-77 asked for by sales"
-
-
-class Clicks:
-    """Clicks on a page, counted."""
-
-    def __init__(self, page: Any) -> None:
-        self.page, self.count = page, 0
-
-    def on(self, selector: str) -> None:
-        self.count += 1
-        self.page.click(selector)
 
 
 def quota(limit: int = 600, name: str = "requests") -> int:

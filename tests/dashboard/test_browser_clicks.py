@@ -1,0 +1,102 @@
+"""The clicks of each task of an operator and an admin, from the overview; reasons are typed besides."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from browsing import Clicks, becomes
+from fleet_rows import put_server
+
+from controlplane.breakers.models import Override
+from controlplane.breakers.overrides import override_breaker
+from controlplane.editing import edits
+from controlplane.policies.models import TenantQuota
+from fuseboard.contract.words import OverrideMode
+from tests.people import BOB, OLGA
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+WHY = "CHG-4821 vendor maintenance"
+
+
+def forced_open(minutes: int = 10) -> Override:
+    override_breaker(
+        environment="production",
+        dependency="payments-api",
+        mode=OverrideMode.FORCED_OPEN,
+        reason=WHY,
+        expires_at=datetime.now(UTC) + timedelta(minutes=minutes),
+        actor=OLGA,
+    )
+    return Override.objects.get()
+
+
+def in_force() -> Any:
+    return Override.objects.filter(ended_at__isnull=True).first()
+
+
+def test_an_operator_trips_a_breaker_in_four_clicks(sign_in: Any, production: str) -> None:
+    put_server()
+    clicks = Clicks(sign_in("olga"))
+    clicks.on("#cards a:has-text('payments-api'), #calm a:has-text('payments-api')")
+    clicks.on("label:has(input[name=act][value=forced_open])")
+    clicks.on("label:has(input[name=lasts][value='15'])")
+    clicks.page.fill("#override [name=reason]", WHY)
+    becomes(clicks.page, "document.querySelector('#preview button').innerText.includes('15')")
+    clicks.on("#preview button")
+    becomes(clicks.page, "document.querySelector('#hero').innerText.toLowerCase().includes('forced open')")
+    assert clicks.count == 4
+    left = Override.objects.get().expires_at - datetime.now(UTC)
+    assert timedelta(minutes=13) < left <= timedelta(minutes=15)
+
+
+def test_an_operator_extends_an_override_in_two_clicks(sign_in: Any, production: str) -> None:
+    before = forced_open().expires_at
+    clicks = Clicks(sign_in("olga"))
+    clicks.on("#held a:has-text('Extend')")
+    clicks.page.fill("#override [name=reason]", WHY)
+    clicks.on("#preview button")
+    wait_until(lambda: in_force().expires_at > before, "the override is extended")
+    assert clicks.count == 2
+
+
+def test_an_operator_ends_an_override_in_two_clicks(sign_in: Any, production: str) -> None:
+    forced_open()
+    clicks = Clicks(sign_in("olga"))
+    clicks.on("#held a[href*='act=automatic']")
+    clicks.page.fill("#override [name=reason]", WHY)
+    clicks.on("#preview button")
+    wait_until(lambda: not in_force(), "the override is ended")
+    assert clicks.count == 2
+
+
+def test_who_is_in_fallback_and_why_takes_one_click(sign_in: Any, production: str) -> None:
+    put_server("web-7", mode="local", mode_cause="connection refused")
+    clicks = Clicks(sign_in("vera"))
+    clicks.on("#kpi-local")
+    becomes(clicks.page, "document.querySelector('#srv-web-7').innerText.includes('efused')")
+    assert clicks.count == 1
+
+
+def test_an_admin_reverts_a_change_in_two_clicks(sign_in: Any, production: str) -> None:
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=7,
+        window_s=60,
+        burst=7,
+        expected_version=None,
+        reason="a mistake in the contract",
+        actor=BOB,
+    )
+    page = sign_in("ada")
+    page.goto("/tenant?key=acme-retail")
+    clicks = Clicks(page)
+    clicks.on("#history li:first-child a:has-text('Revert')")
+    page.fill("#f-reason", WHY)
+    clicks.on("text=Revert as a new revision")
+    page.wait_for_url("**/tenant?key=acme-retail*")
+    assert clicks.count == 2
+    assert not TenantQuota.objects.exists()
