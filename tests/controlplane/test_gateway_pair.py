@@ -15,6 +15,7 @@ import pytest
 
 from controlplane.embedded.postgres import Postgres
 from controlplane.fleet.live import add_figures
+from fuseboard.contract.load import CallLoad
 from fuseboard.contract.sync import SYNC_PATH, Counters, decode_response
 from fuseboard.contract.words import Mode
 from tests import migrated
@@ -165,3 +166,51 @@ def test_two_processes_with_one_name_on_two_gateways_are_reported(pair, postgres
     [(detail,)] = wait_until(told)
     assert "two processes" in detail
     wait_until(lambda: first.sync("other").live_servers >= 3)
+
+
+RETRIED = """
+from controlplane.editing import edits
+from tests.people import SEED
+edits.create_dependency(
+    environment="production", dependency="llm", kind="external", reason="for a test", actor=SEED,
+    protection={"retry": {"load_factor_percent": 120}},
+)
+"""
+
+
+def test_two_gateways_divide_one_cap_of_retries_among_the_pods_of_both(variables, pair, postgres):
+    """Issue 12, part 5: four pods call 3 times a second each, four others are idle and hear another gateway.
+
+    Half of the load factor is 1.2 retries per second. A gateway that knew only its own pods would allow 0.3
+    to each of the busy ones, and none to the idle ones.
+    """
+    manage(variables, "shell", "--verbosity", "0", "-c", RETRIED)
+    busy, idle = pair
+    begun = time.monotonic()
+
+    def caps(**where):
+        """The caps that pods get, by the gateway that each group of them asks."""
+        found = {}
+        for group, gateway in where.items():
+            calls = int((time.monotonic() - begun) * 3) if group == "busy" else 0
+            load = (CallLoad(dependency="llm", first_calls=calls),)
+            answers = [gateway.sync(f"{group}-{number}", protection=load) for number in range(4)]
+            found[group] = [answer.retry_caps.get("llm") for answer in answers]
+        time.sleep(0.25)
+        return found
+
+    def fair(found):
+        """All are the same, and their sum is the allowed one. The rates are of some seconds."""
+        each = [cap for group in found.values() for cap in group]
+        return None not in each and max(each) <= 1.5 * min(each) and 1_000 <= sum(each) <= 1_400
+
+    wait_until(lambda: caps(busy=busy, idle=idle), "caps over both gateways", accept=fair)
+    # Its pods come to the other gateway. Nothing is counted twice after its figures have become old.
+    idle.kill()
+    fresh = "SELECT count(*) FROM fleet_figures WHERE at > now() - interval '10 s'"
+
+    def alone():
+        found = caps(busy=busy, idle=busy)
+        return found if rows(postgres, fresh) == [(1,)] else {"busy": [None]}
+
+    wait_until(alone, "caps of one gateway", accept=fair, within_s=60.0)
