@@ -267,6 +267,8 @@ class Facts:
     unknown_revisions: tuple[UnknownRevision, ...] = ()
     #: Since when this control plane knows the fleet: states before that are unknown.
     known_from: float = 0.0
+    #: Whether any pod ever reported.
+    reported: bool = True
     #: When the rows were read; older than ``now`` while Postgres is unavailable.
     as_of: float = 0.0
     #: While Postgres is unavailable: how many gateways report pods and figures instead.

@@ -35,6 +35,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
     changes = read_changes(environment)
     transitions = read_transitions(environment)
     now = time.time()
+    first = live.first_event(environment)
     return Facts(
         now=now,
         as_of=now,
@@ -48,7 +49,8 @@ def read_facts(environment: str = SHOWN) -> Facts:
         pod_protection=found.protection,
         observing=read_observing(environment, found.protection),
         transitions=transitions,
-        known_from=_known_from(environment, transitions, now),
+        known_from=_known_from(first, transitions, now),
+        reported=first is not None,
         past_overrides=_past_overrides(environment),
         changes=changes,
         pod_events=_pod_events(environment),
@@ -71,9 +73,8 @@ def _ahead(environment: str, epoch: int) -> str:
     return f"{row.who} has revision {row.epoch}.{row.revision}" if row else ""
 
 
-def _known_from(environment: str, transitions: tuple[Transition, ...], now: float) -> float:
+def _known_from(first: datetime | None, transitions: tuple[Transition, ...], now: float) -> float:
     """When the first pod reported, or the oldest transition that was read if there are more."""
-    first = live.first_event(environment)
     begun = first.timestamp() if first is not None else now
     return max(begun, transitions[-1].at) if len(transitions) == _TRANSITIONS else begun
 

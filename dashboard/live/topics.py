@@ -57,7 +57,10 @@ def _overview(context: Context) -> list[Fragment]:
     cards = tuple(Fragment(f"br-{b.name}", "overview.html#card", {"breaker": b}) for b in live.cards)
     calm = tuple(Fragment(f"calm-{b.name}", "overview.html#calm_row", {"breaker": b}) for b in live.quiet)
     return [
-        *(Fragment(name, f"overview.html#{name}") for name in ("verdict", "chips", "refused", "tenants")),
+        *(
+            Fragment(name, f"overview.html#{name}")
+            for name in ("verdict", "guide", "chips", "refused", "tenants")
+        ),
         *(Fragment(f"kpi-{tile.key}", "overview.html#tile", {"tile": tile}) for tile in live.tiles),
         Fragment("cards", "overview.html#cards", items=cards),
         Fragment("calm", "overview.html#calm", items=calm),
