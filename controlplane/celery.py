@@ -30,6 +30,7 @@ app.autodiscover_tasks(
         "controlplane.schedules",
         "controlplane.change_requests",
         "controlplane.usage",
+        "controlplane.series",
         "controlplane.api",
     ]
 )
@@ -51,6 +52,8 @@ app.conf.beat_schedule = {
     "sample-usage": _every(10, "usage.sample"),
     "roll-up-usage": _every(30, "usage.roll_up"),
     "forget-usage": _every(3600, "usage.forget"),
+    "seal-series": _every(60, "series.seal"),
+    "forget-series": _every(3600, "series.forget"),
     "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),
     "expire-requests": _every(60, "approvals.expire_requests"),

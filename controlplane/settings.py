@@ -103,6 +103,7 @@ INSTALLED_APPS = [
     "controlplane.approvals",
     "controlplane.usage",
     "controlplane.refusals",
+    "controlplane.series",
     "controlplane.alerts",
     "dashboard",
     # After ours, whose export_openapi_schema knows where the API is.
@@ -281,6 +282,10 @@ USAGE_KEPT_MINUTES_D = env.integer("FUSEBOARD_USAGE_MINUTES_D", 8, at_least=1, a
 USAGE_KEPT_HOURS_D = env.integer("FUSEBOARD_USAGE_HOURS_D", 400, at_least=1, at_most=4000)
 #: For how long the token of a refusal is explained.
 REFUSAL_TOKEN_DAYS = env.integer("FUSEBOARD_REFUSAL_TOKEN_DAYS", 30, at_least=1, at_most=365)
+#: How long the history of pods and dependencies is kept, by the length of its spans.
+SERIES_KEPT_10S_H = env.integer("FUSEBOARD_SERIES_10S_H", 24, at_least=6, at_most=168)
+SERIES_KEPT_MINUTES_D = env.integer("FUSEBOARD_SERIES_MINUTES_D", 8, at_least=1, at_most=90)
+SERIES_KEPT_HOURS_D = env.integer("FUSEBOARD_SERIES_HOURS_D", 400, at_least=1, at_most=4000)
 #: How long before a quota ends, or a scheduled change is made, people are notified.
 ANNOUNCE_S = env.integer("FUSEBOARD_ANNOUNCE_S", 3600, at_least=60, at_most=30 * 86_400)
 

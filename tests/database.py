@@ -49,7 +49,8 @@ def prepare() -> None:
     with connection.cursor() as cursor:
         cursor.execute(_EMPTY.format(deletes=deletes, tables=",".join(tables), grown_bytes=_GROWN_BYTES))
         # So that a plan does not depend on when autovacuum looked at a table.
-        for table in tables:
+        cursor.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND relname = ANY(%s)", [tables])
+        for (table,) in cursor.fetchall():
             cursor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         cursor.execute(
             "SELECT format('ALTER TABLE %%s DISABLE TRIGGER %%I', tgrelid::regclass, tgname)"

@@ -16,6 +16,10 @@ class Counts:
         self.flush_failures = 0
         self.rows_flushed = 0
         self.reload_failures = 0
+        self.series_spans = 0
+        self.series_failures = 0
+        #: Things that got no series, because there are too many of their kind.
+        self.series_refused = 0
         self.metrics_by_agent_token = 0
         self.seconds = 0.0
         self._buckets = [0] * (len(_EDGES_S) + 1)

@@ -53,6 +53,22 @@ class GatewayCollector(Collector):
             ("flushes", "Batches written to Postgres.", counts.flushes),
             ("flush_failures", "Batches that Postgres did not take.", counts.flush_failures),
             ("rows_flushed", "Rows of servers written to Postgres.", counts.rows_flushed),
+            ("series_spans", "Spans of 10 s written to the history.", counts.series_spans),
+            (
+                "series_failures",
+                "Writings of the history that Postgres did not take.",
+                counts.series_failures,
+            ),
+            (
+                "series_refused",
+                "Values left out of the history, because there are too many names.",
+                counts.series_refused,
+            ),
+            (
+                "series_left_out",
+                "Differences left out of the history, because another gateway may have counted them.",
+                sum(fleet.series.left_out for fleet in self._gateway.fleets.values()),
+            ),
             ("reload_failures", "Readings of the configuration that failed.", counts.reload_failures),
         ):
             yield CounterMetricFamily(f"fuseboard_gateway_{name}", words, value=value)

@@ -19,6 +19,7 @@ from controlplane.gateway.postgres.loading import Reading
 from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.postgres.peers import Peers
 from controlplane.gateway.postgres.refresh import Refresher
+from controlplane.gateway.postgres.series_frames import SeriesWriter
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.known_names import KnownNames
 from controlplane.gateway.servers.status_answers import StatusAnswers
@@ -81,6 +82,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._flusher: Flusher | None = None
         self._refresher: Refresher | None = None
+        self._series: SeriesWriter | None = None
 
     @property
     def configuration_age_s(self) -> float:
@@ -115,6 +117,7 @@ class Gateway:
         if self._tasks:
             return
         self._flusher = Flusher(self.fleets, self.settings, self.counts, self.clock)
+        self._series = SeriesWriter(self.fleets, self.settings, self.counts, self.clock)
         self._refresher = Refresher(
             heads=lambda: {name: held.head for name, held in self.configurations.items()},
             take=self.take,
@@ -128,6 +131,7 @@ class Gateway:
             self._keep(self._refresher.listen, "listen"),
             self._keep(self._sweep, "sweep"),
             self._keep(self._flusher.run, "flush"),
+            self._keep(self._series.run, "series"),
             self._keep(self.coordination.run, "agree"),
         ]
         if self.settings.alone:
@@ -136,16 +140,17 @@ class Gateway:
 
     async def stop(self) -> None:
         """Write what is not written yet, for at most ``STOP_S``. Does nothing the second time."""
-        if self._flusher is None or self._refresher is None:
+        if self._flusher is None or self._refresher is None or self._series is None:
             return
         await stop_tasks(*self._tasks, within_s=CANCEL_S)
         try:
             async with asyncio.timeout(STOP_S):
                 await self._flusher.finish()
+                await self._series.finish()
                 await self._refresher.close()
         except TimeoutError:
             log.warning("gateway.stopped_early", gateway=self.settings.gateway)
-        self._tasks, self._flusher, self._refresher = [], None, None
+        self._tasks, self._flusher, self._refresher, self._series = [], None, None, None
         log.info("gateway.stopped", gateway=self.settings.gateway)
 
     def take(self, reading: Reading) -> None:

@@ -19,6 +19,7 @@ from controlplane.gateway.servers.new_names import RefusedNames
 from controlplane.gateway.servers.protection import FleetProtection
 from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.room import Room
+from controlplane.gateway.servers.series_spans import FleetSeries
 from controlplane.gateway.servers.server import KnownServer, contribution_of
 from fuseboard.contract.sync import SyncRequest
 
@@ -53,6 +54,7 @@ class Fleet:
         self.urgent: dict[str, KnownServer] = {}
         self.totals = Totals()
         self.kept = Kept()
+        self.series = FleetSeries()
         self.preservation = SelfPreservation()
         self.protection = FleetProtection(environment, clock.monotonic())
         self.stale_beats = 0
@@ -107,6 +109,7 @@ class Fleet:
         before, last = server.spending, server.beat
         beat, packed = self.kept.cut(beat, token)
         most = self.kept.call_bytes(token)
+        self.series.hear(beat, packed, now)
         news = server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most) or news
         self.protection.log.note_load(last, beat, now)
         self._room.leave(server)

@@ -1,0 +1,106 @@
+"""Figures over time: frames of 10 s, and one row of arrays per thing and hour.
+
+``lz4`` is not used: the embedded Postgres does not have it.
+"""
+
+from django.db import migrations, models
+
+TABLES = """
+-- What one gateway counted in 10 s, for up to 250 things of one kind. `v` holds the fields of the first
+-- thing, then those of the second, as in controlplane/series/kinds.py; NULL is unknown.
+CREATE TABLE series_frame (
+    at timestamptz NOT NULL,
+    writer integer NOT NULL,
+    kind smallint NOT NULL,
+    part smallint NOT NULL,
+    ids integer[] NOT NULL,
+    v integer[] NOT NULL,
+    PRIMARY KEY (kind, part, at, writer)
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX series_frame_by_time ON series_frame (at);
+
+-- That a gateway measured at all. A span without a row is unknown.
+CREATE TABLE series_span (
+    at timestamptz NOT NULL,
+    writer integer NOT NULL,
+    covered_ms integer NOT NULL,
+    pods_heard integer NOT NULL,
+    pods_known integer NOT NULL,
+    -- A tenant that is not listed asked for at most this; 0 if all tenants are listed.
+    tenant_floor bigint NOT NULL,
+    PRIMARY KEY (at, writer)
+);
+
+-- One hour of one thing: 360 values of the first field, then of the second.
+CREATE TABLE series_10s (
+    entity integer NOT NULL,
+    hour timestamptz NOT NULL,
+    v integer[] NOT NULL,
+    PRIMARY KEY (entity, hour)
+) PARTITION BY RANGE (hour);
+
+-- 60 numbers of known spans, then 60 values of each field.
+CREATE TABLE series_1m (
+    entity integer NOT NULL,
+    hour timestamptz NOT NULL,
+    v integer[] NOT NULL,
+    PRIMARY KEY (entity, hour)
+) PARTITION BY RANGE (hour);
+
+-- 24 numbers of known spans, then 24 values of each field.
+CREATE TABLE series_1h (
+    entity integer NOT NULL,
+    day timestamptz NOT NULL,
+    v bigint[] NOT NULL,
+    PRIMARY KEY (entity, day)
+) PARTITION BY RANGE (day);
+"""
+
+NO_TABLES = "DROP TABLE series_frame, series_span, series_10s, series_1m, series_1h;"
+
+
+class Migration(migrations.Migration):
+    initial = True
+
+    dependencies = []
+
+    operations = [
+        migrations.CreateModel(
+            name="Entity",
+            fields=[
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                ("environment", models.CharField(max_length=64)),
+                ("kind", models.SmallIntegerField()),
+                ("name", models.CharField(blank=True, max_length=200)),
+                ("sub", models.CharField(blank=True, max_length=64)),
+                ("first_at", models.DateTimeField()),
+                ("last_at", models.DateTimeField()),
+            ],
+            options={
+                "verbose_name_plural": "entities",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("environment", "kind", "name", "sub"), name="series_entity_once"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Writer",
+            fields=[
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                ("gateway", models.CharField(max_length=100)),
+                ("environment", models.CharField(max_length=64)),
+                ("started_at", models.DateTimeField()),
+            ],
+        ),
+        migrations.CreateModel(
+            name="Seal",
+            fields=[
+                ("hour", models.DateTimeField(primary_key=True, serialize=False)),
+                ("final", models.BooleanField(default=False)),
+                ("sealed_at", models.DateTimeField()),
+            ],
+        ),
+        migrations.RunSQL(TABLES, NO_TABLES),
+    ]
