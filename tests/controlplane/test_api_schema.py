@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from controlplane.api.api import api
-from controlplane.api.routes import change_requests, drills, people, usage
+from controlplane.api.routes import change_requests, drills, people, series, usage
 from controlplane.api.schemas import (
     bulk_in,
     configuration_out,
@@ -109,6 +109,7 @@ def test_every_document_has_a_valid_example() -> None:
             protection,
             drills,
             usage,
+            series,
             people,
             proposals,
             change_requests,

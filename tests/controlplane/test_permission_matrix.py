@@ -40,6 +40,8 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
         {"protection": {"retries_per_s": 5}, "expected_revision": 1, **WHY},
         "admin",
     ),
+    ("GET", f"{API}/series?kind=fleet&fields=requests", None, "viewer"),
+    ("GET", f"{API}/series/marks?kind=fleet", None, "viewer"),
     ("GET", f"{API}/tenants", None, "viewer"),
     ("POST", f"{API}/tenants", {"key": "new", "tier": "free", **WHY}, "admin"),
     ("GET", f"{API}/tenants/acme", None, "viewer"),

@@ -1,0 +1,162 @@
+"""Figures over time."""
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query, Router, Schema
+from pydantic import ConfigDict, Field
+
+from controlplane.api.schemas.edits_in import Environment, Moment
+from controlplane.errors import InvalidEdit
+from controlplane.policies.document import environment_of
+from controlplane.series.kinds import BY_NAME
+from controlplane.series.marks import marks_of
+from controlplane.series.reading import MOST, read
+
+router = Router()
+
+#: Fields of one answer.
+MOST_FIELDS = 12
+
+KindName = Literal["fleet", "dependency", "pod", "tenant", "rule"]
+Name = Annotated[
+    str,
+    Query(max_length=200, description="Dependency, pod, or tenant. Empty for the fleet, or for all tenants."),
+]
+Rule = Annotated[str, Query(max_length=64, description="The quota, if `kind` is `rule`.")]
+Fields = Annotated[
+    str,
+    Query(
+        min_length=1,
+        max_length=400,
+        description=f"Names with commas between them, at most {MOST_FIELDS}. See docs/history.md.",
+    ),
+]
+Since = Annotated[Moment | None, Query(description="By default an hour before `until`.")]
+Until = Annotated[Moment | None, Query(description="By default now.")]
+
+
+class PartialOut(Schema):
+    """Seconds in which only `heard` of `known` pods were measured."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"start": 1777900320, "end": 1777900330, "heard": 17, "known": 18}}
+    )
+
+    start: int
+    end: int
+    heard: int
+    known: int
+
+
+class SeriesOut(Schema):
+    """Points of one thing. Point n covers `step_s` seconds from `start` + n * `step_s` on, in Unix seconds.
+
+    A value is null where it is unknown; 0 means that it was measured. A count is of the `known_s` seconds of
+    its point that were measured. A gauge is the highest value of its point.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "start": 1777900320,
+                "step_s": 10,
+                "known_s": [10, 0, 10],
+                "fields": {"requests": [120, None, 131]},
+                "first_at": 1777800000,
+                "partial": [],
+                "newest": 1777900350,
+            }
+        }
+    )
+
+    start: int
+    step_s: int
+    known_s: list[int]
+    fields: dict[str, list[int | None]]
+    #: Before this nothing is known of it; null if nothing is known at all.
+    first_at: int | None
+    partial: list[PartialOut]
+    #: End of the newest point that was measured.
+    newest: int | None
+
+
+class MarkOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "at": 1777900321.5,
+                "kind": "transition",
+                "text": "open: consecutive",
+                "revision": None,
+            }
+        }
+    )
+
+    at: float
+    kind: Annotated[str, Field(description="`transition`, `override`, `change`, or `pod`.")]
+    text: str
+    revision: int | None
+
+
+class MarksOut(Schema):
+    """The newest events of a range, oldest first; `earlier` is how many are left out."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"marks": [], "earlier": 0}})
+
+    marks: list[MarkOut]
+    earlier: int
+
+
+@router.get("", response=SeriesOut)
+def get_series(
+    request: HttpRequest,
+    environment: Environment,
+    kind: KindName,
+    fields: Fields,
+    name: Name = "",
+    rule: Rule = "",
+    since: Since = None,
+    until: Until = None,
+) -> Any:
+    """Figures of the fleet, a dependency, a pod, a tenant, or one of its quotas, over at most 400 days.
+
+    Points are of 10 s up to 6 hours, of minutes up to 8 days, and of hours otherwise; at most 2,200.
+    """
+    start, end = _range(since, until)
+    names = list(dict.fromkeys(fields.split(",")))
+    if len(names) > MOST_FIELDS:
+        raise InvalidEdit({"fields": [f"Ask for at most {MOST_FIELDS} fields."]})
+    slug = environment_of(environment).slug
+    try:
+        return read(slug, BY_NAME[kind], name, rule, fields=names, start=start, end=end)
+    except ValueError as error:
+        raise InvalidEdit({"fields": [str(error)]}) from error
+
+
+@router.get("/marks", response=MarksOut)
+def get_marks(
+    request: HttpRequest,
+    environment: Environment,
+    kind: KindName,
+    name: Name = "",
+    since: Since = None,
+    until: Until = None,
+) -> Any:
+    """Transitions, overrides, changes, and events of pods in a range, at most 40."""
+    start, end = _range(since, until)
+    slug = environment_of(environment).slug
+    marks, earlier = marks_of(slug, BY_NAME[kind], name, start=start, end=end)
+    return {"marks": marks, "earlier": earlier}
+
+
+def _range(since: Moment | None, until: Moment | None) -> tuple[Any, Any]:
+    end = until or timezone.now()
+    start = since or end - timedelta(hours=1)
+    if start >= end:
+        raise InvalidEdit({"since": ["Enter a time before the end of the range."]})
+    if end - start > MOST:
+        raise InvalidEdit({"since": [f"Ask for at most {MOST.days} days."]})
+    return start, end
