@@ -85,7 +85,7 @@ def test_a_long_range_has_a_bounded_number_of_points(production: str, call: Any,
     ("query", "field"),
     [
         ("kind=fleet&fields=nothing", "fields"),
-        ("kind=fleet&fields=" + ",".join(["requests"] + [f"f{n}" for n in range(12)]), "fields"),
+        ("kind=fleet&fields=" + ",".join(["requests"] + [f"f{n}" for n in range(16)]), "fields"),
         ("kind=fleet&fields=requests&since=2026-05-04T00:00:00Z&until=2026-05-03T00:00:00Z", "since"),
         ("kind=fleet&fields=requests&since=2024-05-04T00:00:00Z&until=2026-05-03T00:00:00Z", "since"),
     ],

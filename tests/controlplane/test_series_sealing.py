@@ -160,7 +160,7 @@ def expected(frames: Any, kind: Kind, which: int, field: int) -> list[int | None
 
 
 @pytest.mark.parametrize("how", ["in time", "late", "twice", "in two processes"])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(frames=FRAMES)
 def test_sealing_is_what_a_plain_computation_says(transactional_db: None, how: str, frames: Any) -> None:
     empty()

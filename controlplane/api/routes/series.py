@@ -18,7 +18,7 @@ from controlplane.series.reading import MOST, read
 router = Router()
 
 #: Fields of one answer.
-MOST_FIELDS = 12
+MOST_FIELDS = 16
 
 KindName = Literal["fleet", "dependency", "pod", "tenant", "rule"]
 Name = Annotated[
@@ -30,7 +30,7 @@ Fields = Annotated[
     str,
     Query(
         min_length=1,
-        max_length=400,
+        max_length=600,
         description=f"Names with commas between them, at most {MOST_FIELDS}. See docs/history.md.",
     ),
 ]
