@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from random import uniform
 from urllib.parse import parse_qs
 
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -16,8 +17,13 @@ from dashboard.live.topics import PAGES, Topic
 #: The browser reloads, which leads to the login page or to the page for the new role.
 LOGIN_AGAIN = 4401
 NO_SUCH_PAGE = 4404
+#: The browser connects again, perhaps to another web process.
+CONNECT_AGAIN = 4000
 #: At the latest. The hub tells every socket at once when a login ends.
 RECHECK_S = 10.0
+#: After a restart, all sockets are at the other web process. They spread again within this time, by 20 %
+#: more or less, so that they do not come all at once.
+LASTS_S = 1800.0
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
@@ -42,7 +48,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._latest: Drawing | None = None
         self._news = asyncio.Event()
         self._doubt = asyncio.Event()
-        self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._recheck(role))]
+        self._tasks = [
+            asyncio.create_task(self._write()),
+            asyncio.create_task(self._recheck(role)),
+            asyncio.create_task(self._end()),
+        ]
         drawn = hub.join(topic, self)
         if drawn is not None:
             self.offer(drawn)
@@ -92,6 +102,12 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 with contextlib.suppress(RuntimeError):  # it has closed meanwhile
                     await self.close(code=LOGIN_AGAIN)
                 return
+
+    async def _end(self) -> None:
+        await asyncio.sleep(LASTS_S * uniform(0.8, 1.2))
+        if not self._left:
+            with contextlib.suppress(RuntimeError):  # it has closed meanwhile
+                await self.close(code=CONNECT_AGAIN)
 
 
 def topic_of(query: str, role: str) -> Topic | None:

@@ -301,6 +301,12 @@ async def the_end_of(socket):
     raise AssertionError(f"was not closed within {PATIENCE_S} s")
 
 
+async def test_a_socket_ends_after_a_while_so_that_it_can_move_to_another_process(hub, monkeypatch):
+    monkeypatch.setattr("dashboard.consumer.LASTS_S", 0.05)
+    async with opened("vera") as socket:
+        assert await the_end_of(socket) == 4000
+
+
 async def test_a_lost_role_closes_the_socket_even_without_a_notice(hub, monkeypatch):
     from controlplane.accounts.models import User
 

@@ -56,5 +56,9 @@ def server_config(app: Application, *, limits: Limits = LIMITS, **tls: Any) -> u
         forwarded_allow_ips=settings.PROXIES,
         # Open pages hold a WebSocket each; they reconnect by themselves.
         timeout_graceful_shutdown=2,
+        # A browser sends nothing, and compressing each drawing for each socket costs more than it saves.
+        ws="websockets-sansio",
+        ws_max_size=1024,
+        ws_per_message_deflate=False,
         **tls,
     )
