@@ -52,7 +52,7 @@ def look_now(agent: Agent) -> None:
     calls = agent._runtime.inbound._call_shedding
     assert calls is not None
     for shedder in calls._shedders.values():
-        shedder._looked = float("-inf")
+        shedder._look_at = shedder.quiet_until = float("-inf")
 
 
 async def waiting_calls(agent: Agent, count: int) -> list[asyncio.Task[Permit]]:

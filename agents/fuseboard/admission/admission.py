@@ -193,6 +193,8 @@ class Admission:
             lane = self._lanes.get((dependency, tenant))
             if lane is None or lane.changes != self._configuration.changes:
                 lane = self._prepare_lane(dependency, tenant)
+            if lane is not None and lane.direct and wait_s is None:
+                return self._calls.admit(lane)
             # A caller that says 0 does not wait, whatever the dependency says.
             if lane is not None and not (lane.gate.dependency.wait_ms if wait_s is None else wait_s):
                 if lane.guard is None:

@@ -108,13 +108,15 @@ class CallShedding:
 
     def refuses(self, guard: CallGuard, tier: CallTier) -> float | None:
         """Seconds until the call can be tried again; ``None`` when it may go on."""
+        shedder, now = self._shedders.get(guard.name), guard.clock()
+        # The usual call: nothing else has to be asked.
+        if shedder is not None and now < shedder.quiet_until:
+            return None
         settings = self._protection.shedding
         if settings is None:
             return None
-        shedder = self._shedders.get(guard.name)
         if shedder is None:
             shedder = self._shedders[guard.name] = CallShedder(guard.name, settings, 0)
-        now = guard.clock()
         if shedder.due(now):
             shedder.configure(settings, int(guard.sla_s * 1000))
             p95_s = guard.latency.quantile(0.95, now, at_least=ENOUGH_SAMPLES)

@@ -18,7 +18,7 @@ MAX_LANES = 50_000
 class CallLane:
     """The calls of one tenant, or without a tenant, to one dependency."""
 
-    __slots__ = ("changes", "costs", "decisions", "demand", "gate", "guard", "snapshot", "tenant")
+    __slots__ = ("changes", "costs", "decisions", "demand", "direct", "gate", "guard", "snapshot", "tenant")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class CallLane:
         self.changes = changes
         #: What protects this pod from the dependency; ``None`` for nothing.
         self.guard = guard
+        #: Nothing protects this pod from the dependency, and its callers do not wait for a refusal's end.
+        self.direct = guard is None and not gate.dependency.wait_ms
         self.costs = costs
         self.tenant = tenant
 

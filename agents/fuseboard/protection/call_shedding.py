@@ -34,7 +34,8 @@ class CallShedder:
         self.refused = 0
         self.changes = 0
         self._over, self._far = Switch(STEADY_S), Switch(STEADY_S)
-        self._looked = float("-inf")
+        #: Before this moment nothing is refused, and no figure is due.
+        self.quiet_until = self._look_at = float("-inf")
         self._asked = 0
         self.configure(settings, sla_ms)
 
@@ -45,17 +46,19 @@ class CallShedder:
 
     def due(self, now: float) -> bool:
         """Whether ``look`` wants new figures."""
-        return now - self._looked >= LOOK_S
+        return now >= self._look_at
 
     def look(self, now: float, waiting: int, p95_s: float | None) -> None:
         """``waiting``: calls that wait for a slot. ``p95_s``: of the last seconds; ``None`` for few calls."""
-        self._looked = now
+        self._look_at = now + LOOK_S
         queue = waiting / self._queue_max
         latency = p95_s / self._p95_limit_s if p95_s is not None and self._p95_limit_s else 0.0
         worst = max(queue, latency)
         before = self._over.changes + self._far.changes
         self._over.judge(now, worst > 1, worst < EXIT)
         self._far.judge(now, worst > FAR_OVER, worst < FAR_OVER * EXIT)
+        # ``_far`` may last a little longer than ``_over``, and refuses nothing then.
+        self.quiet_until = float("-inf") if self._over.on else self._look_at
         if self._over.changes + self._far.changes != before:
             self.changes += 1
             logger.warning(

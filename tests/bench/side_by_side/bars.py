@@ -43,6 +43,9 @@ BARS = (
     Bar("lease_commands", "<=", 0.01),
     Bar("lease_redis_cpu_1k", "<=", 0.067),
     Bar("guarded_vs_semaphore", "<=", 4),
+    Bar("guarded_vs_stack", "<=", 0.333),
+    Bar("guarded_retried_vs_stack", "<=", 0.333),
+    Bar("protection_off", "<=", 1.02),
 )
 
 

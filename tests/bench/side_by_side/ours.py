@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from fuseboard.admission.call_pressure import CallShedding
 from fuseboard.configuration.checked_config import CheckedConfig
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.policy import (
@@ -17,7 +18,7 @@ from fuseboard.contract.policy import (
     encode_policy,
     hash_of,
 )
-from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
+from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate, PodProtection, Retry, Shedding
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import MAX_LIMIT, Algorithm, ConfigSource, Mode, Outcome
 from fuseboard.reporting.counters import Counters
@@ -28,6 +29,7 @@ from tests.waiting import eventually
 DEPENDENCY = "payments"
 GUARDED, UNGUARDED = "guarded", "unguarded"
 SLOTS = 50
+SLA_MS = 1000
 MANY_TENANTS = 200
 TENANTS = tuple(f"tenant-{number:03d}" for number in range(MANY_TENANTS))
 
@@ -59,10 +61,14 @@ def policy(environment: str, tuning: Tuning) -> Policy:
                 vendor_limits=(LEASED,),
                 breaker=BreakerPolicy(),
                 protection=CallProtection(
-                    bulkhead=Bulkhead(max_concurrent=SLOTS), local_rate=LocalRate(limit=MAX_LIMIT)
+                    bulkhead=Bulkhead(max_concurrent=SLOTS),
+                    local_rate=LocalRate(limit=MAX_LIMIT),
+                    retry=Retry(),
+                    sla_ms=SLA_MS,
                 ),
             ),
         ),
+        protection=PodProtection(shedding=Shedding()),
         tuning=tuning,
     )
 
@@ -86,14 +92,18 @@ class Pod:
     def __init__(self, redis_url: str, environment: str, tuning: Tuning, live_servers: int) -> None:
         self.counters = Counters()
         self.store = SingleStore(StoreUrl.parse(redis_url))
+        self.configuration = configured(environment, tuning, live_servers)
         self.admission = compose_admission(
-            configuration=configured(environment, tuning, live_servers),
+            configuration=self.configuration,
             counters=self.counters,
             store=self.store,
             server="bench",
             environment=environment,
             on_change=lambda: None,
         )
+        # As a running agent has it: the first step of a guarded call.
+        self.shedding = CallShedding(self.configuration, self.admission.guarded)
+        self.shedding.adopt(self.configuration.snapshot)
 
     def call(self, tenants: int):
         """Admit a call: override, breaker, vendor limit and tenant quota."""
