@@ -6,6 +6,7 @@ live, and at the end every slot is free and every token is back that no call was
 
 import gc
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -75,7 +76,7 @@ class Machine(RuleBasedStateMachine):
         calls=st.integers(1, 4),
     )
     def ask(
-        self, tier: str | None, asking: dict[str, object], wait_s: float, left_s: float | None, calls: int
+        self, tier: str | None, asking: dict[str, Any], wait_s: float, left_s: float | None, calls: int
     ) -> None:
         until = None if left_s is None else self.pod.time.now + left_s
         for _ in range(calls):
