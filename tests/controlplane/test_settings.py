@@ -87,7 +87,7 @@ def test_a_misspelled_variable_is_reported(tmp_path: Path) -> None:
     assert "FUSEBOARD_ALOWED_HOSTS is unknown" in done.stderr
     assert "Did you mean FUSEBOARD_ALLOWED_HOSTS?" in done.stderr
     assert "OUR_OWN" not in done.stderr
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text().splitlines()
+    readme = (Path(__file__).resolve().parents[2] / "docs/settings.md").read_text().splitlines()
     rows = [line.split("|")[1] for line in readme if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`FUSEBOARD_([A-Z0-9_]+)`", row)}
     # Set by the demo itself, to find its processes.

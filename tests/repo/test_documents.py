@@ -94,7 +94,8 @@ def test_the_readme_lists_every_variable_that_is_read_and_no_other():
     # NAME_FILE may stand for NAME; one sentence above the table says so.
     read -= {f"{name}_FILE" for name in read}
     read -= {"FUSEBOARD_DEMO"}  # set by the demo itself, to find its processes
-    rows = [line.split("|")[1] for line in (ROOT / "README.md").read_text().splitlines() if line[:3] == "| `"]
+    page = (ROOT / "docs/settings.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line[:3] == "| `"]
     assert {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)} == read
 
 
