@@ -169,6 +169,8 @@ class GatewayApp:
                 servers=fleet.servers,
                 milli=fleet.totals.milli,
                 factors=configuration.load_factors,
+                protected=configuration.protected,
+                retries_per_s=configuration.retries_per_s,
                 unready_percent=configuration.unready_percent,
                 now=now,
             ),

@@ -33,8 +33,6 @@ from fuseboard.contract.protection_fields import (
 Document = dict[str, Any]
 PROTECTION = "protection"
 
-#: What turns a part off: null in JSON, the word in a file.
-_OFF = (None, "off", False)
 _OBSERVE = "observe"
 #: A form or a file takes a moment to arrive.
 _LATE_US = 60_000_000
@@ -101,9 +99,14 @@ def without_protection(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in fields.items() if field.partition(".")[0] != PROTECTION}
 
 
+def is_off(value: object) -> bool:
+    """Whether this turns a part off: null in JSON, the word in a file. 0 is a mistake."""
+    return value is None or value is False or value == "off"
+
+
 def check_patch(problems: Problems, patch: object, shape: Shape) -> None:
     """Check each value on its own. The fields of problems are like ``protection.bulkhead.borrow``."""
-    if patch in _OFF:
+    if is_off(patch):
         return
     if not isinstance(patch, Mapping):
         problems.add(PROTECTION, "Enter its settings with their names, or off.")
@@ -139,7 +142,7 @@ def changed(
     result |= {name: _plain(value) for name, value in patch.items() if name not in shape.groups}
     for group in shape.groups:
         given = patch.get(group, {})
-        if given in _OFF or (group not in patch and group not in now):
+        if is_off(given) or (group not in patch and group not in now):
             continue
         values = (
             _defaults(shape, group) | dict(now.get(group, {})) | {name: _plain(given[name]) for name in given}
@@ -170,7 +173,7 @@ def _settled(problems: Problems, result: Document, shape: Shape) -> Document:
 
 
 def _check_group(problems: Problems, shape: Shape, group: str, value: Any) -> None:
-    if value in _OFF:
+    if is_off(value):
         return
     if not isinstance(value, Mapping):
         problems.add(f"{PROTECTION}.{group}", "Enter its settings with their names, or off.")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +14,9 @@ from controlplane.gateway.servers import calls as call_track
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.kept import Kept
-from controlplane.gateway.servers.retry_caps import ENOUGH_PER_S, MOST_MILLI, cap_milli
+from controlplane.gateway.servers.retry_caps import MOST_MILLI, USUAL_PER_S, cap_milli
 from controlplane.gateway.servers.rows import row_of
+from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.load import CallLoad, PodLoad, TierLoad
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.protection import CallProtection, Observe, PodProtection, Readiness, Retry
@@ -42,12 +44,16 @@ def hear(fleet: Fleet, request: SyncRequest) -> None:
     fleet.refresh_rates([fleet.servers[request.server]])
 
 
-def part(fleet: Fleet, request: SyncRequest, *, percent: int = 25, factor: int = 120) -> dict[str, Any]:
+def part(
+    fleet: Fleet, request: SyncRequest, *, percent: int = 25, factor: int = 120, retries_per_s: int = 10
+) -> dict[str, Any]:
     found = fleet.protection.part(
         request,
         servers=fleet.servers,
         milli=fleet.totals.milli,
         factors={"llm": factor},
+        protected=frozenset(("llm",)),
+        retries_per_s=retries_per_s,
         unready_percent=percent,
         now=fleet._clock.monotonic(),
     )
@@ -72,13 +78,15 @@ def test_the_cap_divides_half_of_the_load_factor_among_the_pods() -> None:
     calls=st.floats(min_value=0, max_value=1e12),
     callers=st.integers(min_value=0, max_value=50_000),
     factor=st.integers(min_value=100, max_value=200),
+    retries_per_s=st.integers(min_value=0, max_value=1_000),
 )
 def test_a_cap_is_bounded_and_the_fleet_stays_within_its_load_factor(
-    calls: float, callers: int, factor: int
+    calls: float, callers: int, factor: int, retries_per_s: int
 ) -> None:
-    cap = cap_milli(calls, callers, factor)
+    cap = cap_milli(calls, callers, factor, retries_per_s)
     if cap is None:
-        assert callers == 0 or (factor - 100) / 200 * calls >= ENOUGH_PER_S
+        # Then the pods' own floors, together as many as this, are within the load factor.
+        assert callers == 0 or (factor - 100) / 200 * calls >= max(USUAL_PER_S, retries_per_s)
         return
     assert 0 <= cap <= MOST_MILLI
     assert callers * cap / 1000 <= (factor - 100) / 200 * calls + 1e-6
@@ -125,9 +133,30 @@ def test_pods_get_the_cap_of_what_they_call_and_it_follows_the_calls(fleet: Flee
     assert part(fleet, asking) == {}
 
 
-def test_another_process_of_the_same_name_gets_nothing(fleet: Fleet):
-    hear(fleet, beat("pod-0", protection=calling(5)))
-    assert part(fleet, beat("pod-0", boot="boot-0002", protection=calling(5))) == {}
+def test_h1_floors_that_an_admin_raised_are_capped_too(fleet: Fleet, clock: TurnedClock) -> None:
+    """With 1,000 retries per second allowed, the floors of 200 pods doubled the load of a dead vendor."""
+    assert cap_milli(120.0, 200, 120, 1_000) == 60
+    assert cap_milli(105.0, 50, 120, 100) == 210
+    assert cap_milli(105.0, 50, 120, 10) is None
+    assert cap_milli(10_000.0, 50, 120, 1_000) is None
+    for second in (0, 10):
+        for pod in range(2):
+            hear(fleet, beat(f"pod-{pod}", protection=calling(second * 100)))
+        clock.turn(10.0)
+    asking = beat("pod-0", protection=calling(2_000))
+    hear(fleet, asking)
+    assert part(fleet, asking) == {}
+    clock.turn(1.0)
+    assert part(fleet, asking, retries_per_s=100) == {"retry_caps": {"llm": 10_000}}
+
+
+def test_l2_another_process_of_the_same_name_gets_caps_but_no_lease(fleet: Fleet, clock: TurnedClock):
+    clock.turn(30.0)
+    for pod in range(8):
+        hear(fleet, beat(f"pod-{pod}", protection=calling(5), load=ASKS))
+    rival = beat("pod-0", boot="boot-0002", up_ms=9_999_999, protection=calling(5), load=ASKS)
+    fleet.absorb(rival)
+    assert part(fleet, rival).keys() == {"retry_caps"}
 
 
 # Figures
@@ -317,3 +346,39 @@ async def test_what_parts_would_refuse_that_only_observe_is_counted(clock: Turne
     clock.turn(10.0)
     text = exporter(gateway)(None).decode()
     assert 'fuseboard_fleet_protection_observes{environment="production",part="shedding"} 0.0' in text
+
+
+def test_m1_a_gateway_that_restarts_reports_no_errors_of_the_past(fleet: Fleet, clock: TurnedClock) -> None:
+    """A row has no totals, so all errors of a pod's life were errors of the first ten seconds."""
+    fleet.absorb(beat(load=PodLoad(errors=100_000, observed=7_000)))
+    stored = row_of(fleet.servers["pod-1"]).load
+    adopted = KnownServer(
+        beat=beat(load=msgspec.convert(stored, PodLoad)),
+        seen=clock.now,
+        seen_wall=clock.wall(),
+        next_s=5.0,
+        started_wall=clock.wall() - 3_600,
+        adopted=True,
+    )
+    again = Fleet("production", clock, beat_ms=5_000, beats_per_s=2_000)
+    again.adopt(adopted)
+    for errors, expected in ((100_000, 0.0), (100_050, 5.0)):
+        clock.turn(10.0)
+        again.absorb(beat(load=PodLoad(errors=errors, observed=errors)))
+        load = row_of(again.servers["pod-1"]).load
+        assert (load["errors_per_s"], load["observed_per_s"]) == (expected, expected)
+
+
+def test_l3_invented_names_push_no_dependency_out_of_the_figures(fleet: Fleet, clock: TurnedClock) -> None:
+    invented = [
+        tuple(CallLoad(dependency=f"invented-{group}-{number}") for number in range(100))
+        for group in range(6)
+    ]
+    for number, names in enumerate(invented):
+        for pod in range(2):
+            hear(fleet, beat(f"liar-{number}-{pod}", protection=names))
+    honest = beat("pod-1", protection=calling(5))
+    hear(fleet, honest)
+    assert "llm" not in figures_of(fleet)["protection"], "before any heartbeat says what is configured"
+    part(fleet, honest)
+    assert figures_of(fleet)["protection"].keys() == {"llm"}

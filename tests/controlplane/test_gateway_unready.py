@@ -162,3 +162,45 @@ def test_no_sequence_of_heartbeats_makes_too_many_unready(
             assert online >= 4
             assert len(before) + 1 <= online * percent // 100
             assert fleet.protection.unready.held("checkout", now) <= online * percent // 100
+
+
+def test_m3_a_heartbeat_does_not_look_at_every_pod_that_asks(fleet: Fleet, clock: TurnedClock) -> None:
+    """With 10,000 pods that ask, each heartbeat took 6 ms: more than a gateway has."""
+    pods(fleet, clock, 400)
+    for number in range(400):
+        lease(fleet, f"pod-{number}")
+    service = fleet.protection.unready._by_service["checkout"]
+    looks = 0
+
+    class Watched(dict):  # type: ignore[type-arg]
+        def items(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().items()
+
+    service.asking = Watched(service.asking)
+    for number in range(400):
+        lease(fleet, f"pod-{number}")
+    assert looks == 0
+    clock.turn(1.0)
+    for number in range(400):
+        lease(fleet, f"pod-{number}")
+    assert looks <= 2 * 11, "a few times per second, for all of them"
+    assert fleet.protection.unready.held("checkout", clock.now) == 100
+
+
+def test_m3_a_free_place_goes_to_the_pod_that_asked_for_longest(fleet: Fleet, clock: TurnedClock) -> None:
+    pods(fleet, clock, 4)
+    assert lease(fleet, "pod-0")
+    clock.turn(1.0)
+    for name in ("pod-1", "pod-2"):
+        assert not lease(fleet, name)
+        clock.turn(1.0)
+    for _ in range(30):
+        # However often pods change their minds in one second.
+        lease(fleet, "pod-0", CALM)
+        assert not lease(fleet, "pod-2"), "the other one asked first"
+    clock.turn(1.0)
+    assert not lease(fleet, "pod-2")
+    assert lease(fleet, "pod-1")
+    assert fleet.protection.unready.held("checkout", clock.now) == 1

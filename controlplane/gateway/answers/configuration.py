@@ -17,7 +17,7 @@ from fuseboard.contract.policy import (
     Tuning,
     decode_policy,
 )
-from fuseboard.contract.protection import Observe
+from fuseboard.contract.protection import PodProtection
 from fuseboard.contract.sync import Applied, SyncRequest
 
 #: More changed tenants than this are not listed: the server asks again for those it holds.
@@ -83,8 +83,10 @@ class Configuration:
         self.tuning = Tuning()
         #: The part of a service that may be unready because of pressure.
         self.unready_percent = 0
+        #: The most retries of one process; the floors of all pods together are as many.
+        self.retries_per_s = PodProtection().retries_per_s
         #: Until when parts of the protection only observe.
-        self.observe = Observe()
+        self.observe = PodProtection().observe
         #: Dependency with retries -> the most attempts of the fleet, in percent of its first calls.
         self.load_factors: dict[str, int] = {}
         #: Names of the dependencies with a part of the protection.
@@ -121,9 +123,9 @@ class Configuration:
 
     def _read(self, policy: Policy) -> None:
         self.tuning = policy.tuning
-        readiness = policy.protection.readiness if policy.protection is not None else None
-        self.unready_percent = readiness.unready_percent if readiness is not None else 0
-        self.observe = policy.protection.observe if policy.protection is not None else Observe()
+        pods = policy.protection or PodProtection()
+        self.observe, self.retries_per_s = pods.observe, pods.retries_per_s
+        self.unready_percent = pods.readiness.unready_percent if pods.readiness is not None else 0
         protected = {each.name: each.protection for each in policy.dependencies if each.protection}
         self.protected = frozenset(protected)
         self.load_factors = {

@@ -33,9 +33,16 @@ _SLOT_RATES = {
 }
 
 
-def call_figures(milli: dict[Key, int]) -> dict[str, dict[str, Any]]:
-    """Dependency -> the fields of ``controlplane.fleet.call_figures.CallFigures``; 0 is left out."""
-    callers = {name: value for (kind, name), value in milli.items() if kind == "callers"}
+def call_figures(milli: dict[Key, int], protected: frozenset[str] | None = None) -> dict[str, dict[str, Any]]:
+    """Dependency -> the fields of ``controlplane.fleet.call_figures.CallFigures``; 0 is left out.
+
+    Only those in ``protected``, if that is known: pods can report any names.
+    """
+    callers = {
+        name: value
+        for (kind, name), value in milli.items()
+        if kind == "callers" and (protected is None or name in protected)
+    }
     shown = nlargest(MOST, callers, key=lambda name: (callers[name], name))
     found: dict[str, dict[str, Any]] = {name: {"callers": callers[name], "tiers": {}} for name in shown}
     for (kind, name), value in milli.items():

@@ -37,7 +37,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "usage": busiest,
         "rules": _rules(milli),
         "dependencies": _dependencies(milli),
-        "protection": call_figures(milli),
+        "protection": call_figures(milli, fleet.protection.protected),
         "store": {
             "p50_us": percentile_us(latency, 0.50),
             "p99_us": percentile_us(latency, 0.99),

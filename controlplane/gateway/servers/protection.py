@@ -22,6 +22,8 @@ class FleetProtection:
         self.log = ControlLog(environment)
         self.unready = UnreadyLeases(now, self.log)
         self.caps = RetryCaps(self.log)
+        #: Dependencies with a part of the protection; ``None`` before the first heartbeat.
+        self.protected: frozenset[str] | None = None
 
     def part(
         self,
@@ -30,20 +32,26 @@ class FleetProtection:
         servers: Mapping[str, KnownServer],
         milli: Mapping[Key, int],
         factors: Mapping[str, int],
+        protected: frozenset[str],
+        retries_per_s: int,
         unready_percent: int,
         now: float,
     ) -> bytes:
-        """``factors``: dependency -> the most attempts of the fleet, in percent of its first calls."""
+        """``factors``: dependency -> the most attempts of the fleet, in percent of its first calls.
+
+        ``protected`` are all dependencies with a part of the protection.
+        """
+        self.protected, self.caps.retries_per_s = protected, retries_per_s
         if beat.load is None and not beat.protection:
-            return b""
-        known = servers.get(beat.server)
-        if known is None or known.beat.boot != beat.boot:
-            # Two processes with one name: only the one that is displayed may ask.
             return b""
         part = b""
         if factors and beat.protection:
             names = [call.dependency for call in beat.protection[:MAX_CALL_LOADS]]
             if caps := self.caps.of(names, factors, milli, now):
                 part = b',"retry_caps":%b' % _encode(caps)
+        known = servers.get(beat.server)
+        if known is None or known.beat.boot != beat.boot:
+            # Two processes with one name: only the one that is displayed may be unready.
+            return part
         lease_ms = self.unready.lease_ms(beat, unready_percent, servers.values(), now)
         return part + b',"unready_ms":%d' % lease_ms if lease_ms else part

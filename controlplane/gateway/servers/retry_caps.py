@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from controlplane.gateway.servers.control_log import ControlLog
 from controlplane.gateway.servers.rates import Key
 
-#: From this many retries per second on, the pods' own floors together are within the load factor.
-ENOUGH_PER_S = 10.0
+#: ``retries_per_s`` of an environment without a protection of pods.
+USUAL_PER_S = 10
 #: A pod's own floor is at most this.
 MOST_MILLI = 10_000
 
@@ -23,13 +23,16 @@ def calling_here(milli: Mapping[Key, int], dependency: str) -> Calling:
     return milli.get(("first_calls", dependency), 0) / 1000, milli.get(("callers", dependency), 0)
 
 
-def cap_milli(calls_per_s: float, callers: int, load_factor_percent: int) -> int | None:
+def cap_milli(
+    calls_per_s: float, callers: int, load_factor_percent: int, retries_per_s: int = USUAL_PER_S
+) -> int | None:
     """Retries of one pod per 1,000 s; ``None`` where the pod's own bound is enough.
 
-    Half of what the load factor allows is left to the budgets, which follow their own calls.
+    Half of what the load factor allows is left to the budgets, which follow their own calls. Without a cap,
+    the floors of all pods together are ``retries_per_s``, which each of them divides by their number.
     """
     allowed_per_s = (load_factor_percent - 100) / 100 / 2 * calls_per_s
-    if allowed_per_s >= ENOUGH_PER_S or callers < 1:
+    if allowed_per_s >= max(USUAL_PER_S, retries_per_s) or callers < 1:
         return None
     return min(MOST_MILLI, max(0, int(allowed_per_s * 1000 / callers)))
 
@@ -45,6 +48,8 @@ class RetryCaps:
         self.elsewhere: dict[str, Calling] = {}
         self._made = float("-inf")
         self._log = log
+        #: The most retries of all floors together, by the policy.
+        self.retries_per_s = USUAL_PER_S
 
     def of(
         self, dependencies: list[str], factors: Mapping[str, int], milli: Mapping[Key, int], now: float
@@ -62,7 +67,7 @@ class RetryCaps:
             calls, callers = calling_here(milli, name)
             more_calls, more_callers = self.elsewhere.get(name, (0.0, 0))
             calls, callers = calls + more_calls, callers + more_callers
-            cap = cap_milli(calls, callers, factor)
+            cap = cap_milli(calls, callers, factor, self.retries_per_s)
             if cap is not None:
                 found[name] = cap
             if callers:
@@ -73,5 +78,6 @@ class RetryCaps:
                     calls_per_s=round(calls, 3),
                     callers=callers,
                     load_factor_percent=factor,
+                    retries_per_s=self.retries_per_s,
                 )
         return found

@@ -194,7 +194,9 @@ class KnownServer:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, packed, cut=beat.cut > 0)
         self.calls.add(now, beat.protection, most=call_bytes)
-        self.errors_per_s, self.observed_per_s = _load_rates(last, beat, now - self.seen)
+        # A row has no totals: the first heartbeat after a restart of the gateway would count all of them.
+        rates = (0.0, 0.0) if self.adopted else _load_rates(last, beat, now - self.seen)
+        self.errors_per_s, self.observed_per_s = rates
         self.owner_has_asked = self.owner_has_asked or has_asked(beat.counters)
         self.has_asked = self.has_asked or self.owner_has_asked
         # What was counted is in the tracks, and what was wanted is in the answer.
