@@ -10,7 +10,7 @@ from django.core import checks
 #: Checks of what the environment configures.
 CONFIGURATION = "configuration"
 
-#: Every variable that any part of Fuseboard reads, without its prefix; README describes them.
+#: Every variable that any part of Fuseboard reads, without its prefix; docs/settings.md describes them.
 VARIABLES = frozenset(
     """
     ACL_AGENT_PASSWORD ACL_CONTROL_PASSWORD ACL_PROFILE ALLOWED_HOSTS ANNOUNCE_S API_BURST

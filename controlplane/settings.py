@@ -1,4 +1,4 @@
-"""All settings on one page. README.md lists the variables."""
+"""All settings on one page. docs/settings.md lists the variables."""
 
 import secrets
 import ssl

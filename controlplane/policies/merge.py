@@ -109,7 +109,12 @@ def _limit_of(name: str) -> str:
 
 
 def _setting(name: str) -> str:
-    """Return the field itself, or the part of a protection, whose values are checked together."""
+    """Return the field itself, or what it only makes sense with.
+
+    That is the rate of a template, or a part of a protection, whose values are checked together.
+    """
+    if name in RATE:
+        return "rate"
     first, _, rest = name.partition(".")
     return f"{first}.{rest.partition('.')[0]}" if first == "protection" else name
 

@@ -172,6 +172,25 @@ def test_only_the_chosen_things_and_units_are_reverted(production: str, ada: Any
         revert(ada, number, things={("tenant", "acme"): ["colour"]})
 
 
+def test_one_unit_of_a_created_or_removed_thing_is_not_reverted_alone(production: str, ada: Any) -> None:
+    made = edits.create_tenant(tenant="new", tier="free", actor=ada, **WHY)
+    found = revert(ada, made, things={("tenant", "new"): ["tier"]})
+    assert (found.changes, Tenant.objects.get(key="new").deleted) == ([], False)
+    gone = edits.remove_tenant(tenant="acme", actor=ada, **WHY)
+    assert not revert(ada, gone, things={("tenant", "acme"): ["title"]}).changes
+    assert Tenant.objects.get(key="acme").deleted
+
+
+def test_the_rate_of_a_template_is_one_unit(production: str, ada: Any) -> None:
+    common: dict[str, Any] = {"template": "standard", "expected_version": None, "actor": ada, **WHY}
+    edits.set_template(limit=100, window_s=60, burst=1, **common)
+    number = edits.set_template(limit=200, **common)
+    later = edits.set_template(window_s=1, **common)
+    found = revert(ada, number)
+    assert [(unit.unit, unit.revision) for unit in found.kept] == [("rate", later)]
+    assert not found.changes
+
+
 def test_an_edit_after_the_preview_is_a_conflict_only_if_it_touches_the_same_thing(
     production: str, ada: Any
 ) -> None:

@@ -238,8 +238,11 @@ def _only(
     chosen: Collection[str], fields_of: Mapping[str, list[str]], now: Fields | None, back: Fields | None
 ) -> Fields | None:
     """Return ``now`` with the chosen units as in ``back``."""
-    if WHOLE in chosen or now is None or back is None:
+    if WHOLE in chosen:
         return back
+    if now is None or back is None:
+        # It is created or removed as a whole, so there are no units to choose.
+        return now
     picked = dict(now)
     for unit in chosen:
         for field in fields_of[unit]:
