@@ -6,12 +6,13 @@ from typing import Any
 from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import Rule, Scope, Subject
 from controlplane.alerts.thresholds import PRESSED_SHARE
-from controlplane.fleet.call_figures import CallFigures
+from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing
 from controlplane.status.observed import observed_head, observed_rate, observed_until
 from controlplane.status.servers import spared_how, unhealthy_because
 from controlplane.status.status import Status
+from fuseboard.contract.words import WhenFull
 
 #: Unhealthy pods that the alert names.
 _NAMED = 3
@@ -77,11 +78,17 @@ def _calls(breaker: BreakerStatus) -> CallFigures:
     return breaker.protected or CallFigures()
 
 
+def _full(breaker: BreakerStatus) -> list[SlotFigures]:
+    """Tiers that refuse calls, except those whose calls may be discarded: that is what an admin wants."""
+    policies: list[str] = breaker.dependency.protection.get("bulkhead", {}).get("when_full", [])
+    discarded = {tier for tier, policy in zip(TIERS, policies, strict=False) if policy == WhenFull.DISCARD}
+    return [tier for tier in _calls(breaker).tiers if tier.refused_per_s > 0 and tier.tier not in discarded]
+
+
 def _why_full(breaker: BreakerStatus) -> str:
     tiers = [
         f"{tier.tier} {tier.refused_per_s:.1f}/s, {tier.active} of {tier.limit} slots in use"
-        for tier in _calls(breaker).tiers
-        if tier.refused_per_s > 0
+        for tier in _full(breaker)
     ]
     return f"Calls refused: {'; '.join(tiers)}. Breakers do not count them."
 
@@ -145,7 +152,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         said=headlines.bulkhead_full,
         runbook="bulkhead-full",
         scope=_EACH_DEPENDENCY,
-        test=lambda breaker: _calls(breaker).refused_per_s > 0,
+        test=lambda breaker: bool(_full(breaker)),
         text=lambda breaker: f"The bulkhead of {breaker.name} is full",
         detail=_why_full,
     ),

@@ -257,6 +257,21 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
 ]
 
 
+def test_calls_that_may_be_discarded_are_no_full_bulkhead() -> None:
+    """``discard`` means that refusals of this tier are expected: an alert about them is noise."""
+    when_full = ["queue", "abort", "discard"]
+    refusing = CallFigures(tiers=(SlotFigures("optional", 7, 7, full_per_s=5.0),))
+
+    def alerts(policies: list[str], calls: CallFigures) -> bool:
+        some = figures(protection={"payments-api": calls})
+        protected = replace(some.dependencies[0], protection={"bulkhead": {"when_full": policies}})
+        return ("bulkhead", "warning") in found(replace(some, dependencies=(protected,)))
+
+    assert not alerts(when_full, refusing)
+    assert alerts(["queue", "abort", "abort"], refusing)
+    assert alerts(when_full, FULL)
+
+
 def found(some: Facts) -> dict[tuple[str, str], Finding]:
     """What fires: rule key and severity -> finding."""
     return {(one.key.partition(":")[0], one.severity): one for one in evaluate(status_of(some))}
