@@ -41,7 +41,7 @@ def _lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
         if limit is None:
             for field in fields:
                 yield ChangeWords(_label(field), _said(field, before), _said(field, after))
-        elif unit in (limit, f"{limit}.rate"):
+        elif unit in (limit, f"{limit}:rate"):
             yield _rate_line(limit, before, after)
             yield from _other_lines(limit, [field for field in fields if field in changed], before, after)
         else:

@@ -11,7 +11,7 @@ from controlplane.editing.plans.resolving import PREFIX
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limit_fields import WORDS
-from controlplane.policies.limits import full_columns
+from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS, full_columns
 from controlplane.policies.merge import RATE
 from controlplane.policies.models import MAX_MS, Kind
 from dashboard.forms import whole
@@ -30,7 +30,7 @@ from fuseboard.contract.limit_fields import (
     allowed_values,
 )
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
-from fuseboard.contract.words import Algorithm
+from fuseboard.contract.words import Algorithm, FailurePolicy
 
 #: Columns of a limit that the form shows first. The others are below "More".
 _FIRST = ("limit", "window_s", "burst", "algorithm", "failure_policy", "shadow")
@@ -39,6 +39,13 @@ _LIMIT_WORD = {
     "tenant": "quota",
     "dependency": "vendor limit",
     "environment": "limit of callers without a tenant",
+}
+#: Kind -> the columns that the form of a new limit starts with.
+NEW: dict[str, Fields] = {
+    "tier": {},
+    "tenant": {},
+    "dependency": VENDOR_DEFAULTS,
+    "environment": SUBJECT_DEFAULTS,
 }
 _YES_NO = (("no", "No"), ("yes", "Yes"))
 _KEEP = (("keep", "Keep"), ("remove", "Remove"))
@@ -134,22 +141,25 @@ class Typed:
     def drop(self, units: Collection[str]) -> None:
         """Leave out what was typed for these units: the values of another person are taken."""
         for unit in units:
-            prefix, _, rest = unit.partition(".")
+            whole_limit, _, column = unit.partition(":")
+            prefix, _, name = whole_limit.partition(".")
             limits = self.fields.get(prefix)
-            if not rest or not isinstance(limits, dict):
+            if name in self.removed:
+                self.removed.remove(name)
+            if not name or not isinstance(limits, dict):
                 self.fields.pop(prefix, None)
-                continue
-            name, _, column = rest.rpartition(".")
-            if column == "rate":
-                for each in RATE:
-                    limits.get(name, {}).pop(each, None)
-            elif name in limits:
-                limits[name].pop(column, None)
+            elif not column:
+                limits.pop(name, None)
             else:
-                limits.pop(rest, None)
-            self.fields[prefix] = {key: value for key, value in limits.items() if value != {}}
-            if not self.fields[prefix]:
-                del self.fields[prefix]
+                for each in RATE if column == "rate" else (column,):
+                    limits.get(name, {}).pop(each, None)
+            if isinstance(limits, dict):
+                left = {key: value for key, value in limits.items() if value != {}}
+                self.fields = {**self.fields, prefix: left} if left else _without(self.fields, prefix)
+
+
+def _without(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key != name}
 
 
 def typed_in(kind: str, data: Mapping[str, str], shown: Fields | None) -> Typed:
@@ -171,8 +181,11 @@ def typed_in(kind: str, data: Mapping[str, str], shown: Fields | None) -> Typed:
     if new := data.get("new.name", "").strip():
         if new in limits_in(prefix, shown or {}):
             typed.errors["new.name"] = [f"A {_LIMIT_WORD[kind]} with this name already exists."]
-        limits[new] = _changed_columns(typed, "new", data, full_columns({}))
-        if not limits[new].get("template"):
+        # Without a template, everything that the form shows is sent: the defaults of a file are others.
+        follows = bool(data.get("new.template"))
+        start = full_columns(NEW[kind]) if follows else dict.fromkeys(BY_NAME)
+        limits[new] = _changed_columns(typed, "new", data, start)
+        if not follows:
             for column in ("limit", "window_s"):
                 if column not in limits[new]:
                     typed.errors.setdefault(f"new.{column}", ["Enter a whole number."])
@@ -218,7 +231,7 @@ def groups_of(
                 ],
             )
         )
-    controls = _limit_controls(control, kind, "new", full_columns({}), choices)
+    controls = _limit_controls(control, kind, "new", full_columns(NEW[kind]), choices)
     name = control("new.name", "Name", "", longest=64, hint="such as requests")
     found.append(
         Group(
@@ -275,8 +288,8 @@ def _put_own(typed: Typed, name: str, value: Any) -> None:
 
 def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: Fields) -> dict[str, Any]:
     """Return the typed columns of a limit that differ from those shown and that it can have."""
-    algorithm = data.get(f"{name}.algorithm", present["algorithm"])
-    policy = data.get(f"{name}.failure_policy", present["failure_policy"])
+    algorithm = data.get(f"{name}.algorithm") or present["algorithm"] or Algorithm.TOKEN_BUCKET
+    policy = data.get(f"{name}.failure_policy") or present["failure_policy"] or FailurePolicy.FAIL_OPEN
     found: dict[str, Any] = {}
     for each in FIELDS:
         control = f"{name}.{each.name}"
@@ -285,10 +298,11 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
         value = _read(typed, control, lambda: _column_value(each, data[control]))  # noqa: B023 - called at once
         if value is not _WRONG and value != present.get(each.name):
             found[each.name] = value
-    if algorithm != Algorithm.TOKEN_BUCKET and present.get("burst", 1) != 1:
+    if algorithm != Algorithm.TOKEN_BUCKET and present.get("burst") not in (None, 1):
         found["burst"] = 1
-    template = data.get(f"{name}.template", present.get("template", ""))
-    if template != present.get("template", ""):
+    was = present.get("template") or ""
+    template = data.get(f"{name}.template", was)
+    if template != was:
         found["template"] = template
     return found
 

@@ -80,7 +80,8 @@ def _whole(
 def units(states: Iterable[Fields]) -> dict[str, list[str]]:
     """Return unit -> its fields among these states of one thing, sorted.
 
-    A limit that one state lacks, or that follows a template, is a unit as a whole.
+    A limit that one state lacks, or that follows a template, is a unit as a whole: ``quotas.requests``.
+    The units of any other limit are ``quotas.requests:rate`` and its other columns.
     """
     states = [state for state in states if state]
     named = {name: _limit_of(name) for state in states for name in state if name != "version"}
@@ -98,7 +99,9 @@ def units(states: Iterable[Fields]) -> dict[str, list[str]]:
         elif limit not in apart:
             unit = limit
         else:
-            unit = f"{limit}.rate" if name.rpartition(".")[2] in RATE else name
+            column = name.rpartition(".")[2]
+            # Not a dot: the name of a limit may have dots, and end with the name of a column.
+            unit = f"{limit}:{'rate' if column in RATE else column}"
         found.setdefault(unit, []).append(name)
     return dict(sorted(found.items()))
 

@@ -106,6 +106,7 @@ def _save(request: HttpRequest, kind: str, name: str, *, new: bool) -> HttpRespo
             reason=request.POST.get("reason", ""),
             actor=actor_of(request),
             replace=request.POST.getlist("replace"),
+            seen=_number(request.POST.get("seen", "")),
         )
     except UnitConflict as conflict:
         return _page(request, kind, name, new=new, conflict=conflict, status=409)
@@ -186,7 +187,10 @@ def _name(request: HttpRequest, kind: str) -> str:
 
 def _base(data: Mapping[str, str]) -> int:
     """The revision that the page showed. A form without it is compared with everything."""
-    text = data.get("base", "")
+    return _number(data.get("base", ""))
+
+
+def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 

@@ -33,7 +33,9 @@ def rollout(request: HttpRequest, number: int) -> HttpResponse:
 def undo(request: HttpRequest, number: int) -> HttpResponse:
     """Revert an edit, with a reason that says so. Values that another person changed since stay."""
     back = bounded_text(request.POST, "back", most=500)
-    if not url_has_allowed_host_and_scheme(back, allowed_hosts=None) or not back.startswith("/"):
+    # Also without characters that browsers or ``urlsplit`` leave out: "/\t//evil.example" is no path.
+    plain = back.isprintable() and "\\" not in back
+    if not (plain and back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)):
         back = "/"
     try:
         made = edits.revert(

@@ -12,7 +12,7 @@ from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies.merge import WHOLE, merge
+from controlplane.policies.merge import WHOLE, merge, units
 from controlplane.policies.models import Environment, Revision, Tenant, TenantQuota
 from controlplane.policies.state import read_state
 from tests.controlplane.calling import API, problem
@@ -70,7 +70,7 @@ def test_a_rate_that_was_changed_since_is_kept_and_named(production: str, ada: A
     assert not found.reverted
     assert not found.changes
     [kept] = found.kept
-    assert (kept.unit, kept.revision, kept.by) == ("quotas.requests.rate", later, "ada")
+    assert (kept.unit, kept.revision, kept.by) == ("quotas.requests:rate", later, "ada")
     assert kept.fields["quotas.requests.limit"] == (300, 250)
     assert head() == later
     with pytest.raises(EditConflict, match=f"version {number}"):
@@ -146,7 +146,7 @@ def test_a_temporary_quota_that_would_be_over_is_not_restored(production: str, a
         )
         cursor.execute("ALTER TABLE policies_change ENABLE TRIGGER USER")
     found = revert(ada, number)
-    assert [(unit.unit, unit.revision) for unit in found.kept] == [("quotas.requests.rate", None)]
+    assert [(unit.unit, unit.revision) for unit in found.kept] == [("quotas.requests:rate", None)]
     assert TenantQuota.objects.get(tenant__key="acme").limit == 300
 
 
@@ -161,7 +161,7 @@ def test_only_the_chosen_things_and_units_are_reverted(production: str, ada: Any
         actor=ada,
         **WHY,
     )
-    revert(ada, number, things={("tenant", "acme"): ["suspended", "quotas.requests.rate"]})
+    revert(ada, number, things={("tenant", "acme"): ["suspended", "quotas.requests:rate"]})
     state = read_state("production", tenants=["acme", "globex"])
     mine, other = state["tenant", "acme"], state["tenant", "globex"]
     assert (mine["suspended"], mine["tier"], mine["quotas.requests.limit"]) == (False, "free", 100)
@@ -284,6 +284,17 @@ _THINGS = st.builds(
     st.sampled_from("xyz"),
 )
 _STATES = st.none() | _THINGS
+
+
+def test_units_of_limits_whose_names_have_dots_are_apart() -> None:
+    one = {"quotas.api.limit": 1, "quotas.api.window_s": 1, "quotas.api.shadow": True}
+    two = {**one, "quotas.api.rate.limit": 5, "quotas.api.shadow.limit": 7}
+    assert units((one, two)) == {
+        "quotas.api.rate": ["quotas.api.rate.limit"],
+        "quotas.api.shadow": ["quotas.api.shadow.limit"],
+        "quotas.api:rate": ["quotas.api.limit", "quotas.api.window_s"],
+        "quotas.api:shadow": ["quotas.api.shadow"],
+    }
 
 
 @given(_STATES, _STATES)

@@ -10,6 +10,7 @@ from django.utils import timezone
 from controlplane.editing import edits
 from controlplane.policies.models import Dependency, Environment, Revision, Tenant, Tier, TierQuota
 from controlplane.schedules.models import Schedule
+from dashboard.thing_form import Typed
 from tests.dashboard.shown import text_of
 from tests.people import BOB
 
@@ -85,7 +86,9 @@ def test_undo_reverts_the_edit_and_keeps_what_another_person_changed(ada: Any) -
     assert Revision.objects.latest("number").reason == f"Undo of revision {number}"
     assert (Tier.objects.get(name="pro").priority, requests_of_pro().limit) == (priority, 700)
     # It is not a way to other sites.
-    assert ada.post(f"/revisions/{number}/undo", {"back": "//evil.example"})["Location"].startswith("/")
+    for back in ("//evil.example", "/\t///evil.example", "/\\evil.example", "https://evil.example"):
+        where = ada.post(f"/revisions/{number}/undo", {"back": back})["Location"]
+        assert "evil" not in where
     assert "3 of 3 pods have applied it." in text_of(page(ada.get(f"/revisions/{number}/rollout")))
 
 
@@ -124,9 +127,11 @@ def test_two_admins_who_change_one_rate_choose_whose_to_keep(ada: Any) -> None:
     assert 'value="900"' in conflict
     assert WHY in conflict
     assert requests_of_pro().limit == 700
-    ada.post(PRO, {**typed, "drop": "quotas.requests.rate"})
+    ada.post(PRO, {**typed, "drop": "quotas.requests:rate"})
     assert (requests_of_pro().limit, Tier.objects.get(name="pro").title) == (700, "Professional")
-    ada.post(PRO, {**typed, "replace": "quotas.requests.rate"})
+    seen = re.search(r'name="seen" value="(\d+)"', conflict)
+    assert seen
+    ada.post(PRO, {**typed, "replace": "quotas.requests:rate", "seen": seen[1]})
     assert requests_of_pro().limit == 900
 
 
@@ -164,6 +169,41 @@ def test_a_quota_is_added_removed_and_scheduled(ada: Any) -> None:
     assert not TierQuota.objects.filter(name="uploads").exists()
     incomplete = page(ada.post(PRO, {**typed, "new.name": "x"}), 422)
     assert 'id="f-new-limit_error"' in incomplete
+
+
+def test_taking_the_value_of_another_admin_works_for_removals_and_names_with_dots() -> None:
+    typed = Typed(
+        fields={"quotas": {"api": {"limit": 1, "shadow": True}, "api.v1": {"limit": 2}}}, removed=["old"]
+    )
+    typed.drop(["quotas.api.v1", "quotas.api:rate", "quotas.old", "title"])
+    assert (typed.fields, typed.removed) == ({"quotas": {"api": {"shadow": True}}}, [])
+    typed.drop(["quotas.api:shadow"])
+    assert not typed
+
+
+def test_a_new_limit_is_saved_as_the_form_shows_it(ada: Any) -> None:
+    name = Dependency.objects.values_list("name", flat=True).first()
+    where = f"/edit/dependency?key={name}"
+    shown = page(ada.get(where))
+    new = re.findall(r'<select id="f-new-(\w+)".*?</select>', shown, re.DOTALL)
+    assert {"algorithm", "failure_policy", "shadow"} <= set(new)
+    start = re.search(r'id="f-new-algorithm".*?value="(\w+)" selected', shown, re.DOTALL)
+    assert start
+    assert start[1] == "sliding_window"
+    typed = {
+        "base": base_of(shown),
+        "new.name": "bucket",
+        "new.limit": "10",
+        "new.window_s": "1",
+        "new.burst": "3",
+        "new.algorithm": "token_bucket",
+        "new.failure_policy": "fail_open",
+        "new.shadow": "no",
+        "reason": WHY,
+    }
+    assert ada.post(where, typed).status_code == 302
+    row = Dependency.objects.get(name=name).vendor_limits.get(name="bucket")
+    assert (row.algorithm, row.failure_policy, row.burst) == ("token_bucket", "fail_open", 3)
 
 
 def test_a_tier_is_added_and_deleted_by_its_name(ada: Any) -> None:

@@ -110,7 +110,7 @@ _CHANGE = {
 _UNIT = {
     "kind": "tenant",
     "name": "acme",
-    "unit": "quotas.requests.rate",
+    "unit": "quotas.requests:rate",
     "fields": {"quotas.requests.limit": [1000, 500]},
 }
 _REVISION = {
@@ -215,7 +215,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "reason": "Deployments override breakers while they run",
     },
     "RotateIn": {"expires_in_s": _DAYS_90, "overlap_s": 3600, "reason": "Rotated every quarter"},
-    "RevertThing": {"kind": "tenant", "name": "acme", "units": ["quotas.requests.rate"]},
+    "RevertThing": {"kind": "tenant", "name": "acme", "units": ["quotas.requests:rate"]},
     "UnitOut": _UNIT,
     "KeptUnitOut": {
         **_UNIT,

@@ -97,16 +97,21 @@ class UnitConflict(EditConflict):
 def preview_edit(edit: ThingEdit) -> Preview:
     """Return what the edit would change. Nothing is written. Raises ``InvalidEdit`` and ``NotFound``."""
     head = environment_of(edit.environment).revision
+    if edit.base is not None and edit.base > head:
+        text = "The configuration was restored from a backup since this page was shown. Reload the page."
+        raise InvalidEdit({"form": [text]})
     plan = plan_from_document(edit.document)
     thing: Thing = (edit.kind, edit.name)
     tenants = {edit.name} if edit.kind == "tenant" else set()
     state = read_state(edit.environment, tenants=tenants)
     present = state.get(thing)
     _check_exists(edit, present)
+    later = _changes_since(edit)
+    as_of: Fields = (later[0].before or {}) if later else present or {}
     start: State = dict(state)
-    if edit.removed and present is not None:
-        start[thing] = _without(edit, present)
-        if not plan.things:
+    if present is not None:
+        start[thing] = _without(edit, _with_removed(edit, present, as_of), as_of)
+        if edit.removed and not plan.things:
             plan.things[edit.kind, "" if edit.kind == "environment" else edit.name] = {}
     wanted = resolve(edit.environment, plan, start, prune=False)
     changes = [
@@ -115,30 +120,37 @@ def preview_edit(edit: ThingEdit) -> Preview:
         if state.get((kind, name)) != fields
     ]
     after = wanted.get(thing, present)
-    theirs = _theirs(edit, present, after) if edit.base is not None and edit.base < head else []
+    theirs = _theirs(later, as_of, present or {}, after or {})
     return Preview(Difference(edit.environment, head, changes), present, after, theirs)
 
 
 def save_edit(
-    edit: ThingEdit, *, reason: str, actor: Actor, replace: Collection[str] = (), action: str = ""
+    edit: ThingEdit,
+    *,
+    reason: str,
+    actor: Actor,
+    replace: Collection[str] = (),
+    seen: int | None = None,
+    action: str = "",
 ) -> int:
     """Save the edit as one revision and return it. If nothing changes, nothing is written.
 
     Raises ``UnitConflict`` when another person changed a unit that this edit changes too, unless the unit
-    is in ``replace``; and ``InvalidEdit`` when a value is wrong.
+    is in ``replace`` and has not changed after revision ``seen``, at which the person decided to replace
+    it; and ``InvalidEdit`` when a value is wrong.
     """
     problems = Problems()
     problems.reason(reason)
     problems.settle()
     found = preview_edit(edit)
-    _check_conflicts(found, replace)
+    _check_conflicts(found, replace, seen)
     if not found.difference:
         return found.difference.revision
     with revise(environment=edit.environment, actor=actor, reason=reason) as revision:
         if found.difference.revision != revision.number - 1:
             # Another edit was faster. Nothing else can change while this revision is being made.
             found = preview_edit(edit)
-            _check_conflicts(found, replace)
+            _check_conflicts(found, replace, seen)
         _write(revision, edit, found, action or _action(edit, found))
     return revision.number
 
@@ -201,66 +213,83 @@ def _check_exists(edit: ThingEdit, present: Fields | None) -> None:
         raise NotFound(edit.kind, edit.name)
 
 
-def _without(edit: ThingEdit, present: Fields) -> Fields:
-    prefix = PREFIX[edit.kind]
-    unknown = set(edit.removed) - limits_in(prefix, present).keys()
-    if unknown:
-        raise InvalidEdit({"removed": [f"There is no limit {min(unknown)!r} any more."]})
-    gone = tuple(f"{prefix}.{name}." for name in edit.removed)
-    return {
-        field: value
-        for field, value in present.items()
-        if not (field.startswith(gone) and field.rpartition(".")[0] + "." in gone)
-    }
-
-
-def _theirs(edit: ThingEdit, present: Fields | None, after: Fields | None) -> list[Theirs]:
-    """Return what other people changed since ``edit.base``, newest first."""
+def _changes_since(edit: ThingEdit) -> list[Change]:
+    """Return what changed the thing after the page was shown, oldest first."""
     if edit.base is None:
         return []
-    later = Change.objects.filter(
+    rows = Change.objects.filter(
         revision__environment=edit.environment,
         revision__number__gt=edit.base,
         kind=edit.kind,
         name=edit.name,
     )
-    changes = list(later.select_related("revision").order_by("revision__number"))
-    if not changes:
-        return []
-    as_of: Fields = changes[0].before or {}
+    return list(rows.select_related("revision").order_by("revision__number"))
+
+
+def _with_removed(edit: ThingEdit, present: Fields, as_of: Fields) -> Fields:
+    """Return the thing with limits that were typed in, but that another person has removed meanwhile.
+
+    So the typed values are those of a limit, and the removal is a conflict.
+    """
+    prefix = PREFIX[edit.kind]
+    typed, known = edit.typed.get(prefix, {}), limits_in(prefix, present)
+    lost = {name: columns for name, columns in limits_in(prefix, as_of).items() if name in typed}
+    return present | {
+        f"{prefix}.{name}.{column}": value
+        for name, columns in lost.items()
+        if name not in known
+        for column, value in columns.items()
+    }
+
+
+def _without(edit: ThingEdit, present: Fields, as_of: Fields) -> Fields:
+    prefix = PREFIX[edit.kind]
+    unknown = set(edit.removed) - limits_in(prefix, present | as_of).keys()
+    if unknown:
+        raise InvalidEdit({"removed": [f"There is no limit {min(unknown)!r}."]})
+    gone = {f"{prefix}.{name}" for name in edit.removed}
+    return {field: value for field, value in present.items() if field.rpartition(".")[0] not in gone}
+
+
+def _theirs(later: list[Change], as_of: Fields, now: Fields, after: Fields) -> list[Theirs]:
+    """Return what other people changed since the page was shown, newest first."""
     last = {}
-    for change in changes:
+    for change in later:
         for field in different(change.before, change.after):
             last[field] = change.revision
-    mine = set(different(present, after))
+    mine = set(different(now, after))
     found = []
-    now = present or {}
-    for unit, fields in units((as_of, now, after or {})).items():
+    for unit, fields in units((as_of, now, after)).items():
         moved = {field: pair for field, pair in different(as_of, now).items() if field in fields}
         rows = [last[field] for field in moved if field in last]
-        if not rows:
-            continue
-        row = max(rows, key=lambda row: row.number)
-        conflicts = bool(mine.intersection(fields))
-        found.append(Theirs(unit, moved, conflicts, row.number, row.actor, row.at, row.reason))
+        if rows:
+            row = max(rows, key=lambda row: row.number)
+            conflicts = bool(mine.intersection(fields))
+            found.append(Theirs(unit, moved, conflicts, row.number, row.actor, row.at, row.reason))
     return sorted(found, key=lambda each: -each.revision)
 
 
-def _check_conflicts(found: Preview, replace: Collection[str]) -> None:
-    if any(each.conflicts and each.unit not in replace for each in found.theirs):
-        raise UnitConflict(found)
+def _check_conflicts(found: Preview, replace: Collection[str], seen: int | None) -> None:
+    for each in found.theirs:
+        decided = each.unit in replace and (seen is None or each.revision <= seen)
+        if each.conflicts and not decided:
+            raise UnitConflict(found)
 
 
 def _write(revision: Revision, edit: ThingEdit, found: Preview, action: str) -> None:
-    version = _version(edit.environment, edit.kind, edit.name)
+    version = _version_of(edit)
     write_changes(revision, found.difference.changes)
     revision.audit(
         action,
         target_kind=edit.kind,
         target_name=edit.name,
         before=None if found.before is None else {**found.before, "version": version},
-        after=None if found.after is None else {**found.after, "version": version + 1},
+        after=None if found.after is None else {**found.after, "version": _version_of(edit)},
     )
+
+
+def _version_of(edit: ThingEdit) -> int:
+    return _version(edit.environment, edit.kind, edit.name)
 
 
 def _action(edit: ThingEdit, found: Preview) -> str:
