@@ -10,6 +10,8 @@ from controlplane.errors import InvalidEdit
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
 from fuseboard.contract.words import OverrideMode
 
+#: What a browser sends for a date and a time, which forms take as UTC. An offset is refused, not dropped.
+MOMENT = "%Y-%m-%dT%H:%M"
 #: How long a breaker can be forced closed.
 CLOSED_MINUTES = int(LONGEST_CLOSED.total_seconds()) // 60
 

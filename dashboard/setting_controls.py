@@ -9,7 +9,7 @@ from dashboard.forms import whole
 from fuseboard.contract.protection_fields import TIERS, Setting
 
 ON_OFF = (("off", "Off"), ("on", "On"))
-_YES_NO = (("yes", "Yes"), ("no", "No"))
+YES_NO = (("yes", "Yes"), ("no", "No"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def setting_controls(
     if setting.kind == "number":
         return [control(name, label, hint=hint or f"{setting.least:,} to {setting.most:,}")]
     if setting.kind in ("flag", "word"):
-        return [control(name, label, choices=words or _YES_NO)]
+        return [control(name, label, choices=words or YES_NO)]
     choices = words if setting.kind == "words" else ()
     return [control(f"{name}.{tier}", f"{label}, {tier}", choices=choices) for tier in TIERS]
 

@@ -10,30 +10,24 @@ from typing import Any
 from controlplane.editing.plans.resolving import PREFIX
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.limit_fields import WORDS
 from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS, full_columns
 from controlplane.policies.merge import RATE
 from controlplane.policies.models import MAX_MS, Kind
 from dashboard.forms import whole
-from dashboard.limit_forms import form_value
-from dashboard.setting_controls import Control, Group
+from dashboard.limit_controls import FIRST, limit_controls
+from dashboard.setting_controls import YES_NO, Control, Group
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
-    Choice,
     Choices,
     Flag,
     LimitField,
-    Name,
     Number,
     Patterns,
-    allowed_values,
 )
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 from fuseboard.contract.words import Algorithm, FailurePolicy
 
-#: Columns of a limit that the form shows first. The others are below "More".
-_FIRST = ("limit", "window_s", "burst", "algorithm", "failure_policy", "shadow")
 _LIMIT_WORD = {
     "tier": "quota",
     "tenant": "quota",
@@ -47,7 +41,6 @@ NEW: dict[str, Fields] = {
     "dependency": VENDOR_DEFAULTS,
     "environment": SUBJECT_DEFAULTS,
 }
-_YES_NO = (("no", "No"), ("yes", "Yes"))
 _KEEP = (("keep", "Keep"), ("remove", "Remove"))
 
 
@@ -219,26 +212,26 @@ def groups_of(
     prefix = PREFIX[kind]
     for limit, columns in limits_in(prefix, fields).items():
         follows = columns.get("template", "")
-        controls = _limit_controls(control, kind, f"limit.{limit}", full_columns(columns), choices)
+        controls = limit_controls(control, kind, f"limit.{limit}", full_columns(columns), choices)
         found.append(
             Group(
                 title=f"{word.capitalize()} {limit}",
                 help=f"follows template {follows}; typed values override it" if follows else "",
-                controls=controls[: len(_FIRST)],
+                controls=controls[: len(FIRST)],
                 more=[
-                    *controls[len(_FIRST) :],
+                    *controls[len(FIRST) :],
                     control(f"keep.{limit}", f"Keep or remove {limit}", "keep", choices=_KEEP),
                 ],
             )
         )
-    controls = _limit_controls(control, kind, "new", full_columns(NEW[kind]), choices)
+    controls = limit_controls(control, kind, "new", full_columns(NEW[kind]), choices)
     name = control("new.name", "Name", "", longest=64, hint="such as requests")
     found.append(
         Group(
             title=f"Add a {word}",
             help="leave the name empty to add none",
-            controls=[name, *controls[: len(_FIRST)]],
-            more=controls[len(_FIRST) :],
+            controls=[name, *controls[: len(FIRST)]],
+            more=controls[len(FIRST) :],
         )
     )
     return found
@@ -332,72 +325,11 @@ def _own_control(
 ) -> Control:
     value = fields.get(own.name, own.default)
     if own.flag:
-        return control(f"own.{own.name}", own.label, "yes" if value else "no", choices=_YES_NO)
+        return control(f"own.{own.name}", own.label, "yes" if value else "no", choices=YES_NO)
     more: dict[str, Any] = {"hint": own.hint, "longest": own.longest}
     if own.choices:
         more["choices"] = choices[own.choices]
     return control(f"own.{own.name}", own.label, "" if value is None else str(value), **more)
-
-
-def _limit_controls(
-    control: Callable[..., Control],
-    kind: str,
-    name: str,
-    columns: Fields,
-    choices: Mapping[str, Sequence[tuple[str, str]]],
-) -> list[Control]:
-    described = [BY_NAME[first] for first in _FIRST]
-    described += [each for each in FIELDS if each.name not in _FIRST]
-    found = [
-        _limit_control(control, f"{name}.{each.name}", each, columns.get(each.name), choices)
-        for each in described
-        if not each.quotas_only or kind in ("tier", "tenant")
-    ]
-    template = [("", "None"), *choices.get("templates", ())]
-    found.append(control(f"{name}.template", "Template", columns.get("template", ""), choices=template))
-    return found
-
-
-def _limit_control(
-    control: Callable[..., Control],
-    name: str,
-    described: LimitField,
-    value: Any,
-    choices: Mapping[str, Sequence[tuple[str, str]]],
-) -> Control:
-    words = WORDS[described.name]
-    more: dict[str, Any] = {"hint": words.hint}
-    match described:
-        case Number():
-            shown = "" if value is None else form_value(described, value)
-            hint = f"empty: {words.usual}" if words.usual else allowed_values(described)
-            return control(name, words.label, shown, hint=hint)
-        case Flag():
-            found = list(words.choices.items()) or list(_YES_NO)
-            return control(name, words.label, form_value(described, value), choices=found)
-        case Choice():
-            found = list(words.choices.items())
-            if described.default == "":
-                found.insert(0, ("", words.usual.capitalize() or "None"))
-            return control(name, words.label, str(value or ""), choices=found)
-        case Name() if described.name == "dependency":
-            every = [("", "Requests to the service itself"), *choices.get("dependencies", ())]
-            return control(name, words.label, value or "", choices=every)
-        case Choices():
-            return control(
-                name, words.label, ", ".join(value or ()), longest=200, hint=allowed_values(described)
-            )
-        case Patterns():
-            return control(
-                name,
-                words.label,
-                "\n".join(value or ()),
-                lines=2,
-                longest=described.most * (described.longest + 1),
-                hint="one per line; empty: all",
-            )
-        case _:
-            return control(name, words.label, str(value or ""), longest=64, **more)
 
 
 def choices_of_kinds() -> list[tuple[str, str]]:

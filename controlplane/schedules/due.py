@@ -17,7 +17,7 @@ from controlplane.audit.record import acting, record, token_behind
 from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import EditError, EditsFrozen
-from controlplane.policies.models import TenantQuota
+from controlplane.policies.models import Environment, TenantQuota
 from controlplane.schedules.models import Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,11 @@ def run_due() -> None:
 
 def apply_due() -> int:
     """Apply the changes that are due, oldest first. Return how many were tried."""
-    due = Schedule.objects.filter(state=ScheduleState.WAITING, due_at__lte=timezone.now())
+    now = timezone.now()
+    # Changes of a frozen environment wait, and must not keep those of others waiting.
+    frozen = Environment.objects.filter(frozen_until__gt=now).values("slug")
+    due = Schedule.objects.filter(state=ScheduleState.WAITING, due_at__lte=now)
+    due = due.exclude(environment__in=frozen)
     tried = 0
     for pk in list(due.order_by("due_at", "pk").values_list("pk", flat=True)[:100]):
         tried += _apply(pk)

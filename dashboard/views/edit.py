@@ -26,6 +26,7 @@ from controlplane.policies.models import Dependency, Runbook, Template, Tenant, 
 from controlplane.schedules.edits import schedule_change
 from controlplane.usage.what_if import what_if
 from dashboard.change_words import change_words
+from dashboard.forms import MOMENT
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.setting_controls import unplaced
@@ -37,6 +38,8 @@ from dashboard.views.quotas import peak_at
 
 #: Lines of a preview.
 _MOST = 40
+#: Fields that change which requests are refused, so that a replay says something.
+_REPLAYED = frozenset({"quotas", "tier", "suspended"})
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def _schedule(request: HttpRequest, made: ThingEdit, starts: str) -> HttpRespons
     if made.removed:
         raise InvalidEdit({"starts": ["A removal cannot be scheduled. Save it now, or keep the limit."]})
     try:
-        due_at = datetime.fromisoformat(starts).replace(tzinfo=UTC)
+        due_at = datetime.strptime(starts, MOMENT).replace(tzinfo=UTC)
     except ValueError:
         raise InvalidEdit({"starts": ["Enter a date and a time, in UTC."]}) from None
     try:
@@ -251,6 +254,8 @@ def _reach(made: ThingEdit, found: Preview) -> dict[str, Any]:
         quotas = list(made.typed.get("quotas", {}))
         own = rows.filter(quotas__name__in=quotas).distinct() if quotas else rows.none()
         context |= {"followers": rows.count(), "own": own.count()}
+    if not made.typed.keys() & _REPLAYED:
+        return context
     replayed = what_if(SHOWN, plan_from_document(made.document))
     return {**context, "whatif": replayed, "peak_at": peak_at(replayed)}
 

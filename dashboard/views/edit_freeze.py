@@ -10,6 +10,7 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import SHOWN, require
 from controlplane.editing.freeze import end_freeze, freeze_edits
 from controlplane.errors import InvalidEdit
+from dashboard.forms import MOMENT
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
@@ -38,7 +39,7 @@ def edit_freeze(request: HttpRequest) -> HttpResponse:
 
 def _moment(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text.strip()).replace(tzinfo=UTC)
+        return datetime.strptime(text.strip(), MOMENT).replace(tzinfo=UTC)
     except ValueError:
         raise InvalidEdit({"until": ["Enter a date and a time, in UTC."]}) from None
 

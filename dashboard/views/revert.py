@@ -46,9 +46,10 @@ def revert(request: HttpRequest, number: int) -> HttpResponseBase:
 
 def _revert(request: HttpRequest, row: Revision) -> HttpResponse:
     seen = request.POST.get("seen", "")
-    chosen, anyway = _chosen(request), request.POST.getlist("anyway")
+    chosen = _chosen(request)
+    anyway = request.POST.getlist("anyway") if chosen else []
     try:
-        if anyway and chosen:
+        if chosen and anyway:
             chosen = _with(row.number, chosen, anyway)
         made = edits.revert(
             environment=SHOWN,

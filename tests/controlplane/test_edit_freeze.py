@@ -91,6 +91,26 @@ def test_a_scheduled_change_waits_and_raises_no_alert(production: str, ada: Any)
     assert Tenant.objects.get(key="acme").suspended
 
 
+def test_changes_of_a_frozen_environment_do_not_hold_up_others(production: str, ada: Any) -> None:
+    edits.create_environment(environment="staging", reason="for a test", actor=ada)
+    soon = timezone.now() + timedelta(hours=1)
+    frozen = {"tenants": {"acme": {"suspended": True}}}
+    for _ in range(101):
+        schedule_change(document=frozen, due_at=soon, actor=ada, **WHY)
+    free = schedule_change(
+        environment="staging",
+        document={"tuning": {"ramp_ms": 9_000}},
+        due_at=soon + timedelta(minutes=1),
+        reason="for a test",
+        actor=ada,
+    )
+    Schedule.objects.update(due_at=timezone.now() - timedelta(minutes=5))
+    freeze(ada)
+    assert apply_due() == 1
+    free.refresh_from_db()
+    assert free.state == ScheduleState.APPLIED
+
+
 def test_a_freeze_ends_by_itself(production: str, ada: Any) -> None:
     freeze(ada)
     Environment.objects.update(frozen_until=timezone.now() - timedelta(seconds=1))
