@@ -16,7 +16,7 @@ import requests
 import urllib3.exceptions
 
 import fuseboard
-from fuseboard.calling.classification import classify, classify_answer, is_repeatable
+from fuseboard.calling.classification import classify, classify_answer, known_repeatable, refusal_of
 from fuseboard.calling.outcomes import judge, outcome_of_response, outcome_of_status
 from fuseboard.calling.retry_after import asked_to_wait_ms
 from fuseboard.contract.words import Outcome, Reason
@@ -101,6 +101,9 @@ def test_a_vendor_says_whether_to_repeat_a_request():
     assert not classify_answer(503, {"x-should-retry": "false"}).retryable
     assert classify_answer(503, {"x-should-retry": "maybe"}).retryable
     assert not classify_answer(429, {"x-should-retry": "true"}, "insufficient_quota").retryable
+    # L8: no attempt succeeds until a person acts.
+    assert not classify_answer(400, {"x-should-retry": "true"}, "authentication_error").retryable
+    assert not classify_answer(402, {"x-should-retry": "true"}).retryable
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,13 @@ def test_a_vendor_says_whether_to_repeat_a_request():
         ({"retry-after": "9"}, 9000),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9000),
         ({"retry-after-ms": "-1"}, 0),
+        # L5: less than a millisecond hid the other header.
+        ({"retry-after-ms": "0.4"}, 1),
+        ({"retry-after-ms": "0", "retry-after": "9"}, 9000),
+        # L4: milliseconds since 1970 are a mistake of an hour, not no time at all.
+        ({"retry-after": "1764000000000"}, 3_600_000),
+        ({"retry-after": "9" * 400}, 3_600_000),
+        ({"retry-after-ms": "9" * 400}, 3_600_000),
         ({"retry-after-ms": "999999999999"}, 3_600_000),
         ({"retry-after": "1e9"}, 0),
         ({"retry-after": "nan"}, 0),
@@ -157,9 +167,11 @@ def test_each_builtin_exception_is_in_the_table(error: BaseException, expected: 
         ),
         ("PoolTimeout", ""),
         (
-            "UnsupportedProtocol LocalProtocolError InvalidURL CookieConflict TooManyRedirects DecodingError",
+            "UnsupportedProtocol LocalProtocolError InvalidURL CookieConflict TooManyRedirects",
             "A",
         ),
+        # M5: it was neutral, so a vendor whose answers cannot be read never opened the breaker.
+        ("DecodingError", "TA"),
     ],
 )
 def test_httpx_and_httpx2_have_the_same_table(library: Any, names: str, expected: str):
@@ -193,7 +205,8 @@ def test_a_broken_stream_of_events_is_no_failure():
         (requests.exceptions.InvalidSchema(), "A"),
         (requests.exceptions.InvalidHeader(), "A"),
         (requests.TooManyRedirects(), "A"),
-        (requests.JSONDecodeError("", "", 0), "A"),
+        (requests.JSONDecodeError("", "", 0), "TA"),
+        (requests.exceptions.ContentDecodingError(), "TA"),
         (requests.exceptions.UnrewindableBodyError(), "A"),
         (requests.exceptions.RetryError(), ""),
     ],
@@ -219,6 +232,12 @@ def test_what_was_surely_not_sent_is_recognized():
         (requests.ConnectionError(urllib3.exceptions.MaxRetryError(pool, "/", not_made)), False),
         (requests.ConnectionError(lost), True),
         (requests.ConnectTimeout(), False),
+        # M8: urllib3 1.26 wraps what broke behind a proxy like what never reached it.
+        (
+            requests.exceptions.ProxyError(urllib3.exceptions.ProxyError("broken", ConnectionResetError())),
+            True,
+        ),
+        (requests.exceptions.ProxyError(urllib3.exceptions.ProxyError("no proxy", not_made)), False),
     ):
         assert classify(error).sent is sent, repr(error)
         assert classify(error).retryable
@@ -360,15 +379,31 @@ def test_an_overload_in_the_middle_of_a_stream_is_a_failure():
 def test_a_request_that_may_be_repeated_is_recognized():
     key = {"Idempotency-Key": "order-7"}
     for library in (httpx, httpx2):
-        for method, headers, expected in (("GET", {}, True), ("post", {}, False), ("POST", key, True)):
+        for method, headers, expected in (("GET", {}, True), ("post", {}, None), ("POST", key, True)):
             request = library.Request(method, "https://vendor.example.com/", headers=headers)
-            assert is_repeatable(library.ReadTimeout("late", request=request)) is expected
-            error = library.HTTPStatusError("", request=request, response=library.Response(503))
-            assert is_repeatable(error) is expected
-        assert not is_repeatable(library.ReadTimeout("without a request"))
-    prepared = requests.Request("DELETE", "https://vendor.example.com/").prepare()
-    assert is_repeatable(requests.ReadTimeout(request=prepared))
-    assert not is_repeatable(openai.APITimeoutError(request=SENT))
+            assert known_repeatable(request) is expected
+    assert known_repeatable(requests.Request("DELETE", "https://vendor.example.com/").prepare()) is True
+    assert known_repeatable(object()) is None
+
+
+def test_m6_a_good_answer_inside_an_error_is_no_success():
+    """It closed a half-open breaker."""
+
+    class Unreadable(Exception):
+        status = 200
+
+    assert flags(caused(ValueError("not the document we expect"), Unreadable())) == "TA"
+    assert judge(caused(ValueError("not the document"), Unreadable())) == (Outcome.FAILURE, 0)
+    # An overload in the middle of a stream has that status too.
+    assert flags(caused(ValueError("broken off"), of_anthropic(200, "overloaded_error"))) == "RT"
+
+
+def test_h3_a_refusal_is_found_whatever_wraps_it():
+    refused = Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN))
+    assert refusal_of(refused) is refused
+    assert refusal_of(caused(anthropic.APIConnectionError(request=SENT), refused)) is refused
+    assert refusal_of(caused(RuntimeError(), openai.APIConnectionError(request=SENT), refused)) is refused
+    assert refusal_of(openai.APIConnectionError(request=SENT)) is None
 
 
 def test_classify_never_raises():
@@ -381,7 +416,7 @@ def test_classify_never_raises():
             raise RuntimeError("not now")
 
     assert flags(Rude()) == "TA"
-    assert not is_repeatable(Rude())
+    assert known_repeatable(Rude()) is None
 
 
 def test_a_verdict_can_be_passed_on():

@@ -1,6 +1,7 @@
 """What answers instead of a dependency, and calls that matter differently."""
 
 import asyncio
+import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ def refused(reason: Reason) -> Refused:
     return Refused(Decision(allowed=False, reason=reason, dependency="llm"))
 
 
+def wrapped(cause: Exception) -> Exception:
+    """As a client library raises it that has one error for all."""
+    error = RuntimeError("no answer")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.fixture
 def agent(tmp_path: Path) -> Agent:
     """Not started: chains need no loop of the agent."""
@@ -63,7 +71,14 @@ async def test_t18_a_failing_primary_is_answered_by_the_fallback_and_flagged(age
         (refused(Reason.SUSPENDED), False),
         (HttpError(503), True),
         (HttpError(400), False),
-        (HttpError(401), False),
+        # M4: none of them is a mistake in the request. Another vendor has another account.
+        (HttpError(401), True),
+        (HttpError(402), True),
+        (HttpError(403), True),
+        *((HttpError(status), False) for status in (404, 405, 409, 410, 422)),
+        # H3: a client library wraps what its transport raises.
+        (wrapped(refused(Reason.BREAKER_OPEN)), True),
+        (wrapped(refused(Reason.QUOTA)), False),
         (ValueError("an answer that does not parse"), True),
     ],
 )
@@ -134,10 +149,14 @@ def test_a_chain_is_short_and_does_not_lead_to_itself(agent: Agent):
 async def test_critical_calls_must_succeed_and_others_need_not(agent: Agent):
     answers = await agent.gather_tiers(
         critical=[returns(1)(), returns(2)()],
-        standard=[returns(3)(), raises(refused(Reason.BULKHEAD_FULL))()],
+        standard=[
+            returns(3)(),
+            raises(refused(Reason.BULKHEAD_FULL))(),
+            raises(wrapped(refused(Reason.SHED)))(),
+        ],
         optional=[raises(DOWN)(), returns(4)()],
     )
-    assert (answers.critical, answers.standard, answers.optional) == ((1, 2), (3, None), (None, 4))
+    assert (answers.critical, answers.standard, answers.optional) == ((1, 2), (3, None, None), (None, 4))
 
 
 async def test_if_a_critical_call_fails_the_others_end_first(agent: Agent):
@@ -165,3 +184,22 @@ async def test_if_a_critical_call_fails_the_others_end_first(agent: Agent):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(ended) == 4
+
+
+async def test_h3_the_reason_is_that_of_the_refusal_inside(agent: Agent):
+    chain = agent.fallback("llm", [Default("sorry")])
+    assert (await chain.run(raises(wrapped(refused(Reason.BREAKER_OPEN))))).reason == "breaker_open"
+
+
+@pytest.mark.filterwarnings("error")
+async def test_l10_a_call_that_did_not_begin_is_closed(agent: Agent):
+    """Python warned that it was never awaited."""
+    calls = [returns(1)() for _ in range(3)]
+    task = asyncio.create_task(
+        agent.gather_tiers(critical=calls[:1], standard=calls[1:2], optional=calls[2:])
+    )
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [inspect.getcoroutinestate(call) for call in calls] == [inspect.CORO_CLOSED] * 3

@@ -1,15 +1,29 @@
 """Timeouts of calls that a deadline gave too little time."""
 
+from typing import Any
+
 import anthropic
 import httpx
 import httpx2
 import openai
 import pytest
+import redis
 import requests
+import urllib3
 
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
+
+POOL: Any = None
+
+
+def vendor_error(cause: Exception) -> Exception:
+    """As a client raises it that wraps every error."""
+    error = RuntimeError("no answer")
+    error.__cause__ = cause
+    return error
+
 
 SENT = httpx2.Request("POST", "https://vendor.example.com/v1/messages")
 
@@ -23,6 +37,10 @@ SENT = httpx2.Request("POST", "https://vendor.example.com/v1/messages")
         requests.ReadTimeout("late"),
         openai.APITimeoutError(request=SENT),
         anthropic.APITimeoutError(request=SENT),
+        # M2 of the other reader: the body was late, which requests and other clients wrap.
+        requests.ConnectionError(urllib3.exceptions.ReadTimeoutError(POOL, "/", "late")),
+        redis.exceptions.TimeoutError("late"),
+        vendor_error(httpx.ReadTimeout("late")),
     ],
     ids=lambda error: f"{type(error).__module__}.{type(error).__name__}",
 )

@@ -136,6 +136,7 @@ def first_calls_alone_deposit(module: Any) -> None:
         call = module.RetriedCall(world.retries, "api")
         for _ in range(5):
             call.begin()
+            call.admitted()
         assert sum(world.retries.part("api").budget._calls) == 1
 
     play(main())
@@ -147,6 +148,17 @@ def sent_is_not_repeated(module: Any) -> None:
         call = module.RetriedCall(world.retries, "api")
         call.begin()
         assert not call.failed(TimeoutError())
+
+    play(main())
+
+
+def a_block_may_be_several_requests(module: Any) -> None:
+    async def main() -> None:
+        world = World(clock=now, retry=Retry())
+        for one_request in (False, True):
+            call = module.RetriedCall(world.retries, "api", one_request=one_request)
+            call.begin()
+            assert call.failed(ConnectionRefusedError()) is one_request
 
     play(main())
 
@@ -197,8 +209,10 @@ MUTANTS: list[tuple[str, ModuleType, str, str, Callable[[Any], None]]] = [
     ("one attempt too many", retried_call, "if self.num >= self.most:", "if self.num > self.most:",
      attempts_are_bounded),
     ("retries deposit too", retried_call, "if self.num == 1:", "if True:", first_calls_alone_deposit),
-    ("what was sent is repeated", retried_call, "if verdict.sent and not", "if False and not",
+    ("what was sent is repeated", retried_call, "if not self._repeatable and (", "if False and (",
      sent_is_not_repeated),
+    ("a block is one request", retried_call, "(verdict.sent or not self._one_request)", "verdict.sent",
+     a_block_may_be_several_requests),
     ("a retry begins while open", retrying, "if not call.resumes() and call.cause is not None:", "if False:",
      nothing_begins_while_open),
 ]  # fmt: skip

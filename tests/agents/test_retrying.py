@@ -231,14 +231,15 @@ def test_an_attempt_ends_at_the_deadline():
 @pytest.mark.parametrize(
     ("error", "arguments", "retry", "attempts"),
     [
-        # Surely not received.
-        (DOWN, {}, Retry(), 2),
-        # May have been received.
+        # H1: the last request was not received, but others of the block may have been.
+        (DOWN, {}, Retry(), 1),
+        (DOWN, {"idempotent": True}, Retry(), 2),
         (TimeoutError("late"), {}, Retry(), 1),
         (HttpError(503), {}, Retry(), 1),
         (HttpError(503), {"idempotent": True}, Retry(), 2),
         (HttpError(503), {}, RETRY, 2),
-        (HttpError(503), {"idempotent": False}, RETRY, 2),
+        # What the caller says about this call is more than what the policy says about all.
+        (HttpError(503), {"idempotent": False}, RETRY, 1),
         # Not retryable, unless asked.
         (HttpError(409), {"idempotent": True}, RETRY, 1),
         (HttpError(409), {"on": HttpError}, RETRY, 2),

@@ -1,8 +1,12 @@
 """Transports that retry, with a real server and real clients."""
 
+import contextlib
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,19 +17,23 @@ import httpx2
 import openai
 import pytest
 import requests
+import trustme
+import urllib3
 
 import fuseboard
-from fuseboard import Agent, blocking
-from fuseboard.calling.classification import is_repeatable
+from fuseboard import Agent, Default, blocking
+from fuseboard.calling.classification import classify
 from fuseboard.contract.policy import Dependency, Policy
 from fuseboard.contract.protection import CallProtection, Retry
 from fuseboard.contract.words import Jitter
+from fuseboard.integrations import guarded_request
 from fuseboard.integrations import httpx as for_httpx
 from fuseboard.integrations import httpx2 as for_httpx2
-from fuseboard.integrations.requests import GuardedAdapter
+from fuseboard.integrations.requests import GuardedAdapter, _bounded
 from fuseboard.settings import AgentSettings
 from tests.agents.alone import settings_with
 from tests.agents.servers import POLICY
+from tests.waiting import wait_until
 
 RETRY = Retry(base_ms=1, cap_ms=1, jitter=Jitter.NONE, budget_percent=100)
 RULES = Policy(
@@ -43,6 +51,8 @@ class Vendor:
         self.script: list[tuple[int, dict[str, str], bytes]] = []
         #: Method and body of each request.
         self.seen: list[tuple[str, bytes]] = []
+        self.held = threading.Event()
+        self.held.set()
         vendor = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -58,8 +68,14 @@ class Vendor:
                 self.send_response(status)
                 for name, text in headers.items():
                     self.send_header(name, text)
-                self.send_header("Content-Length", str(len(answer)))
+                # "X-Cut": the body breaks off; "X-Held": it comes when ``held`` is set.
+                cut = 10 if "x-cut" in headers else 0
+                self.close_connection = self.close_connection or bool(cut)
+                self.send_header("Content-Length", str(len(answer) + cut))
                 self.end_headers()
+                if "x-held" in headers:
+                    self.wfile.flush()
+                    vendor.held.wait(60)
                 self.wfile.write(answer)
 
             do_GET = do_POST = answer  # noqa: N815 - names of the library
@@ -234,18 +250,322 @@ def test_clients_of_model_vendors_use_the_transport(vendor: Vendor, settings: Ag
             assert len(vendor.seen) == 4
 
 
-def test_a_get_that_follows_a_post_is_not_repeated_with_it() -> None:
-    """Otherwise a payment that was redirected to its receipt is made again when the receipt fails."""
+def test_a_body_that_breaks_off_is_sent_for_again(vendor: Vendor, send: Send):
+    """M2: the answer is thrown away anyway. It was raised as a ReadError, and the request was sent once."""
+    vendor.fails(503, x_cut="1")
+    assert send("GET") == (200, "fine")
+    assert len(vendor.seen) == 2
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.method == "POST":
-            return httpx.Response(303, headers={"location": "/receipt"})
-        return httpx.Response(503)
 
-    with httpx.Client(transport=httpx.MockTransport(answer), follow_redirects=True) as client:
-        alone = client.get("http://vendor/receipt")
-        redirected = client.post("http://vendor/pay")
-    for response, repeatable in ((alone, True), (redirected, False)):
-        with pytest.raises(httpx.HTTPStatusError) as raised:
-            response.raise_for_status()
-        assert is_repeatable(raised.value) is repeatable
+def test_a_long_answer_is_not_repeated(vendor: Vendor, send: Send):
+    """L2: the adapter of requests repeated it."""
+    vendor.script.append((503, {}, b"x" * 200_000))
+    assert send("GET") == (503, "x" * 200_000)
+    assert len(vendor.seen) == 1
+
+
+READ_ERRORS = (httpx.TransportError, httpx2.TransportError, requests.RequestException)
+
+
+def test_a_last_answer_that_breaks_off_raises_what_broke_it(vendor: Vendor, send: Send):
+    """M3: the session of requests read it again, and found an empty body."""
+    vendor.fails(429, body={"error": {"code": "new"}}, x_cut="1")
+    with pytest.raises(READ_ERRORS):
+        send("POST", content=b"order")
+    assert len(vendor.seen) == 1
+
+
+LIMITED = {"error": {"code": "rate_limit_exceeded"}}
+NO_MONEY = {"error": {"code": "insufficient_quota"}}
+
+
+@pytest.mark.parametrize(("body", "cools"), [(LIMITED, True), (NO_MONEY, False)])
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+async def test_m1_an_answer_whose_body_breaks_is_handed_on(
+    vendor: Vendor, settings: AgentSettings, library: str, body: object, cools: bool
+):
+    """The status was lost, and its code: an account without money cooled the fleet for an hour."""
+    client_of, ours = ASYNC[library]
+    async with Agent(settings=settings) as agent:
+        transport = ours.GuardedTransport(agent, dependency="api")
+        async with client_of.AsyncClient(transport=transport) as client:
+            vendor.fails(429, body=body, x_cut="1", retry_after="3600")
+            async with client.stream("GET", vendor.url) as answer:
+                assert (answer.status_code, answer.headers["retry-after"]) == (429, "3600")
+                with pytest.raises(client_of.RemoteProtocolError):
+                    await answer.aread()
+            if cools:
+                with pytest.raises(ours.CallRefused):
+                    await client.get(vendor.url)
+            else:
+                assert (await client.get(vendor.url)).status_code == 200
+
+
+class Cut:
+    """Answers that break off, from a transport that does not close them by itself."""
+
+    def __init__(self, library: Any, status: int) -> None:
+        self.closed = 0
+        cut = self
+
+        class Stream(library.SyncByteStream):  # type: ignore[misc]
+            def __iter__(self) -> Iterator[bytes]:
+                yield b'{"error"'
+                raise library.ReadError("lost")
+
+            def close(self) -> None:
+                cut.closed += 1
+
+        headers = {"content-type": "application/json"}
+        self.transport = library.MockTransport(
+            lambda request: library.Response(status, headers=headers, stream=Stream())
+        )
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_m1_a_stream_that_breaks_off_is_closed_once(settings: AgentSettings, library: str, status: int):
+    client_of, ours = ASYNC[library]
+    cut = Cut(client_of, status)
+    with blocking.Agent(settings=settings) as agent:
+        rich(agent)
+        guarded = ours.BlockingGuardedTransport(agent, dependency="api", transport=cut.transport, retry=True)
+        with client_of.Client(transport=guarded) as client, pytest.raises(client_of.ReadError):
+            client.get("http://vendor/")
+    assert cut.closed == 3
+
+
+def test_m1_a_slow_body_does_not_delay_the_report(
+    vendor: Vendor, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(guarded_request, "CODE_WITHIN_S", 0.01)
+    vendor.held.clear()
+    vendor.fails(429, body=LIMITED, x_held="1", retry_after="30")
+    with blocking.Agent(settings=settings) as agent, ThreadPoolExecutor() as threads:
+        for_requests = requests.Session()
+        for_requests.mount("http://", GuardedAdapter(agent, dependency="api"))
+        asked = threads.submit(for_requests.get, vendor.url)
+        try:
+            wait_until(lambda: not admitted(agent))
+            assert not asked.done()
+        finally:
+            vendor.held.set()
+        assert asked.result().json() == LIMITED
+        for_requests.close()
+
+
+def admitted(agent: blocking.Agent) -> bool:
+    try:
+        agent.give_back(agent.admit_call("api"))
+    except fuseboard.Refused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, MemoryError])
+def test_m3_a_body_that_cannot_be_read_is_reported_first(
+    vendor: Vendor, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+):
+    """A probe permit stayed taken until it expired."""
+
+    monkeypatch.setattr(requests.Response, "iter_content", lambda *_, **__: BrokenParts(raised))
+    vendor.fails(429, body=LIMITED, retry_after="30")
+    with blocking.Agent(settings=settings) as agent, requests.Session() as session:
+        session.mount("http://", GuardedAdapter(agent, dependency="api"))
+        with pytest.raises(raised):
+            session.get(vendor.url)
+        wait_until(lambda: not admitted(agent))
+
+
+class BrokenParts:
+    def __init__(self, raised: type[BaseException]) -> None:
+        self._raised = raised
+
+    def __next__(self) -> bytes:
+        raise self._raised
+
+
+def test_m3_a_body_that_nests_too_deep_is_no_error(vendor: Vendor, send: Send):
+    deep = b"[" * 60_000
+    vendor.script.append((429, {"Content-Type": "application/json"}, deep))
+    assert send("POST", content=b"order") == (429, deep.decode())
+
+
+def test_l3_a_retry_whose_admission_fails_gives_its_budget_back(
+    vendor: Vendor, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(guarded_request, "block", lambda _: None)
+    with blocking.Agent(settings=settings) as agent, requests.Session() as session:
+        rich(agent)
+        session.mount("http://", GuardedAdapter(agent, dependency="api", retry=True))
+        admit, times = agent.admit_call, iter([1])
+
+        def admit_once(*given: Any, **named: Any) -> Any:
+            if next(times, None) is None:
+                raise KeyboardInterrupt
+            return admit(*given, **named)
+
+        monkeypatch.setattr(agent, "admit_call", admit_once)
+        vendor.fails(503)
+        given_back = []
+        monkeypatch.setattr(agent.retries, "give_back", lambda *_: given_back.append(True))
+        with pytest.raises(KeyboardInterrupt):
+            session.get(vendor.url)
+        assert given_back == [True]
+
+
+def test_l7_every_kind_of_timeout_obeys_the_deadline():
+    with fuseboard.deadline(5):
+        assert _bounded(60) <= 5
+        assert _bounded((1, 60))[0] == 1
+        bound = _bounded(urllib3.Timeout(connect=1, read=60))
+        assert (bound.connect_timeout, bound.total <= 5) == (1, True)
+        assert _bounded(urllib3.Timeout(total=2)).total == 2
+
+
+async def test_h3_fallbacks_answer_when_a_vendors_client_is_refused(vendor: Vendor, settings: AgentSettings):
+    """They answered while the vendor failed, and no longer when its breaker opened."""
+    async with Agent(settings=settings) as agent:
+        transport = for_httpx2.GuardedTransport(agent, dependency="api")
+        async with httpx2.AsyncClient(transport=transport) as client:
+            given: Any = {
+                "api_key": "made-up",
+                "base_url": vendor.url,
+                "http_client": client,
+                "max_retries": 0,
+            }
+            one, other = anthropic.AsyncAnthropic(**given), openai.AsyncOpenAI(**given)
+
+            def ask() -> Any:
+                return one.messages.create(
+                    max_tokens=1, messages=[{"role": "user", "content": "?"}], model="m"
+                )
+
+            chain = agent.fallback("api", [Default("sorry")])
+            vendor.fails(429, body=LIMITED, retry_after="60")
+            assert (await chain.run(ask)).reason == "RateLimitError"
+            with pytest.raises(anthropic.APIConnectionError) as caught:
+                await ask()
+            assert not isinstance(caught.value, fuseboard.Refused)
+            answer = await chain.run(ask)
+            assert (answer.value, answer.reason) == ("sorry", "cooling_down")
+            assert (await chain.run(other.models.list)).reason == "cooling_down"
+            answers = await agent.gather_tiers(standard=[ask(), other.models.list()])
+            assert answers.standard == (None, None)
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=lambda library: library.__name__)
+async def test_m4_a_full_pool_and_an_account_without_money_have_a_fallback(
+    settings: AgentSettings, library: Any
+):
+    request = httpx2.Request("POST", "https://vendor.example.com/v1/messages")
+    refused = httpx2.Response(429, request=request)
+    agent = Agent(settings=settings)
+    chain = agent.fallback("api", [Default("sorry")])
+    for error in (
+        library.PoolTimeout("full"),
+        openai.RateLimitError("no money", response=refused, body={"code": "insufficient_quota"}),
+        anthropic.APIStatusError("no money", response=refused, body={"error": {"type": "billing_error"}}),
+    ):
+
+        async def ask(error: Exception = error) -> None:
+            raise error
+
+        assert (await chain.run(ask)).value == "sorry"
+
+
+class Shop:
+    """A vendor of payments in memory. What a GET does is what the test says."""
+
+    def __init__(self, get: Callable[[], httpx.Response]) -> None:
+        self.get = get
+        self.payments = 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method != "POST":
+            return self.get()
+        self.payments += 1
+        return httpx.Response(303, headers={"location": "/receipt"})
+
+    def client(self, **more: Any) -> httpx.Client:
+        return httpx.Client(transport=httpx.MockTransport(self), base_url="http://vendor", **more)
+
+
+def unavailable() -> httpx.Response:
+    return httpx.Response(503)
+
+
+def lost() -> httpx.Response:
+    raise httpx.ReadTimeout("late")
+
+
+def not_connected() -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
+@pytest.mark.parametrize("get", [unavailable, lost, not_connected])
+def test_h1_a_payment_is_not_made_again_when_its_receipt_fails(
+    settings: AgentSettings, get: Callable[[], httpx.Response]
+):
+    """An error of a block is that of its last request. The request before may have done its work."""
+    redirected, separate, repeated = Shop(get), Shop(get), Shop(get)
+
+    def pay(agent: blocking.Agent, shop: Shop, follow: bool, **arguments: Any) -> None:
+        with shop.client(follow_redirects=follow) as client:
+            for attempt in agent.retrying("api", **arguments):
+                with attempt:
+                    client.post("/pay")
+                    client.get("/receipt").raise_for_status()
+
+    with blocking.Agent(settings=settings) as agent:
+        rich(agent)
+        with pytest.raises(httpx.HTTPError):
+            pay(agent, redirected, follow=True)
+        with pytest.raises(httpx.HTTPError) as caught:
+            pay(agent, separate, follow=False)
+        with pytest.raises(httpx.HTTPError):
+            pay(agent, repeated, follow=False, idempotent=True)
+    assert (redirected.payments, separate.payments, repeated.payments) == (1, 1, 3)
+    assert "pass idempotent=True" in caught.value.__notes__[0]
+
+
+def test_h4_a_vendor_that_drops_tls_connections_fails() -> None:
+    """For requests it was neutral, so the breaker never opened."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+
+        def drop() -> None:
+            taken, _ = listener.accept()
+            taken.recv(1)
+            taken.shutdown(socket.SHUT_WR)
+            while taken.recv(65_536):
+                pass
+            taken.close()
+
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
+        for get in (requests.get, httpx.get, httpx2.get):
+            dropped = threads.submit(drop)
+            with pytest.raises((requests.ConnectionError, httpx.ConnectError, httpx2.ConnectError)) as caught:
+                get(url, timeout=30)
+            dropped.result()
+            assert "EOF" in str(caught.value)
+            assert (classify(caught.value).trips, classify(caught.value).retryable) == (True, True)
+
+
+def test_h4_a_certificate_without_trust_is_a_mistake() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+
+        def shake_hands() -> None:
+            taken, _ = listener.accept()
+            with contextlib.suppress(OSError), context.wrap_socket(taken, server_side=True) as safe:
+                safe.recv(1)
+
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
+        for get in (requests.get, httpx.get, httpx2.get):
+            shaken = threads.submit(shake_hands)
+            with pytest.raises((requests.ConnectionError, httpx.ConnectError, httpx2.ConnectError)) as caught:
+                get(url, timeout=30)
+            shaken.result()
+            verdict = classify(caught.value)
+            assert (verdict.trips, verdict.retryable, verdict.alertable) == (False, False, True)

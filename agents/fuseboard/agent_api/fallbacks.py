@@ -16,10 +16,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from msgspec import Struct
 
 from fuseboard.agent_api.arguments import check_name
-from fuseboard.calling.classification import classify
+from fuseboard.calling.classification import classify, needs_a_person, refusal_of
 from fuseboard.calling.retries import CallTotals, Retries
 from fuseboard.contract.words import Reason
-from fuseboard.errors import Misconfigured, Refused
+from fuseboard.errors import Misconfigured
 
 logger = logging.getLogger("fuseboard.fallbacks")
 
@@ -166,13 +166,15 @@ def _takes_more(step: Step) -> bool:
 
 def _may_fall_back(error: Exception, *, takes_more: bool) -> bool:
     """Whether another source may have an answer: not if the request itself is wrong."""
-    if isinstance(error, Refused):
-        return error.decision.reason not in _CALLERS
+    if (refusal := refusal_of(error)) is not None:
+        return refusal.decision.reason not in _CALLERS
     verdict = classify(error)
-    return verdict.retryable or verdict.trips or (verdict.degradable and takes_more)
+    if verdict.degradable:
+        return takes_more
+    return verdict.retryable or verdict.trips or verdict.ours or needs_a_person(verdict)
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, Refused) and error.decision.reason is not None:
-        return str(error.decision.reason)
+    if (refusal := refusal_of(error)) is not None and refusal.decision.reason is not None:
+        return str(refusal.decision.reason)
     return classify(error).code or type(error).__name__

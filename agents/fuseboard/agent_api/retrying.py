@@ -198,6 +198,7 @@ class _Attempts:
             on=policy.on,
             idempotent=policy.idempotent,
             shrink=policy.shrink,
+            neutral=policy.options.get("neutral", ()),
         )
 
 

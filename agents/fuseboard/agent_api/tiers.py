@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from fuseboard.errors import Refused
+from fuseboard.calling.classification import refusal_of
 
 
 class Tiered(Struct, frozen=True, kw_only=True):
@@ -31,7 +31,9 @@ async def gather_tiers(
     async def of_standard(call: Awaitable[Any]) -> Any:
         try:
             return await call
-        except Refused:
+        except Exception as error:
+            if refusal_of(error) is None:
+                raise
             return None
 
     async def of_optional(call: Awaitable[Any]) -> Any:
@@ -52,6 +54,9 @@ async def gather_tiers(
         for task in every:
             task.cancel()
         await asyncio.gather(*every, return_exceptions=True)
+        for call in (*critical, *standard, *optional):
+            if asyncio.iscoroutine(call):
+                call.close()  # it may not have begun
         raise
     first, second, third = (tuple(task.result() for task in tier) for tier in tasks)
     return Tiered(critical=first, standard=second, optional=third)

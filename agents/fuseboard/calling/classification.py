@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fuseboard.calling.classes import CLASSES, LOCAL
 from fuseboard.calling.codes import NEVER_AGAIN, status_of_code
 from fuseboard.calling.retry_after import asked_to_wait_ms
-from fuseboard.errors import FuseboardError
+from fuseboard.errors import FuseboardError, Refused
 
 #: How many causes of an exception are looked at.
 MAX_DEPTH = 5
@@ -38,6 +38,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     alertable: bool = False
     #: A smaller or simpler request may succeed.
     degradable: bool = False
+    #: This pod's own shortage, such as no free connection in the pool of a client.
+    ours: bool = False
     #: For how long the vendor asked not to be called; 0 when it did not.
     cooldown_ms: int = 0
     #: The vendor's own word, such as ``insufficient_quota``; empty when it gave none.
@@ -74,6 +76,12 @@ _STATUSES: dict[int, Verdict] = {
 }
 #: Answers whose ``Retry-After`` the whole fleet obeys.
 _COOLING = frozenset({425, 429, 503, 529})
+#: A person must act first, whatever a header says.
+_ACCOUNT = frozenset({401, 402, 403})
+#: Libraries whose errors have what they wrap as an argument.
+_WRAPPING = frozenset({"requests", "urllib3", "httpcore", "httpcore2"})
+#: How the names of timeouts end, in all libraries.
+_TIMEOUTS = ("Timeout", "TimeoutError", "TimeoutException")
 
 
 def classify(error: BaseException) -> Verdict:
@@ -87,9 +95,11 @@ def classify(error: BaseException) -> Verdict:
     kinds = [_kind_of(link) for link in links]
     for kind in kinds:
         if kind in LOCAL:
-            return Verdict(alertable=LOCAL[kind], sent=False)
+            return Verdict(alertable=kind == "alert", ours=kind == "ours", sent=False)
     for link in links:
-        if (verdict := _by_answer(link)) is not None:
+        verdict = _by_answer(link)
+        # A good answer inside an error is what the error is about: it could not be used.
+        if verdict is not None and (link is error or verdict.status >= 400 or verdict.code):
             return verdict
     if not any(kinds):
         return UNKNOWN
@@ -111,7 +121,7 @@ def classify_answer(status: int, headers: Mapping[str, str], code: str = "", mes
     cooldown_ms = asked_to_wait_ms(headers) if cools else 0
     retryable = verdict.retryable
     if status >= 400 and (word := (headers.get("x-should-retry") or "").strip().lower()) in ("true", "false"):
-        retryable = word == "true"
+        retryable = word == "true" and (stands_for or status) not in _ACCOUNT
     return replace(
         verdict,
         retryable=retryable,
@@ -124,26 +134,29 @@ def classify_answer(status: int, headers: Mapping[str, str], code: str = "", mes
     )
 
 
-def is_repeatable(error: BaseException) -> bool:
-    """Whether the request that failed can be recognized as one that may be repeated.
-
-    After redirects, all requests before it, too: a GET that follows a POST is not the whole call.
-    """
-    for link in _links(error):
-        response = _of(link, "response")
-        request = _of(link, "request") or _of(response, "request")
-        if request is not None:
-            before = [_of(one, "request") for one in _of(response, "history") or ()]
-            return all(map(request_is_repeatable, [request, *before]))
-    return False
+def refusal_of(error: BaseException) -> Refused | None:
+    """The refusal that ``error`` is, or that caused it: a client library wraps what its transport raises."""
+    return next((link for link in _links(error) if isinstance(link, Refused)), None)
 
 
-def request_is_repeatable(request: object) -> bool:
-    """The same of a request of httpx, httpx2 or requests."""
+def needs_a_person(verdict: Verdict) -> bool:
+    """The vendor does not serve this account: a wrong key, no right, no money left."""
+    return verdict.status in _ACCOUNT or verdict.code in NEVER_AGAIN
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether an answer did not come in time, whatever the library, and whatever wraps the error."""
+    return any(name.endswith(_TIMEOUTS) for link in _links(error) for _, name in _names(link))
+
+
+def known_repeatable(request: object) -> bool | None:
+    """Whether a request of httpx, httpx2 or requests may be repeated; ``None`` if it does not say so."""
     if str(_of(request, "method")).upper() in IDEMPOTENT_METHODS:
         return True
     headers = _of(request, "headers")
-    return isinstance(headers, Mapping) and any(str(name).lower() == "idempotency-key" for name in headers)
+    if isinstance(headers, Mapping) and any(str(name).lower() == "idempotency-key" for name in headers):
+        return True
+    return None
 
 
 def _links(error: BaseException) -> Iterator[BaseException]:
@@ -157,13 +170,13 @@ def _links(error: BaseException) -> Iterator[BaseException]:
 
 
 def _inner(error: BaseException) -> BaseException | None:
-    """What requests and urllib3 wrap without naming it as the cause."""
+    """What these libraries wrap without naming it as the cause."""
     package = type(error).__module__.partition(".")[0]
     if package == "urllib3":
         reason = _of(error, "reason")
         if isinstance(reason, BaseException):
             return reason
-    if package in ("requests", "urllib3"):
+    if package in _WRAPPING:
         return next((one for one in error.args if isinstance(one, BaseException)), None)
     return None
 

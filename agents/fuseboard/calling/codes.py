@@ -59,3 +59,8 @@ def code_in(document: object) -> str:
     words = [error.get(name) for name in ("code", "type")]
     found = [word for word in words if isinstance(word, str) and word]
     return next((word for word in found if word in _STATUS), found[0] if found else "")
+
+
+def code_in_part(body: bytes) -> str:
+    """The code in a body that breaks off or is too long, if it is one that must not stop the fleet."""
+    return next((code for code in sorted(NEVER_AGAIN) if f'"{code}"'.encode() in body), "")

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from fuseboard.calling.classes import is_timeout
-from fuseboard.calling.classification import Verdict, classify, classify_answer
+from fuseboard.calling.classification import Verdict, classify, classify_answer, is_timeout
 from fuseboard.calling.retry_after import MAX_COOLDOWN_MS, retry_after_ms
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit

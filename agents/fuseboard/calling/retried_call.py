@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from fuseboard.calling.backoff import wait_s
-from fuseboard.calling.classification import NOTHING, Verdict, classify, is_repeatable
+from fuseboard.calling.classification import NOTHING, Verdict, classify
 from fuseboard.calling.codes import NEVER_AGAIN
 from fuseboard.calling.pauses import most_attempts
 from fuseboard.calling.retries import NEWEST, Retries
@@ -46,9 +46,11 @@ class RetriedCall:
 
     __slots__ = (
         "_began",
-        "_idempotent",
+        "_neutral",
         "_on",
+        "_one_request",
         "_part",
+        "_repeatable",
         "_retries",
         "_retry",
         "_shrink",
@@ -69,14 +71,21 @@ class RetriedCall:
         on: RetryOn = None,
         idempotent: bool | None = None,
         shrink: Shrink = None,
+        neutral: tuple[type[Exception], ...] = (),
+        one_request: bool = False,
     ) -> None:
         self._retries = retries
         self._part = retries.part(dependency)
         self._retry: Retry | None = retries.settings(dependency)
         #: The moment on the clock of ``retries``.
         self._until = until
-        self._on, self._shrink = on, shrink
-        self._idempotent = idempotent
+        self._on, self._shrink, self._neutral = on, shrink, neutral
+        if idempotent is None:
+            idempotent = self._retry is not None and self._retry.idempotent
+        self._repeatable = idempotent
+        #: An attempt is one request, so its error says whether that was sent. In a block of the application,
+        #: the error is only of the last request: others may have arrived before it.
+        self._one_request = one_request
         self._began = 0.0
         self._taken: Withdrawal | None = None
         #: The number of the attempt that runs or ended last, from 1.
@@ -102,24 +111,21 @@ class RetriedCall:
         with retries.lock:
             return self._part.budget.left(retries.clock(), retry)
 
-    def assume(self, *, idempotent: bool) -> None:
-        """What is known about the request."""
-        self._idempotent = idempotent
-
     def begin(self) -> None:
         """An attempt begins: it is about to be admitted."""
         self.num += 1
-        self._began = self._retries.clock()
-        if self.num == 1:
-            with self._retries.lock:
-                self._part.budget.first_call(self._began)
-                self._part.totals.first_calls += 1
 
     def admitted(self) -> None:
-        """The attempt is made: it has its permit. Waiting for that is no part of its duration."""
+        """The attempt is made: it has its permit. Waiting for that is no part of its duration.
+
+        Only now the first one counts. A refused call puts no load on the dependency, so it allows no retries.
+        """
         self._began = self._retries.clock()
-        if self.num > 1:
-            with self._retries.lock:
+        with self._retries.lock:
+            if self.num == 1:
+                self._part.budget.first_call(self._began)
+                self._part.totals.first_calls += 1
+            else:
                 self._part.totals.retries += 1
                 self._taken = None
 
@@ -135,36 +141,39 @@ class RetriedCall:
     def failed(self, error: Exception) -> bool:
         """Whether to make another attempt, after ``next_wait_s``. If not, a note on the error says why."""
         verdict = classify(error)
-        idempotent = self._idempotent
-        if idempotent is None:
-            idempotent = is_repeatable(error)
-        self.cause = error
-        again = self.answered(verdict, type(error).__name__, idempotent=idempotent, error=error)
+        again = self._again(verdict, type(error).__name__, error)
         self._note(error)
+        # An error refers to the frames that it passed. If one of them refers to this call, and this to the
+        # error, only the garbage collector frees them.
+        self.cause = error if again else None
         return again
 
-    def answered(
-        self, verdict: Verdict, what: str, *, idempotent: bool, error: Exception | None = None
-    ) -> bool:
+    def answered(self, verdict: Verdict, what: str) -> bool:
         """The same for what is no exception. ``what`` is for the log."""
+        return self._again(verdict, what, None)
+
+    def _again(self, verdict: Verdict, what: str, error: Exception | None) -> bool:
         part, retries = self._part, self._retries
-        self.given_up, shrunk = self._unwanted(verdict, idempotent, error)
+        self.given_up, shrunk = self._unwanted(verdict, error)
         now = retries.clock()
         with retries.lock:
             troubled = part.failed_before
-            # A mistake in the request says nothing about the dependency.
-            part.errors.add(now, failed=verdict.trips or verdict.retryable)
-            part.failed_before = verdict.trips or verdict.retryable
+            if verdict is not NOTHING and not isinstance(error, self._neutral):
+                # A mistake in the request says nothing about the dependency.
+                part.failed_before = verdict.trips or verdict.retryable
+                part.errors.add(now, failed=part.failed_before)
             self.given_up = self.given_up or self._withdraw(verdict, now, shrunk, troubled)
+            unlogged = part.unlogged(now) if self.given_up is GivenUp.NO_BUDGET else 0
         if self.given_up is GivenUp.OFF and not part.warned and verdict.retryable:
             part.warned = True
             logger.info("retry.off dependency=%s: its policy allows no retries", part.name)
-        if self.given_up is not None:
-            if self.num > 1 or self.given_up is GivenUp.NO_BUDGET:
-                self._log("retry.given_up", what, f" why={self.given_up.name.lower()}")
-            return False
-        self._log("retry.waiting", what, f" wait_ms={self.next_wait_s * 1000:.0f}")
-        return True
+        if self.given_up is None:
+            self._log("retry.waiting", what, f" wait_ms={self.next_wait_s * 1000:.0f}")
+            return True
+        if unlogged is not None and (self.num > 1 or self.given_up is GivenUp.NO_BUDGET):
+            more = f" unlogged={unlogged}" if unlogged else ""
+            self._log("retry.given_up", what, f" why={self.given_up.name.lower()}{more}")
+        return False
 
     def resumes(self) -> bool:
         """After the wait: whether the next attempt may begin. If not, its retry is given back."""
@@ -182,6 +191,11 @@ class RetriedCall:
         if self.cause is not None:
             self.cause.add_note(f"fuseboard: attempt {self.num} was refused: {explanation}")
 
+    def last_error(self) -> Exception | None:
+        """What to raise if there is no other attempt. Forgotten after that, for the reason in ``failed``."""
+        error, self.cause = self.cause, None
+        return error
+
     def dropped(self) -> None:
         """The next attempt is not made: it was cancelled, or refused."""
         if self._taken is not None:
@@ -189,9 +203,7 @@ class RetriedCall:
                 self._retries.give_back(self._part, self._taken)
             self._taken = None
 
-    def _unwanted(
-        self, verdict: Verdict, idempotent: bool, error: Exception | None
-    ) -> tuple[GivenUp | None, bool]:
+    def _unwanted(self, verdict: Verdict, error: Exception | None) -> tuple[GivenUp | None, bool]:
         """Why the request must not be sent again, and whether it was made smaller for that.
 
         Calls functions of the application, so not under the lock.
@@ -207,7 +219,7 @@ class RetriedCall:
         if not wanted:
             shrunk = self._shrink is not None and self._shrink(verdict)
             return (None if shrunk else GivenUp.NOT_RETRYABLE), shrunk
-        if verdict.sent and not idempotent and not retry.idempotent:
+        if not self._repeatable and (verdict.sent or not self._one_request):
             return GivenUp.SENT, False
         return None, False
 

@@ -20,6 +20,8 @@ logger = logging.getLogger("fuseboard.retries")
 
 #: How much of the newest duration goes into the usual one.
 NEWEST = 0.2
+#: At most one line about a spent budget per dependency in this time.
+LOG_EVERY_S = 1.0
 
 
 class Capacity(Struct, frozen=True, kw_only=True):
@@ -60,7 +62,17 @@ class CallTotals(Struct):
 class DependencyRetries:
     """The retries of calls to one dependency."""
 
-    __slots__ = ("budget", "errors", "failed_before", "name", "totals", "usual_s", "warned")
+    __slots__ = (
+        "_logged_s",
+        "_unlogged",
+        "budget",
+        "errors",
+        "failed_before",
+        "name",
+        "totals",
+        "usual_s",
+        "warned",
+    )
 
     def __init__(self, name: str, now: float, random: Random) -> None:
         self.name = name
@@ -73,6 +85,19 @@ class DependencyRetries:
         self.usual_s = 0.0
         #: It was logged that the policy allows no retries.
         self.warned = False
+        self._logged_s: float | None = None
+        self._unlogged = 0
+
+    def unlogged(self, now: float) -> int | None:
+        """How many lines about a spent budget were left out before this one; ``None`` to leave it out too.
+
+        In an outage, every call would log one. Under the lock.
+        """
+        if self._logged_s is not None and now - self._logged_s < LOG_EVERY_S:
+            self._unlogged += 1
+            return None
+        self._logged_s, left_out, self._unlogged = now, self._unlogged, 0
+        return left_out
 
 
 class Retries:

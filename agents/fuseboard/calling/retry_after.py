@@ -8,15 +8,15 @@ from email.utils import parsedate_to_datetime
 #: The longest cooldown that a vendor's answer can set. It may be a mistake, and no one watches.
 MAX_COOLDOWN_MS = 3_600_000
 
-# At most twelve digits before the point: more are an hour anyway.
-_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,9})?", re.ASCII)
+# Also far too long: milliseconds since 1970 are an hour.
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?", re.ASCII)
 
 
 def asked_to_wait_ms(headers: Mapping[str, str]) -> int:
     """By ``Retry-After-Ms``, which OpenAI and Anthropic send, or else by ``Retry-After``; 0 without them."""
     text = (headers.get("retry-after-ms") or "").strip()
     if _NUMBER.fullmatch(text) and (asked := float(text)) > 0:
-        return min(int(asked), MAX_COOLDOWN_MS)
+        return int(min(max(asked, 1.0), MAX_COOLDOWN_MS))
     return retry_after_ms(headers.get("retry-after") or "")
 
 
@@ -24,7 +24,7 @@ def retry_after_ms(text: str) -> int:
     """A ``Retry-After`` in milliseconds, at most an hour; 0 when it names no time in the future."""
     text = text.strip()
     if _NUMBER.fullmatch(text):
-        return min(int(float(text) * 1000), MAX_COOLDOWN_MS)
+        return int(min(float(text) * 1000, MAX_COOLDOWN_MS))
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):

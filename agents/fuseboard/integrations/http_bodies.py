@@ -1,6 +1,7 @@
 """Bodies of answers that a transport hands on: one whose end ends a permit, one that can be read twice."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 from fuseboard.agent import Agent
@@ -69,29 +70,43 @@ class AsyncKept:
         self.stream = stream
         self.begun = b""
         self.whole = False
+        #: What broke it off. Its reader gets it where it was.
+        self.error: Exception | None = None
         self._rest: Any = None
 
-    async def fill(self) -> bool:
-        """Read at most ``MOST_BYTES``, and close the connection if that is all. Whether it is."""
+    async def fill(self) -> None:
+        """Read at most ``MOST_BYTES``, and close the connection if nothing follows."""
         if self._rest is None:
             self._rest = aiter(self.stream)
-        while not self.whole and len(self.begun) < MOST_BYTES:
-            try:
+        try:
+            while not self._ended and len(self.begun) < MOST_BYTES:
                 self.begun += await anext(self._rest)
-            except StopAsyncIteration:
-                self.whole = True
+        except StopAsyncIteration:
+            self.whole = True
+            await self.stream.aclose()
+        except Exception as error:
+            self.error = error
+            with suppress(Exception):  # the connection is already lost
                 await self.stream.aclose()
-        return self.whole
+        except BaseException:
+            await self.stream.aclose()
+            raise
 
     async def parts_async(self) -> AsyncIterator[bytes]:
         yield self.begun
+        if self.error is not None:
+            raise self.error
         if not self.whole:
             async for part in self._rest:
                 yield part
 
     async def close_async(self) -> None:
-        if not self.whole:
+        if not self._ended:
             await self.stream.aclose()
+
+    @property
+    def _ended(self) -> bool:
+        return self.whole or self.error is not None
 
 
 class Kept:
@@ -101,25 +116,37 @@ class Kept:
         self.stream = stream
         self.begun = b""
         self.whole = False
+        self.error: Exception | None = None
         self._rest: Any = None
 
-    def fill(self) -> bool:
+    def fill(self) -> None:
         if self._rest is None:
             self._rest = iter(self.stream)
-        while not self.whole and len(self.begun) < MOST_BYTES:
-            part = next(self._rest, None)
-            if part is None:
-                self.whole = True
+        try:
+            while not self._ended and len(self.begun) < MOST_BYTES:
+                self.begun += next(self._rest)
+        except StopIteration:
+            self.whole = True
+            self.stream.close()
+        except Exception as error:
+            self.error = error
+            with suppress(Exception):
                 self.stream.close()
-            else:
-                self.begun += part
-        return self.whole
+        except BaseException:
+            self.stream.close()
+            raise
 
     def parts(self) -> Iterator[bytes]:
         yield self.begun
+        if self.error is not None:
+            raise self.error
         if not self.whole:
             yield from self._rest
 
     def close(self) -> None:
-        if not self.whole:
+        if not self._ended:
             self.stream.close()
+
+    @property
+    def _ended(self) -> bool:
+        return self.whole or self.error is not None

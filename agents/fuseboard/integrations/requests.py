@@ -10,27 +10,41 @@ headers have arrived: a body that breaks off later is not counted. Redirects are
 
 With ``retry=True``, a failed request is sent again as the policy of the dependency allows, see
 docs/protection.md. Not repeated are requests that may have arrived and are not idempotent, unless
-``idempotent=True``, requests whose body is a file or generated, and failures of ``stream=True`` that have an
-answer.
+``idempotent=True``, requests whose body is a file or generated, requests whose answer has a body of more than
+64 KiB, and failures of ``stream=True`` that have an answer.
 """
 
+import json
+from itertools import chain
 from time import monotonic
 from typing import Any
 
 import requests
-from msgspec.structs import replace
+import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.blocking import Agent
 from fuseboard.calling import deadline
-from fuseboard.calling.classification import Verdict, classify_answer, request_is_repeatable
-from fuseboard.calling.codes import code_in
+from fuseboard.calling.classification import Verdict, known_repeatable
+from fuseboard.calling.codes import code_in, code_in_part
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
 from fuseboard.calling.retried_call import RetriedCall
-from fuseboard.decision import Decision
+from fuseboard.contract.words import Outcome
+from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.integrations.guarded_http import LEAST_S, may_have_code, not_admitted, slept
+from fuseboard.integrations.guarded_http import LEAST_S
+from fuseboard.integrations.guarded_request import (
+    GuardedRequest,
+    may_have_code,
+    report_by_status_soon,
+    reported,
+    slept,
+)
+from fuseboard.integrations.http_bodies import MOST_BYTES
+
+#: The session reads bodies in such parts.
+PART_BYTES = 10_240
 
 
 class CallRefused(Refused, requests.ConnectionError):
@@ -74,47 +88,39 @@ class GuardedAdapter(BaseAdapter):
         proxies: dict[str, str] | None = None,
     ) -> requests.Response:
         given: dict[str, Any] = {"stream": stream, "verify": verify, "cert": cert, "proxies": proxies}
-        call = self._call(request)
-        last: requests.Response | None = None
+        one = GuardedRequest(self._call(request))
         while True:
-            if call is not None:
-                call.begin()
+            one.begin()
             try:
                 permit = self._agent.admit_call(self._dependency, tenant=self._tenant, wait_s=self._wait_s)
-            except Refused as refused:
-                before: requests.Response | None = not_admitted(call, refused, last)
+            except BaseException as error:
+                before: requests.Response | None = one.not_admitted(error)
                 if before is not None:
                     return before
-                raise CallRefused(refused.decision, request) from None
-            if call is not None:
-                call.admitted()
+                if isinstance(error, Refused):
+                    raise CallRefused(error.decision, request) from None
+                raise
+            one.admitted()
             started = monotonic()
             bound = _bounded(permit.timeout_s if timeout is None else timeout)
             try:
                 response = self._adapter.send(request, timeout=bound, **given)
             except BaseException as error:
                 self._agent.report(permit, judge_permitted(permit, error)[0])
-                last = None
-                if call is None or not _failed(call, error):
+                if not one.failed(error):
                     raise
             else:
-                verdict = classify_answer(response.status_code, response.headers, _code(response, stream))
-                outcome, cooldown_ms = outcome_of(verdict), verdict.cooldown_ms
-                self._agent.report(permit, outcome, monotonic() - started, cooldown_ms=cooldown_ms)
-                if call is None or not self._again(call, verdict, request, stream):
-                    return response
-                last = response
-                try:
-                    # Read whole, as the session would, so that the connection is free.
-                    _ = response.content
-                except BaseException:
-                    call.dropped()
-                    raise
-            if not slept(call):
-                if last is not None:
-                    return last
-                if call.cause is not None:
-                    raise call.cause
+                elapsed_s = monotonic() - started
+                # A body that the caller streams is not read.
+                body = None if stream else _Begun(response)
+                verdict = self._verdict(permit, response, body, elapsed_s)
+                if not one.answered(verdict, final=stream):
+                    return _finished(response, body)
+                if body is not None and not _replaced(one, response, body):
+                    return _finished(response, body)
+            if not slept(one):
+                last: requests.Response = one.last()
+                return last
 
     def _call(self, request: requests.PreparedRequest) -> RetriedCall | None:
         # A body that is read from somewhere cannot be sent again.
@@ -124,21 +130,26 @@ class GuardedAdapter(BaseAdapter):
             self._agent.retries,
             self._dependency,
             until=deadline.until(),
-            idempotent=self._repeatable(request),
+            idempotent=self._idempotent if self._idempotent is not None else known_repeatable(request),
+            one_request=True,
         )
 
-    def _repeatable(self, request: requests.PreparedRequest) -> bool:
-        return self._idempotent if self._idempotent is not None else request_is_repeatable(request)
-
-    def _again(
-        self, call: RetriedCall, verdict: Verdict, request: requests.PreparedRequest, stream: bool
-    ) -> bool:
-        if 0 < verdict.status < 400:
-            call.succeeded()
-            return False
-        if stream:
-            verdict = replace(verdict, retryable=False)
-        return call.answered(verdict, f"status {verdict.status}", idempotent=self._repeatable(request))
+    def _verdict(
+        self, permit: Permit, response: requests.Response, body: "_Begun | None", elapsed_s: float
+    ) -> Verdict:
+        code = ""
+        if body is not None and may_have_code(response):
+            report_by_status_soon(self._agent, permit, response)
+            try:
+                body.fill()
+            except BaseException:
+                reported(self._agent, permit, response, "")
+                raise
+            code = _code(body)
+        verdict = reported(self._agent, permit, response, code)
+        if outcome_of(verdict) is Outcome.OK:
+            self._agent.report(permit, Outcome.OK, elapsed_s)
+        return verdict
 
     def close(self) -> None:
         self._adapter.close()
@@ -149,9 +160,67 @@ def _body(request: requests.PreparedRequest) -> object:
     return request.body
 
 
-def _failed(call: RetriedCall, error: BaseException) -> bool:
-    """Whether another attempt follows."""
-    return isinstance(error, Exception) and call.failed(error)
+class _Begun:
+    """The body of an answer that the session would read next. Its beginning is enough to decide."""
+
+    def __init__(self, response: requests.Response) -> None:
+        self._response = response
+        self._parts = response.iter_content(PART_BYTES)
+        self.begun = b""
+        self.whole = False
+        self.error: Exception | None = None
+
+    def fill(self) -> None:
+        """Read at most ``MOST_BYTES`` and a part."""
+        try:
+            while not self.whole and self.error is None and len(self.begun) < MOST_BYTES:
+                part = next(self._parts, None)
+                self.whole = part is None
+                self.begun += part or b""
+        except Exception as error:
+            self._response.close()
+            self.error = error
+        except BaseException:
+            self._response.close()
+            raise
+
+    def rest(self) -> bytes:
+        """All of it. Raises what the session would raise if it broke off."""
+        if self.error is not None:
+            raise self.error
+        return b"".join(chain((self.begun,), self._parts))
+
+
+def _replaced(one: GuardedRequest, response: requests.Response, body: _Begun) -> bool:
+    """Whether the next attempt may replace this answer. It is read whole then, so the connection is free."""
+    try:
+        body.fill()
+    except BaseException:
+        one.dropped()
+        raise
+    if not one.replaces(response, body):
+        return False
+    if body.error is None:
+        _finished(response, body)
+    response.close()
+    return True
+
+
+def _finished(response: requests.Response, body: _Begun | None) -> requests.Response:
+    """Give the response what was read of its body, and the rest, as the session would do next."""
+    if body is not None and (body.begun or body.whole or body.error is not None):
+        response._content = body.rest()
+    return response
+
+
+def _code(body: _Begun) -> str:
+    """The vendor's code in the body of an answer."""
+    if not body.whole:
+        return code_in_part(body.begun)
+    try:
+        return code_in(json.loads(body.begun))
+    except (ValueError, RecursionError):
+        return ""
 
 
 def _bounded(timeout: Any) -> Any:
@@ -161,18 +230,12 @@ def _bounded(timeout: Any) -> Any:
         return timeout
     if isinstance(timeout, tuple):
         return tuple(_least(part, left_s) for part in timeout)
+    if isinstance(timeout, urllib3.Timeout):
+        bound = timeout.clone()
+        bound.total = _least(timeout.total if isinstance(timeout.total, int | float) else None, left_s)
+        return bound
     return _least(timeout, left_s) if timeout is None or isinstance(timeout, int | float) else timeout
 
 
 def _least(timeout_s: float | None, left_s: float) -> float:
     return max(LEAST_S, left_s if timeout_s is None else min(timeout_s, left_s))
-
-
-def _code(response: requests.Response, stream: bool) -> str:
-    """The vendor's code in the body of an answer. A body that the caller streams is not read."""
-    if stream or not may_have_code(response):
-        return ""
-    try:
-        return code_in(response.json())
-    except (requests.RequestException, RecursionError):
-        return ""

@@ -1,0 +1,144 @@
+"""One request of a client, its permit and its attempts: what all transports share.
+
+Nothing here sends or waits, except ``slept``. Nothing here knows a library: their responses have the same
+``status_code`` and ``headers``.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from fuseboard.agent import Agent
+from fuseboard.blocking import Agent as BlockingAgent
+from fuseboard.calling.classification import Verdict, classify_answer
+from fuseboard.calling.outcomes import outcome_of
+from fuseboard.calling.pauses import block
+from fuseboard.calling.retried_call import RetriedCall
+from fuseboard.contract.words import Outcome
+from fuseboard.decision import Permit
+from fuseboard.errors import Refused
+
+#: The breaker waits so long for the code in the body of an answer. After that, the status decides.
+CODE_WITHIN_S = 1.0
+
+
+class Beginning(Protocol):
+    """The beginning of a body, which was read before its caller reads it."""
+
+    #: That is all of it.
+    whole: bool
+    #: The body broke off.
+    error: Exception | None
+
+
+class GuardedRequest:
+    """``call`` is ``None`` for a request that is sent once."""
+
+    def __init__(self, call: RetriedCall | None) -> None:
+        self._call = call
+        #: The answer of the attempt before. It is returned if there is no better one.
+        self._last: Any = None
+
+    def begin(self) -> None:
+        if self._call is not None:
+            self._call.begin()
+
+    def admitted(self) -> None:
+        if self._call is not None:
+            self._call.admitted()
+
+    def not_admitted(self, error: BaseException) -> Any:
+        """The answer of the attempt before, or ``None`` for the first. Raises what that attempt raised."""
+        call = self._call
+        if call is None or call.num == 1:
+            return None
+        if not isinstance(error, Refused):
+            call.dropped()
+            return None
+        call.refused(error.decision.explain())
+        return self.last()
+
+    def failed(self, error: BaseException) -> bool:
+        """Whether another attempt follows."""
+        self._last = None
+        return self._call is not None and isinstance(error, Exception) and self._call.failed(error)
+
+    def answered(self, verdict: Verdict, *, final: bool = False) -> bool:
+        """The same for an answer. ``final``: its body belongs to the caller already."""
+        call = self._call
+        if call is None:
+            return False
+        if 0 < verdict.status < 400:
+            call.succeeded()
+            return False
+        if final:
+            verdict = replace(verdict, retryable=False)
+        return call.answered(verdict, f"status {verdict.status}")
+
+    def replaces(self, response: Any, read: Beginning) -> bool:
+        """Whether the next attempt may replace this answer: not if its body is too long to keep."""
+        if read.error is None and not read.whole:
+            self.dropped()
+            return False
+        self._last = response if read.error is None else None
+        if self._call is not None:
+            self._call.cause = read.error
+        return True
+
+    @property
+    def wait_s(self) -> float:
+        return self._call.next_wait_s if self._call is not None else 0.0
+
+    def resumes(self) -> bool:
+        """After the wait: whether the next attempt may begin."""
+        return self._call is not None and self._call.resumes()
+
+    def dropped(self) -> None:
+        """The next attempt is not made."""
+        if self._call is not None:
+            self._call.dropped()
+
+    def last(self) -> Any:
+        """The last answer. Raises the last error if there is none."""
+        error = self._call.last_error() if self._call is not None else None
+        if self._last is None and error is not None:
+            raise error from error.__cause__
+        return self._last
+
+
+def slept(one: GuardedRequest) -> bool:
+    """Wait in a thread. Whether the next attempt may begin."""
+    try:
+        block(one.wait_s)
+    except BaseException:
+        one.dropped()
+        raise
+    return one.resumes()
+
+
+def may_have_code(response: Any) -> bool:
+    """A 429 for an account without money must not stop the fleet: only its body says so."""
+    return response.status_code == 429 and "json" in (response.headers.get("content-type") or "")
+
+
+def reported(agent: Agent | BlockingAgent, permit: Permit, response: Any, code: str) -> Verdict:
+    """Report an answer that is no success. The body of a success may still break off."""
+    verdict = classify_answer(response.status_code, response.headers, code)
+    outcome = outcome_of(verdict)
+    if outcome is not Outcome.OK:
+        agent.report(permit, outcome, cooldown_ms=verdict.cooldown_ms)
+    return verdict
+
+
+def report_by_status_soon(agent: Agent | BlockingAgent, permit: Permit, response: Any) -> None:
+    """Report a failure while its body is read, unless that is over in time: only the first report counts."""
+
+    def by_status() -> None:
+        if not permit.reported:
+            reported(agent, permit, response, "")
+
+    def later() -> None:
+        asyncio.get_running_loop().call_later(CODE_WITHIN_S, by_status)
+
+    agent.soon(later)
