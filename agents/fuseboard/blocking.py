@@ -17,7 +17,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
@@ -28,6 +28,7 @@ from fuseboard.agent import Agent as AsyncAgent
 from fuseboard.agent_api.any_loop import AnyLoop
 from fuseboard.agent_api.decorators import Decorators, Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
+from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
@@ -196,6 +197,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator):
     def aretrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> Retrying:
         """``retrying`` for a coroutine on any loop, such as an asynchronous view."""
         return async_retrying(dependency, self._on_any_loop, arguments)
+
+    def afallback(self, dependency: str, steps: Sequence[Step]) -> Fallback:
+        """``fallback`` for a coroutine on any loop: ``await chain.run(ask)``."""
+        return Fallback(dependency, steps, lambda: self.retries)
 
     def acheck(
         self,

@@ -6,6 +6,7 @@ from typing import Any
 
 from controlplane.policies.models import Kind
 from controlplane.validation import Problems
+from fuseboard.contract.retry_presets import RETRY_PRESETS
 
 #: The size of a pod -> its bulkhead.
 _BULKHEADS = {
@@ -15,27 +16,13 @@ _BULKHEADS = {
 }
 #: What is called -> how long a call should take, in milliseconds.
 _SLAS = {"llm": 30_000, "api": 2_000, "database": 200}
-#: Who waits -> how calls are repeated.
-_RETRIES: dict[str, dict[str, Any]] = {
-    "user-facing": {"attempts": 2, "base_ms": 500, "cap_ms": 2_000},
-    "background": {"attempts": 5, "base_ms": 2_000, "cap_ms": 60_000},
-    # A repeated question to a model costs money and does no harm. Most models name no wait with a 429.
-    "llm": {
-        "attempts": 3,
-        "base_ms": 1_000,
-        "cap_ms": 60_000,
-        "default_retry_after_ms": 60_000,
-        "idempotent": True,
-    },
-    "rate-limited": {"attempts": 3, "base_ms": 2_000, "cap_ms": 120_000},
-}
 
 #: Preset -> its names -> the change of the protection.
 PRESETS: Mapping[str, Mapping[str, dict[str, Any]]] = MappingProxyType(
     {
         "bulkhead": {name: {"bulkhead": values} for name, values in _BULKHEADS.items()},
         "sla": {name: {"sla_ms": value} for name, value in _SLAS.items()},
-        "retry": {name: {"retry": values} for name, values in _RETRIES.items()},
+        "retry": {name: {"retry": dict(values)} for name, values in RETRY_PRESETS.items()},
     }
 )
 #: Kind of a new dependency -> its presets.

@@ -16,7 +16,7 @@ import requests
 import urllib3.exceptions
 
 import fuseboard
-from fuseboard.calling.classification import classify, classify_answer, known_repeatable, refusal_of
+from fuseboard.calling.classification import classify, classify_answer, known_repeatable
 from fuseboard.calling.outcomes import judge, outcome_of_response, outcome_of_status
 from fuseboard.calling.retry_after import asked_to_wait_ms
 from fuseboard.contract.words import Outcome, Reason
@@ -243,16 +243,6 @@ def test_what_was_surely_not_sent_is_recognized():
         assert classify(error).retryable
 
 
-def test_a_certificate_that_does_not_match_is_a_mistake_also_inside():
-    assert flags(caused(httpx.ConnectError("tls"), ssl.SSLCertVerificationError())) == "A"
-    assert flags(caused(httpx2.ConnectError("dns"), socket.gaierror(socket.EAI_NONAME, "no name"))) == "A"
-    error: Exception = RuntimeError()
-    for _ in range(10):
-        error = caused(RuntimeError(), error)
-    caused(error, error)  # a circle ends too
-    assert flags(error) == "TA"
-
-
 def test_no_free_connection_of_the_own_pool_is_neutral_also_inside_a_client():
     for library in (httpx, httpx2):
         assert judge(library.PoolTimeout("full")) == (Outcome.NEUTRAL, 0)
@@ -384,26 +374,6 @@ def test_a_request_that_may_be_repeated_is_recognized():
             assert known_repeatable(request) is expected
     assert known_repeatable(requests.Request("DELETE", "https://vendor.example.com/").prepare()) is True
     assert known_repeatable(object()) is None
-
-
-def test_m6_a_good_answer_inside_an_error_is_no_success():
-    """It closed a half-open breaker."""
-
-    class Unreadable(Exception):
-        status = 200
-
-    assert flags(caused(ValueError("not the document we expect"), Unreadable())) == "TA"
-    assert judge(caused(ValueError("not the document"), Unreadable())) == (Outcome.FAILURE, 0)
-    # An overload in the middle of a stream has that status too.
-    assert flags(caused(ValueError("broken off"), of_anthropic(200, "overloaded_error"))) == "RT"
-
-
-def test_h3_a_refusal_is_found_whatever_wraps_it():
-    refused = Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN))
-    assert refusal_of(refused) is refused
-    assert refusal_of(caused(anthropic.APIConnectionError(request=SENT), refused)) is refused
-    assert refusal_of(caused(RuntimeError(), openai.APIConnectionError(request=SENT), refused)) is refused
-    assert refusal_of(openai.APIConnectionError(request=SENT)) is None
 
 
 def test_classify_never_raises():

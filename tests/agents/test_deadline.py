@@ -3,7 +3,7 @@
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextvars import copy_context
 
 import pytest
@@ -76,3 +76,24 @@ def test_a_generator_that_is_resumed_in_another_context_ends_normally() -> None:
     generator = parts()
     found = [copy_context().run(next, generator, None) for _ in range(3)]
     assert found == [1, 2, None]
+
+
+async def test_m9_an_abandoned_generator_takes_its_deadline_with_it() -> None:
+    """The loop closes it in another context. The consumer kept a deadline that passes, so its calls ended."""
+
+    async def parts() -> AsyncIterator[int]:
+        with fuseboard.deadline(5):
+            yield 1
+            yield 2
+
+    generator = parts()
+    with fuseboard.deadline(60):
+        async for _ in generator:
+            break
+        assert (deadline.left_s() or 0) <= 5
+        await asyncio.create_task(generator.aclose())
+        assert (deadline.left_s() or 0) > 5
+        with fuseboard.deadline(2):
+            assert (deadline.left_s() or 9) <= 2
+        assert (deadline.left_s() or 0) > 5
+    assert deadline.left_s() is None

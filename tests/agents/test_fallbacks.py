@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fuseboard import Agent, Alternative, Answer, Cached, Default, Misconfigured, Reason, Refused
+from fuseboard import Agent, Alternative, Answer, Cached, Default, Misconfigured, Reason, Refused, blocking
 from fuseboard.contract.load import CallLoad
 from fuseboard.decision import Decision
 from tests.agents.alone import settings_with
@@ -203,3 +203,50 @@ async def test_l10_a_call_that_did_not_begin_is_closed(agent: Agent):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert [inspect.getcoroutinestate(call) for call in calls] == [inspect.CORO_CLOSED] * 3
+
+
+def gives(value: Any) -> Any:
+    return lambda: value
+
+
+def fails(error: BaseException) -> Any:
+    def call() -> Any:
+        raise error
+
+    return call
+
+
+def test_a_blocking_agent_has_the_same_chain(tmp_path: Path, caplog):
+    caplog.set_level(logging.WARNING, logger="fuseboard.fallbacks")
+    with blocking.Agent(settings=settings_with(tmp_path, POLICY)) as agent:
+        steps = [
+            Alternative("mini", call=fails(KeyError("also"))),
+            Cached(gives(("old", 9.0)), max_age_s=600),
+        ]
+        chain = agent.fallback("llm", steps)
+        assert chain.run(gives("long")) == Answer(value="long", source="llm")
+        answer = chain.run(fails(DOWN))
+        assert (answer.value, answer.is_cached, answer.age_s) == ("old", True, 9.0)
+        with pytest.raises(Refused):
+            chain.run(fails(refused(Reason.QUOTA)))
+        with pytest.raises(ConnectionRefusedError) as caught:
+            agent.fallback("llm", steps[:1]).run(fails(ConnectionRefusedError("down")))
+        assert caught.value.__notes__ == ["fuseboard: fallback 'mini' failed: KeyError: 'also'"]
+        totals = agent.retries.totals()["llm"]
+        assert (totals.fallbacks, totals.cached, totals.fallback_failures) == (1, 1, 1)
+        ours = [record.getMessage() for record in caplog.records if record.name == "fuseboard.fallbacks"]
+        assert ours == [
+            "fallback.used dependency=llm source=cache reason=ConnectionRefusedError",
+            "fallback.failed dependency=llm reason=ConnectionRefusedError",
+        ]
+        with pytest.raises(Misconfigured, match="afallback"):
+            agent.fallback("llm", [Alternative("mini", call=returns("short"))])
+        with pytest.raises(Misconfigured, match="afallback"):
+            chain.run(returns("long"))
+
+
+def test_a_blocking_agent_has_a_chain_for_coroutines(tmp_path: Path):
+    with blocking.Agent(settings=settings_with(tmp_path, POLICY)) as agent:
+        chain = agent.afallback("llm", [Alternative("mini", call=returns("short"))])
+        assert asyncio.run(chain.run(raises(DOWN))).value == "short"
+        assert agent.retries.totals()["llm"].fallbacks == 1

@@ -10,7 +10,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -32,7 +32,7 @@ _CALLERS = frozenset({Reason.SUSPENDED, Reason.QUOTA})
 
 
 class Alternative(Struct, frozen=True):
-    """Another source, such as another vendor: ``call`` asks it. Guard it as a dependency of its own."""
+    """Another source, such as another vendor: ``call`` asks it. Guard it as a separate dependency."""
 
     name: str
     #: Async or not.
@@ -75,8 +75,8 @@ class Answer(Struct, Generic[T], frozen=True, kw_only=True):
     age_s: float = 0.0
 
 
-class Fallback:
-    """The chain of one dependency. Made by ``agent.fallback``; used for any number of calls."""
+class _Chain:
+    """What both kinds of chains share. It asks nobody."""
 
     def __init__(self, dependency: str, steps: Sequence[Step], retries: Callable[[], Retries]) -> None:
         check_name("a dependency", dependency)
@@ -91,6 +91,47 @@ class Fallback:
                 raise Misconfigured(f"max_age_s of {step.name!r} must be more than 0, not {step.max_age_s!r}")
         self._dependency, self._steps, self._retries = dependency, tuple(steps), retries
 
+    def _to_ask(self, first: Exception) -> list[Step]:
+        """The alternatives that may have an answer. Raises ``first`` if none has."""
+        if not _may_fall_back(first, takes_more=any(_takes_more(step) for step in self._steps)):
+            raise first
+        too_large = classify(first).degradable
+        return [step for step in self._steps if not too_large or _takes_more(step)]
+
+    def _used(self, step: Step, found: Any, first: Exception) -> Answer[Any] | None:
+        """The answer, counted and logged; ``None`` if it is too old."""
+        reason = _reason(first)
+        if isinstance(step, Cached):
+            answer = _from_cache(step, found, reason)
+        else:
+            degraded = isinstance(step, Default)
+            answer = Answer(
+                value=found, source=step.name, is_fallback=True, is_degraded=degraded, reason=reason
+            )
+        if answer is None:
+            first.add_note(f"fuseboard: fallback {step.name!r} has no answer that is young enough")
+            return None
+        with self._retries().lock:
+            totals = self._totals()
+            totals.fallbacks += 1
+            totals.cached += answer.is_cached
+        logger.warning(
+            "fallback.used dependency=%s source=%s reason=%s", self._dependency, answer.source, reason
+        )
+        return answer
+
+    def _failed(self, first: Exception) -> None:
+        with self._retries().lock:
+            self._totals().fallback_failures += 1
+        logger.warning("fallback.failed dependency=%s reason=%s", self._dependency, _reason(first))
+
+    def _totals(self) -> CallTotals:
+        return self._retries().part_unlocked(self._dependency).totals
+
+
+class Fallback(_Chain):
+    """The chain of one dependency. Made by ``agent.fallback``; used for any number of calls."""
+
     async def run(self, call: Callable[[], Awaitable[T]]) -> Answer[Any]:
         """Ask the dependency with ``call``, and the alternatives in order if it fails.
 
@@ -102,62 +143,77 @@ class Fallback:
             return Answer(value=await call(), source=self._dependency)
         except Exception as error:
             first = error
-        if not _may_fall_back(first, takes_more=any(_takes_more(step) for step in self._steps)):
-            raise first
-        reason = _reason(first)
-        for step in self._steps:
-            if classify(first).degradable and not _takes_more(step):
-                continue
+        for step in self._to_ask(first):
             try:
-                answer = await self._asked(step, reason)
+                found = _ask(step)
+                if isawaitable(found) and not isinstance(step, Default):
+                    found = await found
+                answer = self._used(step, found, first)
             except Exception as error:
-                first.add_note(f"fuseboard: fallback {step.name!r} failed: {type(error).__name__}: {error}")
+                _note(first, step, error)
                 continue
             if answer is not None:
-                self._counted(answer)
                 return answer
-            first.add_note(f"fuseboard: fallback {step.name!r} has no answer that is young enough")
-        with self._retries().lock:
-            self._totals().fallback_failures += 1
-        logger.warning("fallback.failed dependency=%s reason=%s", self._dependency, reason)
+        self._failed(first)
         raise first
 
-    async def _asked(self, step: Step, reason: str) -> Answer[Any] | None:
-        if isinstance(step, Default):
-            return Answer(
-                value=step.value, source=step.name, is_fallback=True, is_degraded=True, reason=reason
-            )
-        found = step.get() if isinstance(step, Cached) else step.call()
-        if isawaitable(found):
-            found = await found
-        if isinstance(step, Alternative):
-            return Answer(value=found, source=step.name, is_fallback=True, reason=reason)
-        if found is None:
-            return None
-        value, age_s = found
-        if age_s > step.max_age_s:
-            return None
-        return Answer(
-            value=value,
-            source=step.name,
-            is_fallback=True,
-            is_cached=True,
-            is_degraded=True,
-            reason=reason,
-            age_s=age_s,
-        )
 
-    def _counted(self, answer: Answer[Any]) -> None:
-        with self._retries().lock:
-            totals = self._totals()
-            totals.fallbacks += 1
-            totals.cached += answer.is_cached
-        logger.warning(
-            "fallback.used dependency=%s source=%s reason=%s", self._dependency, answer.source, answer.reason
-        )
+class BlockingFallback(_Chain):
+    """The same for threads. Made by ``fallback`` of a blocking agent."""
 
-    def _totals(self) -> CallTotals:
-        return self._retries().part_unlocked(self._dependency).totals
+    def __init__(self, dependency: str, steps: Sequence[Step], retries: Callable[[], Retries]) -> None:
+        super().__init__(dependency, steps, retries)
+        for step in steps:
+            if isinstance(step, Alternative | Cached) and iscoroutinefunction(_call_of(step)):
+                raise Misconfigured(f"{step.name!r} is async: use 'afallback' of the agent")
+
+    def run(self, call: Callable[[], T]) -> Answer[Any]:
+        """As ``Fallback.run``, without ``await``."""
+        if iscoroutinefunction(call):
+            raise Misconfigured("the call is async: use 'afallback' of the agent")
+        try:
+            return Answer(value=call(), source=self._dependency)
+        except Exception as error:
+            first = error
+        for step in self._to_ask(first):
+            try:
+                answer = self._used(step, _ask(step), first)
+            except Exception as error:
+                _note(first, step, error)
+                continue
+            if answer is not None:
+                return answer
+        self._failed(first)
+        raise first
+
+
+def _call_of(step: Alternative | Cached) -> Callable[[], Any]:
+    return step.get if isinstance(step, Cached) else step.call
+
+
+def _ask(step: Step) -> Any:
+    return step.value if isinstance(step, Default) else _call_of(step)()
+
+
+def _note(first: Exception, step: Step, error: Exception) -> None:
+    first.add_note(f"fuseboard: fallback {step.name!r} failed: {type(error).__name__}: {error}")
+
+
+def _from_cache(step: Cached, found: Any, reason: str) -> Answer[Any] | None:
+    if found is None:
+        return None
+    value, age_s = found
+    if age_s > step.max_age_s:
+        return None
+    return Answer(
+        value=value,
+        source=step.name,
+        is_fallback=True,
+        is_cached=True,
+        is_degraded=True,
+        reason=reason,
+        age_s=age_s,
+    )
 
 
 def _takes_more(step: Step) -> bool:

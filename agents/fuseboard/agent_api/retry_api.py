@@ -21,6 +21,7 @@ from fuseboard.agent_api.retrying import (
 from fuseboard.agent_api.tiers import Tiered, gather_tiers
 from fuseboard.calling.retried_call import RetryOn, Shrink
 from fuseboard.calling.retries import Retries
+from fuseboard.contract.retry_presets import RETRY_PRESETS
 from fuseboard.errors import Misconfigured
 
 P = ParamSpec("P")
@@ -45,13 +46,16 @@ class RetryArguments(TypedDict, total=False):
     #: Repeating the call does no harm, even if the first one has arrived. ``None`` is what the dependency
     #: says.
     idempotent: bool | None
+    #: How to repeat this call, instead of what the dependency says: user-facing, background, llm or
+    #: rate-limited. The budget stays, and so does a policy without retries.
+    preset: str | None
     #: Called after an error that a smaller request avoids, such as a prompt that is too long. It makes the
     #: request smaller and returns ``True``, or returns ``False``.
     shrink: Shrink
 
 
 #: The arguments that are for the attempts together; the others are for each block.
-_TOGETHER = frozenset({"deadline_s", "on", "idempotent", "shrink"})
+_TOGETHER = frozenset({"deadline_s", "on", "idempotent", "preset", "shrink"})
 
 
 def _policy(dependency: str, arguments: RetryArguments) -> Policy:
@@ -59,6 +63,8 @@ def _policy(dependency: str, arguments: RetryArguments) -> Policy:
     given = cast(dict[str, Any], arguments)
     if unknown := given.keys() - RetryArguments.__annotations__.keys():
         raise TypeError(f"retrying() got an unexpected argument {sorted(unknown)[0]!r}")
+    if (preset := given.get("preset")) is not None and preset not in RETRY_PRESETS:
+        raise Misconfigured(f"preset is one of {', '.join(RETRY_PRESETS)}, not {preset!r}")
     return Policy(
         dependency=dependency,
         options={name: value for name, value in given.items() if name not in _TOGETHER},

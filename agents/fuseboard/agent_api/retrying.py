@@ -176,6 +176,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
     on: RetryOn = None
     idempotent: bool | None = None
+    preset: str | None = None
     shrink: Shrink = None
     #: The arguments of each attempt's block.
     options: dict[str, Any]
@@ -197,6 +198,7 @@ class _Attempts:
             until=self._until,
             on=policy.on,
             idempotent=policy.idempotent,
+            preset=policy.preset,
             shrink=policy.shrink,
             neutral=policy.options.get("neutral", ()),
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from time import monotonic
@@ -12,6 +12,7 @@ from fuseboard.admission.nesting import enter_block, leave_block
 from fuseboard.agent_api.arguments import check_deadline, check_tier, check_wait
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
+from fuseboard.agent_api.fallbacks import BlockingFallback, Step
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.retry_api import RetryArguments, blocking_retrying
 from fuseboard.agent_api.retrying import BlockingRetrying
@@ -167,6 +168,10 @@ class ThreadCalls:
     def retrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> BlockingRetrying:
         """As ``fuseboard.Agent.retrying``: ``for attempt in agent.retrying(name): with attempt: ...``"""
         return blocking_retrying(dependency, self, self._agent_now().retries, arguments)
+
+    def fallback(self, dependency: str, steps: Sequence[Step]) -> BlockingFallback:
+        """As ``fuseboard.Agent.fallback``, for functions that block: ``chain.run(ask)``."""
+        return BlockingFallback(dependency, steps, lambda: self._agent_now().retries)
 
     def _ask(
         self,

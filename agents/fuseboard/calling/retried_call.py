@@ -8,6 +8,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from fuseboard.calling.backoff import wait_s
 from fuseboard.calling.classification import NOTHING, Verdict, classify
 from fuseboard.calling.codes import NEVER_AGAIN
@@ -16,6 +18,7 @@ from fuseboard.calling.retries import NEWEST, Retries
 from fuseboard.calling.retry_budget import Withdrawal
 from fuseboard.calling.trace import trace_id
 from fuseboard.contract.protection import Retry
+from fuseboard.contract.retry_presets import RETRY_PRESETS
 
 logger = logging.getLogger("fuseboard.retries")
 
@@ -72,11 +75,14 @@ class RetriedCall:
         idempotent: bool | None = None,
         shrink: Shrink = None,
         neutral: tuple[type[Exception], ...] = (),
+        preset: str | None = None,
         one_request: bool = False,
     ) -> None:
         self._retries = retries
         self._part = retries.part(dependency)
         self._retry: Retry | None = retries.settings(dependency)
+        if self._retry is not None and preset is not None:
+            self._retry = replace(self._retry, **RETRY_PRESETS[preset])
         #: The moment on the clock of ``retries``.
         self._until = until
         self._on, self._shrink, self._neutral = on, shrink, neutral
