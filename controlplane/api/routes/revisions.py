@@ -60,12 +60,14 @@ def get_revision(request: HttpRequest, environment: Environment, number: RowId) 
 
 
 @router.post("/{number}/revert", response=RevertedOut, auth=needs("edit_quota"))
+@one_at_a_time
 def revert_revision(
     request: HttpRequest, environment: Environment, number: RowId, values: RevertIn
 ) -> RevertedOut:
     """Undo what this revision changed, as a new revision. Later changes of the same values stay.
 
-    ``units`` restricts the revert to some values of a thing. Overrides of breakers stay as they are.
+    ``units`` restricts the revert to some values of a thing. Overrides of breakers stay as they are. Each
+    caller gets one plan, apply, revert, preview, or what-if at a time.
     """
     found = revert(
         environment=environment,
