@@ -53,9 +53,12 @@ def simulate(
     service_s: Callable[[float], float] = lambda now: 0.020,
     pressure: Callable[[float], float] = lambda now: 0.0,
     sla_s: float = 0.0,
+    takes: Callable[[random.Random, float], float] = lambda draw, mean_s: draw.expovariate(1 / mean_s),
     seed: int = 1,
 ) -> Result:
     """Poisson arrivals of ``rate`` per second; ``who`` draws priority and source of each.
+
+    ``takes`` draws how long one is served, by the mean.
 
     With an ``sla_s`` the shedder sees no queue, only p95.
     """
@@ -70,7 +73,7 @@ def simulate(
     def start(arrived: float) -> None:
         nonlocal busy
         busy += 1
-        heapq.heappush(ends, (now + draw.expovariate(1 / service_s(now)), arrived))
+        heapq.heappush(ends, (now + takes(draw, service_s(now)), arrived))
 
     while now < seconds:
         now = min(arrival, tick, ends[0][0] if ends else 1e9)

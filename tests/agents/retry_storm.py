@@ -83,17 +83,22 @@ class Storm:
 
     def worst(self, calls: int = 100) -> float:
         """The most attempts per call in any window of at least so many calls."""
-        firsts = [0]
-        for _, first in self.attempts:
-            firsts.append(firsts[-1] + first)
-        worst, end = 0.0, 0
-        for begin in range(len(self.attempts)):
-            while end < len(firsts) and firsts[end] - firsts[begin] < calls:
-                end += 1
-            # A window that ends with the retries before the next call has the most of them. Longer windows
-            # are made of windows that are at most twice as long.
-            last = end
-            while last < len(firsts) and firsts[last] - firsts[begin] <= 2 * calls:
-                worst = max(worst, (last - begin) / (firsts[last] - firsts[begin]))
-                last += 1
-        return worst
+        return worst_window(self.attempts, calls)
+
+
+def worst_window(attempts: list[tuple[float, bool]], calls: int) -> float:
+    """The most attempts per call in any window of at least so many calls. ``attempts`` are sorted."""
+    firsts = [0]
+    for _, first in attempts:
+        firsts.append(firsts[-1] + first)
+    worst, end = 0.0, 0
+    for begin in range(len(attempts)):
+        while end < len(firsts) and firsts[end] - firsts[begin] < calls:
+            end += 1
+        # A window that ends with the retries before the next call has the most of them. Longer windows
+        # are made of windows that are at most twice as long.
+        last = end
+        while last < len(firsts) and firsts[last] - firsts[begin] <= 2 * calls:
+            worst = max(worst, (last - begin) / (firsts[last] - firsts[begin]))
+            last += 1
+    return worst

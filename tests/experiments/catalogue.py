@@ -16,6 +16,7 @@ from tests.experiments.shedding_by_tier import (
 from tests.experiments.sizing import sizing
 from tests.experiments.slow_redis import slow_redis
 from tests.experiments.small_parts import small_parts
+from tests.experiments.storm_processes import storm_of_processes
 
 SIMULATED: dict[str, Experiment] = {
     "T1": adaptive_queue,
@@ -37,6 +38,7 @@ REAL: dict[str, Experiment] = {
     "T6": local_capacity_in_real_time,
     "T14": slow_redis,
     "T18": small_parts,
+    "T25": storm_of_processes,
 }
 EVERY: dict[str, Experiment] = dict(
     sorted((SIMULATED | REAL).items(), key=lambda item: int(item[0].removeprefix("T")))
