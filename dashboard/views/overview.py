@@ -125,6 +125,7 @@ _PAGES = (
     ("requests", "Change requests"),
     ("schedules", "Schedules"),
     ("audit", "Audit"),
+    ("explain", "Explain a refusal"),
     ("runbooks", "Runbooks"),
 )
 _PAGES_ON_REQUEST = (

@@ -39,6 +39,7 @@ PAGES = {
     "request": "/requests/4711",
     "schedules": "/schedules",
     "audit": "/audit",
+    "explain": "/explain",
     "runbooks": "/runbooks",
     "runbook": "/runbooks/payment-provider-timeouts",
     "drills": "/drills",

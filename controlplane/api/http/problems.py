@@ -16,6 +16,8 @@ from controlplane.api.http.one_at_a_time import StillRunning
 from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
 from controlplane.api.http.rate_limit import Spent
 from controlplane.errors import EditConflict, EditsFrozen, InvalidEdit, NameTaken, NotFound
+from controlplane.refusals.tokens import ExpiredToken, NotOurToken
+from controlplane.refusals.tries import FOR_S, TooManyTries
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -78,6 +80,9 @@ def install(api: NinjaAPI) -> None:
     handle(EditConflict, _conflict)
     handle(NameTaken, lambda e: problem(409, str(e), kind="name-taken"))
     handle(NotFound, lambda e: problem(404, str(e)))
+    handle(NotOurToken, lambda e: problem(404, str(e), kind="not-our-token"))
+    handle(ExpiredToken, lambda e: problem(410, str(e), kind="expired-token"))
+    handle(TooManyTries, lambda e: _retry_after(problem(429, str(e), kind="too-many-tries"), FOR_S))
     handle(AuthenticationError, lambda e: problem(401))
     handle(TokenEnded, lambda e: problem(401, str(e), kind="token-ended"))
     handle(HttpError, _http_error)

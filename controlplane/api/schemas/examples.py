@@ -4,6 +4,7 @@ from typing import Any
 
 from controlplane.api.schemas.limits import EXAMPLE
 from controlplane.api.schemas.pod_load_examples import CALLS, LOAD, PODS
+from controlplane.api.schemas.refusal_examples import REFUSAL_EXAMPLES
 
 _WHY = {"reason": "Agreed with Acme on 4 May, see ticket 4711"}
 _LIMIT = EXAMPLE | {"template": "", "own": []}
@@ -170,6 +171,7 @@ _TOKEN = {
 _DAYS_90 = 90 * 86_400
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    **REFUSAL_EXAMPLES,
     "ReasonIn": _WHY,
     "LimitIn": {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], **_WHY},
     "QuotaIn": {"limit": 1000, "window_s": 60, "burst": 100, "expected_version": 3, **_WHY},

@@ -227,7 +227,8 @@
       const answer = await fetch(dialog.dataset.entries);
       if (answer.ok && !answer.redirected) entries = (await answer.json()).entries;
     }
-    const shown = [...matching(input.value), ...searchOf(input.value.trim(), dialog.dataset.tenants)];
+    const typed = input.value.trim();
+    const shown = tokenIn(typed, dialog.dataset.explain) || [...matching(typed), ...searchOf(typed, dialog.dataset.tenants)];
     list.replaceChildren(...shown.map((entry, i) => {
       const item = $("#pal-item").content.firstElementChild.cloneNode(true);
       item.id = `pal-${i}`;
@@ -245,6 +246,10 @@
     const score = e => (e.name.toLowerCase().startsWith(words[0] || "") ? 0 : 1);
     const fits = e => words.every(w => `${e.name} ${e.hint}`.toLowerCase().includes(w));
     return (entries || []).filter(fits).sort((a, b) => score(a) - score(b)).slice(0, 9);
+  };
+  const tokenIn = (typed, explain) => { // in the fragment, so that no proxy logs it
+    const token = typed.replace("urn:fuseboard:refusal:", "");
+    return token.startsWith("fr1.") && [{ name: "Explain this refusal", hint: "Token", glyph: "human", href: `${explain}#${token}` }];
   };
   const searchOf = (typed, tenants) => typed ? [{
     name: `Search tenants for \u201c${typed}\u201d`,

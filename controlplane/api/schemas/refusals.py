@@ -1,0 +1,90 @@
+"""Requests and responses about refused requests."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from controlplane.api.schemas.edits_in import Strict, Subject
+
+
+class ExplainIn(Strict):
+    token: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=300,
+            description="The header Fuseboard-Refusal of the answer, or instance of its problem details.",
+        ),
+    ]
+    tenant: Annotated[
+        Subject | Literal[""],
+        Field(description="An id that is not registered, and that the token may be about."),
+    ] = ""
+
+
+class RuleOut(Schema):
+    name: str
+    #: quota, subject_limit, vendor_limit, dependency, pod or suspended; empty if unknown.
+    kind: str
+    dependency: str
+
+
+class ThenOrNowOut(Schema):
+    revision: int
+    #: In words; empty if the rule does not exist, or is not a limit.
+    limit: str
+    #: tier, tenant, dependency or environment, and its name; empty if the rule does not exist.
+    kind: str
+    name: str
+    tier: str
+    suspended: bool
+
+
+class ChangeSinceOut(Schema):
+    revision: int
+    at: datetime
+    by: str
+    reason: str
+    kind: str
+    name: str
+    #: Field -> values before and after.
+    fields: dict[str, tuple[Any, Any]]
+
+
+class TransitionThenOut(Schema):
+    at: datetime
+    from_state: str
+    to_state: str
+    cause: str
+    actor: str
+
+
+class ExplainedOut(Schema):
+    environment: str
+    service: str
+    at: datetime
+    #: Null for a reason that this release does not know.
+    reason: str | None
+    mode: str | None
+    retry_after_ms: int
+    #: Null if no known rule fits.
+    rule: RuleOut | None
+    #: Empty if it is not known; ``tenant_state`` says why.
+    tenant: str
+    #: registered, removed, unregistered, unknown, invalid or none.
+    tenant_state: str
+    #: Empty if the name is not known any more.
+    pod: str
+    then: ThenOrNowOut
+    now: ThenOrNowOut
+    #: False if Postgres does not have the revision: values of then may be wrong.
+    known_revision: bool
+    #: The latest changes of the rule since then, at most 5.
+    changes: list[ChangeSinceOut]
+    #: The last transition of the breaker before the refusal.
+    transition: TransitionThenOut | None
+    headline: str
+    #: The explanation in words.
+    sentences: list[str]

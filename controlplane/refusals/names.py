@@ -1,0 +1,136 @@
+"""Which tenant, pod and rule the digests of a token stand for: found by trying the names that are known."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controlplane.fleet.models import Event, Server
+from controlplane.policies.fields import limits_in
+from controlplane.policies.models import Tenant
+from controlplane.policies.state import State, Thing, names_of
+from controlplane.refusals.states import States, parent_of, tier_of
+from controlplane.refusals.tokens import GenuineToken
+
+#: What agents report as the rule if no limit and no dependency refused.
+CAUSES = ("suspended", "queue", "latency", "pressure", "")
+#: The name that agents count all invalid tenant ids under.
+INVALID_TENANT = "(invalid)"
+#: Pods of the last 30 days that are tried.
+_MOST_PODS = 100_000
+
+
+@dataclass(frozen=True)
+class Named:
+    """The tenant of a refusal."""
+
+    name: str
+    #: registered, removed, invalid, none or unknown
+    state: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, and where it was set."""
+
+    dependency: str
+    name: str
+    #: quota, subject_limit, vendor_limit, dependency, pod or suspended; empty if unknown.
+    kind: str = ""
+    #: ``quotas`` and ``requests``: the limit in the fields of its place.
+    prefix: str = ""
+    limit: str = ""
+    #: For an inherited quota: the tenant that owns it.
+    owner: str = ""
+
+    def place(self, state: State, environment: str, tenant: str) -> Thing | None:
+        """The thing that has the rule in this state of the configuration."""
+        if self.kind == "subject_limit":
+            return ("environment", environment)
+        if self.kind in ("vendor_limit", "dependency"):
+            return ("dependency", self.dependency)
+        if self.kind == "suspended":
+            return ("tenant", tenant)
+        if self.kind != "quota":
+            return None
+        whose = self.owner or tenant
+        own = state.get(("tenant", whose)) or {}
+        if self.limit in limits_in("quotas", own):
+            return ("tenant", whose)
+        return ("tier", tier_of(state, environment, whose))
+
+
+def find_tenant(found: GenuineToken, asked: str) -> Named:
+    """The tenant of a token. ``asked`` is a name that the reader expects, such as an unregistered one."""
+
+    def fits(name: str) -> bool:
+        return found.token.is_tenant(found.key, name)
+
+    if fits(""):
+        return Named("", "none")
+    if fits(INVALID_TENANT):
+        return Named("", "invalid")
+    rows = Tenant.objects.filter(environment=found.environment)
+    for key, deleted in rows.values_list("key", "deleted").iterator(chunk_size=10_000):
+        if fits(key):
+            return Named(key, "removed" if deleted else "registered")
+    if asked and fits(asked):
+        return Named(asked, "unregistered")
+    return Named("", "unknown")
+
+
+def find_pod(found: GenuineToken) -> str:
+    """The pod of a token; empty for a pod that left more than 30 days ago."""
+    current = Server.objects.filter(environment=found.environment).values_list("name", flat=True)
+    for name in current.iterator(chunk_size=10_000):
+        if found.token.is_server(found.key, name):
+            return name
+    earlier = Event.objects.filter(environment=found.environment).values_list("server", flat=True).distinct()
+    for name in earlier[:_MOST_PODS].iterator(chunk_size=10_000):
+        if found.token.is_server(found.key, name):
+            return name
+    return ""
+
+
+def find_rule(found: GenuineToken, states: States, tenant: str) -> Rule | None:
+    for rule in _candidates(found.environment, states, tenant):
+        if found.token.is_rule(found.key, rule.dependency, rule.name):
+            return rule
+    return None
+
+
+def _candidates(environment: str, states: States, tenant: str) -> Iterator[Rule]:
+    for state in (states.then, states.now):
+        own = _quotas(state, environment, tenant)
+        for name in own:
+            yield Rule("", name, "quota", "quotas", name)
+        for dependency in names_of(state, "dependency"):
+            yield Rule(dependency, dependency, "dependency")
+            limits = limits_in("vendor_limits", state["dependency", dependency])
+            for name in limits:
+                yield Rule(dependency, name, "vendor_limit", "vendor_limits", name)
+            for name in own:
+                yield Rule(dependency, name, "quota", "quotas", name)
+        for owner, name in _inherited(state, environment, tenant):
+            yield Rule("", f"{owner}/{name}", "quota", "quotas", name, owner)
+        for name in limits_in("subject_limits", state.get(("environment", environment)) or {}):
+            yield Rule("", name, "subject_limit", "subject_limits", name)
+        # The tenant may be unknown: then the quota is one of any tier.
+        for tier in names_of(state, "tier"):
+            for name in limits_in("quotas", state["tier", tier]):
+                yield Rule("", name, "quota", "quotas", name)
+    for cause in CAUSES:
+        yield Rule("", cause, "suspended" if cause == "suspended" else "pod" if cause else "")
+
+
+def _quotas(state: State, environment: str, tenant: str) -> list[str]:
+    tier = state.get(("tier", tier_of(state, environment, tenant))) or {}
+    own = state.get(("tenant", tenant)) or {}
+    return sorted({**limits_in("quotas", tier), **limits_in("quotas", own)})
+
+
+def _inherited(state: State, environment: str, tenant: str) -> Iterator[tuple[str, str]]:
+    seen, owner = {tenant}, parent_of(state, tenant)
+    while owner and owner not in seen:
+        for name in _quotas(state, environment, owner):
+            yield owner, name
+        seen.add(owner)
+        owner = parent_of(state, owner)

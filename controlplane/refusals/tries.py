@@ -1,0 +1,26 @@
+"""How often one person or program may ask about a token: enough for support, too little for guessing."""
+
+from hashlib import sha256
+
+from django.core.cache import cache
+
+#: Tries of one caller within a minute, over all web processes.
+MOST = 20
+FOR_S = 60
+
+
+class TooManyTries(Exception):
+    """The caller asked about too many tokens within a minute."""
+
+    def __init__(self) -> None:
+        super().__init__(f"You can explain {MOST} tokens per minute. Try again in a minute.")
+
+
+def take_try(caller: str) -> None:
+    """Count a try, whether it succeeds or not. Raises ``TooManyTries``.
+
+    Each is an entry that expires by itself, and only one of several concurrent requests can add it.
+    """
+    name = sha256(caller.encode()).hexdigest()[:32]
+    if not any(cache.add(f"fuseboard.explain:{name}:{number}", 1, timeout=FOR_S) for number in range(MOST)):
+        raise TooManyTries

@@ -1,0 +1,74 @@
+"""Refusals in words, for the API and the pages."""
+
+from typing import Any
+
+from controlplane.policies.limits import full_columns
+from fuseboard.contract.words import Mode, Reason
+
+REASONS = {
+    Reason.QUOTA: "the quota was spent",
+    Reason.VENDOR_LIMIT: "the vendor limit was spent",
+    Reason.CONCURRENCY: "all slots of the concurrency limit were in use",
+    Reason.COOLING_DOWN: "the dependency had asked for a pause",
+    Reason.BREAKER_OPEN: "the circuit breaker was open",
+    Reason.PROBE_BUSY: "the circuit breaker was half-open, and all probes were in progress",
+    Reason.FORCED_OPEN: "an operator had forced the circuit breaker open",
+    Reason.SUSPENDED: "the tenant was suspended",
+    Reason.BULKHEAD_FULL: "the bulkhead of the pod was full",
+    Reason.QUEUE_TIMEOUT: "the call waited too long for a slot, or its deadline left no time",
+    Reason.SHED: "the pod was overloaded",
+    Reason.LOCAL_RATE: "the local rate of the pod was spent",
+    Reason.BUDGET_SPENT: "the budget was spent",
+    Reason.STORE_UNAVAILABLE: "Redis was unavailable, and the limit allows no calls without it",
+}
+_MODES = {
+    Mode.SHARED: "decided by Redis, exact over the fleet",
+    Mode.LOCAL: "decided by the pod alone, because Redis did not answer",
+    Mode.RAMPING: "decided while Redis was coming back",
+    Mode.DRILL: "decided by the pod alone, in a drill",
+}
+_CAUSES = {
+    "queue": "its queue was full",
+    "latency": "its answers took too long",
+    "pressure": "it was under pressure",
+}
+_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "min"), (1, "s"))
+
+
+def reason_words(reason: Reason | None) -> str:
+    return REASONS.get(reason, "for a reason that this release does not know") if reason else "unknown"
+
+
+def mode_words(mode: Mode | None) -> str:
+    return _MODES.get(mode, "") if mode else ""
+
+
+def cause_words(rule: str) -> str:
+    """Why a pod shed the request."""
+    return _CAUSES.get(rule, "")
+
+
+def limit_words(columns: dict[str, Any] | None) -> str:
+    """``600 calls per min, burst 100``; empty without a limit."""
+    if not columns:
+        return ""
+    full = full_columns(columns)
+    count = f"{full['limit']:,} {full['measure']}"
+    if full["algorithm"] == "concurrency":
+        text = f"{count} at once"
+    else:
+        text = f"{count} per {full['period'] or window_words(full['window_s'])}"
+        text += f", burst {full['burst']:,}" if full["burst"] != 1 else ""
+    return f"{text}, only counted" if full["shadow"] else text
+
+
+def window_words(seconds: int) -> str:
+    for size, unit in _UNITS:
+        if seconds % size == 0:
+            count = seconds // size
+            return unit if count == 1 else f"{count} {unit}{'s' if unit in ('day', 'hour') else ''}"
+    return f"{seconds} s"
+
+
+def wait_words(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else f"{milliseconds} ms"

@@ -1,0 +1,118 @@
+"""Explains a refusal that a customer reports, by its token."""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, may, require
+from controlplane.refusals.explain import ChangeSince, Explanation, ThenOrNow, explain
+from controlplane.refusals.tokens import ExpiredToken, NotOurToken
+from controlplane.refusals.tries import TooManyTries, take_try
+from dashboard.change_words import ChangeWords, change_words
+from dashboard.views.page import bounded_text, context_of
+
+_STATUS = {NotOurToken: 404, ExpiredToken: 410, TooManyTries: 429}
+
+
+@dataclass(frozen=True)
+class _ChangeLine:
+    """One later change of the rule, as the page displays it."""
+
+    revision: int
+    at: object
+    by: str
+    reason: str
+    kind: str
+    name: str
+    words: list[ChangeWords]
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@require("view")
+def explain_token(request: HttpRequest) -> HttpResponse:
+    """A form for a token; with POST, what the token means. A token never stands in an address."""
+    if request.method == "GET":
+        return _page(request)
+    token, tenant = bounded_text(request.POST, "token", most=300), bounded_text(request.POST, "tenant")
+    try:
+        take_try(f"user:{request.user.get_username()}")
+        found = explain(token, {SHOWN}, timezone.now(), tenant=tenant)
+    except (NotOurToken, ExpiredToken, TooManyTries) as error:
+        return _page(request, status=_STATUS[type(error)], errors=[str(error)], token=token, tenant=tenant)
+    return _page(
+        request,
+        token=token,
+        tenant=tenant,
+        found=found,
+        now_differs=_differs(found.then, found.now),
+        then_place=_place_of(request, found.then),
+        now_place=_place_of(request, found.now),
+        changes=[
+            _ChangeLine(
+                change.revision,
+                change.at,
+                change.by,
+                change.reason,
+                change.kind,
+                change.name,
+                _words(change),
+            )
+            for change in found.changes
+        ],
+        rule_href=_rule_href(request, found),
+        became=found.transition.to_state.replace("_", "-") if found.transition else "",
+    )
+
+
+def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+    context = context_of(request, "explain", **extra)
+    return render(request, "dashboard/explain.html", context, status=status)
+
+
+def _words(change: ChangeSince) -> list[ChangeWords]:
+    """Of a limit that was created, only its rate."""
+    return [line for line in change_words(change.as_changed()) if line.before or "," not in line.name]
+
+
+def _differs(then: ThenOrNow, now: ThenOrNow) -> bool:
+    return (then.limit, then.kind, then.name, then.tier, then.suspended) != (
+        now.limit,
+        now.kind,
+        now.name,
+        now.tier,
+        now.suspended,
+    )
+
+
+def _place_of(request: HttpRequest, at: ThenOrNow) -> str:
+    """The page of the thing that has the rule, for this reader."""
+    if at.kind == "tenant":
+        return reverse("tenant", query={"key": at.name})
+    if at.kind == "dependency":
+        return reverse("breaker", args=[at.name])
+    if at.kind == "tier":
+        edits = may(request.user, "edit_quota", SHOWN)
+        return (
+            f"{reverse('edit', args=['tier'])}?{urlencode({'key': at.name})}" if edits else reverse("tiers")
+        )
+    if at.kind == "environment":
+        return reverse("tiers")
+    return ""
+
+
+def _rule_href(request: HttpRequest, found: Explanation) -> str:
+    """Where the rule is now; an own quota is edited on the page of its tenant."""
+    rule, now = found.rule, found.now
+    if rule is None:
+        return ""
+    if now.kind == "tenant" and rule.limit:
+        return reverse("tenant", query={"key": now.name, "quota": rule.limit})
+    return _place_of(request, now)
