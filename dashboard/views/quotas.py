@@ -27,8 +27,9 @@ from dashboard.live.tenant import QuotaRow, find_tenant, quota_rows
 from dashboard.live.tenant_parents import members, parents
 from dashboard.reader import actor_of
 from dashboard.views.outage import outage_words
-from dashboard.views.page import HtmxHttpRequest, context_of, not_found, text_parameter
+from dashboard.views.page import HtmxHttpRequest, context_of, text_parameter
 from dashboard.views.quota_fields import conflict_of, quota_fields
+from dashboard.views.unregistered import unregistered_page
 from fuseboard.contract.limit_fields import NUMBERS
 
 
@@ -193,7 +194,7 @@ def _page(
     context = context_of(request, "tenant", key=text_parameter(request, "key"))
     row: Tenant | None = context["tenant"]
     if row is None:
-        return not_found(request, "No such tenant", "No tenant has this id. The default tier applies.")
+        return unregistered_page(request, text_parameter(request, "key"), status=status)
     asked = form.data.get("quota", "") if form else request.GET.get("quota", "")
     current = _chosen(context["quotas"], asked)
     context |= {

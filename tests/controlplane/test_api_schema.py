@@ -30,6 +30,7 @@ from controlplane.api.schemas import (
     pod_load_out,
     proposals,
     protection,
+    refusals,
 )
 from controlplane.api.schemas.examples import EXAMPLES
 from tests.controlplane.calling import token_of
@@ -107,6 +108,7 @@ def test_every_document_has_a_valid_example() -> None:
             configuration_out,
             operations_out,
             protection,
+            refusals,
             drills,
             usage,
             series,
@@ -144,7 +146,7 @@ def test_every_operation_says_what_it_does_and_what_can_go_wrong() -> None:
             assert operation["summary"], (method, path)
             assert {400, 401, 403, 404, 422, 429} <= operation["responses"].keys()
             named = {parameter["name"] for parameter in operation["parameters"]}
-            only_asks = method == "get" or path.endswith(("/plan", "/preview", "/what-if"))
+            only_asks = method == "get" or path.endswith(("/plan", "/preview", "/what-if", "/explain"))
             assert ("Idempotency-Key" in named) != only_asks, (method, path)
 
 

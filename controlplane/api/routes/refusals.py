@@ -11,7 +11,7 @@ from controlplane.api.schemas.refusals import (
     ChangeSinceOut,
     ExplainedOut,
     ExplainIn,
-    RuleOut,
+    RefusalRuleOut,
     ThenOrNowOut,
     TransitionThenOut,
 )
@@ -40,7 +40,7 @@ def _out(found: Explanation) -> ExplainedOut:
         **{name: getattr(found, name) for name in _SAME},
         reason=found.reason,
         mode=found.mode,
-        rule=RuleOut.from_orm(rule) if rule is not None else None,
+        rule=RefusalRuleOut.from_orm(rule) if rule is not None else None,
         tenant=found.tenant.name,
         tenant_state=found.tenant.state,
         then=ThenOrNowOut.from_orm(found.then),

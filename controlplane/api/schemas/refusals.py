@@ -24,7 +24,7 @@ class ExplainIn(Strict):
     ] = ""
 
 
-class RuleOut(Schema):
+class RefusalRuleOut(Schema):
     name: str
     #: quota, subject_limit, vendor_limit, dependency, pod or suspended; empty if unknown.
     kind: str
@@ -70,7 +70,7 @@ class ExplainedOut(Schema):
     mode: str | None
     retry_after_ms: int
     #: Null if no known rule fits.
-    rule: RuleOut | None
+    rule: RefusalRuleOut | None
     #: Empty if it is not known; ``tenant_state`` says why.
     tenant: str
     #: registered, removed, unregistered, unknown, invalid or none.

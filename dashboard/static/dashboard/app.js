@@ -228,7 +228,8 @@
       if (answer.ok && !answer.redirected) entries = (await answer.json()).entries;
     }
     const typed = input.value.trim();
-    const shown = tokenIn(typed, dialog.dataset.explain) || [...matching(typed), ...searchOf(typed, dialog.dataset.tenants)];
+    const shown = tokenIn(typed, dialog.dataset.explain)
+      || [...matching(typed), ...searchOf(typed, dialog.dataset.tenants)];
     list.replaceChildren(...shown.map((entry, i) => {
       const item = $("#pal-item").content.firstElementChild.cloneNode(true);
       item.id = `pal-${i}`;
@@ -249,7 +250,8 @@
   };
   const tokenIn = (typed, explain) => { // in the fragment, so that no proxy logs it
     const token = typed.replace("urn:fuseboard:refusal:", "");
-    return token.startsWith("fr1.") && [{ name: "Explain this refusal", hint: "Token", glyph: "human", href: `${explain}#${token}` }];
+    const entry = { name: "Explain this refusal", hint: "Token", glyph: "human", href: `${explain}#${token}` };
+    return token.startsWith("fr1.") && [entry];
   };
   const searchOf = (typed, tenants) => typed ? [{
     name: `Search tenants for \u201c${typed}\u201d`,

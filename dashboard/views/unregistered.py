@@ -1,0 +1,46 @@
+"""The page of a caller that is not registered: what it asks, and which limits it has without a record."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+
+from controlplane.accounts.permissions import SHOWN
+from controlplane.fleet.live import TenantFigures
+from controlplane.policies.limits import columns_of
+from controlplane.policies.models import Environment, Tenant
+from controlplane.usage.rollups import Counted, counted_by_rule
+from controlplane.usage.what_if import DAYS
+from dashboard.change_words import rate_words
+from dashboard.views.page import context_of, not_found
+from fuseboard.contract.words import is_subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Quota:
+    name: str
+    limit: str
+    #: ``None`` when the caller was never among the busiest.
+    week: Counted | None
+
+
+def unregistered_page(request: HttpRequest, key: str, *, status: int = 200) -> HttpResponse:
+    """404 for a text that can be the id of no tenant."""
+    environment = Environment.objects.select_related("default_tier").filter(pk=SHOWN).first()
+    if environment is None or not is_subject(key):
+        return not_found(request, "No such tenant", "No tenant can have this id.")
+    removed = Tenant.objects.filter(environment=SHOWN, key=key, deleted=True).exists()
+    tier = environment.default_tier
+    weeks = counted_by_rule(SHOWN, key, since=timezone.now() - timedelta(days=DAYS))
+    quotas = [
+        _Quota(name=quota.name, limit=rate_words(columns_of(quota)), week=weeks.get(quota.name))
+        for quota in tier.quotas.order_by("name")
+    ]
+    context = context_of(request, "tenants", key=key, caller=key, removed=removed, tier=tier, quotas=quotas)
+    figures = context["live"].facts.figures.tenants
+    context["traffic"] = next((row for row in figures if row.tenant == key), TenantFigures(key, 0.0, 0.0))
+    context["seen"] = bool(weeks) or any(row.tenant == key for row in figures)
+    context["days"] = DAYS
+    return render(request, "dashboard/unregistered.html", context, status=status)
