@@ -8,12 +8,11 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from controlplane.accounts.permissions import SHOWN
-from controlplane.fleet.live import TenantFigures
 from controlplane.policies.limits import columns_of
 from controlplane.policies.models import Environment, Tenant
 from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS
-from dashboard.change_words import rate_words
+from dashboard.rate_words import rate_words
 from dashboard.views.page import context_of, not_found
 from fuseboard.contract.words import is_subject
 
@@ -40,7 +39,8 @@ def unregistered_page(request: HttpRequest, key: str, *, status: int = 200) -> H
     ]
     context = context_of(request, "tenants", key=key, caller=key, removed=removed, tier=tier, quotas=quotas)
     figures = context["live"].facts.figures.tenants
-    context["traffic"] = next((row for row in figures if row.tenant == key), TenantFigures(key, 0.0, 0.0))
-    context["seen"] = bool(weeks) or any(row.tenant == key for row in figures)
+    # Pods report the busiest tenants only: without a figure, the rate is unknown, not zero.
+    context["traffic"] = next((row for row in figures if row.tenant == key), None)
+    context["seen"] = bool(weeks) or context["traffic"] is not None
     context["days"] = DAYS
     return render(request, "dashboard/unregistered.html", context, status=status)
