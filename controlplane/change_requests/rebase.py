@@ -9,13 +9,14 @@ from controlplane.audit.record import AuditLine
 from controlplane.change_requests.decide import pending
 from controlplane.editing.edits.rollback import changes_back
 from controlplane.editing.plans import difference, plan_from_document
+from controlplane.editing.plans.plan import PlanErrors
+from controlplane.editing.plans.resolving import Wanted, fit
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit
-from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, Fields
 from controlplane.policies.merge import WHOLE, merge, units
-from controlplane.policies.state import State, read_state
+from controlplane.policies.state import State, read_state, tenants_following
 
 
 def rebase(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
@@ -85,13 +86,21 @@ def _later(row: ChangeRequest, actor: Actor) -> ChangeRequest:
 
 
 def _merged(row: ChangeRequest, now: State) -> list[Changed]:
-    found = []
+    """Merge the request into the configuration, and check that the result fits it."""
+    wanted: Wanted = {}
     for change in gate.changes_of(row):
-        present = now.get((change.kind, change.name))
-        wanted = _over(change, present)
-        if different(present, wanted):
-            found.append(Changed(change.kind, change.name, present, wanted))
-    return found
+        thing = (change.kind, change.name)
+        wanted[thing] = _over(change, now.get(thing))
+    try:
+        fitted = fit(row.environment, wanted, now)
+    except PlanErrors as errors:
+        said = "; ".join(f"{error.where}: {error.message}" for error in errors.found[:5])
+        raise InvalidEdit({"request": [f"It no longer fits the current configuration: {said}"]}) from errors
+    return [
+        Changed(kind, name, now.get((kind, name)), fields)
+        for (kind, name), fields in sorted(fitted.items())
+        if now.get((kind, name)) != fields
+    ]
 
 
 def _over(change: Changed, present: Fields | None) -> Fields | None:
@@ -103,4 +112,6 @@ def _over(change: Changed, present: Fields | None) -> Fields | None:
 
 
 def _tenants(row: ChangeRequest) -> set[str]:
-    return set(row.changes.filter(kind="tenant").values_list("name", flat=True))
+    named = set(row.changes.filter(kind="tenant").values_list("name", flat=True))
+    templates = set(row.changes.filter(kind="template").values_list("name", flat=True))
+    return named | tenants_following(row.environment, templates)

@@ -129,6 +129,9 @@ def _schedule(request: HttpRequest, made: ThingEdit, starts: str) -> HttpRespons
         due_at = datetime.strptime(starts, MOMENT).replace(tzinfo=UTC)
     except ValueError:
         raise InvalidEdit({"starts": ["Enter a date and a time, in UTC."]}) from None
+    edits.check_edit(
+        made, replace=request.POST.getlist("replace"), seen=_number(request.POST.get("seen", ""))
+    )
     try:
         schedule_change(
             environment=SHOWN,

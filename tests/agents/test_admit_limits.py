@@ -20,7 +20,8 @@ def test_a_window_admits_its_limit_and_says_exactly_when_there_is_room_again(lim
 
 
 def test_a_refusal_leaves_every_key_byte_for_byte(limits: redis.Redis):
-    store = Store(limits, [window(2), bucket(100, 50)])
+    # Long: the keys expire in real time, and a pause of the machine must not outlast them.
+    store = Store(limits, [window(2, 600.0), bucket(100, 50, 600.0)])
     store.admit((2, 1))
     before = store.contents()
     refused = store.admit((3, 1))

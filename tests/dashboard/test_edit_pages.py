@@ -206,6 +206,17 @@ def test_a_new_limit_is_saved_as_the_form_shows_it(ada: Any) -> None:
     assert (row.algorithm, row.failure_policy, row.burst) == ("token_bucket", "fail_open", 3)
 
 
+def test_a_scheduled_edit_is_checked_like_one_that_is_saved_now(ada: Any) -> None:
+    tomorrow = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
+    typed = {"name": "pro", "own.title": "Another", "starts": tomorrow, "reason": WHY}
+    assert "already exists" in page(ada.post("/edit/tier?new", typed), 422)
+    base = base_of(page(ada.get(PRO)))
+    quota(700)
+    later = {"base": base, "limit.requests.limit": "900", "starts": tomorrow, "reason": WHY}
+    assert "bob changed the same values" in page(ada.post(PRO, later), 409)
+    assert not Schedule.objects.exists()
+
+
 def test_a_tier_is_added_and_deleted_by_its_name(ada: Any) -> None:
     assert "Add tier" in page(ada.get("/tiers"))
     page(ada.get("/edit/tier?new"))

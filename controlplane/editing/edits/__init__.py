@@ -16,6 +16,7 @@ from controlplane.editing.edits.dependencies import (
 from controlplane.editing.edits.dependency_settings import set_dependency
 from controlplane.editing.edits.edit_thing import (
     ThingEdit,
+    check_edit,
     preview_edit,
     remove_thing,
     save_edit,
@@ -55,6 +56,7 @@ __all__ = [
     "ThingEdit",
     "bulk_edit",
     "change_tier",
+    "check_edit",
     "create_dependency",
     "create_environment",
     "create_tenant",

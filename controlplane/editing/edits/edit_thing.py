@@ -124,6 +124,11 @@ def preview_edit(edit: ThingEdit) -> Preview:
     return Preview(Difference(edit.environment, head, changes), present, after, theirs)
 
 
+def check_edit(edit: ThingEdit, *, replace: Collection[str] = (), seen: int | None = None) -> None:
+    """Raise as ``save_edit`` does, and write nothing: for an edit that is made later."""
+    _check_conflicts(preview_edit(edit), replace, seen)
+
+
 def save_edit(
     edit: ThingEdit,
     *,
