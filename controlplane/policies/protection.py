@@ -34,6 +34,7 @@ Document = dict[str, Any]
 PROTECTION = "protection"
 
 _OBSERVE = "observe"
+_RETRY = "retry"
 #: A form or a file takes a moment to arrive.
 _LATE_US = 60_000_000
 
@@ -148,6 +149,7 @@ def changed(
             _defaults(shape, group) | dict(now.get(group, {})) | {name: _plain(given[name]) for name in given}
         )
         result[group] = values
+    _check_budget(problems, now.get(_RETRY, {}), result.get(_RETRY, {}))
     if now_us:
         _check_observe(problems, now.get(_OBSERVE, {}), result.get(_OBSERVE, {}), now_us)
     return _settled(problems, result, shape)
@@ -191,6 +193,20 @@ def _check_group(problems: Problems, shape: Shape, group: str, value: Any) -> No
 def _check_value(problems: Problems, setting: Setting, value: Any) -> None:
     if not fits(setting, _plain(value)):
         problems.add(f"{PROTECTION}.{setting.path}", f"Enter {expected(setting)}.")
+    elif setting.kind == "routes" and not all(_is_plain(route["pattern"]) for route in _plain(value)):
+        text = "Enter patterns without control characters, and without blanks at the ends."
+        problems.add(f"{PROTECTION}.{setting.path}", text)
+
+
+def _check_budget(problems: Problems, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """The budget is a part of each pod's calls, so it must be within what the fleet may make."""
+    numbers = ("budget_percent", "load_factor_percent")
+    if not after or [before.get(name) for name in numbers] == [after[name] for name in numbers]:
+        return
+    most = after["load_factor_percent"] - 100
+    if after["budget_percent"] > most:
+        text = f"Enter at most {most}, or a load_factor_percent of {after['budget_percent'] + 100} or more."
+        problems.add(f"{PROTECTION}.{_RETRY}.budget_percent", text)
 
 
 def _check_observe(
@@ -212,6 +228,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return [{"pattern": pattern, "sla_ms": sla} for pattern, sla in value.items()]
     return list(value) if isinstance(value, tuple) else value
+
+
+def _is_plain(pattern: str) -> bool:
+    """Whether a form can display this pattern in one line, and Postgres can store it."""
+    return pattern.isprintable() and pattern == pattern.strip()
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -130,7 +130,7 @@ def spared_how(server: Server, *, observes: bool) -> str:
     if load.unready:
         found.append("unready, gets no new traffic")
     elif load.asks_unready:
-        found.append("asks to be unready, but enough pods of its service are")
+        found.append("asks to be unready, but no gateway agrees")
     if load.level != "normal":
         tiers = "all but the highest tier" if load.level == "shed_hard" else "the lowest tiers"
         found.append(f"{'would shed' if observes else 'sheds'} {tiers}")

@@ -101,7 +101,7 @@ def test_the_fleet_has_levels_unhealthy_pods_and_what_protects_calls(
         {
             "server": "pod-0",
             "because": ["CPU is at 95 %"],
-            "spared": "asks to be unready, but enough pods of its service are; would shed the lowest tiers",
+            "spared": "asks to be unready, but no gateway agrees; would shed the lowest tiers",
         }
     ]
     (observing,) = found["pods"]["observing"]

@@ -10,6 +10,7 @@ from msgspec import json
 
 from controlplane.fleet.live import add_figures
 from controlplane.gateway.metrics import exporter
+from controlplane.gateway.postgres.adoption import _load_of
 from controlplane.gateway.servers import calls as call_track
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
@@ -382,3 +383,9 @@ def test_l3_invented_names_push_no_dependency_out_of_the_figures(fleet: Fleet, c
     assert "llm" not in figures_of(fleet)["protection"], "before any heartbeat says what is configured"
     part(fleet, honest)
     assert figures_of(fleet)["protection"].keys() == {"llm"}
+
+
+def test_l13_a_load_that_a_newer_gateway_wrote_stops_no_older_one() -> None:
+    assert _load_of({"pressure": 5, "level": "calmer"}) is None
+    assert _load_of({}) is None
+    assert _load_of({"pressure": 5, "level": "shed", "slots": 3}) == PodLoad(pressure=5, level=LoadLevel.SHED)

@@ -204,3 +204,25 @@ def test_m3_a_free_place_goes_to_the_pod_that_asked_for_longest(fleet: Fleet, cl
     assert not lease(fleet, "pod-2")
     assert lease(fleet, "pod-1")
     assert fleet.protection.unready.held("checkout", clock.now) == 1
+
+
+def test_l6_a_lease_lasts_for_three_heartbeats(fleet: Fleet, clock: TurnedClock) -> None:
+    """In a very large fleet, heartbeats are far apart, and each lease ended before it was renewed."""
+    pods(fleet, clock, 4)
+    fleet.next_ms = 25_000
+    assert lease(fleet, "pod-0") == 75_000
+    clock.turn(25.0)
+    assert lease(fleet, "pod-0", UNREADY) == 75_000
+    assert not lease(fleet, "pod-1")
+    fleet.next_ms = 600_000
+    assert lease(fleet, "pod-0", UNREADY) == 600_000
+
+
+def test_l7_nothing_is_kept_of_pods_that_asked_and_fell_silent(fleet: Fleet, clock: TurnedClock) -> None:
+    pods(fleet, clock, 8)
+    for number in range(8):
+        lease(fleet, f"pod-{number}")
+    for _ in range(3):
+        clock.turn(LEASE_S)
+        fleet.sweep()
+    assert fleet.protection.unready._by_service == {}

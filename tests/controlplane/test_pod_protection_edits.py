@@ -8,6 +8,7 @@ from controlplane.editing import edits
 from controlplane.editing.edits.pod_protection import preview_pod_protection
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
+from controlplane.policies.models import Dependency
 from tests.controlplane.calling import problem
 
 PATH = "/api/v1/production/configuration"
@@ -93,3 +94,43 @@ def test_the_preview_writes_nothing(production: str, ada: Any) -> None:
     assert environment_of(production).protection == {}
     with pytest.raises(InvalidEdit):
         preview_pod_protection(environment=production, protection={"shedding": {"queue_max": 0}})
+
+
+@pytest.mark.parametrize("pattern", ["a\x07", "GET /\n", " GET /", "GET / ", "GET \u202e/"])
+def test_l4_a_pattern_that_no_form_can_display_is_refused(
+    production: str, ada: Any, call: Any, pattern: str
+) -> None:
+    """The form could not save a pattern with a line break again, and changed one with blanks at its ends."""
+    body = {
+        "protection": {"routes": [{"pattern": pattern, "sla_ms": 5}]},
+        "expected_revision": head(),
+        "reason": EDIT["reason"],
+    }
+    errors = problem(call("admin", "PATCH", f"{PATH}/protection", body), 422)["errors"]
+    assert [error["field"] for error in errors] == ["protection.routes"]
+    with pytest.raises(InvalidEdit):
+        change(ada, body["protection"])
+
+
+def test_l5_what_is_off_cannot_observe(production: str, ada: Any) -> None:
+    with pytest.raises(InvalidEdit) as error:
+        change(ada, "off", observe_for_s={"shedding": 60})
+    assert list(error.value.errors) == ["observe_for_s"]
+
+
+def test_m2_a_budget_above_the_load_factor_stays_where_it_is_stored(production: str, ada: Any) -> None:
+    """A row from before this check can be edited, and only the contradiction cannot be made again."""
+    row = Dependency.objects.get(name="openai")
+    row.protection["retry"] |= {"budget_percent": 50}
+    row.save()
+
+    def edit(protection: Any) -> int:
+        return edits.set_protection(
+            dependency="openai", protection=protection, expected_version=None, actor=ada, **EDIT
+        )
+
+    edit({"sla_ms": 700})
+    with pytest.raises(InvalidEdit) as error:
+        edit({"retry": {"budget_percent": 40}})
+    assert "at most 20" in error.value.errors["protection.retry.budget_percent"][0]
+    edit({"retry": {"load_factor_percent": 160}})

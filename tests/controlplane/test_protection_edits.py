@@ -155,6 +155,9 @@ def test_each_preset_can_be_selected_and_values_override_it(production: str, ada
         ({"retry": {"cap_ms": 100}}, "protection.retry.cap_ms"),
         ({"retry": {"jitter": "some"}}, "protection.retry.jitter"),
         ({"retry": {"idempotent": 1}}, "protection.retry.idempotent"),
+        ({"retry": {"budget_percent": 21}}, "protection.retry.budget_percent"),
+        ({"retry": {"load_factor_percent": 105}}, "protection.retry.budget_percent"),
+        ({"bulkhead": 0}, "protection.bulkhead"),
         ({"tier": "gold"}, "protection.tier"),
         ({"speed": 5}, "protection.speed"),
         ("on", "protection"),
@@ -362,7 +365,7 @@ def test_advice_names_what_is_seldom_meant(production: str, ada: Any, call: Any)
     change = {
         "sla_ms": 60_000,
         "bulkhead": {"max_concurrent": 500, "queue_timeout_ms": 30_000, "queues": [0, 0, 0]},
-        "retry": {"idempotent": False, "budget_percent": 50},
+        "retry": {"idempotent": False, "budget_percent": 50, "load_factor_percent": 150},
     }
     set_protection(ada, change)
     said = " ".join(call("viewer", "GET", f"{API}/dependencies/openai").json()["advice"])

@@ -69,7 +69,7 @@ def test_the_page_of_the_pods_lists_unhealthy_pods_and_what_spares_them() -> Non
     for words in (
         "1,200 calls wait",
         "unready, gets no new traffic; sheds all but the highest tier",
-        "asks to be unready, but enough pods of its service are; sheds the lowest tiers",
+        "asks to be unready, but no gateway agrees; sheds the lowest tiers",
         "CPU is at 95 %",
         "serves all traffic",
     ):

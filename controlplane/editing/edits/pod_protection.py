@@ -80,6 +80,8 @@ def _changed(
         if part not in OBSERVED_PARTS:
             problems.add(f"observe_for_s.{part}", f"Choose one of: {', '.join(OBSERVED_PARTS)}.")
         problems.whole(f"observe_for_s.{part}", seconds, 0, MAX_OBSERVE_S)
+    if observe_for_s and not isinstance(protection, Mapping):
+        problems.add("observe_for_s", "Leave it out: protection is off, so that no part observes.")
     problems.settle()
     patch: Any = protection
     if observe_for_s and isinstance(protection, Mapping):

@@ -59,9 +59,17 @@ def _beat_of(row: Server) -> SyncRequest:
         mode=Mode(row.mode),
         mode_for_ms=_ms(row.last_seen_at.timestamp() - row.mode_since.timestamp()),
         mode_cause=row.mode_cause,
-        load=msgspec.convert(row.load, PodLoad) if row.load else None,
+        load=_load_of(row.load),
         breakers=tuple(_view_of(view, row.last_seen_at.timestamp()) for view in row.breakers),
     )
+
+
+def _load_of(document: dict[str, object]) -> PodLoad | None:
+    try:
+        return msgspec.convert(document, PodLoad) if document else None
+    except msgspec.ValidationError:
+        # A gateway of a newer version wrote it. The next heartbeat brings it again.
+        return None
 
 
 def _view_of(view: dict[str, object], seen_wall: float) -> BreakerView:

@@ -218,6 +218,7 @@ class Fleet:
         for server in changed:
             self.dirty[server.beat.server] = self.urgent[server.beat.server] = server
         self._forget_the_gone(others, now)
+        self.protection.unready.forget_silent(now)
         here, spending = self._present(others, now)
         self._note_size(calm + here, calm + spending)
         return changed

@@ -53,5 +53,5 @@ class FleetProtection:
         if known is None or known.beat.boot != beat.boot:
             # Two processes with one name: only the one that is displayed may be unready.
             return part
-        lease_ms = self.unready.lease_ms(beat, unready_percent, servers.values(), now)
+        lease_ms = self.unready.lease_ms(beat, unready_percent, servers.values(), known.next_s, now)
         return part + b',"unready_ms":%d' % lease_ms if lease_ms else part

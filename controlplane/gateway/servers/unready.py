@@ -16,6 +16,9 @@ from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
 
 LEASE_S = 30.0
+#: The same where heartbeats are so far apart that it would end before it is renewed.
+LEASE_BEATS = 3
+LONGEST_LEASE_S = 600.0
 #: In a smaller service, each pod that serves matters more than one that is slow.
 FEWEST_PODS = 4
 
@@ -29,6 +32,8 @@ class _Asking(Struct, gc=False):
     since: float
     seen: float
     until: float = 0.0
+    #: How long a lease lasts: longer where heartbeats are far apart.
+    lease_s: float = LEASE_S
     #: Whether the log has a refusal since it began to ask, or since its lease ended.
     refused: bool = False
 
@@ -100,8 +105,13 @@ class UnreadyLeases:
         known = self._by_service.get(service)
         return 0 if known is None else sum(asking.until > now for asking in known.asking.values())
 
-    def lease_ms(self, beat: SyncRequest, percent: int, servers: Iterable[KnownServer], now: float) -> int:
-        """For how long this pod may be unready; 0 for not. ``percent`` is the part of the service."""
+    def lease_ms(
+        self, beat: SyncRequest, percent: int, servers: Iterable[KnownServer], next_s: float, now: float
+    ) -> int:
+        """For how long this pod may be unready; 0 for not.
+
+        ``percent`` is the part of the service; ``next_s`` the time to the pod's next heartbeat.
+        """
         load = beat.load
         if load is None or beat.leaving or not (load.asks_unready or load.unready):
             self._forget(beat.service, beat.server)
@@ -113,9 +123,10 @@ class UnreadyLeases:
         if asking is None:
             asking = service.asking[beat.server] = _Asking(since=now, seen=now)
         asking.seen = now
+        asking.lease_s = min(LONGEST_LEASE_S, max(LEASE_S, LEASE_BEATS * next_s))
         if load.unready and not asking.until:
             # Another gateway granted it: it counts here from now on.
-            asking.until = now + LEASE_S
+            asking.until = now + asking.lease_s
             service.note_lease()
         if not load.asks_unready:
             # It gives the lease back when it has this answer, and counts until it reports that.
@@ -136,8 +147,8 @@ class UnreadyLeases:
                 pods=self._pods[beat.service],
                 most=most,
             )
-        asking.until, asking.refused = now + LEASE_S, False
-        return int(LEASE_S * 1000)
+        asking.until, asking.refused = now + asking.lease_s, False
+        return int(asking.lease_s * 1000)
 
     def _log_refusal(self, asking: _Asking, beat: SyncRequest, percent: int, now: float) -> None:
         if asking.refused:
@@ -169,11 +180,16 @@ class UnreadyLeases:
             for server in servers
             if server.state is ServerState.ONLINE and server.has_asked
         )
+        self.forget_silent(now)
+        for name, service in self._by_service.items():
+            service.begin_second(self.most(name, percent), now)
+
+    def forget_silent(self, now: float) -> None:
+        """Forget pods that asked, and were not heard for the time of a lease."""
         for name, service in list(self._by_service.items()):
             for pod, asking in list(service.asking.items()):
-                if now - asking.seen > LEASE_S and asking.until <= now:
+                if now - asking.seen > asking.lease_s and asking.until <= now:
                     self._forget(name, pod)
-            service.begin_second(self.most(name, percent), now)
 
     def _forget(self, service: str, name: str) -> None:
         known = self._by_service.get(service)
