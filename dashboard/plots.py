@@ -147,38 +147,6 @@ def band(segments: Iterable[tuple[str, float]]) -> SafeString:
     return svg("band", "0 0 100 12", "", body)
 
 
-def plot(
-    series: Iterable[tuple[str, Sequence[float | None]]],
-    *,
-    limit: float | None = None,
-    top: float = 1.0,
-    across: int = 2,
-    label: str = "",
-) -> SafeString:
-    """Lines on one scale from 0 to ``top``, each (class, values), the newest value at the right edge.
-
-    There is room for ``across`` values. What is missing on the left, and ``None``, is left blank.
-    """
-    width, height = 280, 84
-
-    def y(value: float) -> float:
-        return height - 2 - min(value, top) / (top or 1.0) * (height - 6)
-
-    body = f'<path class="lim" d="M0 {short(y(limit))}H{width}"/>' if limit is not None else ""
-    for css, values in series:
-        step = width / (max(across, len(values), 2) - 1)
-        left = width - step * (len(values) - 1)
-        line, drawing = "", False
-        for place, value in enumerate(values):
-            if value is not None:
-                # A point without a neighbour is a dot: a line of no length, with a round end.
-                line += f"{'L' if drawing else 'M'}{short(left + place * step)} {short(y(value))}"
-                line += "" if drawing else "h0"
-            drawing = value is not None
-        body += f'<path class="{css}" d="{line}"/>' if line else ""
-    return svg("plot", f"0 0 {width} {height}", label, body)
-
-
 def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeString:
     """One mark per pod (name, kind, word), grouped by zone: the shape changes, not only the hue."""
     across, pitch = 24, 15.5

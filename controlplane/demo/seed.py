@@ -17,6 +17,7 @@ from controlplane.accounts.tokens import create_agent_token, revoke_token
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
 from controlplane.demo import scenario
+from controlplane.demo.past import make_up
 from controlplane.editing import edits
 from controlplane.embedded.servers import PROJECT
 from controlplane.policies.models import Dependency
@@ -43,6 +44,7 @@ def seed() -> Seeded:
     if not Dependency.objects.filter(environment=ENVIRONMENT, name=scenario.FLAKY).exists():
         with transaction.atomic():
             _configuration()
+        make_up(ENVIRONMENT)
     return Seeded(logins=_people(), agent_token=_token())
 
 

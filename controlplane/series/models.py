@@ -30,6 +30,10 @@ class Entity(models.Model):
         return f"{self.environment}/{self.kind}/{self.name}/{self.sub}"
 
 
+#: The gateway of figures that nothing measured: the past of the demo.
+MADE_UP = "made up by the demo"
+
+
 class Writer(models.Model):
     """One run of a gateway, in one environment. After a restart, a gateway is another writer."""
 

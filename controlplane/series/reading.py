@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from controlplane.series.frames import UNKNOWN, fill, frames_of_one, in_order, spans_between
 from controlplane.series.kinds import SPAN_S, Kind, roll_up
-from controlplane.series.models import Entity, Seal
+from controlplane.series.models import MADE_UP, Entity, Seal, Writer
 from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S, Table
 from controlplane.series.sealing import rolled_up
 
@@ -57,6 +57,8 @@ class Answer:
     partial: list[Partial]
     #: The end of the last span that is measured; ``None`` if none is.
     newest: int | None
+    #: Nothing measured what is before this: the demo made it up.
+    made_up_until: int | None
 
     @property
     def end(self) -> int:
@@ -90,7 +92,14 @@ def read(
     spans: dict[int, Any] = {}
     if entity is not None and count:
         spans = _read(points, entity, kind, table, now)
-    return points.answer(fields, entity, _partial(spans))
+    return points.answer(fields, entity, _partial(spans), _made_up_until(environment, begin))
+
+
+def _made_up_until(environment: str, begin: int) -> int | None:
+    made_up = Writer.objects.filter(environment=environment, gateway=MADE_UP).order_by("-started_at")
+    for at in made_up.values_list("started_at", flat=True)[:1]:
+        return int(at.timestamp()) if at.timestamp() > begin else None
+    return None
 
 
 def table_for(length: timedelta) -> Table:
@@ -129,7 +138,13 @@ class _Points:
                     if values:
                         column[offset + place] = values[place]
 
-    def answer(self, fields: Sequence[str], entity: Entity | None, partial: list[Partial]) -> Answer:
+    def answer(
+        self,
+        fields: Sequence[str],
+        entity: Entity | None,
+        partial: list[Partial],
+        made_up_until: int | None,
+    ) -> Answer:
         times = max(1, ceil(self.count / MOST_POINTS))
         newest = max((at for at, known in enumerate(self.known) if known), default=None)
         merged = {
@@ -146,6 +161,7 @@ class _Points:
             fields=merged,
             first_at=None if entity is None else int(entity.first_at.timestamp()),
             partial=partial,
+            made_up_until=made_up_until,
             newest=None if newest is None else self.begin + (newest + 1) * self.step_s,
         )
 

@@ -127,8 +127,8 @@ def _seal_kind(environment: str, kind: Kind, hour: datetime) -> int:
             heard.append((number, datetime.fromtimestamp(start + 10 * max(listed), UTC)))
         rows.append((number, [None if value == UNKNOWN else value for value in values]))
     minutes = [(number, rolled_up(kind, v, SPANS, _MINUTE_SPANS)) for number, v in rows]
-    _write(SPANS_10S, hour, rows)
-    _write(SPANS_1M, hour, minutes)
+    write_rows(SPANS_10S, hour, rows)
+    write_rows(SPANS_1M, hour, minutes)
     if kind.hourly:
         _write_hours(kind, hour, [(number, rolled_up(kind, v, SPANS, SPANS)) for number, v in rows])
     with connection.cursor() as cursor:
@@ -148,7 +148,8 @@ def rolled_up(kind: Kind, values: Sequence[int | None], count: int, times: int) 
     return known
 
 
-def _write(table: Table, at: datetime, rows: Iterable[tuple[int, Values]]) -> None:
+def write_rows(table: Table, at: datetime, rows: Iterable[tuple[int, Values]]) -> None:
+    """Write rows of things, in the place of those that are there; their partition exists."""
     statement = f"""
         INSERT INTO {table.name} (entity, {table.column}, v) VALUES (%s, %s, %s)
         ON CONFLICT (entity, {table.column}) DO UPDATE SET v = EXCLUDED.v
@@ -173,4 +174,4 @@ def _write_hours(kind: Kind, hour: datetime, rows: Sequence[tuple[int, Values]])
         for which, value in enumerate(values):
             kept[which * across + place] = value
         whole.append((number, kept))
-    _write(SPANS_1H, day, whole)
+    write_rows(SPANS_1H, day, whole)

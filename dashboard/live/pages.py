@@ -38,7 +38,7 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["breaker"] = live.breaker(topic.key)
             context["range"] = topic.range
             context["protection"] = protection_of(live.breaker(topic.key), live.facts)
-            context["timeline"] = past(live, topic.key, topic.range, history)
+            context["timeline"] = past(live, topic.key, topic.range)
         case "tenant":
             context |= tenant_context(live, topic.key)
         case "bulkheads":

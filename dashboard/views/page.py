@@ -12,6 +12,7 @@ from django_htmx.middleware import HtmxDetails
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
 from dashboard.hub import hub
+from dashboard.live.charts import charts_of
 from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
@@ -64,8 +65,10 @@ def context_of(
     reader = reader_of(request.user) or Reader(name="", role="")
     topic = Topic(page=page, role=reader.role, key=key, range=span)
     address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})
+    live = current_live()
     return {
-        **page_of(topic, current_live(), hub.history).context,
+        **page_of(topic, live, hub.history).context,
+        **charts_of(topic, live),
         "reader": reader,
         "theme": theme_of(request),
         "saved": just_saved(request),

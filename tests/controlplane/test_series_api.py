@@ -44,6 +44,7 @@ def test_a_range_has_its_step_and_its_gaps(production: str, call: Any, hour: dat
         "first_at": int(thing_first_at()),
         "partial": [{"start": start, "end": start + 10, "heard": 1, "known": 3}],
         "newest": start + 30,
+        "made_up_until": None,
     }
     for seal in (False, True):
         if seal:

@@ -15,9 +15,9 @@ from controlplane.status.outages import times_without_redis
 from dashboard.live.history import POINTS, History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
-from dashboard.live.timeline import RANGES, segments, segments_of
+from dashboard.live.timeline import segments, segments_of
 from dashboard.live.topics import LIVE_PAGES, PAGES, Topic, fragments
-from dashboard.plots import band, plot, spark
+from dashboard.plots import band, spark
 
 CLOSED = replace(OPEN, state="closed", since=NOW - 60, until=None)
 HOUR = (NOW - 3600, NOW)
@@ -134,51 +134,6 @@ def test_unknown_time_is_hatched_in_the_timeline_and_blank_in_a_strip():
     assert band([("stale", 60.0), ("unknown", 20.0), ("closed", 20.0)]).count("<rect") == 1
 
 
-def plots(history, span):
-    live = build(facts(), history, FirstSeen(), observe=False)
-    topic = Topic(page="breaker", role="viewer", key="payments-api", range=span)
-    return page_of(topic, live, history).context["timeline"].plots
-
-
-def measured(*moments, calls=20.0):
-    history = History()
-    figures = FleetFigures(dependencies={"payments-api": DependencyFigures(calls_per_s=calls)}, gateways=1)
-    for at in moments:
-        history.add(replace(facts(figures=figures), now=at), {})
-    return history
-
-
-def test_a_plot_says_its_span_and_unit_and_leaves_blank_what_it_does_not_know():
-    history = measured(*(NOW - 300 + second for second in range(301)))
-    failed, calls, slow = plots(history, "15m")
-    assert [(one.top, one.bottom, one.span) for one in (failed, calls, slow)] == [
-        ("100 %", "0 %", "last 15 min"),
-        ("23/s", "0/s", "last 15 min"),
-        ("1.1/s", "0/s", "last 15 min"),
-    ]
-    # Five of fifteen minutes are known: the line begins in the last third, not at the left edge.
-    begins = float(re.search(r'class="s1" d="M([0-9.]+)', calls.svg)[1])
-    assert 170 < begins < 200
-
-
-@pytest.mark.parametrize(("span", "points"), [("15m", 20), ("1h", 6), ("6h", 2), ("24h", 1)])
-def test_a_plot_covers_the_chosen_range(span, points):
-    """The plots ignored the range that was chosen above them: they covered the memory of the process."""
-    known = measured(*(NOW - 300 + second for second in range(301))).over("calls:payments-api", RANGES[span])
-    assert len(known) == 60
-    assert 0 <= sum(value == 20.0 for value in known) - points <= 1
-    assert set(known[:39]) == {None}
-
-
-def test_a_plot_of_a_day_forgets_what_is_older():
-    history = measured(NOW - 30 * 3600, calls=99.0)
-    for ago in (90_000, 7200, 60, 0):
-        history.add(replace(facts(figures=FleetFigures()), now=NOW - ago), {})
-    figures = FleetFigures(dependencies={"payments-api": DependencyFigures(calls_per_s=5.0)}, gateways=1)
-    history.add(replace(facts(figures=figures), now=NOW + 60), {})
-    assert set(history.over("calls:payments-api", 86_400)) == {None, 5.0}
-
-
 def traffic(second, **fields):
     figures = FleetFigures(**{"gateways": 1} | fields)
     return replace(facts(figures=figures), now=NOW + second)
@@ -197,9 +152,6 @@ def test_a_series_that_stopped_does_not_end_at_the_right_edge():
     assert known[-16:] == [None] * 16
     assert known.count(20.0) in (20, 21)
     assert history.marks("payments-api") == " " * POINTS
-    line = re.search(r'class="s1" d="([^"]+)"', plots(history, "15m")[1].svg)[1]
-    # 50 s are three of the sixty points.
-    assert max(float(x) for x in re.findall(r"[ML]([0-9.]+) ", line)) < 270
 
 
 def test_a_gap_in_a_series_stays_a_gap_and_a_dependency_that_is_not_called_has_no_calls():
@@ -223,7 +175,7 @@ def test_a_gap_in_a_series_stays_a_gap_and_a_dependency_that_is_not_called_has_n
 
 
 def test_the_figures_of_the_fleet_are_not_zero_while_no_gateway_measures():
-    """Sparklines fell to 0 with the last gateway, and plots at every start of one."""
+    """Sparklines fell to 0 with the last gateway, and at every start of one."""
     history = History()
     for second in range(90):
         measured = {"requests_per_s": 100.0, "refused_per_s": 2.0, "live_servers": 3, "dependencies": CALLED}
@@ -237,7 +189,6 @@ def test_the_figures_of_the_fleet_are_not_zero_while_no_gateway_measures():
         known = history.known(name)
         assert known[-19:] == [None] * 19, name
         assert {one for one in known if one is not None} == {value}, name
-    assert history.over("calls:payments-api", 86_400)[-1] == 20.0
     assert history.known("local")[-1] == 0.0, "pods report their mode to any process"
     # A few new pods do not blank the rates of the others.
     build(traffic(90, requests_per_s=90.0, uncounted=1, live_servers=10), history, FirstSeen())
@@ -248,15 +199,6 @@ def test_a_tile_without_a_measurement_has_no_line():
     tile = next(one for one in build(facts(), History(), FirstSeen()).tiles if one.key == "p99")
     assert tile.value == "no data"
     assert 'class="end"' not in tile.spark
-
-
-def test_a_second_without_calls_has_no_share_of_failures():
-    drawn = plot([("s2", [0.5, None, 1.0])], across=3)
-    assert re.findall(r"M[0-9.]+", drawn) == ["M0", "M280"]
-    live = build(facts(), History(), FirstSeen(), observe=False)
-    context = page_of(Topic(page="breaker", role="viewer", key="payments-api"), live, History()).context
-    assert context["timeline"].plots[0].value == "no calls"
-    assert 'class="s2"' not in context["timeline"].plots[0].svg
 
 
 @pytest.mark.django_db(transaction=True)

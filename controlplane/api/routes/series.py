@@ -68,6 +68,7 @@ class SeriesOut(Schema):
                 "first_at": 1777800000,
                 "partial": [],
                 "newest": 1777900350,
+                "made_up_until": None,
             }
         }
     )
@@ -81,6 +82,8 @@ class SeriesOut(Schema):
     partial: list[PartialOut]
     #: End of the newest point that was measured.
     newest: int | None
+    #: What is before this was made up by the demo; null for real figures.
+    made_up_until: int | None = None
 
 
 class MarkOut(Schema):

@@ -1,0 +1,227 @@
+"""Which charts a page displays: the lines of each, as fields of stored series.
+
+The browser fetches the figures from the API and draws them, see ``chart.js``. So a chart survives a
+restart of web, and costs the live socket nothing.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from urllib.parse import urlencode
+
+from controlplane.alerts.thresholds import REFUSED_SHARE
+from controlplane.series.kinds import BY_NAME, LATENCY_FIELDS
+from dashboard.live.overview import Live
+from dashboard.live.topics import Context, Topic
+from fuseboard.contract.sync import LATENCY_EDGES_US
+
+#: The ranges that buttons offer, in seconds.
+SPANS = (
+    (900, "15 min"),
+    (3600, "1 h"),
+    (6 * 3600, "6 h"),
+    (86_400, "24 h"),
+    (8 * 86_400, "8 d"),
+    (30 * 86_400, "30 d"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    label: str
+    #: Fields whose sum is drawn.
+    fields: tuple[str, ...]
+    #: ``rate`` per second, ``percent`` of the fields in ``of``, ``peak`` as measured, or ``percentile``.
+    how: str = "rate"
+    of: tuple[str, ...] = ()
+    #: What a peak is divided by.
+    divisor: float = 1
+    #: For a percentile, in percent.
+    at: float = 0
+    #: Names a colour and a dash: ``plain``, ``bad``, ``cut`` or ``human``.
+    look: str = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    id: str
+    title: str
+    kind: str
+    lines: tuple[Line, ...]
+    unit: str
+    name: str = ""
+    rule: str = ""
+    #: A line across the chart, and its name.
+    limit: float | None = None
+    limit_label: str = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(field for line in self.lines for field in (*line.fields, *line.of)))
+
+    @property
+    def query(self) -> str:
+        """The parameters of the API, but for the range."""
+        for field in self.fields:
+            BY_NAME[self.kind].place(field)
+        values = {"kind": self.kind, "name": self.name, "rule": self.rule, "fields": ",".join(self.fields)}
+        return urlencode({name: value for name, value in values.items() if value})
+
+    @property
+    def marks_query(self) -> str:
+        return urlencode({"kind": self.kind, "name": self.name} if self.name else {"kind": self.kind})
+
+    @property
+    def described(self) -> str:
+        """What the browser needs besides the figures, as JSON."""
+        lines = [asdict(line) for line in self.lines]
+        return json.dumps(
+            {
+                "lines": lines,
+                "unit": self.unit,
+                "limit": self.limit,
+                "limit_label": self.limit_label,
+                "edges": LATENCY_EDGES_US if any(line.how == "percentile" for line in self.lines) else (),
+            }
+        )
+
+
+def of_dependency(name: str, *, threshold: float) -> tuple[Chart, ...]:
+    sent = ("ok", "failures", "slow", "neutral")
+    return (
+        Chart(
+            id="chart-failed",
+            title="Failed calls",
+            kind="dependency",
+            name=name,
+            unit="%",
+            lines=(Line(label="failed", fields=("failures",), how="percent", of=sent, look="bad"),),
+            limit=threshold * 100,
+            limit_label=f"opens at {threshold * 100:.0f} %",
+        ),
+        Chart(
+            id="chart-calls",
+            title="Calls",
+            kind="dependency",
+            name=name,
+            unit="/s",
+            lines=(
+                Line(label="sent", fields=sent),
+                Line(label="blocked", fields=("blocked",), look="cut"),
+                Line(label="over a limit", fields=("over_limit",), look="human"),
+            ),
+        ),
+        Chart(
+            id="chart-slow",
+            title="Slow calls",
+            kind="dependency",
+            name=name,
+            unit="/s",
+            lines=(Line(label="slow", fields=("slow",)),),
+        ),
+    )
+
+
+def of_pod(name: str) -> tuple[Chart, ...]:
+    return (
+        Chart(
+            id="chart-requests",
+            title="Requests",
+            kind="pod",
+            name=name,
+            unit="/s",
+            lines=(
+                Line(label="requests", fields=("requests",)),
+                Line(label="refused", fields=("refused",), look="bad"),
+                Line(label="decided without Redis", fields=("decided_locally",), look="cut"),
+            ),
+        ),
+        Chart(
+            id="chart-calls",
+            title="Calls to dependencies",
+            kind="pod",
+            name=name,
+            unit="/s",
+            lines=(
+                Line(label="calls", fields=("calls",)),
+                Line(label="failures", fields=("failures",), look="bad"),
+            ),
+        ),
+        Chart(
+            id="chart-pressure",
+            title="Pressure and CPU",
+            kind="pod",
+            name=name,
+            unit="%",
+            lines=(
+                Line(label="pressure", fields=("pressure",), how="peak", divisor=10, look="bad"),
+                Line(label="CPU", fields=("cpu",), how="peak", divisor=10),
+            ),
+        ),
+    )
+
+
+def of_tenant(key: str) -> tuple[Chart, ...]:
+    return (
+        Chart(
+            id="chart-tenant",
+            title="Requests",
+            kind="tenant",
+            name=key,
+            unit="/s",
+            lines=(
+                Line(label="asked", fields=("asked",)),
+                Line(label="refused", fields=("refused",), look="bad"),
+            ),
+        ),
+    )
+
+
+def of_fleet() -> tuple[Chart, ...]:
+    return (
+        Chart(
+            id="chart-requests",
+            title="Requests",
+            kind="fleet",
+            unit="/s",
+            lines=(
+                Line(label="requests", fields=("requests",)),
+                Line(label="refused", fields=("refused",), look="bad"),
+                Line(label="decided without Redis", fields=("decided_locally",), look="cut"),
+            ),
+        ),
+        Chart(
+            id="chart-refused",
+            title="429 responses",
+            kind="fleet",
+            unit="%",
+            lines=(Line(label="refused", fields=("refused",), how="percent", of=("requests",), look="bad"),),
+            limit=REFUSED_SHARE * 100,
+            limit_label=f"alert at {REFUSED_SHARE * 100:g} %",
+        ),
+        Chart(
+            id="chart-redis",
+            title="Redis response time",
+            kind="fleet",
+            unit="ms",
+            lines=(
+                Line(label="p99", fields=LATENCY_FIELDS, how="percentile", at=99),
+                Line(label="p50", fields=LATENCY_FIELDS, how="percentile", at=50, look="cut"),
+            ),
+        ),
+    )
+
+
+def charts_of(topic: Topic, live: Live) -> Context:
+    """The charts of a page, for its template; empty for most pages."""
+    charts: tuple[Chart, ...] = ()
+    match topic.page:
+        case "overview":
+            charts = of_fleet()
+        case "breaker":
+            breaker = live.breaker(topic.key)
+            charts = of_dependency(topic.key, threshold=breaker.threshold) if breaker is not None else ()
+        case "server":
+            charts = of_pod(topic.key)
+        case "tenant":
+            charts = of_tenant(topic.key)
+    return {"charts": charts, "chart_spans": SPANS} if charts else {}

@@ -1,0 +1,48 @@
+"""The past that the demo makes up: charts have something to draw, and say that it is made up."""
+
+from datetime import UTC, datetime, timedelta
+from time import process_time
+from typing import Any
+
+import pytest
+
+from controlplane.demo.past import make_up
+from controlplane.series import sealing
+from controlplane.series.kinds import DEPENDENCY, FLEET
+from controlplane.series.models import Entity
+from controlplane.series.reading import read
+
+NOW = datetime(2026, 5, 4, 13, 20, 5, tzinfo=UTC)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_every_range_has_figures_that_are_labelled_as_made_up() -> None:
+    began = process_time()
+    assert make_up("production", NOW) > 2
+    assert process_time() - began < 60
+    assert make_up("production", NOW) == 0
+    for hours in (1, 6, 24, 24 * 30):
+        answer = read(
+            "production", FLEET, fields=["requests"], start=NOW - timedelta(hours=hours), end=NOW, now=NOW
+        )
+        known = sum(bool(seconds) for seconds in answer.known_s)
+        assert known >= 0.95 * len(answer.known_s), hours
+        assert sum(value or 0 for value in answer.fields["requests"]) > 0
+        assert answer.made_up_until == int(NOW.timestamp()) - 5
+    later: Any = {"fields": ["requests"], "start": NOW, "end": NOW + timedelta(hours=1)}
+    assert read("production", FLEET, **later, now=NOW + timedelta(hours=1)).made_up_until is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_hour_in_which_the_demo_starts_is_sealed_like_any_other() -> None:
+    make_up("production", NOW)
+    name = Entity.objects.filter(kind=DEPENDENCY.number).order_by("id")[0].name
+    range_: Any = {
+        "fields": ["ok"],
+        "start": NOW - timedelta(hours=2),
+        "end": NOW,
+        "now": NOW + timedelta(hours=4),
+    }
+    before = read("production", DEPENDENCY, name, **range_)
+    assert sealing.seal(NOW + timedelta(hours=4))
+    assert read("production", DEPENDENCY, name, **range_) == before
