@@ -34,6 +34,8 @@ _HOUR = timedelta(hours=1)
 _MINUTE_SPANS = SPANS // MINUTES
 
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext('fuseboard.series.seal'))"
+#: At full size, a busy worker computes for seconds between two statements. A task may take 30 s.
+_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '30s'"
 _OLDEST = "SELECT min(at) FROM series_frame"
 _ENVIRONMENTS = """
     SELECT DISTINCT environment FROM series_writer
@@ -60,6 +62,7 @@ def seal(now: datetime | None = None) -> int:
             break
         partitions.ensure(hour)
         with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(_IDLE)
             cursor.execute(_LOCK)
             if cursor.fetchone() != (True,):
                 break
