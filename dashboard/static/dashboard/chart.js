@@ -140,41 +140,52 @@
         ctx.font = `${11 * ratio}px ${getComputedStyle(root).getPropertyValue("--font")}`;
         ctx.textAlign = "right";
         ctx.textBaseline = "alphabetic";
-        ctx.fillText(chart.about.limit_label, left + width - 4 * ratio, y > top + 16 * ratio ? y - 4 * ratio : y + 13 * ratio);
+        ctx.fillText(chart.about.limit_label, left + width - 4 * ratio,
+          y > top + 16 * ratio ? y - 4 * ratio : y + 13 * ratio);
       }
     }
     for (const mark of chart.marks) {
       const x = u.valToPos(mark.at, "x", true);
       if (x < left || x > left + width) continue;
-      ctx.strokeStyle = ctx.fillStyle = colour(mark.kind === "override" ? "--violet" : mark.kind === "change" ? "--blue" : "--muted");
+      ctx.strokeStyle = ctx.fillStyle = colour(mark.kind === "override" ? "--violet"
+        : mark.kind === "change" ? "--blue" : "--muted");
       ctx.setLineDash(mark.kind === "pod" ? [2 * ratio, 3 * ratio] : []);
       ctx.lineWidth = ratio;
       ctx.beginPath(); ctx.moveTo(x, top); ctx.lineTo(x, top + height); ctx.stroke();
-      ctx.beginPath(); ctx.moveTo(x - 4 * ratio, top); ctx.lineTo(x + 4 * ratio, top); ctx.lineTo(x, top + 6 * ratio); ctx.fill();
+      ctx.beginPath(); ctx.moveTo(x - 4 * ratio, top);
+        ctx.lineTo(x + 4 * ratio, top); ctx.lineTo(x, top + 6 * ratio); ctx.fill();
     }
     ctx.restore();
   };
   const options = chart => {
     const { about, plot } = chart;
-    const axis = { stroke: () => colour("--muted"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false },
+    const axis = { stroke: () => colour("--muted"),
+      grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false },
       font: "11px system-ui", size: 46 };
     return {
       width: Math.max(200, plot.clientWidth), height: 170,
       tzDate: s => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
       legend: { show: false },
       padding: [8, 8, 0, 0],
-      scales: { x: { time: true, range: () => bounds() }, y: { range: (_, low, high) => [0, Math.max(about.limit ? about.limit * 1.15 : 0, high * 1.1, about.unit === "%" ? 5 : 1) || 1] } },
+      scales: { x: { time: true, range: () => bounds() },
+        y: { range: (_, low, high) => [0,
+        Math.max(about.limit ? about.limit * 1.15 : 0, high * 1.1, about.unit === "%" ? 5 : 1) || 1] } },
       axes: [
         { ...axis, size: 28, values: (u, ticks) => {
           const days = u.scales.x.max - u.scales.x.min > 2 * 86_400, step = ticks[1] - ticks[0];
           return ticks.map(s => { const d = new Date(s * 1000);
-            return days && step >= 86_400 ? `${two(d.getUTCMonth() + 1)}-${two(d.getUTCDate())}` : days ? `${two(d.getUTCDate())}. ${two(d.getUTCHours())}:${two(d.getUTCMinutes())}` : `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}${step < 60 ? `:${two(d.getUTCSeconds())}` : ""}`; });
+            return days && step >= 86_400
+              ? `${two(d.getUTCMonth() + 1)}-${two(d.getUTCDate())}`
+              : days ? `${two(d.getUTCDate())}. ${two(d.getUTCHours())}:${two(d.getUTCMinutes())}`
+              : `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}${step < 60 ? `:${two(d.getUTCSeconds())}` : ""}`; });
         } },
-        { ...axis, values: (_, ticks) => ticks.map(v => `${number(v)}${about.unit.startsWith("/") ? "" : "\u202f"}${about.unit}`), size: 58 },
+        { ...axis, values: (_, ticks) =>
+          ticks.map(v => `${number(v)}${about.unit.startsWith("/") ? "" : "\u202f"}${about.unit}`), size: 58 },
       ],
       series: [{}, ...about.lines.map(line => ({
         label: line.label, spanGaps: false, width: line.look === "bad" ? 2 : 1.5, dash: DASHES[line.look],
-        stroke: () => colour(LOOKS[line.look]), points: { show: (u, i) => u.data[i].filter(v => v != null).length < 3, size: 4 },
+        stroke: () => colour(LOOKS[line.look]),
+          points: { show: (u, i) => u.data[i].filter(v => v != null).length < 3, size: 4 },
       }))],
       cursor: { sync: { key: "fuseboard" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       hooks: {
@@ -183,7 +194,8 @@
         setCursor: [u => { if (u.cursor.idx != null) showPoint(chart, u.cursor.idx); }],
         setSelect: [u => {
           if (u.select.width < 8) return;
-          const since = Math.round(u.posToVal(u.select.left, "x")), until = Math.round(u.posToVal(u.select.left + u.select.width, "x"));
+          const since = Math.round(u.posToVal(u.select.left, "x")),
+            until = Math.round(u.posToVal(u.select.left + u.select.width, "x"));
           u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
           if (until - since >= 10) setRange({ since, until });
         }],
@@ -202,7 +214,8 @@
       : unknown ? "unknown: not measured" : values.join(", ");
     const limit = chart.about.limit != null && !unknown ? `, ${chart.about.limit_label}` : "";
     const made = at < chart.answer.made_up_until ? " (made up by the demo)" : "";
-    return `${clock(at, chart.answer.step_s)}${made}, ${text}${limit}${partial ? `, from ${partial.heard} of ${partial.known} pods` : ""}`;
+    const from = partial ? `, from ${partial.heard} of ${partial.known} pods` : "";
+    return `${clock(at, chart.answer.step_s)}${made}, ${text}${limit}${from}`;
   };
   const marksAt = (chart, place) => {
     const at = chart.data[0][place];
@@ -246,16 +259,22 @@
     about.lines.forEach((line, i) => {
       let top = -1;
       data[i + 1].forEach((v, at) => { if (v != null && (top < 0 || v > data[i + 1][top])) top = at; });
-      if (top >= 0 && data[i + 1][top] > 0) parts.push(`${line.label}: highest ${words(chart, data[i + 1][top])} at ${clock(data[0][top], answer.step_s)}`);
+      if (top < 0 || !(data[i + 1][top] > 0)) return;
+      const highest = words(chart, data[i + 1][top]);
+      parts.push(`${line.label}: highest ${highest} at ${clock(data[0][top], answer.step_s)}`);
     });
     const unknown = gaps(chart).reduce((sum, [from, until]) => sum + until - from, 0);
-    if (!answer.known_s.some(Boolean)) return answer.first_at === null ? "Nothing is known of this yet." : "Unknown: nothing was measured in this range.";
+    if (!answer.known_s.some(Boolean))
+      return answer.first_at === null ? "Nothing is known of this yet."
+      : "Unknown: nothing was measured in this range.";
     const any = data.slice(1).some(values => values.some(v => v != null));
     if (!parts.length) parts.push(any ? "All 0" : "Measured, but there was nothing to count");
     if (answer.first_at > answer.start) parts.push(`not known before ${clock(answer.first_at, answer.step_s)}`);
     // The newest seconds are always still on their way.
     if (unknown > 30 + answer.step_s) parts.push(`unknown for ${length(unknown)}`);
-    if (answer.made_up_until) parts.push(`what is before ${clock(answer.made_up_until, answer.step_s)} is made up by the demo`);
+    if (answer.made_up_until) {
+      parts.push(`what is before ${clock(answer.made_up_until, answer.step_s)} is made up by the demo`);
+    }
     if (chart.earlier) parts.push(`${chart.earlier} earlier mark${chart.earlier > 1 ? "s" : ""} not shown`);
     return `${parts.join("; ")}. Points of ${length(answer.step_s)}.`;
   };
@@ -268,12 +287,18 @@
     chart.page = Math.min(chart.page ?? pages - 1, pages - 1);
     const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
     table.className = "tbl";
-    const cell = (row, text, tag) => { const c = document.createElement(tag); c.textContent = text; if (tag === "th") c.scope = row === head ? "col" : "row"; row.append(c); };
+    const cell = (row, text, tag) => {
+      const c = document.createElement(tag);
+      c.textContent = text;
+      if (tag === "th") c.scope = row === head ? "col" : "row";
+      row.append(c);
+    };
     cell(head, "Time, UTC", "th");
     for (const line of chart.about.lines) cell(head, line.label, "th");
     for (let at = chart.page * TABLE_ROWS; at < Math.min(total, (chart.page + 1) * TABLE_ROWS); at += 1) {
       const row = body.insertRow(), partial = partialAt(chart, chart.data[0][at]);
-      cell(row, clock(chart.data[0][at], chart.answer.step_s) + (partial ? ` (${partial.heard} of ${partial.known} pods)` : ""), "th");
+      const pods = partial ? ` (${partial.heard} of ${partial.known} pods)` : "";
+      cell(row, clock(chart.data[0][at], chart.answer.step_s) + pods, "th");
       chart.about.lines.forEach((_, i) => cell(row, words(chart, chart.data[i + 1][at]), "td"));
     }
     const nav = document.createElement("p");
@@ -281,7 +306,11 @@
       const button = document.createElement("button");
       button.type = "button"; button.className = "btn"; button.textContent = word;
       button.disabled = chart.page + by < 0 || chart.page + by >= pages;
-      button.addEventListener("click", () => { chart.page += by; fillTable(chart); $(`details p button:nth-of-type(${by < 0 ? 1 : 2})`, chart.figure).focus(); });
+      button.addEventListener("click", () => {
+        chart.page += by;
+        fillTable(chart);
+        $(`details p button:nth-of-type(${by < 0 ? 1 : 2})`, chart.figure).focus();
+      });
       nav.append(button);
     }
     nav.append(` Page ${chart.page + 1} of ${pages}`);
@@ -291,8 +320,10 @@
   // ---- fetching
   const time = s => new Date(s * 1000).toISOString();
   const get = async (chart, path, query) => {
-    const [since, until] = bounds(), address = `${chart.panel.dataset.charts}${path}?${query}&since=${time(since)}&until=${time(until)}`;
-    const answer = await fetch(address, { signal: AbortSignal.any([chart.stop.signal, AbortSignal.timeout(15_000)]), headers: { Accept: "application/json" } });
+    const [since, until] = bounds();
+    const address = `${chart.panel.dataset.charts}${path}?${query}&since=${time(since)}&until=${time(until)}`;
+    const signal = AbortSignal.any([chart.stop.signal, AbortSignal.timeout(15_000)]);
+    const answer = await fetch(address, { signal, headers: { Accept: "application/json" } });
     if (!answer.ok) throw new Error(`${answer.status}`);
     return answer.json();
   };
@@ -301,15 +332,19 @@
     chart.stop = new AbortController();
     const { stop } = chart;
     try {
-      const [answer, marks] = await Promise.all([get(chart, "", chart.figure.dataset.query), get(chart, "/marks", chart.figure.dataset.marks)]);
+      const [answer, marks] = await Promise.all([
+        get(chart, "", chart.figure.dataset.query),
+        get(chart, "/marks", chart.figure.dataset.marks)]);
       if (stop.signal.aborted || !chart.figure.isConnected) return;
-      Object.assign(chart, { answer, marks: marks.marks, earlier: marks.earlier, data: points(chart, answer), loaded: Date.now() });
+      Object.assign(chart, {
+        answer, marks: marks.marks, earlier: marks.earlier, data: points(chart, answer), loaded: Date.now() });
       draw(chart);
     } catch (error) {
       if (stop.signal.aborted) return;
       chart.loaded = Date.now();
       const why = /^\d+$/.test(error.message) ? `Fuseboard answered ${error.message}` : "Fuseboard did not answer";
-      write(chart.say, `${why}. ${chart.data ? "The chart displays what was known before." : "The figures are unknown."} It tries again in 10 s.`);
+      const shown = chart.data ? "The chart displays what was known before." : "The figures are unknown.";
+      write(chart.say, `${why}. ${shown} It tries again in 10 s.`);
     }
   };
   const draw = chart => {
@@ -333,7 +368,8 @@
 
   // ---- beginning and end of a chart
   const begin = figure => {
-    const chart = { figure, panel: figure.closest("[data-charts]"), plot: $(".chart-plot", figure), say: $(".chart-say", figure),
+    const chart = { figure, panel: figure.closest("[data-charts]"), plot: $(".chart-plot", figure),
+      say: $(".chart-say", figure),
       about: JSON.parse(figure.dataset.chart), marks: [], earlier: 0, place: null, query: figure.dataset.query };
     charts.set(figure, chart);
     const keys = $(".chart-keys", figure);
@@ -343,7 +379,10 @@
       key.textContent = line.label;
       return key;
     }));
-    chart.resize = new ResizeObserver(() => { if (chart.u && chart.plot.clientWidth) chart.u.setSize({ width: Math.max(200, chart.plot.clientWidth), height: 170 }); });
+    chart.resize = new ResizeObserver(() => {
+      const width = chart.plot.clientWidth;
+      if (chart.u && width) chart.u.setSize({ width: Math.max(200, width), height: 170 });
+    });
     chart.resize.observe(chart.plot);
     chart.plot.addEventListener("keydown", e => onKey(chart, e));
     $("details", figure).addEventListener("toggle", () => fillTable(chart));
@@ -364,10 +403,13 @@
     showTools();
   };
   const showTools = () => {
-    for (const button of $$("[data-span]")) button.setAttribute("aria-pressed", String(!fixed() && Number(button.dataset.span) === range.span));
+    for (const button of $$("[data-span]")) {
+      button.setAttribute("aria-pressed", String(!fixed() && Number(button.dataset.span) === range.span));
+    }
     for (const button of $$("[data-zoom=back]")) button.disabled = !fixed();
     const [since, until] = bounds();
-    for (const span of $$("[data-chart-span]")) write(span, fixed() ? `${clock(since, 10)} to ${clock(until, 10)} UTC` : `last ${length(range.span)}`);
+    const shown = fixed() ? `${clock(since, 10)} to ${clock(until, 10)} UTC` : `last ${length(range.span)}`;
+    for (const span of $$("[data-chart-span]")) write(span, shown);
   };
   document.addEventListener("click", e => {
     const button = e.target.closest("[data-span], [data-zoom]");
@@ -376,10 +418,13 @@
     else if (button.dataset.zoom === "back") setRange({});
     else zoom(button.dataset.zoom === "in" ? 0.5 : 2);
   });
-  new MutationObserver(look).observe(document.body, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-query"] });
+  new MutationObserver(look).observe(document.body,
+    { childList: true, subtree: true, attributes: true, attributeFilter: ["data-query"] });
   const redraw = () => { for (const chart of charts.values()) chart.u?.redraw(false); };
   new MutationObserver(redraw).observe(root, { attributes: true, attributeFilter: ["data-theme"] });
-  for (const query of ["(forced-colors: active)", "(prefers-color-scheme: dark)"]) matchMedia(query).addEventListener("change", redraw);
+  for (const query of ["(forced-colors: active)", "(prefers-color-scheme: dark)"]) {
+    matchMedia(query).addEventListener("change", redraw);
+  }
   setInterval(() => { // finer points change sooner
     const paused = $("[data-pause]")?.getAttribute("aria-pressed") === "true";
     if (document.hidden || paused || fixed()) return;
