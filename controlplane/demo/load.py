@@ -18,7 +18,8 @@ import msgspec
 import uvicorn
 from fastapi import FastAPI, Response
 
-from controlplane.demo.scenario import DEPENDENCIES, STRANGER, TENANTS
+from controlplane.demo.scenario import DEPENDENCIES, STRANGER, TENANTS, Dependency
+from fuseboard.contract.words import CallTier
 
 #: Calls in flight per pod; more are dropped.
 MOST_AT_ONCE = 60
@@ -83,7 +84,7 @@ class Traffic:
         began = time.perf_counter()
         account.calls += 1
         try:
-            answer = await self.clients[url].get(f"/{wanted.name}", headers={"X-Tenant": tenant})
+            answer = await self.clients[url].get(_path(wanted), headers={"X-Tenant": tenant})
         except httpx.HTTPError as error:
             account.unanswered += 1
             account.error = repr(error)
@@ -93,6 +94,12 @@ class Traffic:
         account.statuses[status] = account.statuses.get(status, 0) + 1
         account.total_ms += took_ms
         account.slowest_ms = max(account.slowest_ms, took_ms)
+
+
+def _path(wanted: Dependency) -> str:
+    if not wanted.by_tier:
+        return f"/{wanted.name}"
+    return f"/guarded/{wanted.name}?tier={random.choice(list(CallTier))}"
 
 
 def _by_chance(expected: float) -> int:

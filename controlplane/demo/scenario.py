@@ -24,6 +24,9 @@ TUNING = {
     "share_rest_ms": 2_500,
 }
 
+#: Pods show what they would shed, and refuse nothing: a busy machine must not look like a defect of the demo.
+OBSERVE_SHEDDING_S = 6 * 24 * 3600
+
 #: How often pods sync, in milliseconds.
 BEAT_MS = 500
 
@@ -108,6 +111,10 @@ class Dependency:
     breaker: dict[str, int]
     #: Calls per second that the vendor's contract allows, or ``None``.
     vendor_limit: int | None = None
+    #: Pods have the bulkhead, the SLA and the retries of the presets of its kind.
+    protected: bool = False
+    #: Pods call it with a tier, retries and fallbacks.
+    by_tier: bool = False
 
 
 _QUICK = {
@@ -131,6 +138,7 @@ DEPENDENCIES = (
         latency_ms=12,
         breaker=_QUICK,
         vendor_limit=400,
+        protected=True,
     ),
     Dependency(
         name="search",
@@ -142,6 +150,8 @@ DEPENDENCIES = (
         share=0.25,
         latency_ms=6,
         breaker=_QUICK,
+        protected=True,
+        by_tier=True,
     ),
     Dependency(
         name="ledger-db",

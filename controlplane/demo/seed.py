@@ -51,6 +51,13 @@ def seed() -> Seeded:
 def _configuration() -> None:
     edits.create_environment(environment=ENVIRONMENT, reason=_REASON, actor=DIRECTOR)
     edits.set_tuning(environment=ENVIRONMENT, tuning=scenario.TUNING, reason=_REASON, actor=DIRECTOR)
+    edits.set_pod_protection(
+        environment=ENVIRONMENT,
+        protection={"shedding": {}},
+        observe_for_s={"shedding": scenario.OBSERVE_SHEDDING_S},
+        reason=_REASON,
+        actor=DIRECTOR,
+    )
     for tier, quota in scenario.TIERS.items():
         edits.set_tier_quota(
             environment=ENVIRONMENT,
@@ -90,7 +97,7 @@ def _dependency(played: scenario.Dependency) -> None:
         owner=played.owner,
         fallback_note=played.fallback,
         timeout_ms=2_000,
-        protection="off",
+        protection=None if played.protected else "off",
         runbook=played.runbook,
         breaker=played.breaker,
         reason=_REASON,

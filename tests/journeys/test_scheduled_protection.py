@@ -19,6 +19,7 @@ from controlplane.demo.seed import ENVIRONMENT, Seeded
 from controlplane.fleet.live import figures
 from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
+from controlplane.policies.models import Dependency
 from controlplane.schedules.due import run_due
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
@@ -122,7 +123,10 @@ def test_a_scheduled_protection_reaches_a_pod_and_the_end_of_observing_too(pod: 
     assert state["refused"] == [], "the bulkhead only observes"
     # The gateway writes what it would have refused.
     wait_until(_observed, "the count of what would be refused")
-    wait_until(lambda: Server.objects.get(name="shop-1").load.get("slots"), accept=lambda slots: slots == 3)
+    slots = 3 + _slots_of_others()
+    wait_until(
+        lambda: Server.objects.get(name="shop-1").load.get("slots"), accept=lambda found: found == slots
+    )
 
     revision = come_due(schedule({"protection": {"observe": {"bulkhead_until_us": 0}}}))
     state = wait_until(pod.state, accept=lambda state: state["revision"] == revision and state["refused"])
@@ -130,6 +134,12 @@ def test_a_scheduled_protection_reaches_a_pod_and_the_end_of_observing_too(pod: 
 
     revision = come_due(schedule({"dependencies": {DEPENDENCY: {"protection": "off"}}, "protection": "off"}))
     wait_until(pod.state, accept=lambda state: state["revision"] == revision and not state["refused"])
+
+
+def _slots_of_others() -> int:
+    """The pod's load has the slots of all dependencies together, those of the demo's presets among them."""
+    others = Dependency.objects.filter(environment=ENVIRONMENT).exclude(name=DEPENDENCY)
+    return sum(row.protection.get("bulkhead", {}).get("max_concurrent", 0) for row in others)
 
 
 def _micros(after: timedelta) -> int:

@@ -1,5 +1,6 @@
 """A pod protects itself: its slots, its retries, and whom it serves under pressure."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +8,9 @@ from typing import Any
 
 import httpx
 
+from controlplane.demo.browser import Browser
 from controlplane.demo.pod import FRESH_S
-from controlplane.demo.scenario import DEPENDENCIES, PENNY, PODS, STORYTELLER
+from controlplane.demo.scenario import DEPENDENCIES, OBSERVE_SHEDDING_S, PENNY, PODS, STORYTELLER
 from controlplane.demo.story.chapter import Chapter, CheckFailed
 from controlplane.demo.story.program import Program
 from fuseboard.contract.words import CallTier, Reason
@@ -23,6 +25,11 @@ CALLS = 120
 STRAIN_S = 10
 
 Answer = dict[str, Any]
+
+#: How the page of a pod displays that it sheds.
+_LEVELS = ("sheds the lowest tiers", "serves only the highest tier")
+#: How the page of a dependency displays its fallbacks.
+_FALLBACKS = re.compile(r"<b>Fallbacks:</b>\s*(\S+)/s used")
 
 
 def bulkhead_isolation(chapter: Chapter) -> str:
@@ -81,9 +88,8 @@ def retry_budget(chapter: Chapter) -> str:
             with _vendor(chapter, dependency, 100, 5):
                 none = _calls(chapter, dependency)
         finally:
-            program.client.request(
-                "DELETE", f"breakers/{dependency}/override", json={"reason": "The test of retries is over"}
-            )
+            ended = {"reason": "The test of retries is over"}
+            program.write("POST", f"breakers/{dependency}/end-override", ended).raise_for_status()
     # Where the vendor's limit refused a call, nothing was sent.
     some, none = ([answer for answer in answers if answer["attempts"]] for answers in (some, none))
     helped = sum(answer["attempts"] > 1 and not answer["reason"] for answer in some)
@@ -102,20 +108,26 @@ def retry_budget(chapter: Chapter) -> str:
 
 def fallback_chain(chapter: Chapter) -> str:
     """A vendor fails: its last result is used while it is young, then the default. The page counts it."""
-    dependency = "search"
+    dependency = "ledger-db"
     with _protected(chapter, dependency, {"bulkhead": {}}), _client(chapter) as client:
-        usual = _call(client, dependency, CallTier.STANDARD)
+        found = list[tuple[Answer, Answer]]()
+        # Again if this machine paused for longer than a result is young.
+        chapter.until(
+            "the last result, from the cache",
+            lambda: _fails_after_success(chapter, client, dependency, found),
+            within_s=30,
+        )
+        usual, cached = found[-1]
         with _vendor(chapter, dependency, 100, 5):
-            cached = _call(client, dependency, CallTier.STANDARD)
             default_ms = chapter.until(
                 "the default answer",
                 lambda: _call(client, dependency, CallTier.STANDARD)["source"] == "default",
                 within_s=FRESH_S + 2,
             )
             chapter.until(
-                "the fallbacks on the page of the breaker",
-                lambda: "allback" in chapter.browser("viewer").read(f"/breakers/{dependency}"),
-                within_s=10,
+                "used fallbacks on the page of the breaker",
+                lambda: _counts_fallbacks(client, chapter.browser("viewer"), dependency),
+                within_s=20,
             )
         chapter.until(
             "the vendor to be asked again",
@@ -133,7 +145,7 @@ def fallback_chain(chapter: Chapter) -> str:
 def shed_by_tier(chapter: Chapter) -> str:
     """One pod is under pressure: it refuses a free tenant, and serves an enterprise tenant."""
     with Program(chapter) as program, _client(chapter) as client:
-        revision = _patch(program, "configuration/protection", {"shedding": {}})
+        revision = _observe(program, 0)
         try:
             _applied(chapter, revision)
             client.post(
@@ -143,20 +155,42 @@ def shed_by_tier(chapter: Chapter) -> str:
                 f"{POD} to shed a free tenant", lambda: _shed(client, PENNY), within_s=STRAIN_S
             )
             served = [client.get("/search", headers={"X-Tenant": STORYTELLER}) for _ in range(5)]
-            page = chapter.browser("viewer").read(f"/servers/{POD}")
+            chapter.until(
+                f"the page of {POD} to display what it sheds",
+                lambda: any(words in chapter.browser("viewer").read(f"/servers/{POD}") for words in _LEVELS),
+                within_s=STRAIN_S,
+            )
             back_ms = chapter.until(
                 f"{POD} to serve the free tenant again", lambda: not _shed(client, PENNY), within_s=60
             )
         finally:
-            _patch(program, "configuration/protection", {"shedding": None})
+            revision = _observe(program, OBSERVE_SHEDDING_S)
+        _applied(chapter, revision)
     if refused := [answer.status_code for answer in served if answer.status_code != 200]:
         raise CheckFailed(f"an enterprise tenant got {refused}")
-    if "ressure" not in page:
-        raise CheckFailed(f"the page of {POD} does not display its pressure")
     return (
         f"{POD} refused a free tenant after {shed_ms:.0f} ms and served all {len(served)} requests"
         f" of an enterprise tenant; {back_ms:.0f} ms later it served both"
     )
+
+
+def _counts_fallbacks(client: httpx.Client, browser: Browser, dependency: str) -> bool:
+    """Whether the page displays that fallbacks are used, with a figure above 0, while they are."""
+    for _ in range(5):
+        _call(client, dependency, CallTier.STANDARD)
+    shown = _FALLBACKS.search(browser.read(f"/breakers/{dependency}"))
+    return shown is not None and shown[1] != "0"
+
+
+def _fails_after_success(
+    chapter: Chapter, client: httpx.Client, dependency: str, found: list[tuple[Answer, Answer]]
+) -> bool:
+    """Whether the vendor answers, then fails, and its answer is used again. Both answers are ``found``."""
+    usual = _call(client, dependency, CallTier.STANDARD)
+    with _vendor(chapter, dependency, 100, 5):
+        failed = _call(client, dependency, CallTier.STANDARD)
+    found.append((usual, failed))
+    return usual["source"] == dependency and bool(failed["cached"])
 
 
 def _shed(client: httpx.Client, tenant: str) -> bool:
@@ -198,15 +232,21 @@ def _protected(chapter: Chapter, dependency: str, protection: dict[str, Any]) ->
             _applied(chapter, _patch(program, path, protection))
             yield
         finally:
-            _patch(program, path, "off")
+            revision = _patch(program, path, "off")
+        _applied(chapter, revision)
 
 
-def _patch(program: Program, path: str, protection: dict[str, Any] | str) -> int:
-    body = {"protection": protection, "reason": "The demo shows what protects a pod"}
-    headers = {}
-    if path.startswith("dependencies/"):
-        version = program.get(path.rpartition("/")[0])["version"]
-        headers["If-Match"] = f'"{version}"'
+def _observe(program: Program, seconds: int) -> int:
+    """Pods only observe what they would shed, for so long from now on."""
+    path = "configuration/protection"
+    return _patch(program, path, {"shedding": {}}, observe_for_s={"shedding": seconds})
+
+
+def _patch(program: Program, path: str, protection: dict[str, Any] | str, **more: Any) -> int:
+    body = {"protection": protection, "reason": "The demo shows what protects a pod", **more}
+    read = program.get(path.rpartition("/")[0])
+    # What was read: a dependency by its version, the configuration by its revision.
+    headers = {"If-Match": f'"{read.get("version") or read["revision"]}"'}
     return int(program.write("PATCH", path, body, **headers).raise_for_status().json()["revision"])
 
 
