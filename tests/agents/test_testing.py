@@ -1,5 +1,6 @@
 """What the tests of applications use: it behaves as the agent does."""
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 
@@ -16,6 +17,10 @@ SURFACE = (
     "admit_request", "admit_call", "request", "call", "limit", "guard", "retrying", "retry", "fallback",
     "gather_tiers", "report", "report_error", "settle", "finish", "give_back",
 )  # fmt: skip
+
+
+#: What the agent knows of its environment, and a deprecated name. docs/protection.md lists them.
+EXCEPTIONS = {"check", "configuration", "counters", "mode", "pressure", "resilience", "views"}
 
 
 @pytest.mark.parametrize("name", SURFACE)
@@ -104,11 +109,77 @@ async def test_a_deadline_passes_by_the_clock(fuseboard_agent: FakeAgent):
     assert "deadline" in caught.value.__notes__[0]
 
 
+async def test_a_deadline_that_has_passed_refuses_the_call(fuseboard_agent: FakeAgent):
+    """M4: a test of what happens then was green, and production refused."""
+    for wrong in (-1, 0.0, "x"):
+        with pytest.raises(fuseboard.Misconfigured, match="deadline_s"):
+            await fuseboard_agent.admit_call("api", deadline_s=wrong)  # type: ignore[arg-type]
+    fuseboard_agent.queue("api", wait_s=3)
+    began = fuseboard_agent.clock()
+    with pytest.raises(Refused) as caught:
+        await fuseboard_agent.admit_call("api", deadline_s=2)
+    assert caught.value.decision.reason is Reason.QUEUE_TIMEOUT
+    assert fuseboard_agent.clock() - began == pytest.approx(2)
+    fuseboard_agent.admit("api")
+    permit = await fuseboard_agent.admit_call("api", deadline_s=60)
+    assert permit.timeout_s == pytest.approx(60)
+    fuseboard_agent.give_back(permit)
+    fuseboard_agent.clock.advance(100)
+    with fuseboard.deadline(60), pytest.raises(Refused):
+        await ask(fuseboard_agent)
+
+
+async def test_each_outcome_is_reported_as_the_test_says(fuseboard_agent: FakeAgent):
+    """M5: both were ok."""
+    for outcome in (Outcome.SLOW, Outcome.NEUTRAL):
+        fuseboard_agent.next("api", outcome)
+        assert await ask(fuseboard_agent) == "answer"
+    assert [outcome for _, outcome in fuseboard_agent.outcomes] == [Outcome.SLOW, Outcome.NEUTRAL]
+
+
+async def test_functions_in_threads_are_guarded_and_retried(fuseboard_agent: FakeAgent):
+    """M6: there was no running loop."""
+
+    @fuseboard_agent.guard("api")
+    def guarded() -> str:
+        return "answer"
+
+    @fuseboard_agent.retry("api")
+    def retried() -> str:
+        return "answer"
+
+    assert await asyncio.to_thread(guarded) == "answer"
+    fuseboard_agent.timeout("api")
+    assert await asyncio.to_thread(retried) == "answer"
+    assert [outcome for _, outcome in fuseboard_agent.outcomes] == [Outcome.OK, Outcome.FAILURE, Outcome.OK]
+    fuseboard_agent.open("api")
+    with pytest.raises(Refused):
+        await asyncio.to_thread(guarded)
+    with pytest.raises(fuseboard.Misconfigured, match="block the event loop"):
+        guarded()
+
+
+async def test_it_refuses_what_the_agent_refuses(fuseboard_agent: FakeAgent):
+    """M7."""
+    with pytest.raises(fuseboard.Misconfigured, match="subject"):
+        await fuseboard_agent.admit_request(None)
+    decision = await fuseboard_agent.admit_request("acme")
+    with pytest.raises(fuseboard.Misconfigured):
+        fuseboard_agent.settle(decision, "tokens", -5)
+    fuseboard_agent.shed("acme")
+    entered = fuseboard_agent.enter_request("acme")
+    assert isinstance(entered, fuseboard.Decision)
+    assert fuseboard_agent.enter_request("other") is None
+
+
+def test_each_public_name_of_the_agent_is_in_the_fake_or_here():
+    missing = {name for name in dir(Agent) if not name.startswith("_")} - set(dir(FakeAgent))
+    assert missing == EXCEPTIONS
+
+
 def test_the_fixture_fails_a_test_that_keeps_a_slot():
     fixture: Iterator[FakeAgent] = inspect.unwrap(fuseboard_agent.__wrapped__)()  # type: ignore[attr-defined]
     agent = next(fixture)
-    import asyncio
-
     asyncio.run(agent.admit_call("api"))
     with pytest.raises(pytest.fail.Exception, match=r"still held: \{'api': 1\}"):
         next(fixture)

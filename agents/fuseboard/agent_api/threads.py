@@ -182,7 +182,7 @@ class ThreadCalls:
         timeout_s: float,
     ) -> T | None:
         """The answer of the agent's loop; ``None`` when it is stopped or too late."""
-        _refuse_loops()
+        refuse_loops()
         answer = submit(agent, question, undo)
         if answer is None:
             return None
@@ -275,7 +275,7 @@ async def received(
 _asking: set[asyncio.Task[None]] = set()
 
 
-def _refuse_loops() -> None:
+def refuse_loops() -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

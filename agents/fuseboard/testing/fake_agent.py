@@ -1,26 +1,42 @@
 """An agent without Redis, configuration or heartbeats. Blocks, retries and fallbacks are the real ones."""
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from random import Random
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from msgspec import Struct
 
-from fuseboard.agent_api.arguments import check_costs, check_name, check_tier, check_wait
+from fuseboard.agent_api.arguments import (
+    check_actual,
+    check_costs,
+    check_deadline,
+    check_name,
+    check_tier,
+    check_wait,
+    harmless,
+)
 from fuseboard.agent_api.context_managers import Block, ContextManagers
 from fuseboard.agent_api.decorators import Neutral
-from fuseboard.calling.outcomes import judge
+from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.agent_api.retrying import Attempt, BlockingAttempt
+from fuseboard.agent_api.threads import ThreadCalls, refuse_loops
+from fuseboard.calling import deadline
+from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.calling.retries import DependencyRetries, Retries
 from fuseboard.calling.retry_budget import Withdrawal
 from fuseboard.contract.protection import Retry
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision, Permit
-from fuseboard.errors import Refused
+from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
 from fuseboard.testing.time import ManualClock
+
+T = TypeVar("T")
 
 
 class _Refusal(Struct):
@@ -95,7 +111,10 @@ class FakeAgent(ContextManagers):
         self._retries.left = retries
 
     def next(self, dependency: str, outcome: Outcome, *, after_s: float = 0.0) -> None:
-        """The next call ends so after this time, unless its block raises. A failure: ``ConnectionError``."""
+        """The next block ends so after this time, unless it raises. A failure raises ``ConnectionError``.
+
+        That is after the last line of the block, so an attempt that returns from inside is not repeated.
+        """
         self._endings.setdefault(dependency, deque()).append(_Ending(outcome, after_s))
 
     def timeout(self, dependency: str, *, after_s: float = 0.0) -> None:
@@ -142,6 +161,8 @@ class FakeAgent(ContextManagers):
         if costs is not None:
             check_costs(costs)
         check_wait(wait_s)
+        if tenant is None and harmless(subject) == NOBODY:
+            raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
         if (refusal := _spend(self._shed, tenant or "")) is not None:
             return self._note(refusal, tenant=tenant or "")
         return self.allow_unasked(tenant=tenant or "")
@@ -164,13 +185,25 @@ class FakeAgent(ContextManagers):
         check_wait(wait_s)
         if tier is not None:
             check_tier(tier)
+        check_deadline(deadline_s)
+        until = deadline.until()
+        if deadline_s is not None:
+            until = min(self.clock() + deadline_s, until if until is not None else math.inf)
         if (refusal := _spend(self._refused, dependency)) is not None:
             raise Refused(self._note(refusal, tenant=tenant, dependency=dependency))
-        self.clock.advance(self._queues.get(dependency, 0.0))
+        wait = self._queues.get(dependency, 0.0)
+        if until is not None and self.clock() + wait >= until:
+            self.clock.advance(max(0.0, until - self.clock()))
+            late = _Refusal(Reason.QUEUE_TIMEOUT, 1.0, None)
+            raise Refused(self._note(late, tenant=tenant, dependency=dependency))
+        self.clock.advance(wait)
         self.calls.append(dependency)
         self._held[dependency] = self._held.get(dependency, 0) + 1
         decision = self.allow_unasked(tenant=tenant, dependency=dependency)
-        return Permit(made=decision, dependency=dependency, generation=0)
+        permit = Permit(made=decision, dependency=dependency, generation=0)
+        if until is not None:
+            permit.timeout_s = until - self.clock()
+        return permit
 
     def call(
         self,
@@ -196,7 +229,7 @@ class FakeAgent(ContextManagers):
             deadline_s=deadline_s,
             neutral=neutral,
         )
-        return _Ended(self, dependency, block)
+        return _Ended(self, block)
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
@@ -207,10 +240,12 @@ class FakeAgent(ContextManagers):
             self.outcomes.append((permit.dependency, outcome))
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
-        self.report(permit, Outcome.NEUTRAL if isinstance(error, neutral) else judge(error)[0])
+        mine = isinstance(error, neutral)
+        self.report(permit, Outcome.NEUTRAL if mine else judge_permitted(permit, error)[0])
 
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """Costs nothing here."""
+        check_actual(measure, actual)
 
     def finish(self, decision: Decision) -> None:
         """A request holds nothing here."""
@@ -235,10 +270,67 @@ class FakeAgent(ContextManagers):
     def permit_late(self, dependency: str) -> Permit:
         return self.permit_unasked(dependency)
 
-    def ending(self, dependency: str) -> _Ending | None:
-        """How the call that ends now was told to end."""
-        endings = self._endings.get(dependency)
-        return endings.popleft() if endings else None
+    def end(self, permit: Permit) -> None:
+        """The block of this permit ends well, unless the test said something else."""
+        endings = self._endings.get(permit.dependency)
+        if not endings:
+            return
+        ending = endings.popleft()
+        self.clock.advance(ending.after_s)
+        if ending.late:
+            raise TimeoutError("late")
+        if ending.outcome is Outcome.FAILURE:
+            raise ConnectionError("failed")
+        self.report(permit, ending.outcome)
+
+    # As the start and the stop of ``fuseboard.Agent``, and what integrations ask
+
+    async def start(self) -> None:
+        """There is nothing to start."""
+
+    async def stop(self) -> None:
+        """There is nothing to stop."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def soon(self, what: Callable[[], None]) -> None:
+        what()
+
+    def timeout_s(self, dependency: str) -> float | None:
+        return None
+
+    def ready(self) -> bool:
+        return True
+
+    def readiness(self) -> tuple[bool, str]:
+        return True, ""
+
+    def enter_request(
+        self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
+    ) -> Decision | None:
+        """Refuses the requests of ``shed``. The fake measures nothing, so there is no ``Visit``."""
+        refusal = _spend(self._shed, tenant or "")
+        return self._note(refusal, tenant=tenant or "") if refusal is not None else None
+
+    # For functions that block
+
+    def _blocks(
+        self, name: str
+    ) -> tuple[
+        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
+    ]:
+        return getattr(self, name), getattr(_Threads(self), name)
+
+    def _retry_loops(
+        self,
+    ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
+        return self.retrying, _Threads(self).retrying
 
     def _note(self, refusal: _Refusal, *, tenant: str = "", dependency: str = "") -> Decision:
         decision = Decision(
@@ -257,26 +349,51 @@ class FakeAgent(ContextManagers):
 class _Ended(Block):
     """A block that ends as the test said."""
 
-    def __init__(self, agent: FakeAgent, dependency: str, block: Block) -> None:
-        self._agent, self._dependency, self._block = agent, dependency, block
+    def __init__(self, agent: FakeAgent, block: Block) -> None:
+        self._agent, self._block = agent, block
 
     def _recreate_cm(self) -> "_Ended":
-        return _Ended(self._agent, self._dependency, self._block._recreate_cm())
+        return _Ended(self._agent, self._block._recreate_cm())
 
     async def __aenter__(self) -> Permit:
-        return await self._block.__aenter__()
+        self._permit = await self._block.__aenter__()
+        return self._permit
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ending = self._agent.ending(self._dependency) if error is None else None
-        if ending is not None:
-            self._agent.clock.advance(ending.after_s)
-            if ending.outcome is Outcome.FAILURE:
-                made: Exception = TimeoutError("late") if ending.late else ConnectionError("failed")
+        if error is None:
+            try:
+                self._agent.end(self._permit)
+            except (ConnectionError, TimeoutError) as made:
                 await self._block.__aexit__(type(made), made, None)
-                raise made
+                raise
         await self._block.__aexit__(kind, error, trace)
+
+
+class _Threads(ThreadCalls):
+    """Blocks of functions in threads. They need no loop, because the fake waits for nothing."""
+
+    def __init__(self, agent: FakeAgent) -> None:
+        super().__init__(lambda: agent)
+        self._fake = agent
+
+    def _ask(
+        self,
+        agent: LoopAgent,
+        question: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        undo: Callable[[T], None],
+        timeout_s: float,
+    ) -> T | None:
+        refuse_loops()
+        return asyncio.run(question())
+
+    @contextmanager
+    def call(self, dependency: str, **options: Any) -> Iterator[Permit]:
+        with super().call(dependency, **options) as permit:
+            yield permit
+            self._fake.end(permit)
 
 
 class _FakeRetries(Retries):
