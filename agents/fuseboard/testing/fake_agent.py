@@ -5,7 +5,6 @@ import math
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -27,13 +26,13 @@ from fuseboard.agent_api.retrying import Attempt, BlockingAttempt
 from fuseboard.agent_api.threads import ThreadCalls, refuse_loops
 from fuseboard.calling import deadline
 from fuseboard.calling.outcomes import judge_permitted
-from fuseboard.calling.retries import DependencyRetries, Retries
-from fuseboard.calling.retry_budget import Withdrawal
+from fuseboard.calling.retries import Retries
 from fuseboard.contract.protection import Retry
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
+from fuseboard.testing.fake_retries import FakeRetries
 from fuseboard.testing.time import ManualClock
 
 T = TypeVar("T")
@@ -74,7 +73,7 @@ class FakeAgent(ContextManagers):
         self._queues: dict[str, float] = {}
         self._endings: dict[str, deque[_Ending]] = {}
         self._held: dict[str, int] = {}
-        self._retries = _FakeRetries(self)
+        self._retries = FakeRetries(lambda: self.retry_policy, self.clock)
 
     # What a test says
 
@@ -394,35 +393,6 @@ class _Threads(ThreadCalls):
         with super().call(dependency, **options) as permit:
             yield permit
             self._fake.end(permit)
-
-
-class _FakeRetries(Retries):
-    """Allows retries by a number, not by a rate."""
-
-    def __init__(self, agent: FakeAgent) -> None:
-        super().__init__(
-            settings=lambda _: agent.retry_policy,
-            protection=lambda: None,
-            now_us=lambda: int(agent.clock() * 1_000_000),
-            live_servers=lambda: 1,
-            clock=agent.clock,
-            random=Random(0),
-        )
-        #: ``None`` for any number.
-        self.left: int | None = None
-
-    def withdraw(
-        self, part: DependencyRetries, retry: Retry, now: float, *, troubled: bool
-    ) -> Withdrawal | None:
-        if self.left is not None:
-            if self.left <= 0:
-                return None
-            self.left -= 1
-        return Withdrawal(now, None, None)
-
-    def give_back(self, part: DependencyRetries, taken: Withdrawal) -> None:
-        if self.left is not None:
-            self.left += 1
 
 
 def _spend(refusals: dict[str, Any], name: str) -> _Refusal | None:
