@@ -8,8 +8,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from msgspec import Struct
-
 from fuseboard.agent_api.arguments import (
     check_actual,
     check_costs,
@@ -33,22 +31,10 @@ from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
 from fuseboard.testing.fake_retries import FakeRetries
+from fuseboard.testing.said import Ending, Refusal, spend
 from fuseboard.testing.time import ManualClock
 
 T = TypeVar("T")
-
-
-class _Refusal(Struct):
-    reason: Reason
-    retry_after_s: float
-    #: How often it still refuses; ``None`` for always.
-    times: int | None
-
-
-class _Ending(Struct):
-    outcome: Outcome
-    after_s: float
-    late: bool = False
 
 
 class FakeAgent(ContextManagers):
@@ -68,10 +54,10 @@ class FakeAgent(ContextManagers):
         self.outcomes: list[tuple[str, Outcome]] = []
         #: How long retries waited, if ``no_sleep`` is in force.
         self.waits: list[float] = []
-        self._refused: dict[str, _Refusal] = {}
-        self._shed: dict[str, _Refusal] = {}
+        self._refused: dict[str, Refusal] = {}
+        self._shed: dict[str, Refusal] = {}
         self._queues: dict[str, float] = {}
-        self._endings: dict[str, deque[_Ending]] = {}
+        self._endings: dict[str, deque[Ending]] = {}
         self._held: dict[str, int] = {}
         self._retries = FakeRetries(lambda: self.retry_policy, self.clock)
 
@@ -82,7 +68,7 @@ class FakeAgent(ContextManagers):
     ) -> None:
         """Refuse calls to the dependency, always or so often."""
         check_name("a dependency", dependency)
-        self._refused[dependency] = _Refusal(reason, retry_after_s, times)
+        self._refused[dependency] = Refusal(reason, retry_after_s, times)
 
     def open(self, dependency: str, *, retry_after_s: float = 30.0, times: int | None = None) -> None:
         """The breaker is open."""
@@ -99,7 +85,7 @@ class FakeAgent(ContextManagers):
 
     def shed(self, tenant: str, *, times: int | None = None) -> None:
         """Shed the requests of the tenant."""
-        self._shed[tenant] = _Refusal(Reason.SHED, 1.0, times)
+        self._shed[tenant] = Refusal(Reason.SHED, 1.0, times)
 
     def queue(self, dependency: str, *, wait_s: float) -> None:
         """Calls wait so long for a slot, by the clock."""
@@ -114,11 +100,11 @@ class FakeAgent(ContextManagers):
 
         That is after the last line of the block, so an attempt that returns from inside is not repeated.
         """
-        self._endings.setdefault(dependency, deque()).append(_Ending(outcome, after_s))
+        self._endings.setdefault(dependency, deque()).append(Ending(outcome, after_s))
 
     def timeout(self, dependency: str, *, after_s: float = 0.0) -> None:
         """The next call runs into its timeout."""
-        self._endings.setdefault(dependency, deque()).append(_Ending(Outcome.FAILURE, after_s, late=True))
+        self._endings.setdefault(dependency, deque()).append(Ending(Outcome.FAILURE, after_s, late=True))
 
     # What a test asks
 
@@ -162,7 +148,7 @@ class FakeAgent(ContextManagers):
         check_wait(wait_s)
         if tenant is None and harmless(subject) == NOBODY:
             raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
-        if (refusal := _spend(self._shed, tenant or "")) is not None:
+        if (refusal := spend(self._shed, tenant or "")) is not None:
             return self._note(refusal, tenant=tenant or "")
         return self.allow_unasked(tenant=tenant or "")
 
@@ -188,12 +174,12 @@ class FakeAgent(ContextManagers):
         until = deadline.until()
         if deadline_s is not None:
             until = min(self.clock() + deadline_s, until if until is not None else math.inf)
-        if (refusal := _spend(self._refused, dependency)) is not None:
+        if (refusal := spend(self._refused, dependency)) is not None:
             raise Refused(self._note(refusal, tenant=tenant, dependency=dependency))
         wait = self._queues.get(dependency, 0.0)
         if until is not None and self.clock() + wait >= until:
             self.clock.advance(max(0.0, until - self.clock()))
-            late = _Refusal(Reason.QUEUE_TIMEOUT, 1.0, None)
+            late = Refusal(Reason.QUEUE_TIMEOUT, 1.0, None)
             raise Refused(self._note(late, tenant=tenant, dependency=dependency))
         self.clock.advance(wait)
         self.calls.append(dependency)
@@ -314,7 +300,7 @@ class FakeAgent(ContextManagers):
         self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
     ) -> Decision | None:
         """Refuses the requests of ``shed``. The fake measures nothing, so there is no ``Visit``."""
-        refusal = _spend(self._shed, tenant or "")
+        refusal = spend(self._shed, tenant or "")
         return self._note(refusal, tenant=tenant or "") if refusal is not None else None
 
     # For functions that block
@@ -331,7 +317,7 @@ class FakeAgent(ContextManagers):
     ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
         return self.retrying, _Threads(self).retrying
 
-    def _note(self, refusal: _Refusal, *, tenant: str = "", dependency: str = "") -> Decision:
+    def _note(self, refusal: Refusal, *, tenant: str = "", dependency: str = "") -> Decision:
         decision = Decision(
             allowed=False,
             reason=refusal.reason,
@@ -393,14 +379,3 @@ class _Threads(ThreadCalls):
         with super().call(dependency, **options) as permit:
             yield permit
             self._fake.end(permit)
-
-
-def _spend(refusals: dict[str, Any], name: str) -> _Refusal | None:
-    """The refusal that applies now."""
-    refusal: _Refusal | None = refusals.get(name)
-    if refusal is None or refusal.times is None:
-        return refusal
-    refusal.times -= 1
-    if refusal.times <= 0:
-        del refusals[name]
-    return refusal

@@ -1,0 +1,31 @@
+"""What a test said about the next calls of a fake agent."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from fuseboard.contract.words import Outcome, Reason
+
+
+class Refusal(Struct):
+    reason: Reason
+    retry_after_s: float
+    #: How often it still refuses; ``None`` for always.
+    times: int | None
+
+
+class Ending(Struct):
+    outcome: Outcome
+    after_s: float
+    late: bool = False
+
+
+def spend(refusals: dict[str, Any], name: str) -> Refusal | None:
+    """The refusal that applies now."""
+    refusal: Refusal | None = refusals.get(name)
+    if refusal is None or refusal.times is None:
+        return refusal
+    refusal.times -= 1
+    if refusal.times <= 0:
+        del refusals[name]
+    return refusal
