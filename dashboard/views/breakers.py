@@ -50,8 +50,8 @@ def breaker(request: HtmxHttpRequest, name: str) -> HttpResponseBase:
     """The page, and its override form."""
     if request.method == "POST":
         return require_role("operator")(_override)(request, name)
-    # A link in the list of overrides names the action: the form is filled in, and nothing is done yet.
-    return _page(request, name, wanted=request.GET.get("act", ""))
+    # A link or a command of the palette names the action: the form is filled in, and nothing is done yet.
+    return _page(request, name, wanted=request.GET.get("act", ""), lasts=request.GET.get("lasts", ""))
 
 
 @require_POST
@@ -115,12 +115,14 @@ def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
     return f"{name} was reset: it is closed and its counters are cleared."
 
 
-def _form(found: Breaker, data: Any = None, *, wanted: str = "") -> OverrideForm:
+def _form(found: Breaker, data: Any = None, *, wanted: str = "", lasts: str = "") -> OverrideForm:
     held = found.override.mode if found.override is not None else ""
-    act = wanted if wanted in _NEEDS_OVERRIDE else ""
+    act = wanted if wanted in dict(OverrideForm.ACTS) and (held or wanted not in _NEEDS_OVERRIDE) else ""
     # Only the extension of an override that may last for long begins with more than every action offers.
     longer = act == "extend" and "60" in OverrideForm.lasts_of(act, held)
-    initial = {"lasts": "60" if longer else OverrideForm.CLOSED_LASTS[-1], "act": act or None}
+    usual = "60" if longer else OverrideForm.CLOSED_LASTS[-1]
+    offered = lasts.isdigit() and lasts in OverrideForm.lasts_of(act, held)
+    initial = {"lasts": lasts if offered else usual, "act": act or None}
     return OverrideForm(data, dependency=found.name, now=datetime.now(UTC), held=held, initial=initial)
 
 
@@ -156,6 +158,7 @@ def _page(
     *,
     form: OverrideForm | None = None,
     wanted: str = "",
+    lasts: str = "",
     status: int = 200,
     done: str = "",
 ) -> HttpResponse:
@@ -165,7 +168,7 @@ def _page(
     found: Breaker | None = context["breaker"]
     if found is None:
         return _unknown(request, name)
-    form = form or _form(found, wanted=wanted)
+    form = form or _form(found, wanted=wanted, lasts=lasts)
     context |= {
         "form": form,
         "done": done,

@@ -232,10 +232,10 @@ def test_a_page_without_live_content_says_when_it_was_loaded(sign_in):
 def test_the_palette_filters_and_navigates_by_keyboard(sign_in):
     page = sign_in("vera")
     page.keyboard.press("Control+k")
-    page.wait_for_selector("#pal-list > li")
+    page.wait_for_selector("#pal-list [role=option]")
     page.keyboard.type("acme")
-    becomes(page, "document.querySelectorAll('#pal-list > li').length === 2")
-    assert "acme-retail" in page.text_content("#pal-list > li[aria-selected=true]")
+    becomes(page, "document.querySelectorAll('#pal-list [role=option]').length === 2")
+    assert "acme-retail" in page.text_content("#pal-list [role=option][aria-selected=true]")
     page.keyboard.press("Enter")
     page.wait_for_url("**/tenant?key=acme-retail")
     page.keyboard.press("g")

@@ -34,7 +34,7 @@ def test_plots_need_no_inline_style_either():
     assert "style=" not in source
 
 
-@pytest.mark.parametrize("script", ["app.js", "forms.js"])
+@pytest.mark.parametrize("script", ["app.js", "forms.js", "palette.js"])
 def test_the_script_builds_no_markup_and_no_code_from_text(script):
     script = (DASHBOARD / "static" / "dashboard" / script).read_text()
     for word in ("innerHTML", "insertAdjacentHTML", "outerHTML =", "eval(", "new Function", "document.write"):

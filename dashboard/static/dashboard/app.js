@@ -215,59 +215,7 @@
   };
   document.addEventListener("input", e => {
     if (e.target.matches("[data-filter]")) filter();
-    if (e.target.matches("#palette input")) openPalette();
   });
-
-  // ---- palette: the entries are links in the page; typing narrows them
-  let entries = null;
-  const openPalette = async () => {
-    const dialog = $("#palette"), list = $("#pal-list"), input = $("input", dialog);
-    if (!dialog.open) { input.value = ""; dialog.showModal(); }
-    if (!entries) {
-      const answer = await fetch(dialog.dataset.entries);
-      if (answer.ok && !answer.redirected) entries = (await answer.json()).entries;
-    }
-    const typed = input.value.trim();
-    const shown = tokenIn(typed, dialog.dataset.explain)
-      || [...matching(typed), ...searchOf(typed, dialog.dataset.tenants)];
-    list.replaceChildren(...shown.map((entry, i) => {
-      const item = $("#pal-item").content.firstElementChild.cloneNode(true);
-      item.id = `pal-${i}`;
-      item.dataset.href = entry.href;
-      if (entry.css) $("svg", item).classList.add(entry.css);
-      $("use", item).setAttribute("href", `#g-${entry.glyph}`);
-      $(".pal-name", item).textContent = entry.name;
-      $(".hint", item).textContent = entry.hint;
-      return item;
-    }));
-    choose(0);
-  };
-  const matching = typed => { // what begins with the first word comes first
-    const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
-    const score = e => (e.name.toLowerCase().startsWith(words[0] || "") ? 0 : 1);
-    const fits = e => words.every(w => `${e.name} ${e.hint}`.toLowerCase().includes(w));
-    return (entries || []).filter(fits).sort((a, b) => score(a) - score(b)).slice(0, 9);
-  };
-  const tokenIn = (typed, explain) => { // in the fragment, so that no proxy logs it
-    const token = typed.replace("urn:fuseboard:refusal:", "");
-    const entry = { name: "Explain this refusal", hint: "Token", glyph: "human", href: `${explain}#${token}` };
-    return token.startsWith("fr1.") && [entry];
-  };
-  const searchOf = (typed, tenants) => typed ? [{
-    name: `Search tenants for \u201c${typed}\u201d`,
-    hint: "Tenants",
-    glyph: "human",
-    href: `${tenants}?q=${encodeURIComponent(typed)}`,
-  }] : [];
-  let chosen = 0;
-  const choose = i => {
-    const items = $$("#pal-list > li");
-    chosen = Math.max(0, Math.min(items.length - 1, i));
-    items.forEach((item, n) => item.setAttribute("aria-selected", n === chosen));
-    $("#palette input").setAttribute("aria-activedescendant", items[chosen]?.id || "");
-    items[chosen]?.scrollIntoView({ block: "nearest" });
-  };
-  const go = item => { if (item) location.href = item.dataset.href; };
 
   // ---- theme, kept in a cookie so that the server sends the right one at once
   const setTheme = theme => {
@@ -279,12 +227,9 @@
   const closeMenus = except => { for (const menu of $$("details.me[open]")) if (menu !== except) menu.open = false; };
   document.addEventListener("click", e => {
     closeMenus(e.target.closest("details.me"));
-    const item = e.target.closest("#pal-list > li");
-    if (item) return go(item);
     const button = e.target.closest("button");
     if (!button) return;
-    if (button.dataset.open === "palette") openPalette();
-    else if (button.dataset.open) $("#" + button.dataset.open).showModal();
+    if (button.dataset.open && button.dataset.open !== "palette") $("#" + button.dataset.open).showModal();
     if (button.hasAttribute("data-theme-toggle")) setTheme(root.dataset.theme === "dark" ? "light" : "dark");
     if (button.hasAttribute("data-pause")) setPaused(!paused);
     if (button.hasAttribute("data-resort")) sorting = reconnect();
@@ -308,13 +253,6 @@
     (rows[at + by] || rows[by > 0 ? 0 : rows.length - 1])?.focus();
   };
   addEventListener("keydown", e => {
-    if ((e.ctrlKey || e.metaKey) && e.key === "k") { e.preventDefault(); openPalette(); return; }
-    if (e.target.matches("#palette input")) {
-      if (e.key === "ArrowDown") { e.preventDefault(); choose(chosen + 1); }
-      if (e.key === "ArrowUp") { e.preventDefault(); choose(chosen - 1); }
-      if (e.key === "Enter") { e.preventDefault(); go($$("#pal-list > li")[chosen]); }
-      return;
-    }
     if (e.key === "Escape" && $("details.me[open]")) {
       $("details.me[open] summary").focus();
       closeMenus();

@@ -1,0 +1,262 @@
+"""What the command palette can open, as data: only what the role of the reader permits.
+
+The browser combines verbs with breakers, matches what is typed, and opens pages. Nothing is written here:
+a command that changes something opens its form, filled in.
+"""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, JsonResponse
+from django.urls import reverse
+from django.views.decorators.http import require_GET
+
+from controlplane.accounts.permissions import SHOWN, may, require_role
+from controlplane.policies.models import Tenant, Tier
+from controlplane.policies.tenant_search import first_tenants, search_tenants
+from dashboard.forms import OverrideForm
+from dashboard.live.breakers import Breaker
+from dashboard.live.overview import Live
+from dashboard.runbooks import every_runbook
+from dashboard.views.page import current_live, text_parameter
+
+#: Tenants per answer. The search of the tenants page finds the rest.
+_TENANTS = 8
+_SHORTEST_SEARCH = 2
+#: Tiers offered by name.
+_TIERS = 200
+
+Entry = dict[str, Any]
+
+
+@require_GET
+@require_role("viewer")
+def palette(request: HttpRequest) -> JsonResponse:
+    """Every command of the reader, worst first; with ``tenants``, only the tenants that match it."""
+    if "tenants" in request.GET:
+        found = _tenants(request, text_parameter(request, "tenants").strip())
+        return JsonResponse({"entries": found})
+    live = current_live()
+    entries = [
+        *(_breaker(row) for row in live.breakers),
+        *_pages(request),
+        *_commands(request),
+        *_pods(live),
+        *_tiers(request),
+        *(
+            _entry(f"runbook:{book.slug}", book.title, "Runbook", reverse("runbook", args=[book.slug]))
+            for book in every_runbook()
+        ),
+    ]
+    return JsonResponse({"entries": entries, "verbs": _verbs(request)})
+
+
+def _entry(
+    key: str, name: str, hint: str, href: str = "", *, glyph: str = "ok", css: str = "", **more: Any
+) -> Entry:
+    return {"id": key, "name": name, "hint": hint, "href": href, "glyph": glyph, "css": css, **more}
+
+
+def _breaker(row: Breaker) -> Entry:
+    """A breaker. ``now`` puts it into the list before anything is typed; ``verbs`` apply to it."""
+    return _entry(
+        f"breaker:{row.name}",
+        row.name,
+        f"Breaker, {row.face.word.lower()}",
+        reverse("breaker", args=[row.name]),
+        glyph=row.face.kind,
+        css=row.face.css,
+        now=row.state != "closed" or row.override is not None,
+        override=row.override is not None,
+        object=row.name,
+    )
+
+
+def _verbs(request: HttpRequest) -> list[Entry]:
+    """What can be done to a breaker: the browser puts its name behind each.
+
+    ``needs`` is the override that the action changes; ``lasts`` are the durations that the form offers.
+    """
+    able = {"automatic": "end_override", "reset": "reset_breaker"}
+    verbs = [
+        {
+            "id": act,
+            "name": word,
+            "also": _ALSO[act],
+            "hint": "Opens the form",
+            "query": urlencode({"act": act}),
+            "fragment": "override",
+            "glyph": "human",
+            "needs": "override" if act in ("extend", "automatic") else "",
+            "lasts": _lasts(act),
+        }
+        for act, word in OverrideForm.ACTS
+        if may(request.user, able.get(act, "override_breaker"), SHOWN)
+    ]
+    if may(request.user, "edit_breaker_policy", SHOWN):
+        verbs.append(
+            {
+                "id": "settings",
+                "name": "Edit settings of",
+                "also": "policy threshold timeout bulkhead retry vendor limit",
+                "hint": "Opens the form",
+                "path": "/settings",
+                "glyph": "human",
+            }
+        )
+    return verbs
+
+
+def _lasts(act: str) -> list[int]:
+    if act in ("automatic", "reset"):
+        return []
+    return [int(key) for key in OverrideForm.lasts_of(act, "") if key.isdigit()]
+
+
+_ALSO = {
+    "forced_open": "trip hold open block stop calls override",
+    "forced_closed": "hold closed send override",
+    "extend": "override longer prolong",
+    "automatic": "automatic release remove override",
+    "reset": "close clear counters",
+}
+
+
+def _pages(request: HttpRequest) -> list[Entry]:
+    asked = (page for page, permission in _PAGES_ON_REQUEST if may(request.user, permission, SHOWN))
+    return [
+        _entry(f"page:{view}", name, "Page", reverse(view), also=also)
+        for view, name, also in (*_PAGES, ("account", "Your account", "password second factor"), *asked)
+    ]
+
+
+_PAGES = (
+    ("overview", "Overview", "home start incidents alerts"),
+    ("breakers", "Breakers", "dependencies circuit"),
+    ("bulkheads", "Bulkheads", "slots concurrency queue"),
+    ("retries", "Retries", "budget"),
+    ("limits", "Rate limits", "quota near shadow"),
+    ("servers", "Pods", "servers fallback redis heartbeat"),
+    ("tenants", "Tenants", "customers"),
+    ("tiers", "Tiers", "plans quota"),
+    ("templates", "Templates", "limits"),
+    ("defaults", "Current defaults", "presets"),
+    ("revisions", "Revisions", "history revert undo restore changes"),
+    ("requests", "Change requests", "approve approval proposals"),
+    ("schedules", "Schedules", "planned later"),
+    ("audit", "Audit", "who log changes"),
+    ("explain", "Explain a refusal", "429 token why refused"),
+    ("runbooks", "Runbooks", "help"),
+)
+_PAGES_ON_REQUEST = (
+    (("bulk", "Bulk edit tenants", "change many"), "edit_quota"),
+    (("import", "Import a file", "yaml csv apply"), "edit_quota"),
+    (("pod_protection", "Protection of pods", "shedding readiness"), "edit_breaker_policy"),
+    (("drills", "Drills", "start a drill redis unreachable"), "run_drills"),
+    (("people", "People", "users roles"), "manage_people"),
+    (("tokens", "Tokens", "api agent key"), "manage_tokens"),
+)
+
+
+def _commands(request: HttpRequest) -> list[Entry]:
+    """What runs at once in the browser, and forms without an object."""
+    ui = [
+        _entry(f"ui:{run}", name, "Runs at once", ui=run, also=also)
+        for run, name, also in (
+            ("theme", "Switch theme", "dark light colours"),
+            ("pause", "Pause or resume updates", "freeze live"),
+            ("wall", "Wall display", "tv screen"),
+            ("copy", "Copy link to this page", "url address share"),
+        )
+    ]
+    forms = [
+        _entry(f"form:{key}", name, "Opens the form", address, glyph="human", also=also)
+        for key, name, also, address, permission in (
+            ("tenant", "Add tenant", "new create", f"{reverse('edit', args=['tenant'])}?new", "edit_tenant"),
+            ("tier", "Add tier", "new create", f"{reverse('edit', args=['tier'])}?new", "edit_quota"),
+            (
+                "dependency",
+                "Add dependency",
+                "new create breaker",
+                f"{reverse('edit', args=['dependency'])}?new",
+                "edit_breaker_policy",
+            ),
+            ("freeze", "Freeze edits", "stop changes lock", reverse("edit_freeze"), "freeze_edits"),
+        )
+        if may(request.user, permission, SHOWN)
+    ]
+    return [*ui, *forms]
+
+
+def _pods(live: Live) -> list[Entry]:
+    return [
+        _entry(
+            f"pod:{row.name}",
+            row.name,
+            f"Pod, {row.word.lower()}",
+            reverse("server", args=[row.name]),
+            glyph="warn" if row.troubled else "ok",
+            css=row.css,
+        )
+        for row in live.fleet.rows
+    ]
+
+
+def _tiers(request: HttpRequest) -> list[Entry]:
+    if not may(request.user, "edit_quota", SHOWN):
+        return []
+    address = reverse("edit", args=["tier"])
+    names = Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
+    try:
+        return [
+            _entry(
+                f"tier:{name}",
+                f"Edit tier {name}",
+                "Opens the form",
+                f"{address}?{urlencode({'key': name})}",
+                glyph="human",
+                also="quota limit",
+            )
+            for name in names[:_TIERS]
+        ]
+    except (OperationalError, InterfaceError):
+        return []  # Their page needs Postgres too.
+
+
+def _tenants(request: HttpRequest, query: str) -> list[Entry]:
+    if len(query) < _SHORTEST_SEARCH:
+        return []
+    rows = search_tenants(Tenant.objects.filter(environment=SHOWN, deleted=False), query)
+    editor, page = reverse("edit", args=["tenant"]), reverse("tenant")
+    entries = []
+    try:
+        found = list(first_tenants(rows, "key", _TENANTS))
+    except (OperationalError, InterfaceError):
+        return []  # Their pages need Postgres too.
+    for row in found:
+        key = urlencode({"key": row.key})
+        entries.append(
+            _entry(
+                f"tenant:{row.key}",
+                row.key,
+                "Tenant, suspended" if row.suspended else "Tenant quotas",
+                f"{page}?{key}",
+                glyph="human",
+                also=row.title,
+            )
+        )
+        if may(request.user, "edit_tenant", SHOWN):
+            act, value = ("Resume", "no") if row.suspended else ("Suspend", "yes")
+            for name, rest in (("Edit", ""), (act, f"&own.suspended={value}")):
+                entries.append(
+                    _entry(
+                        f"{name.lower()}:{row.key}",
+                        f"{name} {row.key}",
+                        "Opens the form",
+                        f"{editor}?{key}{rest}",
+                        glyph="human",
+                        also=f"tenant quota limit move {row.title}",
+                    )
+                )
+    return entries
