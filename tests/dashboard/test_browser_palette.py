@@ -23,7 +23,7 @@ def typed(page, text):
 
 def with_entries(page, names):
     entries = [
-        {"id": f"test:{name}", "name": name, "hint": "Test", "href": "/", "glyph": "ok"} for name in names
+        {"id": f"page:{name}", "name": name, "hint": "Test", "href": "/", "glyph": "ok"} for name in names
     ]
     breaker = {"id": "breaker:payments-api", "name": "payments-api", "hint": "Breaker", "href": "/"}
     search = breaker | {"id": "breaker:search", "name": "search"}
