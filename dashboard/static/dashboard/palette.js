@@ -34,7 +34,7 @@
     const known = new Map();
     return (typed, entry) => {
       entry.words ||= new Set(wordsOf(`${entry.name} ${entry.also || ""} ${entry.hint}`));
-      entry.initials ||= wordsOf(entry.name).map(word => word[0]).join("");
+      entry.initials ||= entry.name.toLowerCase().split(/[^\p{L}\p{N}]+/u).map(word => word[0] || "").join("");
       let best = typed.length > 1 && entry.initials.startsWith(typed) ? 3 : 0;
       for (const word of entry.words) {
         const pair = `${typed} ${word}`;
@@ -192,7 +192,12 @@
     items[chosen]?.scrollIntoView({ block: "nearest" });
   };
   const open = async () => {
-    if (!dialog.open) { input.value = ""; tenants = []; asked = ""; moved = false; dialog.showModal(); }
+    if (!dialog.open) {
+      input.value = "";
+      [tenants, asked, moved] = [[], "", false];
+      dialog.showModal();
+      if (commands) draw(); // not what was found last time
+    }
     try {
       if (!await load() && !commands) return write("Commands cannot be loaded. Reload the page.");
     } catch {
@@ -248,5 +253,8 @@
     open();
   });
   // A command filled the form in: what is missing is the reason.
-  if (new URLSearchParams(location.search).has("act")) $("#override-form [name=reason]")?.focus();
+  // After the browser has scrolled to the fragment, which takes the focus away.
+  addEventListener("load", () => requestAnimationFrame(() => {
+    if (new URLSearchParams(location.search).has("act")) $("#override-form [name=reason]")?.focus();
+  }));
 })();
