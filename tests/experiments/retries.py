@@ -1,6 +1,7 @@
 """T10, T20, and the storm: how often failed calls are made again."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from fuseboard.calling.retry_budget import allowance
@@ -77,7 +78,24 @@ def sustained_failures() -> Result:
         await asyncio.gather(*tasks)
         return world, took
 
+    slow_s, slow_deadline_s = 0.4, 0.6
+
+    async def slow_attempts(within_s: float | None) -> tuple[float, list[int]]:
+        """Calls of slow attempts, one after the other: the longest, and the attempts of each."""
+        slow = World(retry=Retry(idempotent=True), clock=now, warm=1000, takes_s=slow_s)
+        longest, attempts = 0.0, []
+        for _ in range(20):
+            slow.script = [DOWN] * 5
+            began, before = now(), len(slow.sent)
+            with suppress(ConnectionRefusedError, TimeoutError):
+                await (slow.use() if within_s is None else slow.use(deadline_s=within_s))
+            longest = max(longest, now() - began)
+            attempts.append(len(slow.sent) - before)
+        return longest, attempts
+
     world, took = play(main())
+    bounded, bounded_attempts = play(slow_attempts(slow_deadline_s))
+    unbounded, unbounded_attempts = play(slow_attempts(None))
     totals = world.retries.totals()["api"]
     down = [at for at in world.sent if at >= up_s]
     calls = per_s * down_s
@@ -116,12 +134,26 @@ def sustained_failures() -> Result:
                 f"{max(took):.2f} s",
             ),
             ("without", f"{calls:.0f}", f"{3 * calls:.0f}", "3.00", "-", "-"),
+            (f"attempts of {slow_s} s, {slow_deadline_s} s in all", *_slow(bounded, bounded_attempts)),
+            (f"attempts of {slow_s} s, no deadline", *_slow(unbounded, unbounded_attempts)),
         ),
     )
     result.check(f"While the vendor is down, {ratio:.2f} attempts are made per call", ratio <= LOAD_FACTOR)
     result.check(f"{totals.no_budget} calls find no budget", totals.no_budget > calls / 2)
     result.check(f"The slowest call takes {max(took):.2f} s", max(took) <= deadline_s)
+    result.check(
+        f"With slow attempts and a deadline of {slow_deadline_s} s, the slowest call takes {bounded:.2f} s",
+        bounded <= slow_deadline_s + 1e-6,
+    )
+    result.check(f"Without a deadline it takes {unbounded:.2f} s", unbounded > 2 * slow_deadline_s)
+    most = max(bounded_attempts + unbounded_attempts)
+    result.check(f"No call has more than {most} attempts", most == 3)
     return result
+
+
+def _slow(longest: float, attempts: list[int]) -> tuple[str, ...]:
+    calls = len(attempts)
+    return str(calls), str(sum(attempts)), f"{sum(attempts) / calls:.2f}", "-", f"{longest:.2f} s"
 
 
 def retry_storm() -> Result:
