@@ -83,7 +83,7 @@ def _verbs(request: HttpRequest) -> list[Entry]:
         {
             "id": act,
             "name": word,
-            "also": _ALSO[act],
+            "also": " ".join(_ALSO[act]),
             "hint": "Opens the form",
             "query": urlencode({"act": act}),
             "fragment": "override",
@@ -114,12 +114,13 @@ def _lasts(act: str) -> list[int]:
     return [int(key) for key in OverrideForm.lasts_of(act, "") if key.isdigit()]
 
 
+#: Words that people type for an action, also those of earlier releases. No page displays them.
 _ALSO = {
-    "forced_open": "trip hold open block stop calls override",
-    "forced_closed": "hold closed send override",
-    "extend": "override longer prolong",
-    "automatic": "automatic release remove override",
-    "reset": "close clear counters",
+    "forced_open": ("trip", "hold", "open", "block", "stop", "calls", "override"),
+    "forced_closed": ("hold", "closed", "send", "override"),
+    "extend": ("override", "longer", "prolong"),
+    "automatic": ("automatic", "release", "remove", "override"),
+    "reset": ("close", "clear", "counters"),
 }
 
 
@@ -137,7 +138,7 @@ _PAGES = (
     ("bulkheads", "Bulkheads", "slots concurrency queue"),
     ("retries", "Retries", "budget"),
     ("limits", "Rate limits", "quota near shadow"),
-    ("servers", "Pods", "servers fallback redis heartbeat"),
+    ("servers", "Pods", "fallback redis heartbeat instances"),
     ("tenants", "Tenants", "customers"),
     ("tiers", "Tiers", "plans quota"),
     ("templates", "Templates", "limits"),

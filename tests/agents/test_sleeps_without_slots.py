@@ -8,6 +8,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from io import BytesIO
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,6 +18,7 @@ import httpx2
 import pytest
 import requests
 from requests.adapters import BaseAdapter
+from urllib3 import HTTPResponse
 
 import fuseboard
 from fuseboard import Agent, Default, blocking
@@ -41,8 +43,8 @@ PLACES = {
     ("calling/pauses.py", "block", "sleep"): "a retry in a thread",
     ("agent_api/retrying.py", "__anext__", "pause"): "agent.retrying",
     ("agent_api/retrying.py", "__next__", "block"): "blocking.Agent.retrying",
-    ("integrations/guarded_http.py", "_waited", "pause"): "an async transport",
-    ("integrations/guarded_http.py", "slept", "block"): "a blocking transport, or an adapter",
+    ("integrations/guarded_http.py", "_paused", "pause"): "an async transport",
+    ("integrations/guarded_request.py", "slept", "block"): "a blocking transport, or an adapter",
 }
 RETRY = Retry(base_ms=20, cap_ms=20, jitter=Jitter.NONE, budget_percent=100, idempotent=True)
 PROTECTED = CallProtection(bulkhead=Bulkhead(max_concurrent=3), retry=RETRY)
@@ -279,7 +281,9 @@ class Answers(BaseAdapter):
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
         response = requests.Response()
-        response.status_code, response.request, response._content = self.vendor.status, request, b"fine"
+        response.status_code, response.request = self.vendor.status, request
+        body = BytesIO(b"fine")
+        response.raw = HTTPResponse(body=body, status=response.status_code, preload_content=False)
         return response
 
     def close(self) -> None:

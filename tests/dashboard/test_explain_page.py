@@ -122,7 +122,7 @@ def test_a_token_in_the_fragment_or_the_palette_is_explained_at_once(sign_in, to
     page.goto("/")
     page.keyboard.press("Control+k")
     page.fill("#palette input", text)
-    page.wait_for_selector("#pal-list > li >> text=Explain this refusal")
+    page.wait_for_selector("#pal-list [role=option] >> text=Explain this refusal")
     page.keyboard.press("Enter")
     page.wait_for_selector("#explained")
     assert "acme-retail" in page.inner_text("#explained")
