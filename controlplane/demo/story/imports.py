@@ -67,7 +67,7 @@ def rollback(chapter: Chapter) -> str:
     if f"Revision {before} was restored as revision" not in answer.text:
         raise CheckFailed(f"the form answered {answer.status_code}: {text_of(answer.text)[:400]}")
     gone_s = _enforced(chapter, f";q={PROBE_LIMIT};", absent=True)
-    if "No such tenant" not in admin.client.get(f"/tenant?key={PROBE}").text:
+    if f"{PROBE} was removed" not in text_of(admin.client.get(f"/tenant?key={PROBE}").text):
         raise CheckFailed(f"{PROBE} is still there")
     # A rollback that was prepared on an older state is refused.
     stale = admin.send(form, reason="The file was the wrong one")
