@@ -118,14 +118,21 @@ class CallTrack:
         found: dict[Key, int] = {}
         if not self._points:
             return found
-        newest, oldest = self._points[-1], self._points[0]
-        elapsed_s = newest.at - oldest.at
-        before = {calls.dependency: calls for calls in _unpack(oldest.packed)}
-        for calls in _unpack(newest.packed):
+        newest = self._points[-1]
+        missing = {calls.dependency: calls for calls in _unpack(newest.packed)}
+        for calls in missing.values():
             _add_moment(found, calls)
-            was = before.get(calls.dependency)
-            if was is not None and elapsed_s >= _SHORTEST_S:
-                _add_rates(found, was, calls, 1000 / elapsed_s)
+        # The oldest point that a dependency can be compared with. One that a pod has only called, or
+        # protected, since then has a younger point than the others.
+        for point in self._points:
+            elapsed_s = newest.at - point.at
+            if not missing or elapsed_s < _SHORTEST_S:
+                break
+            for was in _unpack(point.packed):
+                now = missing.get(was.dependency)
+                if now is not None and _continues(was, now):
+                    _add_rates(found, was, now, 1000 / elapsed_s)
+                    del missing[was.dependency]
         return found
 
 
@@ -201,8 +208,21 @@ def _add_moment(found: dict[Key, int], calls: _Calls) -> None:
             found["slots_queued", name] = slots.queued
 
 
+def _continues(was: _Calls, now: _Calls) -> bool:
+    """Whether the pod counted on from ``was``: a changed policy starts the counters of its slots again."""
+    return (
+        len(was.slots) == len(now.slots)
+        and all(getattr(now, field) >= getattr(was, field) for field in _RATES)
+        and all(
+            after.entered >= before.entered
+            and after.full >= before.full
+            and after.timed_out >= before.timed_out
+            for before, after in zip(was.slots, now.slots, strict=True)
+        )
+    )
+
+
 def _add_rates(found: dict[Key, int], was: _Calls, now: _Calls, milli: float) -> None:
-    # A counter must not fall. If one does, counting starts again from here.
     for field, kind in _RATES.items():
         if (grown := getattr(now, field) - getattr(was, field)) > 0:
             found[kind, now.dependency] = min(int(grown * milli), _MOST_MILLI)
