@@ -94,6 +94,17 @@ def url(name: str, schemes: tuple[str, ...]) -> str:
     return value
 
 
+def link(name: str) -> str:
+    """The address of something, with ``{key}`` where its key belongs; empty when it is not set."""
+    value = text(name)
+    if value and (not value.startswith(("http://", "https://")) or value.count("{key}") != 1):
+        raise ImproperlyConfigured(
+            f"{name} must be an address that contains {{key}} once, such as"
+            " https://tickets.example.com/browse/{key}"
+        )
+    return value
+
+
 def listen_address(name: str) -> tuple[str, int] | None:
     """A port of this machine, or ``host:port``, to listen on; ``None`` when the variable is not set."""
     value = text(name)

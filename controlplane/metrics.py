@@ -6,6 +6,7 @@ so that the number of series stays small.
 """
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from time import perf_counter
 
 from django.db import InterfaceError, OperationalError
@@ -24,6 +25,7 @@ from controlplane.breakers.models import Override
 from controlplane.fleet.models import Server
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import OutboxEntry
+from controlplane.status.breakers import ENDS_SOON_S
 
 REQUESTS = Counter("fuseboard_web_requests", "Requests by route and status.", ["route", "status"])
 SECONDS = Histogram(
@@ -111,7 +113,14 @@ class FleetCollector(Collector):
         by_mode = in_force.values_list("dependency__environment", "mode").annotate(Count("pk")).order_by()
         for environment, mode, count in by_mode:
             held.add_metric([environment, mode], count)
-        return [servers, held]
+        soon = GaugeMetricFamily(
+            "fuseboard_overrides_ending", "Overrides that end within 5 minutes.", labels=["environment"]
+        )
+        ending = in_force.filter(expires_at__lte=Now() + timedelta(seconds=ENDS_SOON_S))
+        by_environment = ending.values_list("dependency__environment").annotate(Count("pk")).order_by()
+        for environment, count in by_environment:
+            soon.add_metric([environment], count)
+        return [servers, held, soon]
 
 
 REGISTRY.register(FleetCollector())

@@ -286,6 +286,8 @@ REFUSAL_TOKEN_DAYS = env.integer("FUSEBOARD_REFUSAL_TOKEN_DAYS", 30, at_least=1,
 SERIES_KEPT_10S_H = env.integer("FUSEBOARD_SERIES_10S_H", 24, at_least=6, at_most=168)
 SERIES_KEPT_MINUTES_D = env.integer("FUSEBOARD_SERIES_MINUTES_D", 8, at_least=1, at_most=90)
 SERIES_KEPT_HOURS_D = env.integer("FUSEBOARD_SERIES_HOURS_D", 400, at_least=1, at_most=4000)
+#: Where a ticket of an override is, by its key.
+TICKET_URL = env.link("FUSEBOARD_TICKET_URL")
 #: How long before a quota ends, or a scheduled change is made, people are notified.
 ANNOUNCE_S = env.integer("FUSEBOARD_ANNOUNCE_S", 3600, at_least=60, at_most=30 * 86_400)
 

@@ -6,6 +6,8 @@ from typing import Any
 from django import forms
 
 from controlplane.breakers.overrides import LONGEST, LONGEST_CLOSED
+from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
+from controlplane.breakers.tickets import ticket_problem
 from controlplane.errors import InvalidEdit
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
 from fuseboard.contract.words import OverrideMode
@@ -64,6 +66,7 @@ class OverrideForm(forms.Form):
     reason = ReasonField()
     lasts = forms.ChoiceField(choices=LASTS, required=False)
     until = forms.CharField(required=False, max_length=40)
+    ticket = forms.CharField(required=False, max_length=TICKET_LONGEST)
     #: The name of the dependency, typed to force its breaker closed. Checked only then.
     confirm = forms.CharField(required=False)
     #: The override the page showed: its revision, or 0 for none.
@@ -111,6 +114,8 @@ class OverrideForm(forms.Form):
             self.add_error("confirm", f"Type {self.dependency} exactly: forcing it closed adds load.")
         if data.get("lasts") and data["lasts"] not in self.lasts_of(data["act"], self.held):
             self.add_error("lasts", f"Forced closed: at most {CLOSED_MINUTES} minutes.")
+        if wrong := ticket_problem(data.get("ticket", "")):
+            self.add_error("ticket", wrong)
         return data
 
     def _expiry(self, data: dict[str, Any]) -> datetime | None:

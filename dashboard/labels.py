@@ -167,6 +167,7 @@ _QUIET_FIELDS = {
     "title",
     "body",
     "reason",
+    "ticket",
     "revision",
     "epoch",
     "name",

@@ -22,6 +22,8 @@ class Override(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     #: Username or token name of who ended it; ``fuseboard`` when it expired.
     ended_by = models.CharField(max_length=200, blank=True)
+    #: An address, or a key of the tracker that ``FUSEBOARD_TICKET_URL`` names; empty for none.
+    ticket = models.CharField(max_length=300, blank=True, default="", db_default="")
     #: The revision that made it.
     revision = models.BigIntegerField()
 

@@ -24,6 +24,7 @@ from controlplane.audit.models import Entry
 from controlplane.breakers.breakers_in_redis import apply_override
 from controlplane.breakers.models import Override
 from controlplane.breakers.override_in_gateways import HandedOverride
+from controlplane.breakers.tickets import ticket_problem
 from controlplane.editing.revise import Revision, revise
 from controlplane.errors import NotFound
 from controlplane.policies.models import Dependency
@@ -42,7 +43,7 @@ GLANCE_S = 0.3
 
 
 def force_open_without_postgres(
-    *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
+    *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor, ticket: str = ""
 ) -> None:
     """Force a breaker open through Redis alone. Raises ``redis.RedisError`` when Redis is down, too."""
     problems = Problems()
@@ -53,8 +54,12 @@ def force_open_without_postgres(
         problems.add("expires_at", "Choose a time in the future.")
     elif remaining > LONGEST:
         problems.add("expires_at", "At most 30 minutes while Postgres is down.")
+    if wrong := ticket_problem(ticket):
+        problems.add("ticket", wrong)
     problems.settle()
-    _act(environment, dependency, OverrideMode.FORCED_OPEN, reason, actor, expires_at=expires_at)
+    _act(
+        environment, dependency, OverrideMode.FORCED_OPEN, reason, actor, expires_at=expires_at, ticket=ticket
+    )
 
 
 def reset_without_postgres(*, environment: str, dependency: str, reason: str, actor: Actor) -> None:
@@ -74,6 +79,7 @@ def _act(
     actor: Actor,
     *,
     expires_at: datetime | None = None,
+    ticket: str = "",
 ) -> None:
     store = limits()
     head = read_head(store, environment)
@@ -91,6 +97,7 @@ def _act(
         "role": actor.role,
         "origin": actor.origin,
         "address": actor.address,
+        "ticket": ticket,
     }
     # The note comes first. Without one, the override would be ended as unknown.
     store.xadd(keys.emergency(environment), {"note": json.dumps(note)})
@@ -135,6 +142,8 @@ def noted(environment: str) -> dict[str, dict[str, Any]]:
         with suppress(KeyError, ValueError, TypeError):  # ``adopt`` logs them
             note = json.loads(fields["note"])
             kept = {name: note[name] for name in ("what", "dependency", "reason", "actor")}
+            # Version 0.1 notes none.
+            kept["ticket"] = str(note.get("ticket", ""))
             found.setdefault(
                 note["dependency"], kept | {"id": entry_id, "expires_at_us": int(note["expires_at_us"])}
             )
@@ -196,6 +205,7 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
                 "made_without": note.get("without", "postgres"),
                 "superseded": superseded,
                 "journal": entry_id,
+                **({"override.ticket": note["ticket"]} if note.get("ticket") else {}),
             },
         )
     log.info("emergency.adopted", environment=environment, entry=entry_id)
@@ -224,5 +234,6 @@ def _store(revision: Revision, dependency: Dependency, note: dict[str, Any], mad
             actor=note["actor"],
             created_at=made_at,
             expires_at=expires_at,
+            ticket=note.get("ticket", ""),
             revision=revision.number,
         )

@@ -9,6 +9,7 @@ from django.utils import timezone
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.breakers.enforce import enforce_promptly
 from controlplane.breakers.models import Override
+from controlplane.breakers.tickets import ticket_problem
 from controlplane.editing.revise import Revision, revise
 from controlplane.errors import NotFound
 from controlplane.policies.models import Dependency, Environment
@@ -28,12 +29,15 @@ def override_breaker(
     reason: str,
     expires_at: datetime,
     actor: Actor,
+    ticket: str = "",
 ) -> int:
     """Override the breaker until ``expires_at``. Replaces the present override, if there is one."""
     problems = Problems()
     problems.reason(reason)
     problems.choice("mode", mode, OverrideMode)
     _check_expiry(problems, mode, expires_at)
+    if wrong := ticket_problem(ticket):
+        problems.add("ticket", wrong)
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason, needs_approval=False) as revision:
         row = _dependency(environment, dependency)
@@ -44,6 +48,7 @@ def override_breaker(
             reason=reason,
             actor=actor.name,
             expires_at=expires_at,
+            ticket=ticket,
             revision=revision.number,
         )
         _audit(revision, "breaker.held", dependency, before, held)
@@ -52,9 +57,18 @@ def override_breaker(
 
 
 def extend_override(
-    *, environment: str, dependency: str, reason: str, expires_at: datetime, actor: Actor
+    *,
+    environment: str,
+    dependency: str,
+    reason: str,
+    expires_at: datetime,
+    actor: Actor,
+    ticket: str | None = None,
 ) -> int:
-    """Give the present override another end. Raises ``NotFound`` when there is none."""
+    """Give the present override another end. Raises ``NotFound`` when there is none.
+
+    It keeps its ticket when ``ticket`` is ``None``.
+    """
     with transaction.atomic():
         # Locked, so that no one ends it or changes its mode in between.
         Environment.objects.select_for_update().filter(pk=environment).first()
@@ -72,6 +86,7 @@ def extend_override(
             reason=reason,
             expires_at=expires_at,
             actor=actor,
+            ticket=current.ticket if ticket is None else ticket,
         )
 
 
@@ -178,10 +193,12 @@ def _audit(
 def _fields(override: Override | None) -> dict[str, str] | None:
     if override is None:
         return None
+    ticket = {"override.ticket": override.ticket} if override.ticket else {}
     return {
         "override.mode": override.mode,
         "override.reason": override.reason,
         "override.expires_at": override.expires_at.isoformat(timespec="seconds"),
+        **ticket,
     }
 
 

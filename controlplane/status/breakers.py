@@ -24,6 +24,8 @@ PHRASES = {
 WORST_FIRST = tuple(PHRASES)
 #: Overrides under which a breaker lets calls through and cannot open.
 CANNOT_OPEN = frozenset(("forced_closed", "metrics_only", "disabled"))
+#: How long before its end an override is announced: 5 minutes, or the last half of a shorter one.
+ENDS_SOON_S = 300.0
 #: A closed breaker whose failures exceed this part of its threshold, out of enough calls, is near it.
 NEAR = 0.4
 _NEAR_CALLS = 5
@@ -62,6 +64,8 @@ class BreakerStatus:
     consecutive: int
     traffic: DependencyFigures
     override: Override | None
+    #: The override ends within minutes: see ``ENDS_SOON_S``.
+    ends_soon: bool
     #: What the protection of its calls does; ``None`` without a part of it, or a pod that reports it.
     protected: CallFigures | None
     seen_by: tuple[SeenBy, ...]
@@ -153,6 +157,7 @@ def _status(dependency: Dependency, facts: Facts, transitions: list[Transition])
         traffic=facts.figures.dependencies.get(name, DependencyFigures()),
         protected=facts.figures.protection.get(name),
         override=override,
+        ends_soon=override is not None and _ends_soon(override, facts.now),
         seen_by=seen_by,
         agree=sum(view.effective == effective for view in seen_by),
         live=len(live),
@@ -161,6 +166,10 @@ def _status(dependency: Dependency, facts: Facts, transitions: list[Transition])
 
 def _in_force(override: Override | None, now: float) -> Override | None:
     return override if override is not None and override.expires_at > now else None
+
+
+def _ends_soon(override: Override, now: float) -> bool:
+    return override.expires_at - now <= min(ENDS_SOON_S, (override.expires_at - override.made_at) / 2)
 
 
 def _fleet_view(views: list[BreakerSeen]) -> BreakerSeen | None:

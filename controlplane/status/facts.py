@@ -99,6 +99,7 @@ class Override:
     expires_at: float
     made_at: float
     revision: int
+    ticket: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

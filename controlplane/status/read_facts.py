@@ -160,6 +160,7 @@ def _override(row: OverrideRow) -> Override:
         expires_at=row.expires_at.timestamp(),
         made_at=row.created_at.timestamp(),
         revision=row.revision,
+        ticket=row.ticket,
     )
 
 

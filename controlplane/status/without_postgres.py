@@ -41,6 +41,7 @@ class Note:
     actor: str
     made_at: float
     expires_at: float
+    ticket: str = ""
 
 
 class WithoutPostgres:
@@ -133,6 +134,7 @@ def _note(fields: Mapping[str, Any], *, in_redis: bool) -> Note:
         # An id begins with the milliseconds at which the note was made.
         made_at=int(str(fields["id"]).partition("-")[0]) / 1000,
         expires_at=fields["expires_at_us"] / 1_000_000,
+        ticket=fields.get("ticket", ""),
     )
 
 
@@ -211,6 +213,7 @@ def from_note(note: Note | None, known: Override | None, now: float) -> Override
         expires_at=note.expires_at,
         made_at=note.made_at,
         revision=known.revision if known is not None else 0,
+        ticket=note.ticket,
     )
 
 

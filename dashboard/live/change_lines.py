@@ -44,6 +44,8 @@ class ChangeLine:
     target_kind: str
     target: str
     reason: str
+    #: Of an override; empty for none.
+    ticket: str
     #: The values that the change replaced, and the new ones.
     before: str
     after: str
@@ -69,6 +71,7 @@ def line_of(change: Change) -> ChangeLine:
         target_kind=change.target_kind,
         target=_TARGETS.get(change.target_kind, str)(change.target),
         reason=change.reason,
+        ticket=str((change.after or {}).get("override.ticket", "")),
         before=before,
         after=after,
         revision=change.revision,

@@ -71,6 +71,12 @@ class Live:
         return tuple(breaker for breaker in self.breakers if breaker.override is not None)
 
     @property
+    def ending(self) -> tuple[Breaker, ...]:
+        """Breakers whose override ends within minutes, the first to end first."""
+        soon = (breaker for breaker in self.held if breaker.ends_soon)
+        return tuple(sorted(soon, key=lambda breaker: breaker.until or 0.0))
+
+    @property
     def inexact(self) -> str:
         """What keeps the limits from being exact, in words."""
         return why_not_exact(self.fleet)

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.status.incidents import trip_words
 from dashboard import plots
 from dashboard.labels import (
@@ -40,6 +41,19 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 register.simple_tag(plots.glyph, name="glyph")
 register.simple_tag(plots.fleet_mark, name="fleet_mark")
 register.filter("rate", number)
+
+
+@register.simple_tag
+def ticket(text: str) -> SafeString | str:
+    """The ticket of an override, as a link if its address is known."""
+    if not text:
+        return ""
+    address, words = ticket_url(text), ticket_words(text)
+    if not address:
+        return format_html('<span class="quiet">ticket {}</span>', words)
+    return format_html(
+        '<a href="{}" target="_blank" rel="noopener noreferrer" title="{}">{}</a>', address, address, words
+    )
 
 
 @register.simple_tag

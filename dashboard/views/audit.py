@@ -113,6 +113,7 @@ def _filtered(filters: dict[str, str]) -> QuerySet[Entry]:
             | Q(trace_id=query)
             | Q(reason__icontains=query)
             | Q(action__icontains=query)
+            | Q(**{"after__override.ticket__icontains": query})
         )
     if hours := _HOURS.get(filters.get("period", "")):
         rows = rows.filter(at__gte=datetime.now(UTC) - timedelta(hours=hours))

@@ -2,6 +2,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.db import InterfaceError, OperationalError
 from django.http import HttpResponse
@@ -101,11 +102,13 @@ def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
         "actor": actor_of(request),
     }
     if data["act"] == "extend":
-        overrides.extend_override(expires_at=data["expires_at"], **common)
+        # A page that was open before an upgrade does not send the field: then the ticket stays.
+        ticket = data["ticket"] if "ticket" in form.data else None
+        overrides.extend_override(expires_at=data["expires_at"], ticket=ticket, **common)
         return f"The override on {name} now ends at {data['expires_at']:%H:%M:%S} UTC."
     if form.sets_override:
         mode = OverrideMode(data["act"])
-        overrides.override_breaker(mode=mode, expires_at=data["expires_at"], **common)
+        overrides.override_breaker(mode=mode, expires_at=data["expires_at"], ticket=data["ticket"], **common)
         word = "open" if mode == OverrideMode.FORCED_OPEN else "closed"
         return f"{name} is forced {word} until {data['expires_at']:%H:%M:%S} UTC."
     if data["act"] == "automatic":
@@ -123,6 +126,10 @@ def _form(found: Breaker, data: Any = None, *, wanted: str = "", lasts: str = ""
     usual = "60" if longer else OverrideForm.CLOSED_LASTS[-1]
     offered = lasts.isdigit() and lasts in OverrideForm.lasts_of(act, held)
     initial = {"lasts": lasts if offered else usual, "act": act or None}
+    if found.override is not None:
+        initial["ticket"] = found.override.ticket
+        if act == "extend":
+            initial["reason"] = found.override.reason
     return OverrideForm(data, dependency=found.name, now=datetime.now(UTC), held=held, initial=initial)
 
 
@@ -178,6 +185,9 @@ def _page(
         "preview": preview(found, form.data if form.is_bound else form.initial),
         "ranges": [(key, range_name(key)) for key in RANGES],
         "range_name": range_name(span),
+        "ticket_hint": "An address, or a key such as OPS-4821."
+        if settings.TICKET_URL
+        else "An address, with https://",
     }
     if request.htmx and request.method == "POST":
         return render(request, "dashboard/breaker.html#override", context, status=status)

@@ -16,6 +16,7 @@ from controlplane.accounts.permissions import SHOWN
 from controlplane.breakers import override_in_gateways, override_in_redis
 from controlplane.errors import InvalidEdit
 from controlplane.status.without_postgres import confirming
+from controlplane.validation import LONGEST_REASON
 from dashboard.forms import OverrideForm
 from dashboard.hub import hub
 from dashboard.reader import actor_of
@@ -43,6 +44,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
                     reason=data["reason"],
                     expires_at=expires_at,
                     actor=actor_of(request),
+                    ticket=data["ticket"],
                 )
             except redis.RedisError as error:
                 return _hand_over(request, name, data, error)
@@ -88,11 +90,14 @@ def _refuse_what_gateways_hold(name: str) -> None:
 def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: redis.RedisError) -> str:
     """Force it open through the gateways alone."""
     expires_at = _earlier(data["expires_at"], override_in_gateways.LONGEST)
+    # A gateway of an older version accepts no other field, so that the ticket becomes a part of the reason.
+    ticket = f" ({data['ticket']})" if data["ticket"] else ""
+    reason = data["reason"] + ticket if len(data["reason"] + ticket) <= LONGEST_REASON else data["reason"]
     try:
         took, there = override_in_gateways.hand_over(
             environment=SHOWN,
             dependency=name,
-            reason=data["reason"],
+            reason=reason,
             expires_at=expires_at,
             actor=actor_of(request),
         )

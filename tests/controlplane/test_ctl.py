@@ -186,13 +186,17 @@ def test_an_invalid_plan_names_its_lines_and_applies_nothing(ctl: Any, tmp_path:
 def test_a_breaker_is_tripped_extended_explained_ended_and_reset(ctl: Any) -> None:
     code, said, _ = ctl("trip", "openai", "--for", "10m", "--reason", "The vendor is down")
     assert (code, "openai is overridden to forced_open for 10 min" in said) == (Exit.DONE, True)
+    ticket = "https://tickets.example.com/OPS-4821"
+    assert ctl("extend", "openai", "--for", "1h", *WHY, "--ticket", ticket)[0] == Exit.DONE
     assert ctl("extend", "openai", "--for", "1h", "--reason", "They need longer")[0] == Exit.DONE
     held = Override.objects.get(ended_at=None)
     assert (held.expires_at - held.created_at).total_seconds() == pytest.approx(3600, abs=5)
     code, said, _ = ctl("explain", "--dependency", "openai")
     assert "calls to openai are refused" in said
     assert "They need longer" in said
-    assert "They need longer" in ctl("breakers")[1]
+    assert f"ticket {ticket}" in said
+    assert f"They need longer ({ticket})" in ctl("breakers")[1]
+    assert ctl("trip", "openai", "--for", "1h", *WHY, "--ticket", "javascript:1")[0] == Exit.REFUSED
     assert ctl("end", "openai", "--reason", "They are back")[0] == Exit.DONE
     code, _, errors = ctl("end", "openai", "--reason", "They are back")
     assert (code, "override of 'openai'" in errors) == (Exit.REFUSED, True)

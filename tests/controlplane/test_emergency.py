@@ -46,6 +46,31 @@ def trip(ada: Any, minutes: float = 20, reason: str = "vendor is down, Postgres 
     )
 
 
+def test_an_override_without_postgres_keeps_its_ticket(postgres_down: Any, ada: Any) -> None:
+    ticket = "https://tickets.example.com/browse/OPS-4821"
+    force_open_without_postgres(
+        environment="production",
+        dependency="openai",
+        reason="The vendor is down",
+        expires_at=timezone.now() + timedelta(minutes=10),
+        actor=ada,
+        ticket=ticket,
+    )
+    with pytest.raises(InvalidEdit):
+        force_open_without_postgres(
+            environment="production",
+            dependency="openai",
+            reason="The vendor is down",
+            expires_at=timezone.now() + timedelta(minutes=10),
+            actor=ada,
+            ticket="javascript:alert(1)",
+        )
+    postgres_down()
+    reconcile_environment("production")
+    assert Override.objects.get().ticket == ticket
+    assert Entry.objects.get(action="breaker.held").after["override.ticket"] == ticket
+
+
 def test_a_breaker_is_forced_open_at_once_and_the_override_is_stored_later(
     postgres_down: Any, text_limits: Any, ada: Any
 ) -> None:

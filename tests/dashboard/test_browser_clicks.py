@@ -61,6 +61,20 @@ def test_an_operator_extends_an_override_in_two_clicks(sign_in: Any, production:
     assert clicks.count == 2
 
 
+def test_an_override_that_ends_soon_is_extended_in_two_clicks_and_nothing_is_typed(
+    sign_in: Any, production: str
+) -> None:
+    before = forced_open(minutes=4).expires_at
+    Override.objects.update(created_at=datetime.now(UTC) - timedelta(minutes=20))
+    clicks = Clicks(sign_in("olga"))
+    clicks.on("#ending-payments-api a:has-text('Extend')")
+    clicks.on("#preview button")
+    wait_until(lambda: in_force().expires_at > before, "the override is extended")
+    assert clicks.count == 2
+    assert in_force().reason == WHY
+    becomes(clicks.page, "!document.querySelector('#ending-payments-api')")
+
+
 def test_an_operator_ends_an_override_in_two_clicks(sign_in: Any, production: str) -> None:
     forced_open()
     clicks = Clicks(sign_in("olga"))

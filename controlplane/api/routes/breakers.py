@@ -25,6 +25,7 @@ from controlplane.api.schemas.operations_out import TransitionOut, TransitionPag
 from controlplane.breakers.breakers_in_redis import stored_breakers
 from controlplane.breakers.models import Override, Transition
 from controlplane.breakers.overrides import end_override, extend_override, override_breaker, reset_breaker
+from controlplane.breakers.tickets import ticket_url
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import BREAKER_RANGES, Dependency, VendorLimit
@@ -62,6 +63,7 @@ def override(
         reason=values.reason,
         expires_at=timezone.now() + timedelta(seconds=values.expires_in_s),
         actor=actor_of(request),
+        ticket=values.ticket or "",
     )
     return RevisionOut(revision=revision)
 
@@ -75,6 +77,7 @@ def extend(request: HttpRequest, environment: Environment, dependency: Slug, val
         reason=values.reason,
         expires_at=timezone.now() + timedelta(seconds=values.expires_in_s),
         actor=actor_of(request),
+        ticket=values.ticket,
     )
     return RevisionOut(revision=revision)
 
@@ -223,6 +226,8 @@ def _override(row: Override) -> OverrideOut:
         ended_at=row.ended_at,
         ended_by=row.ended_by,
         revision=row.revision,
+        ticket=row.ticket,
+        ticket_url=ticket_url(row.ticket),
     )
 
 

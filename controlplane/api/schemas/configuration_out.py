@@ -86,6 +86,10 @@ class OverrideOut(Schema):
     ended_at: datetime | None
     ended_by: str
     revision: int
+    #: As it was typed; empty for none.
+    ticket: str
+    #: Its address; empty for none, and for a key while FUSEBOARD_TICKET_URL is not set.
+    ticket_url: str
 
 
 class DependencyOut(Schema):

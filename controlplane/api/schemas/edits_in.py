@@ -163,11 +163,18 @@ class TuningIn(ReasonIn):
     ]
 
 
+_TICKET = (
+    "The ticket that it belongs to: an address with http(s)://, or a key if FUSEBOARD_TICKET_URL is set."
+    " An extension that leaves it out keeps the present one."
+)
+
+
 class ExtendIn(ReasonIn):
     expires_in_s: Annotated[
         int,
         Field(ge=1, le=86_400, description="Seconds from now: at most 86,400, or 900 with forced_closed."),
     ]
+    ticket: Annotated[str | None, Field(max_length=300, description=_TICKET)] = None
 
 
 class OverrideIn(ExtendIn):

@@ -211,6 +211,9 @@ def _add_breakers(wanted: Commands) -> None:
             metavar="TIME",
             help="the duration, such as 90s, 15m or 2h",
         )
+        parser.add_argument(
+            "--ticket", metavar="URL", help="the ticket it belongs to: an address, or a key such as OPS-4821"
+        )
 
 
 def _add_tenants(wanted: Commands) -> None:

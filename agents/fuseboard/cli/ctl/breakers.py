@@ -20,7 +20,7 @@ def duration(text: str) -> int:
 
 
 def override(client: Client, given: argparse.Namespace) -> None:
-    body = {"mode": given.mode, "expires_in_s": given.lasts, "reason": given.reason}
+    body = {"mode": given.mode, "expires_in_s": given.lasts, "reason": given.reason, **_ticket(given)}
     path = f"breakers/{part(given.dependency)}"
     made = client.write("POST", f"{path}/override", NewRevision, body, old_path=f"{path}/hold")
     lasts = span(given.lasts)
@@ -28,7 +28,7 @@ def override(client: Client, given: argparse.Namespace) -> None:
 
 
 def extend(client: Client, given: argparse.Namespace) -> None:
-    body = {"expires_in_s": given.lasts, "reason": given.reason}
+    body = {"expires_in_s": given.lasts, "reason": given.reason, **_ticket(given)}
     made = client.write("POST", f"breakers/{part(given.dependency)}/extend", NewRevision, body)
     _made(given, made, f"The override of {given.dependency} ends {span(given.lasts)} from now")
 
@@ -67,6 +67,8 @@ def explain(breaker: Breaker) -> None:
         applied = breaker.override
         say(f"  override  {applied.mode} until {moment(applied.expires_at)} by {clean(applied.actor)}")
         say(f"            \u201c{clean(applied.reason)}\u201d")
+        if applied.ticket:
+            say(f"            ticket {clean(applied.ticket_url or applied.ticket)}")
     for limit in breaker.vendor_limits:
         say(f"  limit     {limit.name}: {limit.limit} per {limit.window_s} s, for the whole fleet")
     for label, text in (
@@ -87,7 +89,13 @@ def _override_of(row: Breaker) -> str:
     if row.override is None:
         return ""
     left = span(max(0.0, (row.override.expires_at - datetime.now(UTC)).total_seconds()))
-    return f"{row.override.mode} for {left} more by {row.override.actor}: {row.override.reason}"
+    ticket = f" ({row.override.ticket})" if row.override.ticket else ""
+    return f"{row.override.mode} for {left} more by {row.override.actor}: {row.override.reason}{ticket}"
+
+
+def _ticket(given: argparse.Namespace) -> dict[str, str]:
+    """Only when it is given: control planes of version 0.1 refuse a field that they do not know."""
+    return {} if given.ticket is None else {"ticket": given.ticket}
 
 
 def _made(given: argparse.Namespace, made: NewRevision, said: str) -> None:

@@ -47,6 +47,9 @@ class Override(Struct, frozen=True):
     reason: str
     actor: str
     expires_at: datetime
+    #: Control planes of version 0.1 have none.
+    ticket: str = ""
+    ticket_url: str = ""
 
 
 class Breaker(Struct, frozen=True):
