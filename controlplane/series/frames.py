@@ -5,9 +5,9 @@ change when its hour is sealed.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from django.db import connection
@@ -16,6 +16,8 @@ from controlplane.series.kinds import FLEET, MOST_IN_SPAN, SPAN_S, TENANT, How, 
 
 #: In arrays of this process; rows contain NULL.
 UNKNOWN = -1
+#: Frames that one statement reads.
+_AT_ONCE = timedelta(minutes=5)
 
 _SPANS = """
     SELECT span, sum(heard)::int AS heard, sum(known)::int AS known, max(floor) AS floor FROM (
@@ -29,6 +31,11 @@ _SPANS = """
 """
 _FRAMES = """
     SELECT extract(epoch FROM at)::bigint, ids, v FROM series_frame
+    WHERE kind = %s AND at >= %s AND at < %s
+      AND writer IN (SELECT id FROM series_writer WHERE environment = %s)
+"""
+_LISTED = """
+    SELECT DISTINCT unnest(ids) FROM series_frame
     WHERE kind = %s AND at >= %s AND at < %s
       AND writer IN (SELECT id FROM series_writer WHERE environment = %s)
 """
@@ -68,10 +75,20 @@ def spans_between(environment: str, start: datetime, end: datetime) -> dict[int,
 
 
 def frames_of_kind(environment: str, kind: Kind, start: datetime, end: datetime) -> Iterable[Frame]:
+    """Reads a few minutes at a time, because an answer of Postgres is in memory as a whole."""
+    while start < end:
+        until = min(end, start + _AT_ONCE)
+        with connection.cursor() as cursor:
+            cursor.execute(_FRAMES, [kind.number, start, until, environment])
+            yield from cursor.fetchall()
+        start = until
+
+
+def listed_between(environment: str, kind: Kind, start: datetime, end: datetime) -> list[int]:
+    """The things that frames list."""
     with connection.cursor() as cursor:
-        cursor.execute(_FRAMES, [kind.number, start, end, environment])
-        while rows := cursor.fetchmany(100):
-            yield from rows
+        cursor.execute(_LISTED, [kind.number, start, end, environment])
+        return [number for (number,) in cursor.fetchall()]
 
 
 def frames_of_one(entity: int, kind: Kind, start: datetime, end: datetime) -> list[Any]:
@@ -81,14 +98,19 @@ def frames_of_one(entity: int, kind: Kind, start: datetime, end: datetime) -> li
 
 
 def in_order(
-    kind: Kind, frames: Iterable[Frame], *, start: int, count: int
+    kind: Kind, frames: Iterable[Frame], *, start: int, count: int, only: Container[int] | None = None
 ) -> dict[int, tuple[Packed, set[int]]]:
-    """Thing -> values of ``count`` spans from ``start``, field by field, and the spans that list it."""
+    """Thing -> values of ``count`` spans from ``start``, field by field, and the spans that list it.
+
+    ``only`` leaves out the other things.
+    """
     found: dict[int, tuple[Packed, set[int]]] = {}
     for at, ids, v in frames:
         place = (at - start) // SPAN_S
         width = len(v) // len(ids)
         for number, entity in enumerate(ids):
+            if only is not None and entity not in only:
+                continue
             kept = found.get(entity)
             if kept is None:
                 kept = found[entity] = (array("q", [UNKNOWN]) * (count * kind.width), set())

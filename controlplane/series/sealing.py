@@ -3,10 +3,15 @@
 An hour is sealed when no gateway has anything of it in memory any more, and once more before its frames
 are deleted. Each time, its rows are computed from all of its frames and replaced. So it may happen late,
 twice, or in two processes.
+
+Rows are computed outside of transactions, for some things at a time, and each transaction writes a few
+of them: so no transaction waits for a computation, and memory is bounded. Until all of them are written, the
+hour counts as not sealed, and readers use its frames.
 """
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -16,12 +21,22 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.series import partitions
-from controlplane.series.frames import UNKNOWN, Packed, fill, frames_of_kind, in_order, spans_between
-from controlplane.series.kinds import KINDS, MINUTES, SPANS, Kind, roll_up
+from controlplane.series.frames import (
+    UNKNOWN,
+    Packed,
+    fill,
+    frames_of_kind,
+    in_order,
+    listed_between,
+    spans_between,
+)
+from controlplane.series.kinds import KINDS, MINUTES, SPAN_S, SPANS, Kind, roll_up
 from controlplane.series.models import Entity, Seal
 from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S, Table
 
 Values = list[int | None]
+#: Number, name, and since when it is known.
+_Thing = tuple[int, str, datetime]
 
 #: After the end of an hour. Gateways keep 5 minutes in memory.
 SEAL_AFTER = timedelta(minutes=6)
@@ -29,13 +44,17 @@ SEAL_AFTER = timedelta(minutes=6)
 FINAL_AFTER = timedelta(hours=2)
 #: A task may take 30 s. What is left is done a minute later.
 MOST_S = 15.0
+#: Things whose values are in memory at once, at most 60 KB each.
+TOGETHER = 500
+#: Things that one transaction writes.
+PER_WRITE = 100
 
 _HOUR = timedelta(hours=1)
 _MINUTE_SPANS = SPANS // MINUTES
 
-_LOCK = "SELECT pg_try_advisory_xact_lock(hashtext('fuseboard.series.seal'))"
-#: At full size, a busy worker computes for seconds between two statements. A task may take 30 s.
-_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '30s'"
+#: Of the session, because an hour takes several transactions. It ends with the connection at the latest.
+_LOCK = "SELECT pg_try_advisory_lock(hashtext('fuseboard.series.seal'))"
+_UNLOCK = "SELECT pg_advisory_unlock(hashtext('fuseboard.series.seal'))"
 _OLDEST = "SELECT min(at) FROM series_frame"
 _ENVIRONMENTS = """
     SELECT DISTINCT environment FROM series_writer
@@ -57,26 +76,35 @@ def seal(now: datetime | None = None) -> int:
     """
     now = now or timezone.now()
     until, sealed = monotonic() + MOST_S, 0
-    for hour in list(_due(now)):
-        if monotonic() > until:
-            break
-        partitions.ensure(hour)
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(_IDLE)
-            cursor.execute(_LOCK)
-            if cursor.fetchone() != (True,):
+    with _alone() as alone:
+        if not alone:
+            return 0
+        for hour in list(_due(now)):
+            if monotonic() > until:
                 break
-            if Seal.objects.filter(hour=hour, final=True).exists():
-                # Another process was faster, and deleted its frames.
-                continue
+            partitions.ensure(hour)
             final = hour + _HOUR + FINAL_AFTER <= now
             rows = seal_hour(hour)
-            if final:
-                cursor.execute(_DROP_FRAMES, [hour, hour + _HOUR])
-            Seal.objects.update_or_create(hour=hour, defaults={"final": final, "sealed_at": now})
-        sealed += 1
-        log.info("series.sealed", hour=hour.isoformat(), rows=rows, final=final)
+            with transaction.atomic(), connection.cursor() as cursor:
+                if final:
+                    cursor.execute(_DROP_FRAMES, [hour, hour + _HOUR])
+                Seal.objects.update_or_create(hour=hour, defaults={"final": final, "sealed_at": now})
+            sealed += 1
+            log.info("series.sealed", hour=hour.isoformat(), rows=rows, final=final)
     return sealed
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Yield whether no other process seals."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK)
+        alone = cursor.fetchone() == (True,)
+        try:
+            yield alone
+        finally:
+            if alone:
+                cursor.execute(_UNLOCK)
 
 
 def _due(now: datetime) -> Iterator[datetime]:
@@ -114,29 +142,45 @@ def seal_hour(hour: datetime) -> int:
 def _seal_kind(environment: str, kind: Kind, hour: datetime) -> int:
     start, end = int(hour.timestamp()), hour + _HOUR
     spans = spans_between(environment, hour, end)
-    found = in_order(kind, frames_of_kind(environment, kind, hour, end), start=start, count=SPANS)
-    things = Entity.objects.filter(environment=environment, kind=kind.number)
+    things = Entity.objects.filter(environment=environment, kind=kind.number, first_at__lt=end)
     if not kind.complete:
         # Of all tenants together, a rule is listed whenever it counts.
-        things = things.filter(id__in=list(found))
-    rows, heard = [], []
+        things = things.filter(id__in=listed_between(environment, kind, hour, end))
+    known = list(things.order_by("id").values_list("id", "name", "first_at"))
     nothing: tuple[Packed, set[int]] = (array("q", [UNKNOWN]) * (SPANS * kind.width), set())
-    for number, name, first_at in (
-        things.filter(first_at__lt=end).order_by("id").values_list("id", "name", "first_at")
-    ):
-        values, listed = found.get(number, nothing)
-        values = fill(kind, name, values[:], listed, spans, start=start, first=int(first_at.timestamp()))
-        if listed:
-            heard.append((number, datetime.fromtimestamp(start + 10 * max(listed), UTC)))
-        rows.append((number, [None if value == UNKNOWN else value for value in values]))
+    for some in _batches(known, TOGETHER):
+        frames = frames_of_kind(environment, kind, hour, end)
+        found = in_order(kind, frames, start=start, count=SPANS, only={number for number, _, _ in some})
+        for few in _batches(some, PER_WRITE):
+            rows, heard = [], []
+            for number, name, first_at in few:
+                values, listed = found.pop(number, nothing)
+                first = int(first_at.timestamp())
+                values = fill(kind, name, values[:], listed, spans, start=start, first=first)
+                if listed:
+                    heard.append((number, datetime.fromtimestamp(start + SPAN_S * max(listed), UTC)))
+                rows.append((number, [None if value == UNKNOWN else value for value in values]))
+            _write(kind, hour, rows, heard)
+    return len(known)
+
+
+def _batches(things: list[_Thing], most: int) -> Iterator[list[_Thing]]:
+    for first in range(0, len(things), most):
+        yield things[first : first + most]
+
+
+def _write(
+    kind: Kind, hour: datetime, rows: list[tuple[int, Values]], heard: list[tuple[int, datetime]]
+) -> None:
+    """Write the rows of a few things, in one transaction that computes nothing."""
     minutes = [(number, rolled_up(kind, v, SPANS, _MINUTE_SPANS)) for number, v in rows]
-    write_rows(SPANS_10S, hour, rows)
-    write_rows(SPANS_1M, hour, minutes)
-    if kind.hourly:
-        _write_hours(kind, hour, [(number, rolled_up(kind, v, SPANS, SPANS)) for number, v in rows])
-    with connection.cursor() as cursor:
-        cursor.execute(_LAST_AT, [[number for number, _ in heard], [at for _, at in heard]])
-    return len(rows)
+    days = _hours_in_days(kind, hour, rows) if kind.hourly else []
+    with transaction.atomic():
+        write_rows(SPANS_10S, hour, rows)
+        write_rows(SPANS_1M, hour, minutes)
+        write_rows(SPANS_1H, SPANS_1H.row_of(hour), days)
+        with connection.cursor() as cursor:
+            cursor.execute(_LAST_AT, [[number for number, _ in heard], [at for _, at in heard]])
 
 
 def rolled_up(kind: Kind, values: Sequence[int | None], count: int, times: int) -> Values:
@@ -161,8 +205,10 @@ def write_rows(table: Table, at: datetime, rows: Iterable[tuple[int, Values]]) -
         cursor.executemany(statement, [(number, at, values) for number, values in rows])
 
 
-def _write_hours(kind: Kind, hour: datetime, rows: Sequence[tuple[int, Values]]) -> None:
-    """Put one hour into the rows of its day."""
+def _hours_in_days(
+    kind: Kind, hour: datetime, rows: Sequence[tuple[int, Values]]
+) -> list[tuple[int, Values]]:
+    """The rows of a day with this hour in them. Only the process that seals changes them."""
     day, place, across = SPANS_1H.row_of(hour), hour.astimezone(UTC).hour, SPANS_1H.across
     with connection.cursor() as cursor:
         cursor.execute(
@@ -170,11 +216,11 @@ def _write_hours(kind: Kind, hour: datetime, rows: Sequence[tuple[int, Values]])
             [day, [number for number, _ in rows]],
         )
         stored: dict[int, Any] = dict(cursor.fetchall())
-    whole = []
+    days = []
     for number, values in rows:
         kept: Values = list(stored.get(number) or ())
         kept += [None] * (across * (kind.width + 1) - len(kept))
-        for which, value in enumerate(values):
+        for which, value in enumerate(rolled_up(kind, values, SPANS, SPANS)):
             kept[which * across + place] = value
-        whole.append((number, kept))
-    write_rows(SPANS_1H, day, whole)
+        days.append((number, kept))
+    return days

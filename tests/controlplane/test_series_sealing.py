@@ -45,6 +45,7 @@ def measure(
     known: int = 1,
     floor: int = 0,
     hour: datetime = HOUR,
+    part: int = 0,
 ) -> None:
     """What one gateway wrote of one span."""
     with connection.cursor() as cursor:
@@ -54,11 +55,12 @@ def measure(
         )
         if counted:
             cursor.execute(
-                "INSERT INTO series_frame VALUES (%s, %s, %s, 0, %s, %s)",
+                "INSERT INTO series_frame VALUES (%s, %s, %s, %s, %s, %s)",
                 [
                     at(span, hour),
                     writer,
                     kind.number,
+                    part,
                     list(counted),
                     [v for row in counted.values() for v in row],
                 ],
@@ -272,6 +274,78 @@ def test_hours_of_a_day_are_in_one_row(transactional_db: None) -> None:
         sealing.seal(hour + timedelta(hours=1, minutes=7))
     ((_, v),) = stored("series_1h").items()
     assert v[24 + 13 : 24 + 16] == [1, 2, 3]
+
+
+def test_sealing_2_000_things_computes_nothing_in_a_transaction(transactional_db: None) -> None:
+    """A busy worker was idle in its transaction for too long, and the hour was never sealed."""
+    g1 = writer()
+    ids = [thing.id for thing in Entity.objects.bulk_create(_pods(2_000))]
+    for span in (0, 359):
+        for part in range(0, 2_000, 250):
+            measure(g1, span, POD, {one: row(POD, one) for one in ids[part : part + 250]}, part=part)
+    statements: list[tuple[str, int, bool]] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        words = " ".join(sql.split()[:3])
+        statements.append((words, len(params) if many else 1, connection.in_atomic_block))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        assert sealing.seal(SEALABLE) == 1
+    inside = [(words, rows) for words, rows, within in statements if within]
+    # A transaction writes rows that are computed, and reads nothing.
+    written = [(words, rows) for words, rows in inside if "series_10s" in words or "series_1m" in words]
+    assert {words for words, _ in written} == {"INSERT INTO series_10s", "INSERT INTO series_1m"}
+    assert {rows for _, rows in written} == {sealing.PER_WRITE}
+    assert not [words for words, _ in inside if words.startswith("SELECT") and "series_seal" not in words]
+    # 12 reads of frames for 500 things, a few statements for 100 things, and a few for the hour.
+    assert len(statements) < 250
+    assert len(stored("series_10s")) == 2_000
+    assert stored("series_10s")[ids[-1], HOUR][:2] == [ids[-1], None]
+    assert stored("series_10s")[ids[-1], HOUR][359] == ids[-1]
+
+
+def _pods(count: int) -> list[Entity]:
+    return [
+        Entity(
+            environment="production",
+            kind=POD.number,
+            name=f"pod-{number}",
+            first_at=STARTED,
+            last_at=STARTED,
+        )
+        for number in range(count)
+    ]
+
+
+def test_an_hour_that_was_sealed_in_part_is_read_from_frames_and_sealed_again(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a worker is killed between two transactions."""
+    monkeypatch.setattr(sealing, "PER_WRITE", 1)
+    g1, one, two = writer(), thing(DEPENDENCY, "one"), thing(DEPENDENCY, "two")
+    measure(g1, 0, DEPENDENCY, {one: row(DEPENDENCY, 7), two: row(DEPENDENCY, 8)})
+    before = _answers([HOUR])
+    real, calls = sealing.write_rows, []
+
+    def killed(table: Any, at_: datetime, rows: Any) -> None:
+        calls.append(table)
+        if len(calls) > 4:
+            raise InterruptedError
+        real(table, at_, rows)
+
+    monkeypatch.setattr(sealing, "write_rows", killed)
+    with pytest.raises(InterruptedError):
+        sealing.seal(FINAL)
+    assert list(stored("series_10s")) == [(one, HOUR)]
+    assert not Seal.objects.exists()
+    assert _answers([HOUR]) == before
+    monkeypatch.setattr(sealing, "write_rows", real)
+    assert sealing.seal(FINAL) == 2
+    assert {key: v[:1] for key, v in stored("series_10s").items() if key[1] == HOUR} == {
+        (one, HOUR): [7],
+        (two, HOUR): [8],
+    }
 
 
 def test_what_is_too_old_is_dropped_with_its_partition(transactional_db: None, settings: Any) -> None:
