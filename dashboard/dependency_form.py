@@ -11,6 +11,7 @@ from dashboard.setting_controls import (
     Control,
     Group,
     Typed,
+    range_words,
     setting_controls,
     setting_values,
 )
@@ -107,7 +108,7 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
         return Control(name=name, label=label, value=values.get(name, ""), errors=found, **more)
 
     times = [
-        control("timeout_ms", "Timeout of a call, ms", hint=f"1 to {MAX_MS:,}"),
+        control("timeout_ms", "Timeout of a call, ms", hint=range_words(1, MAX_MS)),
         control("wait_ms", "Callers wait for a refusal that ends, ms", hint=f"0 to {MAX_WAIT_MS:,}"),
         control(
             "fallback_note", "What callers do while it is open", hint="at most 500 characters", longest=500
@@ -119,7 +120,9 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
             title="Breaker",
             help="When it opens, and how it recovers.",
             controls=[
-                control(f"breaker.{column}", label, hint=_HINTS.get(column, _range(*BREAKER_RANGES[column])))
+                control(
+                    f"breaker.{column}", label, hint=_HINTS.get(column, range_words(*BREAKER_RANGES[column]))
+                )
                 for column, label in _BREAKER.items()
             ],
         ),
@@ -141,7 +144,3 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
             )
         )
     return found
-
-
-def _range(least: int, most: int) -> str:
-    return f"{least:,} to {most:,}"

@@ -97,11 +97,16 @@ def setting_controls(
     label = label or _label(setting)
     words = [(word, word.capitalize()) for word in setting.words]
     if setting.kind == "number":
-        return [control(name, label, hint=hint or f"{setting.least:,} to {setting.most:,}")]
+        return [control(name, label, hint=hint or range_words(setting.least, setting.most))]
     if setting.kind in ("flag", "word"):
         return [control(name, label, choices=words or YES_NO)]
     choices = words if setting.kind == "words" else ()
     return [control(f"{name}.{tier}", f"{label}, {tier}", choices=choices) for tier in TIERS]
+
+
+def range_words(least: int, most: int) -> str:
+    """The numbers that are allowed; a bound above a billion only guards the storage."""
+    return f"{least:,} or more" if most >= 1_000_000_000 else f"{least:,} to {most:,}"
 
 
 def unplaced(errors: Mapping[str, Sequence[str]], found: Sequence[Group]) -> list[str]:

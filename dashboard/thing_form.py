@@ -15,7 +15,7 @@ from controlplane.policies.merge import RATE
 from controlplane.policies.models import MAX_MS, Kind
 from dashboard.forms import whole
 from dashboard.limit_controls import FIRST, limit_controls
-from dashboard.setting_controls import YES_NO, Control, Group
+from dashboard.setting_controls import YES_NO, Control, Group, range_words
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
@@ -98,7 +98,7 @@ OWN: dict[str, tuple[OwnField, ...]] = {
         OwnField(
             name="timeout_ms",
             label="Timeout of a call, ms",
-            hint=f"1 to {MAX_MS:,}",
+            hint=range_words(1, MAX_MS),
             default=10_000,
             new_only=True,
         ),

@@ -164,7 +164,9 @@ def _fill(browser: Browser, given: argparse.Namespace) -> None:
     page.wait_for_selector("#editor .notice")
     page.goto("/import")
     plan = b"tenants:\n  globex:\n    tier: pro\n"
-    page.set_input_files("#f-file", {"name": "contracts.yaml", "mimeType": "application/yaml", "buffer": plan})
+    page.set_input_files(
+        "#f-file", {"name": "contracts.yaml", "mimeType": "application/yaml", "buffer": plan}
+    )
     page.click(".form:has(#f-file) button[type=submit]")
     page.wait_for_url("**/import/*")
     page.goto("/requests")

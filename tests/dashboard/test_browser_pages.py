@@ -1,5 +1,6 @@
 """Every page on a phone: axe-core finds no violation, nothing overflows, and everything has a name."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.people import BOB, OLGA, PASSWORD
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
+_ROOT = Path(__file__).resolve().parents[2]
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 PAGES = {
     "overview": "/",
@@ -120,6 +122,15 @@ def test_every_page_is_listed_here():
 
     named = {str(p.name) for entry in urlpatterns for p in getattr(entry, "url_patterns", [entry])}
     assert named == PAGES.keys() | NO_PAGES
+
+
+def test_screenshots_show_every_page():
+    spec = importlib.util.spec_from_file_location("screenshots", _ROOT / "tools/screenshots.py")
+    assert spec
+    assert spec.loader
+    screenshots = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(screenshots)
+    assert PAGES.keys() - screenshots.PAGES.keys() == set()
 
 
 def test_every_page_fits_a_phone_and_is_accessible(page, sign_in, something_everywhere):
