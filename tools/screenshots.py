@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
@@ -216,7 +217,7 @@ def _photograph_all(browser: Browser, given: argparse.Namespace) -> int:
     return count
 
 
-def _page_of(browser: Browser, url: str, look: tuple[str, int], cookies: list) -> Page:  # type: ignore[type-arg]
+def _page_of(browser: Browser, url: str, look: tuple[str, int], cookies: Any) -> Page:
     theme, width = look
     context = browser.new_context(
         base_url=url, viewport={"width": width, "height": HEIGHTS.get(width, 900)}, ignore_https_errors=True
