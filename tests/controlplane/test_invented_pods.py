@@ -84,6 +84,42 @@ def test_processes_invented_under_a_real_name_divide_no_share(fleet: Fleet, cloc
     assert fleet.live_servers == 1
 
 
+def test_a_pod_whose_name_was_taken_divides_by_no_invented_pod(fleet: Fleet, clock: TurnedClock) -> None:
+    for n in range(3):
+        fleet.absorb(beat(f"shop-{n}"))
+    for n in range(400):
+        fleet.absorb(beat(f"invented-{n}", counters=NOTHING))
+    # More often than boots are remembered as replaced.
+    for n in range(9):
+        fleet.absorb(beat("shop-1", boot=f"invented-{n}", up_ms=0, counters=NOTHING))
+        clock.turn(3.0)
+    for _ in range(6):
+        fleet.absorb(beat("shop-1"))
+        assert fleet.divisor_of("shop-1", "boot-0001") == 3
+        clock.turn(5.0)
+        fleet.sweep()
+    # The pod that shares its name counts too.
+    assert fleet.divisor_of("shop-1", "invented-8") == 404
+
+
+def test_a_second_process_of_a_name_adds_itself_before_it_is_counted(
+    fleet: Fleet, clock: TurnedClock
+) -> None:
+    for n in range(3):
+        fleet.absorb(beat(f"shop-{n}"))
+    for n in range(400):
+        fleet.absorb(beat(f"invented-{n}", counters=NOTHING))
+    for _ in range(5):
+        for boot in ("boot-0002", "boot-0003"):
+            fleet.absorb(beat("shop-1", boot=boot, up_ms=10**9))
+        assert fleet.divisor_of("shop-1", "boot-0003") == 5
+        clock.turn(5.0)
+        for n in range(3):
+            fleet.absorb(beat(f"shop-{n}"))
+        fleet.sweep()
+    assert fleet.divisor_of("shop-1", "boot-0001") == 5
+
+
 def test_the_silence_of_invented_pods_hides_no_pod_that_stopped(fleet: Fleet, clock: TurnedClock) -> None:
     real = [f"shop-{n}" for n in range(12)]
     for name in real:

@@ -89,6 +89,14 @@ class Duplicates:
     def any_has_asked(self) -> bool:
         return any(rival.asked for rival in self._by_boot.values())
 
+    def uncounted(self) -> list[str]:
+        """Those that counted a request, but did not send enough heartbeats to be counted."""
+        return [boot for boot, r in self._by_boot.items() if r.asked and boot not in self._present]
+
+    def counted(self) -> list[str]:
+        """Those that the last count contains, and that counted a request."""
+        return [boot for boot in self._present if self.has_asked(boot)]
+
     def forget(self, boot: str) -> None:
         """This boot owns the name now, or signed off."""
         self._by_boot.pop(boot, None)

@@ -7,6 +7,7 @@ import structlog
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
+from controlplane.gateway.servers.divisors import divisor
 from controlplane.gateway.servers.duplicates import MOST_RIVALS, SPARSE_RIVALS
 from controlplane.gateway.servers.kept import Kept
 from controlplane.gateway.servers.liveness import (
@@ -190,15 +191,14 @@ class Fleet:
         return self._clock.wall() - (self._clock.monotonic() - monotonic)
 
     def divisor_of(self, name: str, boot: str) -> int:
-        """By how much this process divides a limit without Redis.
-
-        Until it counts a request, it is in the divisor of no other pod. So that it spends no more than its
-        share when it begins, it divides by all pods.
-        """
+        """By how much this process divides a limit without Redis."""
         server = self.servers.get(name)
-        if server is not None and server.counts_for(boot):
-            return self.live_servers
-        return max(self.live_servers, self._here, self._present_everywhere)
+        return divisor(
+            live=self.live_servers,
+            counted=self._most.counted,
+            everyone=max(self._here, self._present_everywhere),
+            missing=None if server is None else server.missing_for(boot, self._clock.monotonic()),
+        )
 
     def note_everywhere(self, spending: int, present: int) -> None:
         """Record how many pods may be spending, and how many there are, over all gateways."""

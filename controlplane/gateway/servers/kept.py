@@ -84,6 +84,8 @@ class Kept:
             size += track.size + _FIGURES * track.newest_size
         if server.rivals_heard is not None:
             size += _RIVAL_BYTES * len(server.rivals_heard)
+        if server.counted_lately is not None:
+            size += _RIVAL_BYTES * len(server.counted_lately)
         server.kept, server.kept_for = size, token
         self.bytes += size
         self._by_token[token] = self._by_token.get(token, 0) + size

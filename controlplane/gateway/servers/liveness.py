@@ -121,5 +121,10 @@ class RecentMaximum:
         return self.value
 
     @property
+    def counted(self) -> int:
+        """The maximum itself, which can be 0."""
+        return max((value for _, value in self._steps), default=0)
+
+    @property
     def value(self) -> int:
-        return max((value for _, value in self._steps), default=1) or 1
+        return self.counted or 1

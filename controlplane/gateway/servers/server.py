@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.servers.calls import POINT_BYTES, CallTrack
+from controlplane.gateway.servers.divisors import CountedLately
 from controlplane.gateway.servers.duplicates import Duplicates
 from controlplane.gateway.servers.liveness import lease_of, state_after
 from controlplane.gateway.servers.rates import NOTHING, Contribution, Track
@@ -88,6 +89,7 @@ class KnownServer:
     #: Other processes under its name, as the row says.
     rivals: int = 0
     rivals_heard: Duplicates | None = None
+    counted_lately: CountedLately | None = None
     #: Another gateway hears it, or an operator had it forgotten: nothing is written of it any more.
     handed_over: bool = False
     #: Whether Postgres may have a row of it: it was read there, or a statement with it was sent.
@@ -109,12 +111,31 @@ class KnownServer:
             return 0
         return max(1, self.owner_has_asked + asking)
 
-    def counts_for(self, boot: str) -> bool:
-        """Whether the divisor of other pods contains this process of the name."""
+    def missing_for(self, boot: str, now: float) -> int | None:
+        """Processes of this name that counted a request, but that the number of live pods does not contain.
+
+        0 if it contains this one. ``None`` if this one never counted a request, or is one of too many.
+        """
         rivals = self.rivals_heard
-        if boot != self.beat.boot:
-            return rivals is not None and rivals.is_present(boot) and rivals.has_asked(boot)
-        return self.owner_has_asked or (self.has_asked and (rivals is None or not rivals.any_has_asked))
+        if boot == self.beat.boot:
+            restarted = self.has_asked and (rivals is None or not rivals.any_has_asked)
+            return 0 if self.owner_has_asked or restarted else None
+        if rivals is None or not rivals.has_asked(boot):
+            return None
+        new = [one for one in rivals.uncounted() if not self._was_counted(one, now)]
+        if boot not in new:
+            return 0
+        # A name that once spent counts as one, and that one can be among them.
+        asking = self.owner_has_asked + rivals.asking + len(rivals.uncounted())
+        return min(len(new), asking - self.spending)
+
+    def _was_counted(self, boot: str, now: float) -> bool:
+        return self.counted_lately is not None and self.counted_lately.has(boot, now)
+
+    def _note_counted(self, boot: str, now: float) -> None:
+        if self.counted_lately is None:
+            self.counted_lately = CountedLately()
+        self.counted_lately.note(boot, now)
 
     def state_at(self, now: float) -> ServerState:
         return state_after(now - self.seen, self.next_s)
@@ -181,6 +202,8 @@ class KnownServer:
             or _pressed(beat) != _pressed(last)
         )
         if restarted:
+            if self.owner_has_asked:
+                self._note_counted(last.boot, now)
             retired = [boot for boot in self.retired if boot != beat.boot]
             self.retired = [*retired, last.boot][-_RETIRED_KEPT:]
             self.owner_has_asked = False
@@ -220,15 +243,19 @@ class KnownServer:
 
     def count_rivals(self, now: float) -> None:
         if self.rivals_heard is not None:
+            before = self.rivals_heard.counted()
             lease_s = lease_of(self.next_s)
             self.rivals = self.rivals_heard.count(now, pace_s=self.next_s, lease_s=lease_s)
+            for boot in before:
+                if not self.rivals_heard.is_present(boot):
+                    self._note_counted(boot, now)
 
     def strip(self, *, left_wall: float) -> None:
         """It was dropped from a full fleet: keep only what its last row needs."""
         self.handed_over, self.state, self.left_wall = False, ServerState.GONE, left_wall
         self.beat = replace(self.beat, breakers=())
         self.track, self.calls, self.breaker_rows, self.retired = Track(), CallTrack(), {}, []
-        self.rivals, self.rivals_heard = 0, None
+        self.rivals, self.rivals_heard, self.counted_lately = 0, None, None
 
     def _repeats(self, beat: SyncRequest) -> bool:
         return beat.boot == self.beat.boot and beat.sequence <= self.beat.sequence
