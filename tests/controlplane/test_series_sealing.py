@@ -283,6 +283,7 @@ def test_sealing_2_000_things_computes_nothing_in_a_transaction(transactional_db
     for span in (0, 359):
         for part in range(0, 2_000, 250):
             measure(g1, span, POD, {one: row(POD, one) for one in ids[part : part + 250]}, part=part)
+    partitions.ensure(HOUR)
     statements: list[tuple[str, int, bool]] = []
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
