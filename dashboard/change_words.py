@@ -39,7 +39,7 @@ def _lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
             continue
         limit = _limit_of(unit, fields)
         if limit is None:
-            for field in fields:
+            for field in [field for field in fields if field in changed]:
                 yield ChangeWords(_label(field), _said(field, before), _said(field, after))
         elif unit in (limit, f"{limit}:rate"):
             yield _rate_line(limit, before, after)

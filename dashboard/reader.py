@@ -44,3 +44,8 @@ def actor_of(request: HttpRequest) -> Actor:
         origin="form",
         address=request.META.get("REMOTE_ADDR", ""),
     )
+
+
+def one_at_a_time_as(request: HttpRequest) -> str:
+    """The caller in ``controlplane.one_at_a_time``: the same for the pages and the API of one person."""
+    return f"user:{request.user.get_username()}"[:200]

@@ -28,7 +28,7 @@ class Control:
 
     @property
     def id(self) -> str:
-        return f"f-{self.name.replace('.', '-')}"
+        return f"f-{_plain_id(self.name)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,15 @@ class Group:
     def more_open(self) -> bool:
         """A folded control must not hide an error."""
         return any(one.errors for one in self.more)
+
+
+def _plain_id(name: str) -> str:
+    """Return a name with dashes for dots, except for those in the name of a limit, which may have both."""
+    group, _, rest = name.partition(".")
+    if group not in ("limit", "keep"):
+        return name.replace(".", "-")
+    limit, _, column = rest.rpartition(".") if group == "limit" else (rest, "", "")
+    return "-".join(part for part in (group, limit, column) if part)
 
 
 class Typed:

@@ -41,6 +41,10 @@ NEW: dict[str, Fields] = {
     "dependency": VENDOR_DEFAULTS,
     "environment": SUBJECT_DEFAULTS,
 }
+_NEW_HELP = {
+    "tenant": "leave the name empty to add none; with the name of a quota of its tier, it replaces that"
+    " quota with all its values, also those below More"
+}
 _KEEP = (("keep", "Keep"), ("remove", "Remove"))
 
 
@@ -137,7 +141,7 @@ class Typed:
             whole_limit, _, column = unit.partition(":")
             prefix, _, name = whole_limit.partition(".")
             limits = self.fields.get(prefix)
-            if name in self.removed:
+            if name in self.removed and prefix in PREFIX.values():
                 self.removed.remove(name)
             if not name or not isinstance(limits, dict):
                 self.fields.pop(prefix, None)
@@ -229,7 +233,7 @@ def groups_of(
     found.append(
         Group(
             title=f"Add a {word}",
-            help="leave the name empty to add none",
+            help=_NEW_HELP.get(kind, "leave the name empty to add none"),
             controls=[name, *controls[: len(FIRST)]],
             more=controls[len(FIRST) :],
         )

@@ -16,9 +16,10 @@ from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import acting, record, token_behind
 from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.editing.plans import apply_plan, plan_from_document
-from controlplane.errors import EditError, EditsFrozen
+from controlplane.editing.plans.difference import Difference
+from controlplane.errors import EditError, EditsFrozen, InvalidEdit
 from controlplane.policies.models import Environment, TenantQuota
-from controlplane.schedules.models import Schedule, ScheduleState
+from controlplane.schedules.models import Needs, Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +81,7 @@ def _apply(pk: int) -> bool:
             reason=row.reason,
             actor=Actor(name=row.actor, role=row.role, origin="celery", **by),
             action="schedule.applied",
+            check=lambda found: _check_needs(row, found),
             inside=made,
             approved_request=approved,
         )
@@ -94,6 +96,17 @@ def _apply(pk: int) -> bool:
         applied.inc()
         log.info("schedule.applied", environment=row.environment, schedule=pk, revision=revision)
     return True
+
+
+def _check_needs(row: Schedule, found: Difference) -> None:
+    """Raise ``InvalidEdit`` if another person has created or removed since what the change names."""
+    for change in found.changes:
+        if row.needs == Needs.NEW and change.before is not None:
+            text = f"Another person has created {change.kind} {change.name} since. Edit it instead."
+            raise InvalidEdit({"document": [text]})
+        if row.needs == Needs.PRESENT and change.before is None:
+            text = f"Another person has removed {change.kind} {change.name} since."
+            raise InvalidEdit({"document": [text]})
 
 
 def _fail(pk: int, error: str) -> None:

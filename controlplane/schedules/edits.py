@@ -13,7 +13,7 @@ from controlplane.audit.record import AuditLine, acting, record
 from controlplane.editing.plans import difference, plan_from_document
 from controlplane.editing.plans.difference import summary
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.schedules.models import Schedule, ScheduleState
+from controlplane.schedules.models import Needs, Schedule, ScheduleState
 from controlplane.validation import Problems
 
 #: The furthest time that a change can be scheduled for.
@@ -31,8 +31,12 @@ def schedule_change(
     reason: str,
     actor: Actor,
     title: str = "",
+    needs: Needs = Needs.ANYTHING,
 ) -> Schedule:
     """Schedule a plan for ``due_at``. It must be valid now, and is checked again then.
+
+    ``needs`` says whether its things must exist then. A change that waits for approval is applied only
+    if it does exactly what was approved, which includes that.
 
     Raises ``InvalidEdit``, also as ``PlanErrors``, and ``gate.Proposed`` when another person has to
     approve it first.
@@ -60,7 +64,13 @@ def schedule_change(
         )
         raise gate.Proposed(gate.propose(waiting))
     return keep_schedule(
-        environment=environment, due_at=due_at, document=document, title=title, reason=reason, actor=actor
+        environment=environment,
+        due_at=due_at,
+        document=document,
+        title=title,
+        reason=reason,
+        actor=actor,
+        needs=needs,
     )
 
 
@@ -72,6 +82,7 @@ def keep_schedule(
     title: str,
     reason: str,
     actor: Actor,
+    needs: Needs = Needs.ANYTHING,
 ) -> Schedule:
     """Store a change that was checked, and approved if that is required."""
     with transaction.atomic():
@@ -80,6 +91,7 @@ def keep_schedule(
             environment=environment,
             due_at=due_at,
             document=document,
+            needs=needs,
             title=title,
             reason=reason,
             actor=actor.name[:200],

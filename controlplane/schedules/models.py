@@ -11,6 +11,16 @@ class ScheduleState(models.TextChoices):
     CANCELLED = "cancelled", "Cancelled"
 
 
+class Needs(models.TextChoices):
+    """What a scheduled change expects of the things that it names, when it is due."""
+
+    ANYTHING = "", "Anything"
+    #: They do not exist yet. So it never overwrites what another person has created since.
+    NEW = "new", "New"
+    #: They still exist. So it never creates half of what another person has removed since.
+    PRESENT = "present", "Present"
+
+
 class Schedule(models.Model):
     """A change that becomes one revision at a given time."""
 
@@ -18,6 +28,7 @@ class Schedule(models.Model):
     due_at = models.DateTimeField()
     #: The change as a plan, see ``controlplane.editing.plans``.
     document = models.JSONField()
+    needs = models.CharField(max_length=16, choices=Needs, blank=True, default="", db_default="")
     #: The change in one line.
     title = models.CharField(max_length=200)
     reason = models.CharField(max_length=500)

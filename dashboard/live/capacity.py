@@ -12,6 +12,8 @@ from fuseboard.contract.limit_fields import BY_NAME
 
 #: A limit is near when this part of it is used.
 NEAR = 0.8
+#: The longest window whose use follows from the rate of the last seconds.
+_SHORT_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ class LimitRow:
     rule: str
     #: The rate in words; empty if the limit is not known any more.
     limit: str
-    #: Use per window, and the limit.
+    #: Use per window, and the limit. ``None`` for places and for long windows.
     use: float | None
     most: int | None
     asked_per_s: float
@@ -137,7 +139,13 @@ def limit_rows(facts: Facts) -> list[LimitRow]:
 
 
 def _limit_row(rule: RuleFigures, columns: dict[str, Any] | None) -> LimitRow:
-    counts = columns is not None and columns["algorithm"] != "concurrency"
+    # The rate of now says nothing about what is used of an hour, a day, or a month.
+    counts = (
+        columns is not None
+        and columns["algorithm"] != "concurrency"
+        and not columns["period"]
+        and columns["window_s"] <= _SHORT_S
+    )
     return LimitRow(
         tenant=rule.tenant,
         rule=rule.rule,

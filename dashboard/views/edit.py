@@ -5,7 +5,6 @@ propose it, or schedule it. Values that another person changed meanwhile stay un
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,20 +19,23 @@ from controlplane.accounts.permissions import SHOWN, require
 from controlplane.editing import edits
 from controlplane.editing.edits.edit_thing import Preview, ThingEdit, UnitConflict, thing_as_of
 from controlplane.editing.plans import plan_from_document
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency, Runbook, Template, Tenant, Tier
 from controlplane.schedules.edits import schedule_change
+from controlplane.schedules.models import Needs
 from controlplane.usage.what_if import what_if
 from dashboard.change_words import change_words
 from dashboard.forms import MOMENT
 from dashboard.hub import hub
-from dashboard.reader import actor_of
+from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import wrong_lines
 from dashboard.thing_form import Typed, choices_of_kinds, groups_of, placed, typed_in
 from dashboard.undo import saved_at
-from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
+from dashboard.views.edit_request import KINDS, base_in, edit_of, name_in, number_in, typed_of
+from dashboard.views.page import context_of, not_found
 from dashboard.views.quotas import peak_at
 
 #: Lines of a preview.
@@ -42,66 +44,59 @@ _MOST = 40
 _REPLAYED = frozenset({"quotas", "tier", "suspended"})
 
 
-@dataclass(frozen=True)
-class _Kind:
-    #: Its section in a plan; empty for the environment.
-    section: str
-    word: str
-    permission: str
-    #: What only a person with this right may do.
-    removable: bool = True
-
-
-_KINDS = {
-    "tier": _Kind("tiers", "tier", "edit_quota"),
-    "tenant": _Kind("tenants", "tenant", "edit_tenant"),
-    "dependency": _Kind("dependencies", "dependency", "edit_breaker_policy"),
-    "environment": _Kind("", "environment", "edit_quota", removable=False),
-}
-
-
 @require_http_methods(["GET", "POST"])
 def edit(request: HttpRequest, kind: str) -> HttpResponseBase:
     """Show the editor of the thing that the address names, or save, remove or schedule it."""
-    if kind not in _KINDS:
+    if kind not in KINDS:
         return not_found(request, "No such page", "Fuseboard has no editor with this name.")
-    return require(_KINDS[kind].permission)(_edit)(request, kind)
+    return require(KINDS[kind].permission)(_edit)(request, kind)
 
 
 @require_POST
 def edit_preview(request: HttpRequest, kind: str) -> HttpResponseBase:
-    """What saving would change, in words, and a replay of the last days. Nothing is written."""
-    if kind not in _KINDS:
+    """What saving would change, in words. Nothing is written."""
+    if kind not in KINDS:
         return HttpResponse(status=404)
-    return require(_KINDS[kind].permission)(_preview_fragment)(request, kind)
+    return require(KINDS[kind].permission)(_preview_fragment)(request, kind)
+
+
+@require_POST
+def edit_replay(request: HttpRequest, kind: str) -> HttpResponseBase:
+    """What the last days would have been with what was typed. One runs at a time for each person."""
+    if kind not in KINDS:
+        return HttpResponse(status=404)
+    return require(KINDS[kind].permission)(_replay_fragment)(request, kind)
 
 
 @require_GET
 def edit_theirs(request: HttpRequest, kind: str) -> HttpResponseBase:
     """What other people changed since the page was shown."""
-    if kind not in _KINDS:
+    if kind not in KINDS:
         return HttpResponse(status=404)
-    return require(_KINDS[kind].permission)(_theirs_fragment)(request, kind)
+    return require(KINDS[kind].permission)(_theirs_fragment)(request, kind)
 
 
 def _edit(request: HttpRequest, kind: str) -> HttpResponseBase:
-    name, new = _name(request, kind), "new" in request.GET
+    name, new = name_in(request, kind), "new" in request.GET
     if request.method != "POST":
         return _page(request, kind, name, new=new)
     act = request.POST.get("act", "")
-    if act == "remove" and _KINDS[kind].removable and not new:
+    if act == "remove" and KINDS[kind].removable and not new:
         return _remove(request, kind, name)
     return _save(request, kind, name, new=new)
 
 
 def _save(request: HttpRequest, kind: str, name: str, *, new: bool) -> HttpResponse:
-    typed = _typed(request, kind, name, new=new)
+    typed = typed_of(request, kind, name, new=new)
     if typed.errors:
         return _page(request, kind, name, new=new, errors=typed.errors, status=422)
-    made = _edit_of(request, kind, name, typed, new=new)
+    made = edit_of(request, kind, name, typed, new=new)
     try:
         if starts := request.POST.get("starts", "").strip():
             return _schedule(request, made, starts)
+        if not typed and not new and request.POST.getlist("drop"):
+            messages.info(request, "Nothing was saved: the values of the other person stay.")
+            return redirect(f"{reverse('edit', args=[kind])}?{request.META['QUERY_STRING']}")
         if not typed and not new:
             raise InvalidEdit({"form": ["Nothing is changed. Change a value first."]})
         revision = edits.save_edit(
@@ -109,12 +104,12 @@ def _save(request: HttpRequest, kind: str, name: str, *, new: bool) -> HttpRespo
             reason=request.POST.get("reason", ""),
             actor=actor_of(request),
             replace=request.POST.getlist("replace"),
-            seen=_number(request.POST.get("seen", "")),
+            seen=number_in(request.POST.get("seen", "")),
         )
     except UnitConflict as conflict:
         return _page(request, kind, name, new=new, conflict=conflict, status=409)
     except InvalidEdit as error:
-        errors = placed(kind, name, _KINDS[kind].section, error.errors)
+        errors = placed(kind, name, KINDS[kind].section, error.errors)
         return _page(request, kind, name, new=new, errors=errors, status=422)
     except NotFound as missing:
         return _page(request, kind, name, new=new, errors={"form": [str(missing)]}, status=409)
@@ -130,7 +125,7 @@ def _schedule(request: HttpRequest, made: ThingEdit, starts: str) -> HttpRespons
     except ValueError:
         raise InvalidEdit({"starts": ["Enter a date and a time, in UTC."]}) from None
     edits.check_edit(
-        made, replace=request.POST.getlist("replace"), seen=_number(request.POST.get("seen", ""))
+        made, replace=request.POST.getlist("replace"), seen=number_in(request.POST.get("seen", ""))
     )
     try:
         schedule_change(
@@ -139,6 +134,7 @@ def _schedule(request: HttpRequest, made: ThingEdit, starts: str) -> HttpRespons
             document=made.document,
             reason=request.POST.get("reason", ""),
             actor=actor_of(request),
+            needs=Needs.NEW if made.base is None else Needs.PRESENT,
         )
     except InvalidEdit as error:
         found = {"starts" if field == "due_at" else field: texts for field, texts in error.errors.items()}
@@ -150,75 +146,61 @@ def _schedule(request: HttpRequest, made: ThingEdit, starts: str) -> HttpRespons
 def _remove(request: HttpRequest, kind: str, name: str) -> HttpResponse:
     try:
         if request.POST.get("confirm", "").strip() != name:
-            raise InvalidEdit({"confirm": [f"Type {name} exactly: {_KINDS[kind].word} {name} is deleted."]})
+            raise InvalidEdit({"confirm": [f"Type {name} exactly: {KINDS[kind].word} {name} is deleted."]})
         revision = edits.remove_thing(
             environment=SHOWN,
             kind=kind,
             name=name,
             reason=request.POST.get("reason", ""),
             actor=actor_of(request),
+            base=base_in(request.POST),
         )
     except InvalidEdit as error:
         return _page(request, kind, name, new=False, errors=error.errors, removing=True, status=422)
+    except EditConflict as conflict:
+        by = conflict.by or "Another person"
+        messages.error(request, f"Nothing was deleted: {by} changed {name} meanwhile. Check it first.")
+        return redirect(f"{reverse('edit', args=[kind])}?{request.META['QUERY_STRING']}")
     except NotFound as missing:
-        return not_found(request, f"No such {_KINDS[kind].word}", str(missing))
+        return not_found(request, f"No such {KINDS[kind].word}", str(missing))
     hub.nudge()
     return redirect(saved_at(_list_address(kind), revision))
 
 
 def _preview_fragment(request: HttpRequest, kind: str) -> HttpResponse:
-    name, new = _name(request, kind), "new" in request.GET
-    typed = _typed(request, kind, name, new=new)
-    context = _preview(_edit_of(request, kind, name, typed, new=new), typed)
+    name, new = name_in(request, kind), "new" in request.GET
+    typed = typed_of(request, kind, name, new=new)
+    context = {"kind": kind, "name": name, "new": new}
+    context |= _preview(edit_of(request, kind, name, typed, new=new), typed)
     return render(request, "dashboard/edit_preview.html", context)
 
 
+def _replay_fragment(request: HttpRequest, kind: str) -> HttpResponse:
+    name, new = name_in(request, kind), "new" in request.GET
+    typed = typed_of(request, kind, name, new=new)
+    made = edit_of(request, kind, name, typed, new=new)
+    context: dict[str, Any] = {"kind": kind, "name": name, "new": new}
+    # The preview displays what is wrong.
+    if not typed.errors and made.name:
+        try:
+            with alone(one_at_a_time_as(request)):
+                replayed = what_if(SHOWN, plan_from_document(made.document))
+            context |= {"whatif": replayed, "peak_at": peak_at(replayed)}
+        except StillRunning:
+            context |= {"replays": True, "still_runs": True}
+        except InvalidEdit:
+            pass
+    return render(request, "dashboard/edit_replay.html", context)
+
+
 def _theirs_fragment(request: HttpRequest, kind: str) -> HttpResponse:
-    name = _name(request, kind)
-    made = ThingEdit(environment=SHOWN, kind=kind, name=name, typed={}, base=_base(request.GET))
+    name = name_in(request, kind)
+    made = ThingEdit(environment=SHOWN, kind=kind, name=name, typed={}, base=base_in(request.GET))
     try:
         theirs = edits.preview_edit(made).theirs
     except (InvalidEdit, NotFound):
         theirs = []
     return render(request, "dashboard/edit_theirs.html", {"theirs": theirs})
-
-
-def _name(request: HttpRequest, kind: str) -> str:
-    if kind == "environment":
-        return SHOWN
-    if "new" in request.GET:
-        return bounded_text(request.POST, "name").strip()
-    return text_parameter(request, "key")
-
-
-def _base(data: Mapping[str, str]) -> int:
-    """The revision that the page showed. A form without it is compared with everything."""
-    return _number(data.get("base", ""))
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
-def _typed(request: HttpRequest, kind: str, name: str, *, new: bool) -> Typed:
-    shown = None if new else thing_as_of(SHOWN, _base(request.POST), kind, name)
-    typed = typed_in(kind, request.POST, shown)
-    # Where another person's value is taken, what was typed for this unit is left out.
-    typed.drop(request.POST.getlist("drop"))
-    if new and not name:
-        typed.errors["name"] = ["Enter a name."]
-    return typed
-
-
-def _edit_of(request: HttpRequest, kind: str, name: str, typed: Typed, *, new: bool) -> ThingEdit:
-    return ThingEdit(
-        environment=SHOWN,
-        kind=kind,
-        name=name,
-        typed=typed.fields,
-        removed=tuple(typed.removed),
-        base=None if new else _base(request.POST),
-    )
 
 
 def _preview(made: ThingEdit, typed: Typed) -> dict[str, Any]:
@@ -248,7 +230,7 @@ def _preview(made: ThingEdit, typed: Typed) -> dict[str, Any]:
 
 
 def _reach(made: ThingEdit, found: Preview) -> dict[str, Any]:
-    """Which tenants the edit reaches, and a replay of the last days, for quotas."""
+    """Which tenants the edit reaches, and whether a replay of the last days says something about it."""
     if made.kind not in ("tier", "tenant") or made.removed or not found.difference:
         return {}
     context: dict[str, Any] = {}
@@ -257,10 +239,7 @@ def _reach(made: ThingEdit, found: Preview) -> dict[str, Any]:
         quotas = list(made.typed.get("quotas", {}))
         own = rows.filter(quotas__name__in=quotas).distinct() if quotas else rows.none()
         context |= {"followers": rows.count(), "own": own.count()}
-    if not made.typed.keys() & _REPLAYED:
-        return context
-    replayed = what_if(SHOWN, plan_from_document(made.document))
-    return {**context, "whatif": replayed, "peak_at": peak_at(replayed)}
+    return context | {"replays": bool(made.typed.keys() & _REPLAYED)}
 
 
 def _page(
@@ -276,10 +255,10 @@ def _page(
 ) -> HttpResponse:
     posted = request.method == "POST" and not removing
     head = environment_of(SHOWN).revision
-    base = _base(request.POST) if posted and not new else head
+    base = base_in(request.POST) if posted and not new else head
     shown = None if new else thing_as_of(SHOWN, base, kind, name)
     if shown is None and not new:
-        return not_found(request, f"No such {_KINDS[kind].word}", f"There is no {_KINDS[kind].word} {name}.")
+        return not_found(request, f"No such {KINDS[kind].word}", f"There is no {KINDS[kind].word} {name}.")
     errors = errors or {}
     # What the address names is typed already: a link can open the form filled in.
     typed = request.POST if posted else request.GET
@@ -288,7 +267,7 @@ def _page(
         request,
         "edit",
         kind=kind,
-        word=_KINDS[kind].word,
+        word=KINDS[kind].word,
         name=name,
         new=new,
         base=base,
@@ -298,7 +277,7 @@ def _page(
         conflict=conflict,
         starts=request.POST.get("starts", ""),
         reason=typed.get("reason", ""),
-        removable=_KINDS[kind].removable and not new,
+        removable=KINDS[kind].removable and not new,
         removing=removing,
         back=_list_address(kind) if new else _address(kind, name),
         **_counts(kind, name),

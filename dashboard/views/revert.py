@@ -13,15 +13,20 @@ from controlplane.accounts.permissions import SHOWN, require
 from controlplane.editing import edits
 from controlplane.editing.edits.revert import Chosen, Reverted
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.one_at_a_time import StillRunning, alone
+from controlplane.policies.document import environment_of
 from controlplane.policies.models import Revision
 from dashboard.hub import hub
 from dashboard.labels import action_words
-from dashboard.reader import actor_of
+from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.views.page import context_of, not_found, text_parameter
 from dashboard.views.revisions import changed_item_of
 
 #: Of a revert of very many things, the page lists the first.
 _SHOWN = 20
+#: A revision that changed more is not previewed: it is merged once, when it is reverted.
+_PREVIEWED = 1_000
+_RUNNING = "Your earlier revert or replay still runs. Try again in a few seconds."
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,8 @@ class _Preview:
 
     found: Reverted | None = None
     errors: dict[str, list[str]] | None = None
+    #: The present revision, if there is too much to preview; 0 otherwise.
+    large: int = 0
 
 
 @require_http_methods(["GET", "POST"])
@@ -49,19 +56,24 @@ def _revert(request: HttpRequest, row: Revision) -> HttpResponse:
     chosen = _chosen(request)
     anyway = request.POST.getlist("anyway") if chosen else []
     try:
-        if chosen and anyway:
-            chosen = _with(row.number, chosen, anyway)
-        made = edits.revert(
-            environment=SHOWN,
-            number=row.number,
-            things=chosen,
-            on_conflict="overwrite" if anyway else "keep",
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-            expected_revision=int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
-        )
+        with alone(one_at_a_time_as(request)):
+            if chosen and anyway:
+                chosen = _with(row.number, chosen, anyway)
+            made = edits.revert(
+                environment=SHOWN,
+                number=row.number,
+                things=chosen,
+                on_conflict="overwrite" if anyway else "keep",
+                reason=request.POST.get("reason", ""),
+                actor=actor_of(request),
+                expected_revision=int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
+            )
+    except StillRunning:
+        return _page(request, row, errors={"revision": [_RUNNING]}, status=429)
     except InvalidEdit as error:
         return _page(request, row, errors=error.errors, status=422)
+    except NotFound as missing:
+        return _page(request, row, errors={"revision": [str(missing)]}, status=409)
     except EditConflict as conflict:
         return _page(request, row, conflict=conflict, status=409)
     hub.nudge()
@@ -93,8 +105,14 @@ def _back_to(chosen: Chosen | None) -> str | None:
 
 
 def _preview(request: HttpRequest, row: Revision) -> _Preview:
+    if row.changed > _PREVIEWED and not _chosen(request):
+        return _Preview(large=environment_of(SHOWN).revision)
     try:
-        return _Preview(edits.preview_revert(environment=SHOWN, number=row.number, things=_chosen(request)))
+        with alone(one_at_a_time_as(request)):
+            found = edits.preview_revert(environment=SHOWN, number=row.number, things=_chosen(request))
+        return _Preview(found)
+    except StillRunning:
+        return _Preview(errors={"revision": [_RUNNING]})
     except InvalidEdit as error:
         return _Preview(errors=error.errors)
     except NotFound as missing:
@@ -118,6 +136,7 @@ def _page(
         words=action_words(row.action),
         only=next(iter(_chosen(request) or ()), None),
         found=found,
+        large=preview.large,
         things=[changed_item_of(change) for change in found.changes[:_SHOWN]] if found else [],
         more=max(0, len(found.changes) - _SHOWN) if found else 0,
         errors=errors or preview.errors,

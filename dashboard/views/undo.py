@@ -9,10 +9,11 @@ from django.views.decorators.http import require_GET, require_POST
 from controlplane.accounts.permissions import SHOWN, require, require_role
 from controlplane.editing import edits
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.models import Revision
 from dashboard.hub import hub
 from dashboard.live import tenant as tenants
-from dashboard.reader import actor_of
+from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.undo import saved_at
 from dashboard.views.page import bounded_text, current_live
 
@@ -38,13 +39,17 @@ def undo(request: HttpRequest, number: int) -> HttpResponse:
     if not (plain and back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)):
         back = "/"
     try:
-        made = edits.revert(
-            environment=SHOWN,
-            number=number,
-            reason=f"Undo of revision {number}",
-            actor=actor_of(request),
-            expected_revision=None,
-        )
+        with alone(one_at_a_time_as(request)):
+            made = edits.revert(
+                environment=SHOWN,
+                number=number,
+                reason=f"Undo of revision {number}",
+                actor=actor_of(request),
+                expected_revision=None,
+            )
+    except StillRunning:
+        messages.error(request, "Nothing was undone: your earlier revert or replay still runs. Try again.")
+        return redirect(back)
     except (InvalidEdit, EditConflict, NotFound) as error:
         messages.error(request, f"Nothing was undone. {error}")
         return redirect(back)

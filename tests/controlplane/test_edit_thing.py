@@ -9,7 +9,7 @@ from controlplane.approvals.models import Rule
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.editing.edits.edit_thing import ThingEdit, UnitConflict, preview_edit, save_edit
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Environment, Tier, TierQuota
 from controlplane.policies.state import read_state
 from tests.people import BOB
@@ -216,3 +216,15 @@ def test_wrong_values_name_their_field_and_write_nothing(pro: str, ada: Any) -> 
     with pytest.raises(InvalidEdit, match="Say why"):
         save_edit(tier_edit({"priority": 20}), reason="x", actor=ada)
     assert head() == number
+
+
+def test_l8_a_tier_that_another_person_changed_since_is_not_removed(pro: str, ada: Any) -> None:
+    made = save(tier_edit({"priority": 1}, name="gold", base=None), ada)
+    save(tier_edit({"priority": 2}, name="gold"), BOB)
+    remove: dict[str, Any] = {"environment": pro, "kind": "tier", "name": "gold", "actor": ada, **WHY}
+    with pytest.raises(EditConflict) as refused:
+        edits.remove_thing(base=made, **remove)
+    assert refused.value.by == BOB.name
+    with pytest.raises(EditConflict):
+        edits.remove_thing(base=head() + 5, **remove)
+    edits.remove_thing(base=head(), **remove)

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,8 +136,6 @@ def test_a_temporary_quota_that_would_be_over_is_not_restored(production: str, a
     past = timezone.now() - timedelta(minutes=1)
     with_past = Revision.objects.get(number=number).changes.get()
     assert "quotas.requests.expires_at" in with_past.before
-    from django.db import connection
-
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE policies_change DISABLE TRIGGER USER")
         cursor.execute(
@@ -322,3 +321,79 @@ def test_reverts_of_edits_of_different_units_commute(start: Any, limits: Any, ti
     title_first = merge(two, one, merge(one, start, two).fields).fields
     limits_first = merge(one, start, merge(two, one, two).fields).fields
     assert title_first == limits_first == start
+
+
+def _end_in_the_past(number: int) -> None:
+    """Let the quota that a revision removed or replaced have ended a minute ago."""
+    past = timezone.now() - timedelta(minutes=1)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE policies_change DISABLE TRIGGER USER")
+        cursor.execute(
+            "UPDATE policies_change SET before ="
+            " jsonb_set(before, '{quotas.requests.expires_at}', to_jsonb(%s::text)) WHERE id = %s",
+            [past.isoformat(), Revision.objects.get(number=number).changes.get().pk],
+        )
+        cursor.execute("ALTER TABLE policies_change ENABLE TRIGGER USER")
+
+
+@pytest.mark.parametrize("lasting", [None, 40])
+def test_m13_a_removed_tenant_returns_without_the_temporary_quota_that_is_over(
+    production: str, ada: Any, lasting: int | None
+) -> None:
+    if lasting:
+        quota(ada, lasting)
+    quota(ada, 250, expires_at=timezone.now() + timedelta(hours=1), failure_policy="fail_closed")
+    number = edits.remove_tenant(tenant="acme", actor=ada, **WHY)
+    _end_in_the_past(number)
+    revert(ada, number)
+    limits = [row.limit for row in TenantQuota.objects.filter(tenant__key="acme", tenant__deleted=False)]
+    assert limits == ([lasting] if lasting else [])
+    assert Tenant.objects.filter(key="acme", deleted=False).exists()
+
+
+def test_m15_a_limit_that_follows_its_template_is_kept_and_not_reported_as_reverted(
+    production: str, ada: Any
+) -> None:
+    values = {"window_s": 60, "burst": 10, "expected_version": None, "actor": ada}
+    edits.set_template(template="standard", limit=200, **values, **WHY)
+    edits.set_tenant_quota(
+        tenant="acme", quota="requests", template="standard", expected_version=None, actor=ada, **WHY
+    )
+    number = edits.set_template(template="standard", limit=100, **values, **WHY)
+    found = revert(ada, number, things={("tenant", "acme"): ()})
+    assert (found.reverted, found.changes) == ([], [])
+    assert [(unit.unit, unit.template, unit.over) for unit in found.kept] == [
+        ("quotas.requests", "standard", False)
+    ]
+    assert head() == number
+
+
+def test_l7_a_quota_that_waits_for_its_end_does_not_keep_others_from_being_reverted(
+    production: str, ada: Any
+) -> None:
+    quota(ada, 250, expires_at=timezone.now() + timedelta(hours=1))
+    number = edits.suspend_tenant(tenant="acme", actor=ada, **WHY)
+    TenantQuota.objects.update(expires_at=timezone.now() - timedelta(seconds=5))
+    revert(ada, number)
+    assert not acme()["suspended"]
+
+
+def test_m10_who_changed_it_is_looked_up_for_a_bounded_number_of_units(
+    production: str, ada: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits.create_tenant(tenant="globex", tier="free", actor=ada, **WHY)
+    number = edits.bulk_edit(
+        filter=edits.TenantFilter(everybody=True),
+        change=edits.TenantChange(suspended=True),
+        expected_revision=None,
+        actor=ada,
+        **WHY,
+    )
+    for tenant in ("acme", "globex"):
+        edits.remove_tenant(tenant=tenant, actor=ada, **WHY)
+    monkeypatch.setitem(edits.preview_revert.__globals__, "_EXPLAINED", 1)
+    found = edits.preview_revert(environment="production", number=number)
+    assert [bool(unit.revision) for unit in found.kept] == [True, False]
+    assert not any(unit.over for unit in found.kept)
+    with pytest.raises(EditConflict):
+        revert(ada, number, on_conflict="fail")

@@ -14,7 +14,7 @@ from controlplane.policies.effective import effective
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.schedules.due import _fail, announce, applied, failed, run_due
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
-from controlplane.schedules.models import Schedule
+from controlplane.schedules.models import Needs, Schedule
 from controlplane.schedules.worker_backup import LATE_S, make_overdue
 from controlplane.status.scheduled_changes import upcoming
 
@@ -296,3 +296,25 @@ def test_times_of_a_scheduled_change_are_checked_against_its_own_time(production
     ends = {"expires_at": (far - timedelta(days=1)).isoformat(), "limit": 9_000, "window_s": 60}
     with pytest.raises(InvalidEdit, match="in the future"):
         schedule(far, {"tenants": {"acme": {"quotas": {"requests": ends}}}})
+
+
+@pytest.mark.parametrize("needs", [Needs.NEW, Needs.PRESENT])
+def test_h4_what_another_person_created_or_removed_before_it_is_due_stays(
+    production: str, ada: Any, hour: datetime, needs: Needs
+) -> None:
+    gold: dict[str, Any] = {"environment": "production", "tier": "gold", "title": "Theirs", "actor": ada}
+    if needs == Needs.PRESENT:
+        edits.create_tier(priority=7, reason="for a test", **gold)
+    document = {"tiers": {"gold": {"title": "Gold", "priority": 80}}}
+    made = schedule_change(due_at=hour, document=document, needs=needs, actor=ada, **WHY)
+    if needs == Needs.NEW:
+        edits.create_tier(priority=7, reason="for a test", **gold)
+    else:
+        edits.remove_thing(kind="tier", name="gold", actor=ada, **WHY)
+    before = head()
+    pass_time()
+    run_due()
+    made.refresh_from_db()
+    assert (made.state, head()) == ("failed", before)
+    said = {"new": "has created tier gold since", "present": "has removed tier gold since"}
+    assert said[needs] in made.error

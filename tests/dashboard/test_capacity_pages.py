@@ -101,6 +101,25 @@ def test_limits_display_who_is_refused_and_who_is_near(log_in: Any) -> None:
     assert "unregistered" in shown
 
 
+@pytest.mark.usefixtures("fleet")
+def test_l4_the_rate_of_now_is_not_displayed_as_the_use_of_a_day(log_in: Any) -> None:
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=1000,
+        window_s=86_400,
+        burst=1,
+        algorithm="fixed_window",
+        period="day",
+        expected_version=None,
+        reason="the contract counts days",
+        actor=ADA,
+    )
+    shown = page(log_in("vera"), "/limits")
+    assert "acme-retail requests 1,000 per day, fixed window unknown for this window 15/s" in shown
+
+
 @pytest.mark.usefixtures("production")
 def test_without_figures_the_pages_say_so(log_in: Any) -> None:
     client = log_in("vera")

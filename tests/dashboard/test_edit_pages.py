@@ -8,8 +8,12 @@ import pytest
 from django.utils import timezone
 
 from controlplane.editing import edits
+from controlplane.one_at_a_time import alone
+from controlplane.policies.history import Changed
 from controlplane.policies.models import Dependency, Environment, Revision, Tenant, Tier, TierQuota
 from controlplane.schedules.models import Schedule
+from dashboard.change_words import change_words
+from dashboard.setting_controls import Control
 from dashboard.thing_form import Typed
 from tests.dashboard.shown import text_of
 from tests.people import BOB
@@ -43,6 +47,10 @@ def quota(limit: int = 600, *, actor: Any = BOB, **more: Any) -> int:
         actor=actor,
         **values,
     )
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
 
 
 def requests_of_pro() -> TierQuota:
@@ -228,13 +236,24 @@ def test_a_tier_is_added_and_deleted_by_its_name(ada: Any) -> None:
     assert Tier.objects.get(name="gold").priority == 80
     assert "already exists" in page(ada.post("/edit/tier?new", typed), 422)
     gold = "/edit/tier?key=gold"
-    wrong = page(ada.post(gold, {"act": "remove", "confirm": "silver", "reason": WHY}), 422)
+    wrong = page(ada.post(gold, {"act": "remove", "base": head(), "confirm": "silver", "reason": WHY}), 422)
     assert "Type gold exactly" in wrong
-    used = page(ada.post(PRO, {"act": "remove", "confirm": "pro", "reason": WHY}), 422)
+    used = page(ada.post(PRO, {"act": "remove", "base": head(), "confirm": "pro", "reason": WHY}), 422)
     assert "still has tenants" in used
-    assert ada.post(gold, {"act": "remove", "confirm": "gold", "reason": WHY})["Location"].startswith(
-        "/tiers"
+    stale = {"act": "remove", "base": base_of(page(ada.get(gold))), "confirm": "gold", "reason": WHY}
+    edits.set_tier_quota(
+        environment="production",
+        tier="gold",
+        quota="requests",
+        limit=1,
+        window_s=60,
+        expected_version=None,
+        reason=WHY,
+        actor=BOB,
     )
+    assert ada.post(gold, stale)["Location"] == gold
+    assert "Nothing was deleted: bob changed gold meanwhile" in page(ada.get(gold))
+    assert ada.post(gold, {**stale, "base": head()})["Location"].startswith("/tiers")
     assert not Tier.objects.filter(name="gold").exists()
 
 
@@ -251,7 +270,7 @@ def test_a_tenant_is_added_moved_suspended_and_deleted(ada: Any) -> None:
     row = Tenant.objects.select_related("tier").get(key="globex")
     assert (row.suspended, row.tier.name) == (True, "free")
     assert "own.suspended=no" in page(ada.get("/tenant?key=globex"))
-    ada.post(where, {"act": "remove", "confirm": "globex", "reason": WHY})
+    ada.post(where, {"act": "remove", "base": head(), "confirm": "globex", "reason": WHY})
     assert Tenant.objects.get(key="globex").deleted
 
 
@@ -305,3 +324,56 @@ def test_only_admins_edit(log_in: Any, production: str) -> None:
     client = log_in("ada")
     assert client.get("/edit/colour?key=x").status_code == 404
     assert client.get("/edit/tier?key=none").status_code == 404
+
+
+def test_n3_one_replay_of_a_person_runs_at_a_time(ada: Any) -> None:
+    typed = {"base": head(), "limit.requests.limit": "900"}
+    preview = page(ada.post("/edit/tier/preview?key=pro", typed))
+    assert 'hx-post="/edit/tier/replay?key=pro"' in preview
+    assert "Effect unknown" not in preview
+    assert "Effect unknown" in page(ada.post("/edit/tier/replay?key=pro", typed))
+    with alone("user:ada"):
+        busy = page(ada.post("/edit/tier/replay?key=pro", typed))
+    assert "An earlier replay still runs" in busy
+    assert "load delay:2s" in busy
+    title = page(ada.post("/edit/tier/preview?key=pro", {"base": head(), "own.title": "Pro"}))
+    assert "/edit/tier/replay" not in title
+
+
+def test_l11_taking_every_value_of_the_other_person_saves_nothing_and_says_so(ada: Any) -> None:
+    base = head()
+    quota(700)
+    answer = ada.post(
+        PRO, {"base": base, "limit.requests.limit": "900", "drop": "quotas.requests:rate", "reason": WHY}
+    )
+    assert answer["Location"] == PRO
+    assert "the values of the other person stay" in page(ada.get(PRO))
+    assert requests_of_pro().limit == 700
+
+
+def test_n2_taking_the_value_of_a_setting_leaves_a_limit_of_that_name_removed() -> None:
+    typed = Typed(fields={"tuning": {"ramp_ms": 9}}, removed=["ramp_ms"])
+    typed.drop(["tuning.ramp_ms"])
+    assert typed.removed == ["ramp_ms"]
+
+
+def test_l5_limits_with_dots_and_dashes_have_inputs_of_their_own() -> None:
+    names = ("limit.a.b.limit", "limit.a-b.limit", "keep.a.b", "keep.a-b", "own.tuning.ramp_ms")
+    ids = [Control(name=name, label="", value="").id for name in names]
+    assert ids == [
+        "f-limit-a.b-limit",
+        "f-limit-a-b-limit",
+        "f-keep-a.b",
+        "f-keep-a-b",
+        "f-own-tuning-ramp_ms",
+    ]
+
+
+def test_n4_a_unit_lists_only_its_changed_values() -> None:
+    before = {"limit": 10, "window_s": 60, "burst": 1}
+    lines = change_words(Changed("template", "standard", before, {**before, "limit": 20}))
+    assert [(line.before, line.after) for line in lines] == [("10", "20")]
+
+
+def test_n1_a_new_quota_of_a_tenant_says_that_it_replaces_the_quota_of_the_tier(ada: Any) -> None:
+    assert "it replaces that quota with all its values" in page(ada.get("/edit/tenant?key=acme-retail"))

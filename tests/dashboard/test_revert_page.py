@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from controlplane.editing import edits
+from controlplane.one_at_a_time import alone
 from controlplane.policies.models import Environment, Revision, Tenant
+from dashboard.views import revert as revert_views
 from tests.people import ADA, BOB
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -99,3 +101,22 @@ def test_only_admins_revert(log_in: Any, moved: int) -> None:
         assert client.post(f"/revisions/{moved}/revert", {"reason": WHY}).status_code == 403
         assert "/revert" not in page(client.get("/revisions"))
         assert "/revert" not in page(client.get("/tenant?key=acme-retail"))
+
+
+def test_m10_a_large_revision_is_not_previewed_and_one_revert_runs_at_a_time(
+    log_in: Any, moved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revert_views, "_PREVIEWED", 0)
+    ada = log_in("ada")
+    address = f"/revisions/{moved}/revert"
+    shown = page(ada.get(address))
+    assert "too many to preview here" in shown
+    typed = {"seen": seen_in(shown), "reason": WHY}
+    with alone("user:ada"):
+        assert "still runs" in page(ada.post(address, typed), 429)
+        assert "still runs" in page(ada.get(f"{address}?kind=tenant&name=acme-retail"))
+        ada.post(f"/revisions/{moved}/undo", {"back": "/tenants"})
+        assert "still runs" in page(ada.get("/tenants"))
+    assert tier() == "free"
+    assert ada.post(address, typed).status_code == 302
+    assert tier() == "pro"

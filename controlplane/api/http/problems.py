@@ -12,10 +12,10 @@ from ninja.errors import AuthenticationError, AuthorizationError, HttpError, Val
 from controlplane.accounts.owned_tokens import TokenEnded
 from controlplane.accounts.tokens import TokenUser
 from controlplane.api.http.idempotency import InProgress, Reused
-from controlplane.api.http.one_at_a_time import StillRunning
 from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
 from controlplane.api.http.rate_limit import Spent
 from controlplane.errors import EditConflict, EditsFrozen, InvalidEdit, NameTaken, NotFound
+from controlplane.one_at_a_time import StillRunning
 from controlplane.refusals.tokens import ExpiredToken, NotOurToken
 from controlplane.refusals.tries import FOR_S, TooManyTries
 

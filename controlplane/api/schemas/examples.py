@@ -225,6 +225,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "by": "ben",
         "at": "2026-05-04T13:20:00Z",
         "reason": "peak of the sale",
+        "template": "",
     },
     "RevertIn": {
         "things": [{"kind": "tenant", "name": "acme"}],

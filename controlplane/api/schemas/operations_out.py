@@ -239,13 +239,15 @@ class UnitOut(Schema):
 
 
 class KeptUnitOut(UnitOut):
-    """A unit that stays as it is, because another edit has changed it since."""
+    """A unit that stays as it is, because another edit has changed it since, or a template decides it."""
 
-    #: That edit. Null if the earlier value was temporary and would have ended by now.
+    #: That edit. Null if the earlier value was temporary and would have ended by now, or with a template.
     revision: int | None
     by: str
     at: datetime | None
     reason: str
+    #: The template that the value follows; empty for none.
+    template: str = ""
 
 
 class RevertedOut(Schema):

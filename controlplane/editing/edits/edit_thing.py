@@ -160,8 +160,13 @@ def save_edit(
     return revision.number
 
 
-def remove_thing(*, environment: str, kind: str, name: str, reason: str, actor: Actor) -> int:
-    """Remove a tier, a tenant or a dependency that nothing refers to. Return the revision."""
+def remove_thing(
+    *, environment: str, kind: str, name: str, reason: str, actor: Actor, base: int | None = None
+) -> int:
+    """Remove a tier, a tenant or a dependency that nothing refers to. Return the revision.
+
+    Raises ``EditConflict`` if another person changed it after revision ``base``.
+    """
     problems = Problems()
     problems.reason(reason)
     problems.settle()
@@ -170,6 +175,8 @@ def remove_thing(*, environment: str, kind: str, name: str, reason: str, actor: 
         present = state.get((kind, name))
         if present is None:
             raise NotFound(kind, name)
+        if base is not None:
+            _check_unmoved(environment, kind, name, base, revision.number - 1)
         wanted: Wanted = {(kind, name): None}
         try:
             fit(environment, wanted, state)
@@ -199,6 +206,23 @@ def thing_as_of(environment: str, number: int, kind: str, name: str) -> Fields |
         before: Fields | None = change.before
         return before
     return read_state(environment, tenants={name} if kind == "tenant" else ()).get((kind, name))
+
+
+def _check_unmoved(environment: str, kind: str, name: str, base: int, head: int) -> None:
+    rows = Change.objects.filter(
+        revision__environment=environment, revision__number__gt=base, kind=kind, name=name
+    )
+    latest = rows.select_related("revision").order_by("-revision__number").first()
+    if latest is None and base <= head:
+        return
+    fields = different(latest.before, latest.after) if latest else {}
+    raise EditConflict(
+        expected_version=base,
+        current_version=head,
+        changed={field: now for field, (_, now) in fields.items()},
+        by=latest.revision.actor if latest else "",
+        at=latest.revision.at if latest else None,
+    )
 
 
 def _check_unused(environment: str, dependency: str) -> None:

@@ -51,7 +51,7 @@ def _end(revision: Revision, rows: list[TenantQuota]) -> None:
     before = dict(state)
     for row in rows:
         thing = ("tenant", row.tenant.key)
-        state[thing] = _ended(state[thing], row.name, _usable(revision.environment, row.returns_to))
+        state[thing] = _ended(state[thing], row.name, lasting_columns(revision.environment, row.returns_to))
     changes = [
         Changed("tenant", key, fields, state["tenant", key]) for (_, key), fields in sorted(before.items())
     ]
@@ -76,7 +76,7 @@ def _ended(fields: Fields, quota: str, returns_to: Fields | None) -> Fields:
     return kept | {f"{mark}{column}": value for column, value in (returns_to or {}).items()}
 
 
-def _usable(environment: str, columns: dict[str, Any] | None) -> Fields | None:
+def lasting_columns(environment: str, columns: dict[str, Any] | None) -> Fields | None:
     """Return the columns that apply again, or ``None`` if they are no longer valid and the tier's apply."""
     if columns is None:
         return None

@@ -1,20 +1,21 @@
 """Undoes what one revision changed, and nothing that was changed since."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
+from controlplane.editing.edits.expiry import lasting_columns
 from controlplane.editing.plans.plan import PlanErrors
-from controlplane.editing.plans.resolving import Wanted, fit
+from controlplane.editing.plans.resolving import PREFIX, Wanted, fit
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.document import environment_of
-from controlplane.policies.fields import Fields, different
+from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.merge import WHOLE, merge, units
 from controlplane.policies.models import Change
@@ -28,6 +29,8 @@ OnConflict = Literal["keep", "overwrite", "fail"]
 Chosen = Mapping[Thing, Collection[str]]
 
 _REFERRED = ("tier", "dependency", "template")
+#: The newest edits are looked up for so many units that stay. Pages and the API list no more.
+_EXPLAINED = 1_000
 
 
 @dataclass(frozen=True)
@@ -43,18 +46,22 @@ class UnitRevert:
 
 @dataclass(frozen=True)
 class KeptUnit:
-    """A unit that stays, because another edit has changed it since, or because its time is over."""
+    """A unit that stays, because another edit or its template decides it, or because its time is over."""
 
     kind: str
     name: str
     unit: str
     #: Its fields now, and as a revert would restore them.
     fields: dict[str, tuple[Any, Any]]
-    #: The newest edit that changed it; ``None`` if its time is over.
+    #: The newest edit that changed it; ``None`` if its time is over or it follows ``template``.
     revision: int | None
     by: str = ""
     at: datetime | None = None
     reason: str = ""
+    #: The earlier value was temporary and would have ended by now.
+    over: bool = False
+    #: The template that the value comes from.
+    template: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,10 @@ def _planned(
     wanted: Wanted = {}
     for change in made:
         thing = (change.kind, change.name)
-        _plan_thing(change, state.get(thing), (things or {}).get(thing, ()), on_conflict, found, wanted)
+        chosen = (things or {}).get(thing, ())
+        _plan_thing(environment, change, state.get(thing), chosen, on_conflict, found, wanted)
     _say_who(environment, row.number, found)
-    if on_conflict == "fail" and (later := [each for each in found.kept if each.revision]):
+    if on_conflict == "fail" and (later := [each for each in found.kept if not each.over]):
         raise _conflict(row.number, head, later)
     if wanted:
         try:
@@ -139,6 +147,7 @@ def _planned(
         except PlanErrors as errors:
             said = [f"{error.where}: {error.message}" for error in errors.found[:5]]
             raise InvalidEdit({"revision": said}) from errors
+        _move_undecided(found, state, fitted)
         found.changes.extend(
             Changed(kind, name, state.get((kind, name)), fields)
             for (kind, name), fields in sorted(fitted.items())
@@ -148,9 +157,12 @@ def _planned(
 
 
 def _changes_of(row: RevisionRow, things: Chosen | None) -> list[Changed]:
+    rows = row.changes.order_by("kind", "name")
+    if things is not None and len(things) <= _EXPLAINED:
+        rows = rows.filter(name__in={name for _, name in things})
     changes = [
         Changed(change.kind, change.name, change.before, change.after)
-        for change in row.changes.order_by("kind", "name").iterator(10_000)
+        for change in rows.iterator(10_000)
         if things is None or (change.kind, change.name) in things
     ]
     if not changes and things is None:
@@ -173,6 +185,7 @@ def _state_for(environment: str, made: list[Changed]) -> State:
 
 
 def _plan_thing(
+    environment: str,
     change: Changed,
     now: Fields | None,
     chosen: Collection[str],
@@ -188,7 +201,7 @@ def _plan_thing(
     fields_of = {WHOLE: sorted({field for state in states for field in state}), **units(states)}
     if unknown := set(chosen) - fields_of.keys():
         raise InvalidEdit({"things": [f"{kind} {name!r} has no unit {min(unknown)!r}."]})
-    before, over = _without_ended(change, now, fields_of)
+    before, over = _without_ended(environment, change, now, fields_of)
     overwrite = fields_of.keys() if on_conflict == "overwrite" else ()
     merged = merge(change.after, before, now, overwrite=overwrite)
     back = merged.fields
@@ -202,31 +215,43 @@ def _plan_thing(
     for unit in [*merged.kept, *over]:
         if not chosen or unit in chosen:
             shown = _moves(fields_of[unit], now, change.before)
-            found.kept.append(KeptUnit(kind, name, unit, shown, revision=None))
+            found.kept.append(KeptUnit(kind, name, unit, shown, revision=None, over=unit in over))
     if (back is None) != (now is None) or different(now, back):
         wanted[kind, name] = back
 
 
 def _without_ended(
-    change: Changed, now: Fields | None, fields_of: Mapping[str, list[str]]
+    environment: str, change: Changed, now: Fields | None, fields_of: dict[str, list[str]]
 ) -> tuple[Fields | None, list[str]]:
-    """Return the earlier state without temporary quotas that would be over by now, and their units."""
+    """Return the earlier state without temporary quotas that would be over by now, and their units.
+
+    Where the quota exists now, it stays. Where it does not, the quota that applied afterwards returns.
+    """
     before = change.before
     if before is None:
         return None, []
-    over = [
-        unit
-        for unit, fields in fields_of.items()
-        if unit != WHOLE
-        and any(field.endswith(".expires_at") and _is_past(before.get(field)) for field in fields)
-    ]
-    kept = dict(before)
+    kept, over = dict(before), []
+    prefix = PREFIX.get(change.kind, "")
     present = now or {}
-    for unit in over:
-        for field in fields_of[unit]:
-            kept.pop(field, None)
-            if field in present:
-                kept[field] = present[field]
+    for limit, columns in limits_in(prefix, before).items():
+        if not _is_past(columns.get("expires_at")):
+            continue
+        mark = f"{prefix}.{limit}"
+        exists = limit in limits_in(prefix, present)
+        returned = None if exists else lasting_columns(environment, columns.get("returns_to"))
+        for unit, fields in fields_of.items():
+            if unit not in (mark, f"{mark}:rate") and (exists or not unit.startswith(f"{mark}:")):
+                continue
+            if returned is None:
+                over.append(unit)
+            for field in fields:
+                kept.pop(field, None)
+                if field in present:
+                    kept[field] = present[field]
+        if returned is not None:
+            again = {f"{mark}.{column}": value for column, value in returned.items()}
+            kept |= again
+            fields_of[mark] = sorted({*fields_of.get(mark, ()), *again})
     return kept, over
 
 
@@ -252,6 +277,24 @@ def _only(
     return picked
 
 
+def _move_undecided(found: Reverted, state: State, fitted: Wanted) -> None:
+    """Move units that stay as they are, because a template decides them, from ``reverted`` to ``kept``."""
+    reverted = []
+    for unit in found.reverted:
+        thing = (unit.kind, unit.name)
+        after = fitted.get(thing) or {}
+        if unit.unit == WHOLE or thing not in fitted:
+            reverted.append(unit)
+            continue
+        if shown := _moves(unit.fields, state.get(thing), after):
+            reverted.append(replace(unit, fields=shown))
+            continue
+        template = after.get(f"{unit.unit.partition(':')[0]}.template", "")
+        stays = KeptUnit(unit.kind, unit.name, unit.unit, unit.fields, None, template=template)
+        found.kept.append(stays)
+    found.reverted[:] = reverted
+
+
 def _moves(fields: Collection[str], now: Fields | None, then: Fields | None) -> dict[str, tuple[Any, Any]]:
     return {field: pair for field, pair in different(now, then).items() if field in fields}
 
@@ -260,21 +303,19 @@ def _say_who(environment: str, number: int, found: Reverted) -> None:
     """Add to each kept unit the newest edit that changed it."""
     if not found.kept:
         return
-    names = {each.name for each in found.kept}
+    names = {each.name for each in found.kept[:_EXPLAINED]}
     later = Change.objects.filter(
         revision__environment=environment, revision__number__gt=number, name__in=names
     ).select_related("revision")
     newest: dict[tuple[str, str, str], RevisionRow] = {}
-    for change in later.order_by("revision__number"):
+    for change in later.order_by("revision__number").iterator(1_000):
         for field in different(change.before, change.after):
             newest[change.kind, change.name, field] = change.revision
-    for index, unit in enumerate(found.kept):
+    for index, unit in enumerate(found.kept[:_EXPLAINED]):
         rows = [newest[key] for field in unit.fields if (key := (unit.kind, unit.name, field)) in newest]
         if rows:
             row = max(rows, key=lambda row: row.number)
-            found.kept[index] = KeptUnit(
-                unit.kind, unit.name, unit.unit, unit.fields, row.number, row.actor, row.at, row.reason
-            )
+            found.kept[index] = replace(unit, revision=row.number, by=row.actor, at=row.at, reason=row.reason)
 
 
 def _check_unmoved(environment: str, found: Reverted, expected: int | None) -> None:

@@ -4,7 +4,7 @@ from django.db import transaction
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
-from controlplane.editing.plans.difference import difference
+from controlplane.editing.plans.difference import Difference, difference
 from controlplane.editing.plans.plan import Plan
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.write_changes import write_changes
@@ -23,6 +23,7 @@ def apply_plan(
     prune: bool = False,
     action: str = "plan.applied",
     progress: Progress | None = None,
+    check: Callable[[Difference], None] | None = None,
     inside: Callable[[int], None] | None = None,
     approved_request: int | None = None,
 ) -> int:
@@ -30,9 +31,10 @@ def apply_plan(
 
     If nothing changes, nothing is written and the present revision is returned. Raises
     ``PlanErrors``, and ``EditConflict`` when the configuration was changed after
-    ``expected_revision``. ``inside`` is called with the revision before the commit, for writes that
-    belong to the same transaction. ``approved_request`` is the change request that was approved
-    for this plan, where edits need approval. No transaction should be open: comparing takes seconds.
+    ``expected_revision``. ``check`` raises if the differences are not as expected. ``inside`` is
+    called with the revision before the commit, for writes that belong to the same transaction.
+    ``approved_request`` is the change request that was approved for this plan, where edits need
+    approval. No transaction should be open: comparing takes seconds.
     """
     problems = Problems()
     problems.reason(reason)
@@ -40,6 +42,8 @@ def apply_plan(
     # Before the comparison, which is expensive, and after it, for edits in the meantime.
     check_revision(environment=environment, expected=expected_revision)
     found = difference(environment, plan, prune=prune)
+    if check is not None:
+        check(found)
     check_revision(environment=environment, expected=expected_revision)
     if not found:
         if inside is not None:
@@ -58,6 +62,8 @@ def apply_plan(
         if found.revision != revision.number - 1:
             # Another edit was faster. Nothing else can change while this revision is being made.
             found = difference(environment, plan, prune=prune)
+            if check is not None:
+                check(found)
         revision.audit(
             action,
             target_kind="environment",

@@ -73,7 +73,9 @@ def fit(environment: str, wanted: Wanted, state: State) -> Wanted:
     plan = Plan(things={thing: _given(thing, fields, state.get(thing)) for thing, fields in kept.items()})
     base = {thing: fields for thing, fields in state.items() if thing not in removed}
     base |= {thing: _without_limits(thing[0], fields) for thing, fields in kept.items()}
-    return _Resolving(environment, plan, base, prune=False).everything(removed)
+    resolving = _Resolving(environment, plan, base, prune=False)
+    resolving.before = state
+    return resolving.everything(removed)
 
 
 class _Resolving:
@@ -82,7 +84,8 @@ class _Resolving:
     ) -> None:
         self.environment, self.plan, self.state, self.prune = environment, plan, state, prune
         self.errors = Errors()
-        self.wanted: Wanted = {}
+        #: What is stored now, also where ``state`` leaves limits out.
+        self.before, self.wanted = state, Wanted()
         self.now = at or timezone.now()
         self._alike: dict[Any, Fields] = {}
         #: Tenant -> its parent in the plan.
@@ -274,7 +277,8 @@ class _Resolving:
         full = {**OPTIONAL, **columns}
         if full["dependency"] and full["dependency"] not in self.dependencies:
             self._error(kind, name, f"{where}dependency", f"There is no dependency {full['dependency']!r}.")
-        if "expires_at" in given and datetime.fromisoformat(given["expires_at"]) <= self.now:
+        ends, now = given.get("expires_at"), self.before.get((kind, name), {}).get(f"{where}expires_at")
+        if ends and ends != now and datetime.fromisoformat(ends) <= self.now:
             self._error(kind, name, f"{where}expires_at", "Choose a time in the future.")
         if "expires_at" not in columns:
             columns.pop("returns_to", None)

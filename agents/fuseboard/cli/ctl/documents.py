@@ -137,10 +137,11 @@ class RevertedUnit(Struct, frozen=True):
 
 
 class KeptUnit(RevertedUnit, frozen=True):
-    """Values that stay, because another edit has changed them since."""
+    """Values that stay, because another edit has changed them since, or because a template decides them."""
 
     revision: int | None
     by: str
+    template: str = ""
 
 
 class RevertMade(Struct, frozen=True):

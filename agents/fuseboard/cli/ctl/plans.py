@@ -148,6 +148,8 @@ def revert(client: Client, given: argparse.Namespace) -> None:
             say(clean(f"{unit.kind} {unit.name}: {name} {present} -> {earlier}"))
     for unit in made.kept:
         why = f"revision {unit.revision} of {unit.by}" if unit.revision else "its time is over"
+        if unit.template:
+            why = f"it follows template {unit.template}"
         say(clean(f"{unit.kind} {unit.name}: kept {unit.unit or unit.kind}: {why}"))
     if given.dry_run:
         say("Nothing was changed.")

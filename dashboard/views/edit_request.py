@@ -1,0 +1,67 @@
+"""What a request to the editor of one thing says: which thing, which revision it showed, what was typed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+
+from controlplane.accounts.permissions import SHOWN
+from controlplane.editing.edits.edit_thing import ThingEdit, thing_as_of
+from dashboard.thing_form import Typed, typed_in
+from dashboard.views.page import bounded_text, text_parameter
+
+
+@dataclass(frozen=True)
+class Kind:
+    #: Its section in a plan; empty for the environment.
+    section: str
+    word: str
+    permission: str
+    #: What only a person with this right may do.
+    removable: bool = True
+
+
+KINDS = {
+    "tier": Kind("tiers", "tier", "edit_quota"),
+    "tenant": Kind("tenants", "tenant", "edit_tenant"),
+    "dependency": Kind("dependencies", "dependency", "edit_breaker_policy"),
+    "environment": Kind("", "environment", "edit_quota", removable=False),
+}
+
+
+def name_in(request: HttpRequest, kind: str) -> str:
+    if kind == "environment":
+        return SHOWN
+    if "new" in request.GET:
+        return bounded_text(request.POST, "name").strip()
+    return text_parameter(request, "key")
+
+
+def base_in(data: Mapping[str, str]) -> int:
+    """The revision that the page showed. A form without it is compared with everything."""
+    return number_in(data.get("base", ""))
+
+
+def number_in(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def typed_of(request: HttpRequest, kind: str, name: str, *, new: bool) -> Typed:
+    shown = None if new else thing_as_of(SHOWN, base_in(request.POST), kind, name)
+    typed = typed_in(kind, request.POST, shown)
+    # Where another person's value is taken, what was typed for this unit is left out.
+    typed.drop(request.POST.getlist("drop"))
+    if new and not name:
+        typed.errors["name"] = ["Enter a name."]
+    return typed
+
+
+def edit_of(request: HttpRequest, kind: str, name: str, typed: Typed, *, new: bool) -> ThingEdit:
+    return ThingEdit(
+        environment=SHOWN,
+        kind=kind,
+        name=name,
+        typed=typed.fields,
+        removed=tuple(typed.removed),
+        base=None if new else base_in(request.POST),
+    )
