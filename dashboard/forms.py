@@ -1,6 +1,6 @@
 """What people type. The edit functions check everything again; a form only says it sooner and by field."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -10,6 +10,7 @@ from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
 from controlplane.breakers.tickets import ticket_problem
 from controlplane.errors import InvalidEdit
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
+from dashboard.moments import WRONG, moment_of
 from fuseboard.contract.words import OverrideMode
 
 #: What a browser sends for a date and a time, which forms take as UTC. An offset is refused, not dropped.
@@ -127,9 +128,9 @@ class OverrideForm(forms.Form):
         if lasts != "until":
             return self.now + timedelta(minutes=int(lasts))
         try:
-            expiry = datetime.fromisoformat(data.get("until", "")).replace(tzinfo=UTC)
+            expiry = moment_of(data.get("until", ""))
         except ValueError:
-            self.add_error("until", "Enter a date and a time, in UTC.")
+            self.add_error("until", WRONG)
             return None
         if expiry <= self.now:
             self.add_error("until", "Choose a time in the future.")

@@ -1,6 +1,6 @@
 """Forms with fields of a limit. ``controlplane.policies.limit_fields`` says which form shows which field."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django import forms
@@ -8,6 +8,7 @@ from django import forms
 from controlplane.policies.limit_fields import QUOTA, TEMPLATE, WORDS, shown_in
 from controlplane.validation import Problems
 from dashboard.forms import ReasonField, WholeNumberField
+from dashboard.moments import WRONG, moment_of
 from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
 
 
@@ -90,7 +91,7 @@ class QuotaForm(LimitForm):
     COMPLETE = False
 
     quota = forms.CharField(max_length=64)
-    #: In UTC; empty for at once and never.
+    #: In UTC or with an offset; empty for at once and never.
     starts = forms.CharField(required=False, max_length=40)
     ends = forms.CharField(required=False, max_length=40)
     reason = ReasonField()
@@ -107,9 +108,9 @@ class QuotaForm(LimitForm):
         if not text:
             return None
         try:
-            return datetime.fromisoformat(text).replace(tzinfo=UTC)
+            return moment_of(text)
         except ValueError:
-            raise forms.ValidationError("Enter a date and a time, in UTC.") from None
+            raise forms.ValidationError(WRONG) from None
 
 
 class TemplateForm(LimitForm):

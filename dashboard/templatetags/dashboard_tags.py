@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from django import template
 from django.forms import BoundField
+from django.template.defaultfilters import date as date_filter
 from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -31,6 +32,7 @@ from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
 from dashboard.live.servers import Zone
 from dashboard.live.tiles import number
+from dashboard.moments import time_tag
 from dashboard.store_errors import mode_cause_words
 
 register = template.Library()
@@ -164,7 +166,7 @@ def clock(at: float | None, date: bool = False) -> SafeString | str:
         return ""
     moment = _moment(at)
     shown = moment.strftime("%-d %b %H:%M" if date else "%H:%M:%S")
-    return format_html('<time datetime="{}" data-local="{}">{}</time>', moment.isoformat(), int(at), shown)
+    return time_tag(moment, shown)
 
 
 @register.simple_tag
@@ -235,8 +237,14 @@ def utc(at: float) -> str:
 
 
 @register.filter
-def hm(at: float) -> str:
-    return f"{_moment(at):%H:%M}"
+def hm(at: float) -> SafeString:
+    return time_tag(_moment(at), f"{_moment(at):%H:%M}")
+
+
+@register.filter("moment")
+def moment_filter(at: datetime | None, form: str) -> SafeString | str:
+    """As ``date``, with the local time as a tooltip."""
+    return time_tag(at, date_filter(at, form)) if at is not None else ""
 
 
 @register.filter
@@ -279,7 +287,7 @@ def state_word(state: str) -> SafeString:
 
 
 @register.filter
-def day_time(at: float) -> str:
+def day_time(at: float) -> SafeString:
     """Time of day for today, date and time before."""
     moment, today = _moment(at), datetime.now(UTC).date()
-    return f"{moment:%H:%M}" if moment.date() == today else f"{moment:%-d %b %H:%M}"
+    return time_tag(moment, f"{moment:%H:%M}" if moment.date() == today else f"{moment:%-d %b %H:%M}")

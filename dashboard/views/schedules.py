@@ -1,7 +1,7 @@
 """Scheduled changes, temporary quotas, and those that failed."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -19,6 +19,7 @@ from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, s
 from controlplane.schedules.models import Schedule
 from dashboard.hub import hub
 from dashboard.labels import planned_words
+from dashboard.moments import WRONG, moment_of
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 
@@ -100,11 +101,11 @@ def _act(request: HttpRequest) -> HttpResponse:
 
 
 def moment(text: str) -> datetime:
-    """A typed time, in UTC. Raises ``InvalidEdit``."""
+    """A typed time. Raises ``InvalidEdit``."""
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+        return moment_of(text)
     except ValueError:
-        raise InvalidEdit({"due_at": ["Enter a date and a time, in UTC."]}) from None
+        raise InvalidEdit({"due_at": [WRONG]}) from None
 
 
 def _document(typed: Any) -> dict[str, Any]:

@@ -274,6 +274,7 @@ def test_an_outage_of_redis_leaves_a_trace_and_its_time_is_unknown(screen: Scree
     screen.open("/")
     # On a busy machine, pods may have given Redis up in a test before.
     earlier = json.dumps(screen.page.locator("#events li").all_inner_texts())
+    screen.page.evaluate("window.watched = true")
     screen.fleet.kill()
     screen.pods_fail(FAILING)
     try:
@@ -284,6 +285,7 @@ def test_an_outage_of_redis_leaves_a_trace_and_its_time_is_unknown(screen: Scree
                 f".some(text => text.includes({words!r}) && !{earlier}.includes(text))"
             )
         assert "exact" not in screen.read("#verdict")
+        assert screen.page.evaluate("window.watched"), "the page was loaded again during the outage"
         screen.open(f"/breakers/{FAILING}")
         states = "document.querySelector('#timeline svg').getAttribute('aria-label')"
         screen.until(f"/unknown from [0-9:]+ to [0-9:]+$/.test({states})")

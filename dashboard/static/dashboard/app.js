@@ -20,6 +20,8 @@
     return d > 1 ? `${d} d` : d ? `1 d ${h} h` : h ? `${h} h ${m} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
   };
   const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  const LOCAL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+  const localTime = ms => `${LOCAL.format(new Date(ms))}, your time`;
   const paint = () => {
     const at = now();
     for (const e of $$("[data-until]")) {
@@ -27,7 +29,7 @@
     }
     if (!paused) for (const e of $$("[data-since]")) write(e, `for ${span(at - e.dataset.since)}`);
     if (!paused) for (const e of $$("[data-ago]")) write(e, `${span(at - e.dataset.ago)} ago`);
-    for (const e of $$("time[data-local]")) e.title = new Date(e.dataset.local * 1000).toLocaleString();
+    for (const e of $$("time[data-local]:not([title])")) e.title = localTime(e.dataset.local * 1000);
     for (const e of $$("[data-part]")) { // the bar of a countdown, in a quarter of a thousand
       const [from, until] = e.dataset.part.split(" ").map(Number);
       e.setAttribute("width", Math.max(0, Math.min(100, (until - at) / Math.max(1, until - from) * 100)).toFixed(1));

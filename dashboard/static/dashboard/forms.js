@@ -29,6 +29,26 @@
     unsent(e.target, text);
   });
 
+  // ---- a time is typed in UTC: beside it is what that is where the reader sits
+  const LOCAL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const localTimes = () => {
+    for (const control of $$("input[type=datetime-local]")) {
+      let note = $("[data-local-time]", control.parentElement);
+      if (!note) {
+        note = document.createElement("span");
+        note.className = "hint";
+        note.dataset.localTime = "";
+        control.after(note);
+      }
+      const at = new Date(`${control.value}Z`);
+      write(note, control.value && !isNaN(at) ? `${LOCAL.format(at)} in ${ZONE}` : "Typed in UTC");
+    }
+  };
+  document.addEventListener("input", e => { if (e.target.matches("[type=datetime-local]")) localTimes(); });
+  document.addEventListener("htmx:after:swap", localTimes);
+  localTimes();
+
   // ---- fields: one way to say what is wrong with one, here as on the server, until it is changed
   const complaint = control => {
     if (control.validity.valueMissing || control.validity.tooShort) {

@@ -248,7 +248,7 @@
   });
   document.addEventListener("click", e => { if (e.target.closest("[data-open=palette]")) open(); });
   addEventListener("keydown", e => {
-    if (!(e.ctrlKey || e.metaKey) || e.key !== "k") return;
+    if (!(e.ctrlKey || e.metaKey) || e.shiftKey || e.key.toLowerCase() !== "k") return; // with Caps Lock it is "K"
     e.preventDefault();
     open();
   });
