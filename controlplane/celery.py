@@ -31,6 +31,7 @@ app.autodiscover_tasks(
         "controlplane.change_requests",
         "controlplane.usage",
         "controlplane.series",
+        "controlplane.alerts",
         "controlplane.api",
     ]
 )
@@ -54,6 +55,8 @@ app.conf.beat_schedule = {
     "forget-usage": _every(3600, "usage.forget"),
     "seal-series": _every(60, "series.seal"),
     "forget-series": _every(3600, "series.forget"),
+    "evaluate-alerts": _every(5, "alerts.evaluate"),
+    "forget-alerts": _every(3600, "alerts.forget"),
     "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),
     "expire-requests": _every(60, "approvals.expire_requests"),

@@ -15,6 +15,7 @@ import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.reading import StoredAlert, stored_alerts
 from controlplane.shutdown import stop_tasks
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
@@ -48,6 +49,8 @@ class Hub:
         self.history = History()
         self.first_seen = FirstSeen()
         self.facts: Facts | None = None
+        #: The alerts in Postgres, by key.
+        self.alerts: dict[str, StoredAlert] = {}
         self.without_postgres = WithoutPostgres()
         self._live: Live | None = None
         self._sockets: dict[Topic, set[Socket]] = defaultdict(set)
@@ -137,7 +140,7 @@ class Hub:
         if facts is None:
             return {}
         before, self.facts = self._live, facts
-        self._live = live = build(facts, self.history, self.first_seen)
+        self._live = live = build(facts, self.history, self.first_seen, stored=self.alerts)
         self._rev += 1
         announce = announcement(before, live)
         drawn = {}
@@ -159,7 +162,9 @@ class Hub:
     def _read(self) -> Facts | None:
         try:
             close_old_connections()
-            return self.without_postgres.until_recorded(read_facts())
+            found = read_facts()
+            self.alerts = stored_alerts(found.environment)
+            return self.without_postgres.until_recorded(found)
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_unavailable", error=str(error).splitlines()[0])
             close_old_connections()

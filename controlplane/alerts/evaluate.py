@@ -1,12 +1,16 @@
 """Rules applied to a status: which alerts fire now, and since when. For the worker, the API and pages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from controlplane.alerts.findings import Finding, Rule
+from controlplane.alerts.reading import StoredAlert
 from controlplane.alerts.rules import RULES
 from controlplane.status.status import Status
+
+_NOTHING: Mapping[str, StoredAlert] = MappingProxyType({})
 
 
 def evaluate(status: Status, rules: Iterable[Rule[Any]] = RULES) -> list[Finding]:
@@ -23,26 +27,38 @@ def evaluate(status: Status, rules: Iterable[Rule[Any]] = RULES) -> list[Finding
 class FirstSeen:
     """Remembers, for one observer, when it first saw an alert whose beginning the status does not show.
 
-    An alert that must last is left out until then.
+    What Postgres knows of an alert comes first. The observer's memory is for the seconds before the worker
+    evaluates the rules, and for the time without Postgres. An alert that must last is left out until then.
     """
 
     def __init__(self) -> None:
         self._moments: dict[_Level, float] = {}
 
-    def dated(self, findings: Iterable[Finding], now: float) -> tuple[Finding, ...]:
+    def dated(
+        self, findings: Iterable[Finding], now: float, stored: Mapping[str, StoredAlert] = _NOTHING
+    ) -> tuple[Finding, ...]:
         """Every finding with a beginning. Alerts that no longer fire are forgotten."""
         findings = tuple(findings)
         levels = [level for one in findings if one.since is None for level in _levels(one)]
         self._moments = {level: self._moments.get(level, now) for level in levels}
-        return self.peek(findings, now)
+        return self.peek(findings, now, stored)
 
-    def peek(self, findings: Iterable[Finding], now: float) -> tuple[Finding, ...]:
+    def peek(
+        self, findings: Iterable[Finding], now: float, stored: Mapping[str, StoredAlert] = _NOTHING
+    ) -> tuple[Finding, ...]:
         """The same without remembering anything."""
-        dated = (
-            (one, one.since if one.since is not None else self._moments.get(_levels(one)[0], now))
-            for one in findings
-        )
-        return tuple(replace(one, since=since) for one, since in dated if now - since >= one.lasting_s)
+        found = []
+        for one in findings:
+            known = stored.get(one.key)
+            since = one.since
+            if since is None:
+                since = self._moments.get(_levels(one)[0], now)
+                # A stored warning does not date an alert that has just become critical.
+                if known is not None and (known.severity == "critical" or one.severity == "warning"):
+                    since = min(since, known.since)
+            if now - since >= one.lasting_s or (known is not None and known.fired):
+                found.append(replace(one, since=since))
+        return tuple(found)
 
 
 #: The key of an alert, and whether it is the level of it that must last.

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 from django.urls import reverse
 
 from controlplane.alerts.findings import Finding, Said, Subject
+from controlplane.alerts.reading import StoredAlert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,9 @@ class Alert:
     since: float | None
     #: In the headline; ``None`` for what it leaves out.
     said: Said | None
+    #: Its number in Postgres; ``None`` until the worker has evaluated it.
+    number: int | None = None
+    acknowledged_by: str = ""
 
     @property
     def css(self) -> str:
@@ -30,7 +34,7 @@ class Alert:
         return "crit" if self.severity == "critical" else "warn"
 
 
-def alert_of(finding: Finding) -> Alert:
+def alert_of(finding: Finding, stored: StoredAlert | None = None) -> Alert:
     return Alert(
         key=finding.key,
         severity=finding.severity,
@@ -40,6 +44,8 @@ def alert_of(finding: Finding) -> Alert:
         link=_link(finding.subject),
         since=finding.since,
         said=finding.said,
+        number=stored.id if stored is not None else None,
+        acknowledged_by=stored.acknowledged_by if stored is not None else "",
     )
 
 

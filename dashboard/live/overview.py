@@ -1,10 +1,11 @@
 """The whole fleet as one picture, from which every page's frame and the overview are drawn."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.alerts import texts
 from controlplane.alerts.evaluate import FirstSeen, evaluate
+from controlplane.alerts.reading import StoredAlert
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of
@@ -117,15 +118,26 @@ class Live:
         return next((breaker for breaker in self.breakers if breaker.name == name), None)
 
 
-def build(facts: Facts, history: History, first_seen: FirstSeen, *, observe: bool = True) -> Live:
-    """The picture of this moment. With ``observe``, ``history`` and ``first_seen`` remember it."""
+def build(
+    facts: Facts,
+    history: History,
+    first_seen: FirstSeen,
+    *,
+    stored: Mapping[str, StoredAlert] | None = None,
+    observe: bool = True,
+) -> Live:
+    """The picture of this moment. With ``observe``, ``history`` and ``first_seen`` remember it.
+
+    ``stored`` is what Postgres knows of the alerts.
+    """
+    stored = stored or {}
     status = status_of(facts)
     every = tuple(breaker_of(one, facts, history) for one in status.breakers)
     fleet = fleet_of(status)
     if observe:
         history.add(facts, samples(facts, fleet))
-    dated = (first_seen.dated if observe else first_seen.peek)(evaluate(status), facts.now)
-    alerts = tuple(alert_of(finding) for finding in dated)
+    dated = (first_seen.dated if observe else first_seen.peek)(evaluate(status), facts.now, stored)
+    alerts = tuple(alert_of(finding, stored.get(finding.key)) for finding in dated)
     rows, others = _tenants(facts)
     return Live(
         facts=facts,

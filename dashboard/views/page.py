@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
+from controlplane.alerts.reading import stored_alerts
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
 from dashboard.hub import hub
@@ -50,7 +51,12 @@ def current_facts() -> Facts:
 
 
 def current_live() -> Live:
-    return build(current_facts(), hub.history, hub.first_seen, observe=False)
+    facts = current_facts()
+    try:
+        stored = stored_alerts(facts.environment)
+    except (OperationalError, InterfaceError):
+        stored = hub.alerts
+    return build(facts, hub.history, hub.first_seen, stored=stored, observe=False)
 
 
 def theme_of(request: HttpRequest) -> str:

@@ -1,0 +1,168 @@
+"""Applies the rules to the fleet and keeps their alerts in Postgres. The worker runs it every 5 s."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from prometheus_client import Counter
+
+from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.findings import Finding
+from controlplane.alerts.lifecycle import AlertState, Known, News, advance
+from controlplane.alerts.models import Alert, Evaluation
+from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, rule_of, timing_of
+from controlplane.policies.models import Environment
+from controlplane.status.read_facts import read_facts
+from controlplane.status.status import Status, status_of
+
+log = structlog.get_logger(__name__)
+
+NEWS = Counter("fuseboard_alert_news", "Alerts that fired, worsened, or were resolved.", ["rule", "news"])
+
+#: Resolved alerts are kept for this time, and at most so many of an environment.
+KEPT_FOR = timedelta(days=90)
+MOST_KEPT = 20_000
+
+_LOCK = "SELECT pg_try_advisory_xact_lock(hashtext('fuseboard.alerts'), hashtext(%s))"
+_NOW = "SELECT extract(epoch FROM now())::float8"
+_FORGET = """
+    DELETE FROM alerts_alert WHERE id IN (
+        SELECT id FROM (
+            SELECT id, resolved_at,
+                   row_number() OVER (PARTITION BY environment ORDER BY resolved_at DESC) AS place
+            FROM alerts_alert WHERE state = 'resolved'
+        ) AS resolved
+        WHERE resolved_at < now() - %s OR place > %s
+    )
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """News of one alert."""
+
+    alert: Alert
+    news: News
+
+
+def evaluate_all() -> list[Change]:
+    """Evaluate every environment. One that another process evaluates at this moment is left out."""
+    changes: list[Change] = []
+    for environment in Environment.objects.order_by("slug").values_list("slug", flat=True):
+        changes += evaluate_environment(environment)
+    return changes
+
+
+def evaluate_environment(environment: str) -> list[Change]:
+    """Evaluate the rules once, in one transaction, and write what changed."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(_LOCK, [environment])
+            if cursor.fetchone() != (True,):
+                return []
+            # The clock of Postgres, for every process that evaluates.
+            cursor.execute(_NOW)
+            (now,) = cursor.fetchone()
+        changes = _apply(environment, status_of(read_facts(environment)), now)
+    for change in changes:
+        alert = change.alert
+        NEWS.labels(rule_of(alert.key), change.news).inc()
+        log.warning(
+            f"alert.{change.news}",
+            environment=environment,
+            key=alert.key,
+            alert_level=alert.level,
+            severity=alert.severity,
+            text=alert.text,
+            detail=alert.detail,
+            since=alert.true_since.isoformat(),
+        )
+    return changes
+
+
+def forget() -> int:
+    """Delete resolved alerts that are too old, or too many. Returns how many were deleted."""
+    with connection.cursor() as cursor:
+        cursor.execute(_FORGET, [KEPT_FOR, MOST_KEPT])
+        return cursor.rowcount
+
+
+def _apply(environment: str, status: Status, now: float) -> list[Change]:
+    last = Evaluation.objects.filter(environment=environment).first()
+    passed_s = max(0.0, now - last.at.timestamp()) if last else 0.0
+    found = {one.key: one for one in evaluate(status) if rule_of(one.key) not in NOT_ALERTS}
+    rows = {
+        row.key: row
+        for row in Alert.objects.filter(environment=environment).exclude(state=AlertState.RESOLVED)
+    }
+    blind = status.figures.gateways == 0
+    changes = []
+    for key in sorted(found.keys() | rows.keys()):
+        row, finding = rows.get(key), found.get(key)
+        hidden = blind and rule_of(key) not in NEEDS_NO_GATEWAY
+        known = _known(row) if row is not None else None
+        after, news = advance(known, finding, timing_of(key), now, blind=hidden, passed_s=passed_s)
+        if after is None:
+            if row is not None:
+                row.delete()
+            continue
+        if row is None:
+            row = Alert(environment=environment, key=key)
+        if _write(row, after, finding if not hidden else None, now, hidden=hidden) and news is not None:
+            changes.append(Change(alert=row, news=news))
+    Evaluation.objects.update_or_create(environment=environment, defaults={"at": Now()})
+    return changes
+
+
+def _known(row: Alert) -> Known:
+    return Known(
+        state=AlertState(row.state),
+        severity="critical" if row.severity == "critical" else "warning",
+        true_since=row.true_since.timestamp(),
+        level_since=row.level_since.timestamp(),
+        clear_since=row.clear_since.timestamp() if row.clear_since else None,
+    )
+
+
+def _write(row: Alert, after: Known, finding: Finding | None, now: float, *, hidden: bool) -> bool:
+    """Write an alert if anything about it changed. Returns whether it did."""
+    fields: dict[str, object] = {
+        "state": after.state.value,
+        "level": timing_of(row.key).level,
+        "severity": after.severity,
+        "worst": "critical" if "critical" in (row.worst, after.severity) else after.severity,
+        "true_since": _moment(after.true_since),
+        "level_since": _moment(after.level_since),
+        "clear_since": _moment(after.clear_since),
+        "blind_since": (row.blind_since or _moment(now)) if hidden else None,
+    }
+    if after.state is AlertState.FIRING and row.fired_at is None:
+        fields["fired_at"] = _moment(now)
+    if after.state is AlertState.RESOLVED:
+        fields["resolved_at"] = _moment(now)
+    if finding is not None:
+        fields |= {
+            "text": finding.text[:500],
+            "detail": finding.detail[:2000],
+            "runbook": finding.runbook[:100],
+            "subject_kind": finding.subject.kind,
+            "subject_name": finding.subject.name[:200],
+            "subject_quota": finding.subject.quota[:200],
+        }
+    if after.severity == "critical" and row.severity == "warning" and row.acknowledged_at:
+        # Whoever took a warning does not yet know that it is critical.
+        fields |= {"acknowledged_by": "", "acknowledged_at": None, "note": ""}
+    changed = [name for name, value in fields.items() if getattr(row, name) != value]
+    for name in changed:
+        setattr(row, name, fields[name])
+    if row.pk is None:
+        row.save(force_insert=True)
+    elif changed:
+        row.save(update_fields=changed)
+    return bool(changed)
+
+
+def _moment(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)

@@ -1,0 +1,113 @@
+"""The states of an alert, as a pure function of what was known, what rules find, and the time.
+
+An alert is pending until its condition lasted for the time of its rule, then it fires. When the condition
+ends, it recovers. It is resolved when the condition stays away for long enough; if it returns before, the
+same alert fires on, and this is no news.
+
+Nothing is concluded from missing figures, nor from time in which nobody evaluated: an alert neither fires
+nor ends because of either.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from controlplane.alerts.findings import Finding, Severity
+from controlplane.alerts.timings import Timing
+
+#: Between two evaluations.
+INTERVAL_S = 5.0
+#: A longer pause counts neither for an alert nor against it.
+LONGEST_PAUSE_S = 3 * INTERVAL_S
+
+
+class AlertState(StrEnum):
+    PENDING = "pending"
+    FIRING = "firing"
+    RECOVERING = "recovering"
+    RESOLVED = "resolved"
+
+
+class News(StrEnum):
+    """What changed in a way that people have to know."""
+
+    FIRED = "fired"
+    WORSENED = "worsened"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """One alert that is not resolved. Moments are unix seconds."""
+
+    state: AlertState
+    severity: Severity
+    #: Since when the condition is true, at whatever severity.
+    true_since: float
+    #: Since when it is true at this severity or a worse one.
+    level_since: float
+    #: Since when it is not true any more.
+    clear_since: float | None = None
+
+
+def advance(
+    known: Known | None,
+    found: Finding | None,
+    timing: Timing,
+    now: float,
+    *,
+    blind: bool = False,
+    passed_s: float = 0.0,
+) -> tuple[Known | None, News | None]:
+    """The alert after one evaluation, and the news. ``None`` for no alert.
+
+    ``blind`` says that the figures behind the rule are missing: ``found`` then says nothing. ``passed_s``
+    is the time since the evaluation before.
+    """
+    if known is not None and (blind or passed_s > LONGEST_PAUSE_S):
+        known = _without(known, passed_s)
+    if blind:
+        return known, None
+    if known is None:
+        return (None, None) if found is None else _continued(_begun(found, now), found, timing, now)
+    if found is not None:
+        return _continued(known, found, timing, now)
+    if known.state is AlertState.PENDING:
+        return None, None
+    if known.clear_since is None:
+        return replace(known, state=AlertState.RECOVERING, clear_since=now), None
+    if now - known.clear_since >= timing.keep_s:
+        return replace(known, state=AlertState.RESOLVED), News.RESOLVED
+    return known, None
+
+
+def _begun(found: Finding, now: float) -> Known:
+    since = _since(found, now)
+    return Known(state=AlertState.PENDING, severity=found.severity, true_since=since, level_since=since)
+
+
+def _continued(known: Known, found: Finding, timing: Timing, now: float) -> tuple[Known, News | None]:
+    worse = found.severity == "critical" and known.severity != "critical"
+    # The level below does not date the level above it.
+    since = _since(found, now) if worse else known.level_since
+    news = None
+    if known.state is not AlertState.PENDING:
+        state, news = AlertState.FIRING, News.WORSENED if worse else None
+    elif now - since >= max(timing.for_s, found.lasting_s):
+        state, news = AlertState.FIRING, News.FIRED
+    else:
+        state = AlertState.PENDING
+    return replace(known, state=state, severity=found.severity, level_since=since, clear_since=None), news
+
+
+def _since(found: Finding, now: float) -> float:
+    """When the finding began; never later than now, because a pod's clock may be wrong."""
+    return now if found.since is None else min(found.since, now)
+
+
+def _without(known: Known, lost_s: float) -> Known:
+    """Move the moments of a state that ripens over time in which nothing was seen."""
+    if known.state is AlertState.PENDING:
+        return replace(known, true_since=known.true_since + lost_s, level_since=known.level_since + lost_s)
+    if known.clear_since is not None:
+        return replace(known, clear_since=known.clear_since + lost_s)
+    return known

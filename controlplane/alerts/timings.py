@@ -1,0 +1,55 @@
+"""How long a condition must last before it fires, and how long it must be gone before it is resolved."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Who has to know of an alert, and when. Times are seconds."""
+
+    #: 1: handled automatically, and reported. 2: on call. 3: at once.
+    level: int
+    for_s: float
+    keep_s: float
+
+
+#: Rule -> its timing. A figure that jumps must last longer than a state that the product decided.
+_OF_RULE = {
+    "429": Timing(level=1, for_s=120, keep_s=300),
+    "ahead": Timing(level=2, for_s=0, keep_s=60),
+    "bulkhead": Timing(level=1, for_s=60, keep_s=120),
+    "drill": Timing(level=1, for_s=0, keep_s=10),
+    "duplicated": Timing(level=1, for_s=30, keep_s=60),
+    "frozen": Timing(level=2, for_s=10, keep_s=30),
+    "lag": Timing(level=1, for_s=10, keep_s=30),
+    "local": Timing(level=2, for_s=10, keep_s=30),
+    "near": Timing(level=1, for_s=60, keep_s=120),
+    "new-pods": Timing(level=2, for_s=30, keep_s=60),
+    "observing": Timing(level=1, for_s=0, keep_s=10),
+    "open": Timing(level=2, for_s=0, keep_s=60),
+    "overdue": Timing(level=2, for_s=0, keep_s=30),
+    "override": Timing(level=1, for_s=0, keep_s=10),
+    "p99": Timing(level=2, for_s=60, keep_s=120),
+    "pressure": Timing(level=2, for_s=60, keep_s=120),
+    "rejected": Timing(level=2, for_s=0, keep_s=60),
+    "retry-budget": Timing(level=1, for_s=60, keep_s=120),
+    "schedules": Timing(level=2, for_s=0, keep_s=10),
+    "shed": Timing(level=1, for_s=60, keep_s=120),
+    "silent": Timing(level=1, for_s=30, keep_s=60),
+    "uncounted": Timing(level=1, for_s=30, keep_s=60),
+    "unhealthy": Timing(level=1, for_s=60, keep_s=120),
+    "unknown-revision": Timing(level=2, for_s=30, keep_s=60),
+}
+#: Rules that see Postgres only. The others see nothing while no gateway reports.
+NEEDS_NO_GATEWAY = frozenset(("ahead", "observing", "overdue", "override", "schedules"))
+#: What a page displays, but what is no news to a person who is called: it was planned.
+NOT_ALERTS = frozenset(("soon",))
+
+
+def timing_of(key: str) -> Timing:
+    """The timing of an alert by its key: ``open:payments-api`` has that of ``open``."""
+    return _OF_RULE[rule_of(key)]
+
+
+def rule_of(key: str) -> str:
+    return key.partition(":")[0]

@@ -1,0 +1,182 @@
+"""An alert fires once, is resolved once, and concludes nothing from missing figures. No database."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.alerts import timings
+from controlplane.alerts.findings import Finding, Severity, Subject
+from controlplane.alerts.lifecycle import INTERVAL_S, LONGEST_PAUSE_S, AlertState, Known, News, advance
+from controlplane.alerts.rules import RULES
+from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, Timing, timing_of
+
+TIMING = Timing(level=2, for_s=20, keep_s=30)
+
+
+def finding(severity: Severity = "warning", **more: object) -> Finding:
+    return Finding(
+        key="lag",
+        severity=severity,
+        text="3 pods have old configuration",
+        detail="",
+        runbook="configuration-lag",
+        subject=Subject(kind="servers"),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+class Story:
+    """Evaluations one after the other, every 5 s unless a test says otherwise."""
+
+    def __init__(self, timing: Timing = TIMING) -> None:
+        self.timing, self.now = timing, 1_000.0
+        self.known: Known | None = None
+        self.news: list[News] = []
+
+    def see(self, found: Finding | None, *, after_s: float = INTERVAL_S, blind: bool = False) -> "Story":
+        self.now += after_s
+        self.known, news = advance(self.known, found, self.timing, self.now, blind=blind, passed_s=after_s)
+        if self.known is not None and self.known.state is AlertState.RESOLVED:
+            self.known = None
+        if news is not None:
+            self.news.append(news)
+        return self
+
+    def state(self) -> AlertState | None:
+        return self.known.state if self.known else None
+
+
+def test_an_alert_fires_when_it_lasted_and_is_resolved_when_it_stayed_away() -> None:
+    story = Story()
+    for _ in range(4):
+        assert story.see(finding()).state() is AlertState.PENDING
+    assert story.see(finding()).state() is AlertState.FIRING
+    assert story.see(None).state() is AlertState.RECOVERING
+    for _ in range(5):
+        assert story.see(None).state() is AlertState.RECOVERING
+    assert story.see(None).state() is None
+    assert story.news == [News.FIRED, News.RESOLVED]
+
+
+def test_a_condition_that_ends_early_never_fires() -> None:
+    story = Story()
+    story.see(finding()).see(finding()).see(None)
+    assert story.known is None
+    assert story.news == []
+
+
+def test_a_condition_that_returns_is_the_same_alert() -> None:
+    story = Story()
+    for _ in range(6):
+        story.see(finding())
+    for _ in range(3):
+        assert story.see(None).see(finding()).state() is AlertState.FIRING
+    assert story.news == [News.FIRED]
+    assert story.known is not None
+    assert story.known.true_since == 1_005.0
+
+
+def test_a_beginning_that_the_status_shows_counts() -> None:
+    assert Story().see(finding(since=900.0)).state() is AlertState.FIRING
+    story = Story().see(finding(since=9_999.0))
+    assert story.state() is AlertState.PENDING, "a pod's clock may be ahead"
+    assert story.known is not None
+    assert story.known.true_since == story.now
+
+
+def test_a_warning_does_not_date_the_critical_level() -> None:
+    harmless = finding(lasting_s=600.0)
+    story = Story()
+    for _ in range(30):
+        story.see(harmless)
+    assert story.state() is AlertState.PENDING
+    assert story.see(finding("critical")).state() is AlertState.PENDING
+    for _ in range(4):
+        story.see(finding("critical"))
+    assert story.state() is AlertState.FIRING
+    assert story.news == [News.FIRED]
+
+
+def test_a_firing_warning_that_becomes_critical_is_news_once() -> None:
+    story = Story(Timing(level=2, for_s=0, keep_s=30))
+    for severity in ("warning", "critical", "critical", "warning", "warning", "critical"):
+        story.see(finding("critical" if severity == "critical" else "warning"))
+    assert story.news == [News.FIRED, News.WORSENED, News.WORSENED]
+
+
+def test_missing_figures_neither_fire_nor_resolve() -> None:
+    pending = Story().see(finding())
+    firing = Story()
+    for _ in range(6):
+        firing.see(finding())
+    recovering = Story()
+    for _ in range(6):
+        recovering.see(finding())
+    recovering.see(None)
+    for story in (pending, firing, recovering):
+        before, news = story.state(), list(story.news)
+        for _ in range(100):
+            story.see(None, blind=True)
+        assert story.state() is before
+        assert story.news == news
+    assert pending.see(finding()).state() is AlertState.PENDING, "only 5 s were seen"
+    assert recovering.see(None).state() is AlertState.RECOVERING
+
+
+@pytest.mark.parametrize("pause_s", [LONGEST_PAUSE_S + 1, 86_400.0])
+def test_time_without_evaluation_counts_for_nothing(pause_s: float) -> None:
+    story = Story().see(finding()).see(finding(), after_s=pause_s)
+    assert story.state() is AlertState.PENDING
+    for _ in range(5):
+        story.see(finding())
+    assert story.state() is AlertState.FIRING
+    story.see(None).see(None, after_s=pause_s)
+    assert story.state() is AlertState.RECOVERING
+
+
+_STEP = st.tuples(
+    st.sampled_from(["true", "critical", "false", "blind"]),
+    st.sampled_from([1.0, INTERVAL_S, LONGEST_PAUSE_S, 100.0]),
+)
+
+
+@given(st.lists(_STEP, max_size=80), st.integers(0, 60), st.integers(1, 60))
+def test_fired_and_resolved_alternate_and_neither_comes_too_early(
+    steps: list[tuple[str, float]], for_s: int, keep_s: int
+) -> None:
+    """The oracle counts only time between two looks that saw the same thing."""
+    story = Story(Timing(level=2, for_s=for_s, keep_s=keep_s))
+    true_s = false_s = None
+    for seen, after_s in steps:
+        counted = after_s if after_s <= LONGEST_PAUSE_S else 0.0
+        news = len(story.news)
+        found = (
+            finding("critical" if seen == "critical" else "warning") if seen in ("true", "critical") else None
+        )
+        story.see(found, after_s=after_s, blind=seen == "blind")
+        if seen == "blind":
+            assert len(story.news) == news
+            continue
+        if found is not None:
+            true_s, false_s = (0.0 if true_s is None else true_s + counted), None
+        else:
+            false_s, true_s = (0.0 if false_s is None else false_s + counted), None
+        added = story.news[news:]
+        if News.FIRED in added:
+            assert true_s is not None
+            assert true_s >= for_s
+        if News.RESOLVED in added:
+            assert false_s is not None
+            assert false_s >= keep_s
+        if story.known is None and found is not None:
+            pytest.fail("a true condition has no alert")
+    told = [one for one in story.news if one is not News.WORSENED]
+    assert told == [News.FIRED, News.RESOLVED] * (len(told) // 2) + [News.FIRED] * (len(told) % 2)
+
+
+def test_every_rule_has_a_timing() -> None:
+    keys = {rule.key for rule in RULES}
+    assert keys - NOT_ALERTS == set(timings._OF_RULE)
+    assert keys > NEEDS_NO_GATEWAY
+    assert timing_of("open:payments-api") == timing_of("open")
+    assert all(timing_of(key).for_s >= 0 and timing_of(key).keep_s > 0 for key in keys - NOT_ALERTS)
