@@ -13,6 +13,8 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
 #: Action -> as a heading, and as the verb between actor and target.
 _ACTIONS = {
     "revision.reverted": ("Change reverted", "reverted a change of"),
+    "alert.acknowledged": ("Alert acknowledged", "acknowledged alert"),
+    "alert.released": ("Acknowledgement withdrawn", "withdrew the acknowledgement of alert"),
     "agent_token.created": ("Agent token created", "created agent token"),
     "api_token.created": ("API token created", "created API token"),
     "approvals.set": ("Approval rule changed", "changed the approval rule of"),

@@ -1,6 +1,7 @@
 from django.urls import include, path
 
 from dashboard.views import (
+    alerts,
     audit,
     breakers,
     bulk,
@@ -66,6 +67,7 @@ urlpatterns = [
     path("templates/of/<str:name>", limit_templates.template, name="template"),
     path("templates/of/<str:name>/preview", limit_templates.template_preview, name="template_preview"),
     path("defaults", defaults.defaults, name="defaults"),
+    path("alerts", alerts.alerts, name="alerts"),
     path("audit", audit.audit, name="audit"),
     path("audit/export", audit.audit_export, name="audit_export"),
     path("runbooks", runbooks.runbooks, name="runbooks"),

@@ -55,7 +55,7 @@ class FirstSeen:
                 since = self._moments.get(_levels(one)[0], now)
                 # A stored warning does not date an alert that has just become critical.
                 if known is not None and (known.severity == "critical" or one.severity == "warning"):
-                    since = min(since, known.since)
+                    since = min(since, known.level_since)
             if now - since >= one.lasting_s or (known is not None and known.fired):
                 found.append(replace(one, since=since))
         return tuple(found)

@@ -4,36 +4,43 @@ from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
+from controlplane.alerts.findings import Subject
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredAlert:
-    """What Postgres knows of an alert that is not resolved."""
+    """What Postgres knows of an alert. Moments are unix seconds."""
 
     id: int
+    key: str
+    state: AlertState
     severity: str
-    #: Since when its condition is true at this severity or a worse one, in unix seconds.
-    since: float
-    #: It lasted for the time of its rule.
-    fired: bool
+    level: int
+    text: str
+    detail: str
+    runbook: str
+    subject: Subject
+    true_since: float
+    #: Since when its condition is true at this severity or a worse one.
+    level_since: float
+    fired_at: float | None = None
+    resolved_at: float | None = None
+    blind_since: float | None = None
     acknowledged_by: str = ""
+    acknowledged_at: float | None = None
+    note: str = ""
+
+    @property
+    def fired(self) -> bool:
+        """It lasted for the time of its rule."""
+        return self.fired_at is not None
 
 
 def stored_alerts(environment: str) -> dict[str, StoredAlert]:
-    """The alerts that are not resolved, by key."""
-    rows = Alert.objects.filter(environment=environment).exclude(state=AlertState.RESOLVED)
-    return {
-        row.key: StoredAlert(
-            id=row.pk,
-            severity=row.severity,
-            since=row.level_since.timestamp(),
-            fired=row.fired_at is not None,
-            acknowledged_by=row.acknowledged_by,
-        )
-        for row in rows
-    }
+    """The alerts that are not resolved, by key, in the order of ``open_alerts``."""
+    return {row.key: stored(row) for row in open_alerts(environment)}
 
 
 def open_alerts(environment: str) -> list[Alert]:
@@ -54,4 +61,26 @@ def past_alerts(environment: str) -> QuerySet[Alert]:
     """Resolved alerts, the newest first."""
     return Alert.objects.filter(environment=environment, state=AlertState.RESOLVED).order_by(
         "-resolved_at", "-id"
+    )
+
+
+def stored(row: Alert) -> StoredAlert:
+    return StoredAlert(
+        id=row.pk,
+        key=row.key,
+        state=AlertState(row.state),
+        severity=row.severity,
+        level=row.level,
+        text=row.text,
+        detail=row.detail,
+        runbook=row.runbook,
+        subject=Subject(kind=row.subject_kind, name=row.subject_name, quota=row.subject_quota),
+        true_since=row.true_since.timestamp(),
+        level_since=row.level_since.timestamp(),
+        fired_at=row.fired_at.timestamp() if row.fired_at else None,
+        resolved_at=row.resolved_at.timestamp() if row.resolved_at else None,
+        blind_since=row.blind_since.timestamp() if row.blind_since else None,
+        acknowledged_by=row.acknowledged_by,
+        acknowledged_at=row.acknowledged_at.timestamp() if row.acknowledged_at else None,
+        note=row.note,
     )

@@ -20,6 +20,7 @@ from controlplane.api.http.parsing import StrictParser, known_query
 from controlplane.api.http.problems import install, problem
 from controlplane.api.http.rate_limit import Spent
 from controlplane.api.routes import (
+    alerts,
     audit,
     breakers,
     change_requests,
@@ -124,6 +125,7 @@ for address, router, tag in (
     ("servers", servers.router, "fleet"),
     ("fleet", servers.fleet, "fleet"),
     ("series", series.router, "fleet"),
+    ("alerts", alerts.router, "alerts"),
     ("audit", audit.router, "audit"),
     ("drills", drills.router, "fleet"),
     ("schedules", schedules.router, "configuration"),

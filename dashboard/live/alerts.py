@@ -41,7 +41,7 @@ def alert_of(finding: Finding, stored: StoredAlert | None = None) -> Alert:
         text=finding.text,
         detail=finding.detail,
         runbook=finding.runbook,
-        link=_link(finding.subject),
+        link=link_of(finding.subject),
         since=finding.since,
         said=finding.said,
         number=stored.id if stored is not None else None,
@@ -49,7 +49,8 @@ def alert_of(finding: Finding, stored: StoredAlert | None = None) -> Alert:
     )
 
 
-def _link(subject: Subject) -> str:
+def link_of(subject: Subject) -> str:
+    """The page where the subject of an alert is displayed."""
     match subject.kind:
         case "breaker" | "server":
             return reverse(subject.kind, args=[subject.name])

@@ -49,6 +49,8 @@ class Live:
     breakers: tuple[Breaker, ...]
     fleet: Fleet
     alerts: tuple[Alert, ...]
+    #: The alerts in Postgres, with those that are pending or recovering.
+    stored_alerts: tuple[StoredAlert, ...]
     tiles: tuple[Tile, ...]
     #: The figures of the servers page.
     server_tiles: tuple[Tile, ...]
@@ -144,6 +146,7 @@ def build(
         breakers=every,
         fleet=fleet,
         alerts=alerts,
+        stored_alerts=tuple(stored.values()),
         tiles=tuple(tiles(facts, fleet, history)),
         server_tiles=tuple(server_tiles(facts, fleet, history)),
         verdict=verdict_of(facts, every, fleet, alerts),

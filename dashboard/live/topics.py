@@ -114,6 +114,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "breaker": _breaker,
     "servers": _servers,
     "tenant": _tenant,
+    "alerts": _rows,
     "audit": _audit,
     "bulkheads": _rows,
     "retries": _rows,

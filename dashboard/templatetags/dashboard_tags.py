@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from controlplane.alerts.findings import Subject
 from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.status.incidents import trip_words
 from dashboard import plots
@@ -28,6 +29,7 @@ from dashboard.labels import (
     request_words,
     state_verb,
 )
+from dashboard.live.alerts import link_of
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
 from dashboard.live.servers import Zone
@@ -132,6 +134,12 @@ def _notice(texts: list[str], css: str, role: str, glyph: str) -> dict[str, Any]
 def tenant_url(key: str, quota: str = "") -> str:
     asked = {"key": key} | ({"quota": quota} if quota else {})
     return f"{reverse('tenant')}?{urlencode(asked, quote_via=quote, safe='')}"
+
+
+@register.simple_tag
+def alert_url(subject: Subject) -> str:
+    """The page where the subject of an alert is displayed."""
+    return link_of(subject)
 
 
 @register.filter

@@ -133,7 +133,8 @@ def _pages(request: HttpRequest) -> list[Entry]:
 
 
 _PAGES = (
-    ("overview", "Overview", "home start incidents alerts"),
+    ("overview", "Overview", "home start incidents"),
+    ("alerts", "Alerts", "firing acknowledge incidents"),
     ("breakers", "Breakers", "dependencies circuit"),
     ("bulkheads", "Bulkheads", "slots concurrency queue"),
     ("retries", "Retries", "budget"),

@@ -1,5 +1,7 @@
 """An alert fires once, is resolved once, and concludes nothing from missing figures. No database."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,3 +182,18 @@ def test_every_rule_has_a_timing() -> None:
     assert keys > NEEDS_NO_GATEWAY
     assert timing_of("open:payments-api") == timing_of("open")
     assert all(timing_of(key).for_s >= 0 and timing_of(key).keep_s > 0 for key in keys - NOT_ALERTS)
+
+
+def test_the_documentation_lists_the_rules_with_their_timings() -> None:
+    severities: dict[str, list[str]] = {}
+    for rule in RULES:
+        if rule.key not in NOT_ALERTS:
+            severities.setdefault(rule.key, []).append(rule.severity)
+    expected = [
+        f"| `{key}` | {', '.join(sorted(found))} | {(timing := timing_of(key)).level} | {timing.for_s:g}"
+        f" | {timing.keep_s:g} | "
+        for key, found in sorted(severities.items())
+    ]
+    documented = (Path(__file__).resolve().parents[2] / "docs" / "alerts.md").read_text().splitlines()
+    rows = [line for line in documented if line.startswith("| `")]
+    assert [line for line, start in zip(rows, expected, strict=True) if not line.startswith(start)] == []

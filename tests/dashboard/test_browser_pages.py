@@ -40,6 +40,7 @@ PAGES = {
     "requests": "/requests",
     "request": "/requests/4711",
     "schedules": "/schedules",
+    "alerts": "/alerts",
     "audit": "/audit",
     "explain": "/explain",
     "runbooks": "/runbooks",

@@ -1,0 +1,107 @@
+"""Alerts: what fires, since when, who works on it, and what fired in the past."""
+
+from datetime import datetime
+from typing import Literal
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from pydantic import ConfigDict, JsonValue
+
+from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.models import Alert
+from controlplane.alerts.reading import open_alerts, past_alerts
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.edits_in import Environment, Note, PageSize, RowId
+from controlplane.policies.document import environment_of
+
+router = Router()
+
+_EXAMPLE: dict[str, JsonValue] = {
+    "id": 81,
+    "key": "open:payments-api",
+    "state": "firing",
+    "severity": "critical",
+    "worst": "critical",
+    "level": 2,
+    "text": "payments-api is open",
+    "detail": "18 of 30 calls failed.",
+    "runbook": "payment-provider-timeouts",
+    "true_since": "2026-05-04T13:12:09Z",
+    "fired_at": "2026-05-04T13:12:11Z",
+    "clear_since": None,
+    "resolved_at": None,
+    "blind_since": None,
+    "acknowledged_by": "olga",
+    "acknowledged_at": "2026-05-04T13:14:40Z",
+    "note": "Called the vendor",
+}
+
+
+class AlertOut(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
+
+    id: int
+    #: Unique among the alerts that are not resolved.
+    key: str
+    #: ``pending`` until the condition lasted long enough, ``recovering`` until it stayed away long enough.
+    state: Literal["pending", "firing", "recovering", "resolved"]
+    severity: Literal["warning", "critical"]
+    #: The worst severity since it began.
+    worst: Literal["warning", "critical"]
+    #: 1: handled automatically, and reported. 2: on call. 3: at once.
+    level: int
+    text: str
+    detail: str
+    #: A page of the runbooks.
+    runbook: str
+    true_since: datetime
+    fired_at: datetime | None
+    clear_since: datetime | None
+    resolved_at: datetime | None
+    #: The figures behind it are missing since then, so that its state does not change.
+    blind_since: datetime | None
+    acknowledged_by: str
+    acknowledged_at: datetime | None
+    note: str
+
+
+class NoteIn(Schema):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"note": "Called the vendor"}})
+
+    #: For the others on call.
+    note: Note = ""
+
+
+@router.get("", response=list[AlertOut])
+def list_alerts(
+    request: HttpRequest,
+    environment: Environment,
+    state: Literal["open", "resolved"] = "open",
+    limit: PageSize = 100,
+) -> list[Alert]:
+    """Alerts that are not resolved, critical first; or those that are, the newest first."""
+    slug = environment_of(environment).slug
+    rows = open_alerts(slug) if state == "open" else past_alerts(slug)
+    return list(rows[:limit])
+
+
+@router.post("/{alert}/acknowledge", response=AlertOut, auth=needs("acknowledge_alert"))
+def acknowledge(request: HttpRequest, environment: Environment, alert: RowId, values: NoteIn) -> Alert:
+    """Display that you work on this alert, until it is resolved or becomes critical."""
+    return acknowledge_alert(
+        environment=environment_of(environment).slug,
+        number=alert,
+        note=values.note,
+        actor=actor_of(request),
+    )
+
+
+@router.post("/{alert}/release", response=AlertOut, auth=needs("acknowledge_alert"))
+def release(request: HttpRequest, environment: Environment, alert: RowId, values: NoteIn) -> Alert:
+    """Withdraw the acknowledgement of an alert."""
+    return release_alert(
+        environment=environment_of(environment).slug,
+        number=alert,
+        note=values.note,
+        actor=actor_of(request),
+    )

@@ -1,0 +1,62 @@
+"""The page of alerts: what fires, who works on it, and what fired in the past."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, may, require
+from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.reading import past_alerts, stored
+from controlplane.errors import InvalidEdit, NotFound
+from dashboard.forms import whole
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.page import bounded_text, context_of, text_parameter
+
+_ROWS = 50
+
+
+@require_http_methods(["GET", "POST"])
+@require("view")
+def alerts(request: HttpRequest) -> HttpResponse:
+    return _act(request) if request.method == "POST" else _page(request)
+
+
+def _act(request: HttpRequest) -> HttpResponse:
+    if not may(request.user, "acknowledge_alert", SHOWN):
+        raise PermissionDenied("This needs the role operator.")
+    releases = "release" in request.POST
+    change = release_alert if releases else acknowledge_alert
+    try:
+        row = change(
+            environment=SHOWN,
+            number=whole(request.POST.get("release" if releases else "acknowledge", ""), "alert"),
+            note=bounded_text(request.POST, "note", most=500),
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        return _page(request, errors=error.errors, typed=request.POST, status=422)
+    except NotFound as missing:
+        return _page(request, errors={"alert": [str(missing)]}, typed=request.POST, status=404)
+    hub.nudge()
+    done = "Acknowledged" if row.acknowledged_by else "Acknowledgement withdrawn"
+    messages.success(request, f"{done}: {row.text}.")
+    return redirect("alerts")
+
+
+def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+    context = context_of(request, "alerts", **extra)
+    pages = Paginator(past_alerts(SHOWN), _ROWS)
+    shown = pages.get_page(text_parameter(request, "page"))
+    context |= {
+        "past": [stored(row) for row in shown.object_list],
+        "count": pages.count,
+        "previous": shown.previous_page_number() if shown.has_previous() else None,
+        "next": shown.next_page_number() if shown.has_next() else None,
+    }
+    return render(request, "dashboard/alerts.html", context, status=status)

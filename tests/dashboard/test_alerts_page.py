@@ -1,0 +1,126 @@
+"""The page of alerts: what fires, who works on it, and what fired in the past."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert
+from controlplane.audit.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def alert(key: str = "open:payments-api", **fields: Any) -> Alert:
+    now = timezone.now()
+    usual = {
+        "environment": "production",
+        "key": key,
+        "level": 2,
+        "severity": "critical",
+        "worst": "critical",
+        "state": AlertState.FIRING,
+        "true_since": now - timedelta(minutes=5),
+        "level_since": now - timedelta(minutes=5),
+        "fired_at": now - timedelta(minutes=5),
+        "text": "payments-api is open",
+        "detail": "18 of 30 calls failed.",
+        "runbook": "payment-provider-timeouts",
+        "subject_kind": "breaker",
+        "subject_name": "payments-api",
+    }
+    return Alert.objects.create(**(usual | fields))
+
+
+def text(client: Any) -> str:
+    return client.get("/alerts").content.decode()
+
+
+def test_it_lists_what_fires_and_what_is_pending(log_in: Any) -> None:
+    alert()
+    alert(
+        "lag",
+        text="3 pods have old configuration",
+        state=AlertState.PENDING,
+        fired_at=None,
+        severity="warning",
+    )
+    page = text(log_in("olga"))
+    assert "payments-api is open" in page
+    assert 'href="/breakers/payments-api"' in page
+    assert "3 pods have old configuration" in page
+    assert "Warning, pending, since" in page
+    assert page.count('name="acknowledge"') == 1, "a pending alert cannot be acknowledged"
+
+
+def test_an_operator_acknowledges_and_withdraws(log_in: Any) -> None:
+    row, ada = alert(), log_in("olga")
+    answer = ada.post("/alerts", {"acknowledge": row.pk, "note": "Called the vendor"}, follow=True)
+    page = answer.content.decode()
+    assert "Acknowledged: payments-api is open." in page
+    assert "<b>olga</b> works on it" in page
+    assert "Called the vendor" in page
+    assert Entry.objects.get(action="alert.acknowledged").actor == "olga"
+    page = ada.post("/alerts", {"release": row.pk}, follow=True).content.decode()
+    assert "Acknowledgement withdrawn" in page
+    assert "works on it" not in page
+
+
+def test_a_viewer_reads_and_changes_nothing(log_in: Any) -> None:
+    row, vera = alert(), log_in("vera")
+    page = text(vera)
+    assert "payments-api is open" in page
+    assert 'name="acknowledge"' not in page
+    assert vera.post("/alerts", {"acknowledge": row.pk}).status_code == 403
+    assert Alert.objects.get().acknowledged_by == ""
+
+
+@pytest.mark.parametrize(("sent", "status"), [("", 422), ("x", 422), ("999999", 404)])
+def test_a_wrong_number_is_explained(log_in: Any, sent: str, status: int) -> None:
+    answer = log_in("olga").post("/alerts", {"acknowledge": sent, "note": "Called <b>them</b>"})
+    assert answer.status_code == status
+    assert "Called &lt;b&gt;them&lt;/b&gt;" in answer.content.decode(), "what was typed is kept"
+
+
+def test_an_alert_that_is_resolved_meanwhile_says_so(log_in: Any) -> None:
+    row = alert(state=AlertState.RESOLVED, resolved_at=timezone.now())
+    answer = log_in("olga").post("/alerts", {"acknowledge": row.pk})
+    assert answer.status_code == 422
+    assert "This alert is resolved" in answer.content.decode()
+
+
+def test_resolved_alerts_have_pages(log_in: Any) -> None:
+    for number in range(51):
+        resolved = timezone.now() - timedelta(minutes=number)
+        alert(
+            f"open:dep-{number}",
+            text=f"dep-{number} is open",
+            state=AlertState.RESOLVED,
+            resolved_at=resolved,
+        )
+    client = log_in("olga")
+    first, second = text(client), client.get("/alerts?page=2").content.decode()
+    assert "dep-0 is open" in first
+    assert "dep-50 is open" not in first
+    assert "dep-50 is open" in second
+    assert "51 in 90 days" in first
+
+
+def test_missing_figures_are_named(log_in: Any) -> None:
+    alert(blind_since=timezone.now())
+    assert "No figures since" in text(log_in("olga"))
+
+
+def test_names_are_escaped(log_in: Any) -> None:
+    alert(
+        text="<img src=x>",
+        detail="<script>",
+        note="<i>",
+        acknowledged_by="<u>",
+        acknowledged_at=timezone.now(),
+    )
+    page = text(log_in("olga"))
+    for raw in ("<img src=x>", "<i>", "<u>"):
+        assert raw not in page
