@@ -1,7 +1,7 @@
 """Applies the rules to the fleet and keeps their alerts in Postgres. The worker runs it every 5 s."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import structlog
 from django.db import connection, transaction
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 NEWS = Counter("fuseboard_alert_news", "Alerts that fired, worsened, or were resolved.", ["rule", "news"])
 
 #: Resolved alerts are kept for this time, and at most so many of an environment.
-KEPT_FOR = timedelta(days=90)
+KEPT_DAYS = 90
 MOST_KEPT = 20_000
 
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext('fuseboard.alerts'), hashtext(%s))"
@@ -34,7 +34,7 @@ _FORGET = """
                    row_number() OVER (PARTITION BY environment ORDER BY resolved_at DESC) AS place
             FROM alerts_alert WHERE state = 'resolved'
         ) AS resolved
-        WHERE resolved_at < now() - %s OR place > %s
+        WHERE resolved_at < now() - make_interval(days => %s) OR place > %s
     )
 """
 
@@ -85,8 +85,8 @@ def evaluate_environment(environment: str) -> list[Change]:
 def forget() -> int:
     """Delete resolved alerts that are too old, or too many. Returns how many were deleted."""
     with connection.cursor() as cursor:
-        cursor.execute(_FORGET, [KEPT_FOR, MOST_KEPT])
-        return cursor.rowcount
+        cursor.execute(_FORGET, [KEPT_DAYS, MOST_KEPT])
+        return int(cursor.rowcount)
 
 
 def _apply(environment: str, status: Status, now: float) -> list[Change]:

@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 from controlplane.status.status import Status
 
 Severity = Literal["critical", "warning"]
+SubjectKind = Literal["breaker", "configuration", "quota", "schedules", "server", "servers", "tenants"]
 
 S = TypeVar("S")
 
@@ -15,7 +16,7 @@ S = TypeVar("S")
 class Subject:
     """What an alert is about, for a page or a message to link to."""
 
-    kind: Literal["breaker", "configuration", "quota", "schedules", "server", "servers", "tenants"]
+    kind: SubjectKind
     #: Of a breaker or a pod; of a quota, its tenant.
     name: str = ""
     quota: str = ""

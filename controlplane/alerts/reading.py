@@ -1,10 +1,11 @@
 """Stored alerts, for pages and the API."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from django.db.models import QuerySet
 
-from controlplane.alerts.findings import Subject
+from controlplane.alerts.findings import Subject, SubjectKind
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 
@@ -74,7 +75,9 @@ def stored(row: Alert) -> StoredAlert:
         text=row.text,
         detail=row.detail,
         runbook=row.runbook,
-        subject=Subject(kind=row.subject_kind, name=row.subject_name, quota=row.subject_quota),
+        subject=Subject(
+            kind=cast(SubjectKind, row.subject_kind), name=row.subject_name, quota=row.subject_quota
+        ),
         true_since=row.true_since.timestamp(),
         level_since=row.level_since.timestamp(),
         fired_at=row.fired_at.timestamp() if row.fired_at else None,

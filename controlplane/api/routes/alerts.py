@@ -86,22 +86,24 @@ def list_alerts(
 
 
 @router.post("/{alert}/acknowledge", response=AlertOut, auth=needs("acknowledge_alert"))
-def acknowledge(request: HttpRequest, environment: Environment, alert: RowId, values: NoteIn) -> Alert:
+def acknowledge(request: HttpRequest, environment: Environment, alert: RowId, values: NoteIn) -> AlertOut:
     """Display that you work on this alert, until it is resolved or becomes critical."""
-    return acknowledge_alert(
+    row = acknowledge_alert(
         environment=environment_of(environment).slug,
         number=alert,
         note=values.note,
         actor=actor_of(request),
     )
+    return AlertOut.from_orm(row)
 
 
 @router.post("/{alert}/release", response=AlertOut, auth=needs("acknowledge_alert"))
-def release(request: HttpRequest, environment: Environment, alert: RowId, values: NoteIn) -> Alert:
+def release(request: HttpRequest, environment: Environment, alert: RowId, values: NoteIn) -> AlertOut:
     """Withdraw the acknowledgement of an alert."""
-    return release_alert(
+    row = release_alert(
         environment=environment_of(environment).slug,
         number=alert,
         note=values.note,
         actor=actor_of(request),
     )
+    return AlertOut.from_orm(row)

@@ -45,6 +45,8 @@ _OVERRIDE = {
     "ended_at": None,
     "ended_by": "",
     "revision": 42,
+    "ticket": "OPS-4711",
+    "ticket_url": "https://tickets.example.com/OPS-4711",
 }
 _FORCED_OPEN = {"mode": "forced_open", "expires_in_s": 3600, "reason": _OVERRIDE["reason"]}
 _DEPENDENCY = {

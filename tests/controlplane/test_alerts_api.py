@@ -1,0 +1,50 @@
+"""Alerts by API: listed, acknowledged and given back."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert
+from tests.controlplane.calling import API, problem, send, token_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def alert(key: str, state: AlertState = AlertState.FIRING) -> Alert:
+    began = timezone.now() - timedelta(minutes=5)
+    return Alert.objects.create(
+        environment="production",
+        key=key,
+        level=2,
+        severity="critical",
+        worst="critical",
+        state=state,
+        true_since=began,
+        level_since=began,
+        fired_at=began,
+        resolved_at=timezone.now() if state is AlertState.RESOLVED else None,
+        text=f"{key} fires",
+        runbook="redis-unreachable",
+        subject_kind="servers",
+    )
+
+
+def test_open_and_resolved_alerts_are_listed_apart(production: str) -> None:
+    token = token_of("viewer")
+    alert("local"), alert("p99", AlertState.RESOLVED)
+    assert [row["key"] for row in send(token, "GET", f"{API}/alerts").json()] == ["local"]
+    assert [row["key"] for row in send(token, "GET", f"{API}/alerts?state=resolved").json()] == ["p99"]
+    problem(send(token, "GET", f"{API}/alerts?state=any"), 422)
+
+
+def test_an_operator_acknowledges_and_gives_back(production: str) -> None:
+    token, row = token_of("operator"), alert("local")
+    taken = send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {"note": "Called the vendor"}).json()
+    assert (taken["note"], bool(taken["acknowledged_by"])) == ("Called the vendor", True)
+    problem(send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {}), 422)
+    free = send(token, "POST", f"{API}/alerts/{row.pk}/release", {}).json()
+    assert (free["acknowledged_by"], free["acknowledged_at"]) == ("", None)
+    problem(send(token, "POST", f"{API}/alerts/{row.pk}/release", {}), 422)
+    problem(send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {"note": "x" * 501}), 422)
