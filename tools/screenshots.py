@@ -56,6 +56,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "requests": "/requests",
     "request": ("/requests", "tbody .strong a"),
     "schedules": "/schedules",
+    "alerts": "/alerts",
     "audit": "/audit?only=people",
     "explain": "/explain",
     "runbooks": "/runbooks",

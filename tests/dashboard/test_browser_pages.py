@@ -59,6 +59,7 @@ NO_PAGES = {
         "breaker_preview",
         "dependency_preview",
         "edit_preview",
+        "edit_replay",
         "edit_theirs",
         "rollout",
         "undo",
