@@ -1,10 +1,12 @@
 """The inputs of one limit, in the editor of whatever owns it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from controlplane.policies.fields import Fields
 from controlplane.policies.limit_fields import WORDS
+from dashboard.forms import MOMENT
 from dashboard.limit_forms import form_value
 from dashboard.setting_controls import YES_NO, Control
 from fuseboard.contract.limit_fields import (
@@ -38,9 +40,19 @@ def limit_controls(
         for each in described
         if not each.quotas_only or kind in ("tier", "tenant")
     ]
+    if kind == "tenant":
+        hint = "empty: no end"
+        ends = control(f"{name}.expires_at", "Ends, UTC", ends_typed(columns), moment=True, hint=hint)
+        found.insert(len(FIRST), ends)
     template = [("", "None"), *choices.get("templates", ())]
     found.append(control(f"{name}.template", "Template", columns.get("template", ""), choices=template))
     return found
+
+
+def ends_typed(columns: Fields) -> str:
+    """Return the end of a temporary quota as an input shows it."""
+    ends = columns.get("expires_at")
+    return f"{datetime.fromisoformat(ends):{MOMENT}}" if ends else ""
 
 
 def _limit_control(

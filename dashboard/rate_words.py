@@ -1,5 +1,7 @@
 """The rate of a limit in words."""
 
+from datetime import datetime
+
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import full_columns
 
@@ -22,3 +24,10 @@ def window_words(seconds: int) -> str:
             count = seconds // unit
             return word if count == 1 else f"{count} {word}"
     return f"{seconds} s"
+
+
+def ends_words(columns: Fields) -> str:
+    """``ends 23 Nov 18:00 UTC, then 5 per min, burst 1``, for a temporary quota of a tenant."""
+    after = columns.get("returns_to")
+    then = rate_words(after) if after else "the quota of its tier applies"
+    return f"ends {datetime.fromisoformat(columns['expires_at']):%-d %b %H:%M} UTC, then {then}"

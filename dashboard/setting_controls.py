@@ -21,6 +21,8 @@ class Control:
     #: Value and word; empty for text.
     choices: Sequence[tuple[str, str]] = ()
     errors: Sequence[str] = ()
+    #: A date and a time in UTC.
+    moment: bool = False
     #: Lines of a larger field for text; 0 for one line.
     lines: int = 0
     #: Characters; 0 for a number.

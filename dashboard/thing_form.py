@@ -5,6 +5,7 @@ What a value may be is checked by the plan that the typed values become.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.editing.plans.resolving import PREFIX
@@ -13,12 +14,14 @@ from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS, full_columns
 from controlplane.policies.merge import RATE
 from controlplane.policies.models import MAX_MS, Kind
-from dashboard.forms import whole
-from dashboard.limit_controls import FIRST, limit_controls
+from dashboard.forms import MOMENT, whole
+from dashboard.limit_controls import FIRST, ends_typed, limit_controls
+from dashboard.rate_words import ends_words
 from dashboard.setting_controls import YES_NO, Control, Group, range_words
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
+    NUMBERS,
     Choices,
     Flag,
     LimitField,
@@ -42,8 +45,7 @@ NEW: dict[str, Fields] = {
     "environment": SUBJECT_DEFAULTS,
 }
 _NEW_HELP = {
-    "tenant": "leave the name empty to add none; with the name of a quota of its tier, it replaces that"
-    " quota with all its values, also those below More"
+    "tenant": "leave the name empty to add none; to change a quota of its tier, type in that quota above"
 }
 _KEEP = (("keep", "Keep"), ("remove", "Remove"))
 
@@ -159,8 +161,13 @@ def _without(fields: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key != name}
 
 
-def typed_in(kind: str, data: Mapping[str, str], shown: Fields | None) -> Typed:
-    """Read the form. ``shown`` is the thing as the page showed it; ``None`` for a new one."""
+def typed_in(
+    kind: str, data: Mapping[str, str], shown: Fields | None, inherited: Mapping[str, Fields] | None = None
+) -> Typed:
+    """Read the form. ``shown`` is the thing as the page showed it; ``None`` for a new one.
+
+    ``inherited`` has the quotas of its tier that a tenant has no own values for.
+    """
     typed = Typed()
     for own in OWN[kind]:
         name = f"own.{own.name}"
@@ -175,8 +182,12 @@ def typed_in(kind: str, data: Mapping[str, str], shown: Fields | None) -> Typed:
             typed.removed.append(limit)
         elif found := _changed_columns(typed, f"limit.{limit}", data, full_columns(columns)):
             limits[limit] = found
+    for limit, columns in (inherited or {}).items():
+        if found := _changed_columns(typed, f"limit.{limit}", data, full_columns(columns)):
+            # It becomes a quota of the tenant, which needs all its numbers.
+            limits[limit] = {name: columns[name] for name in NUMBERS if name in columns} | found
     if new := data.get("new.name", "").strip():
-        if new in limits_in(prefix, shown or {}):
+        if new in limits_in(prefix, shown or {}) or new in (inherited or {}):
             typed.errors["new.name"] = [f"A {_LIMIT_WORD[kind]} with this name already exists."]
         # Without a template, everything that the form shows is sent: the defaults of a file are others.
         follows = bool(data.get("new.template"))
@@ -198,6 +209,7 @@ def groups_of(
     data: Mapping[str, str] | None,
     errors: Mapping[str, Sequence[str]],
     choices: Mapping[str, Sequence[tuple[str, str]]],
+    inherited: Mapping[str, Fields] | None = None,
 ) -> list[Group]:
     """The form, with what was typed where ``data`` is given, and errors at their controls."""
 
@@ -214,18 +226,18 @@ def groups_of(
     found = [Group(title="Settings", help="", controls=own)]
     word = _LIMIT_WORD[kind]
     prefix = PREFIX[kind]
-    for limit, columns in limits_in(prefix, fields).items():
-        follows = columns.get("template", "")
+    own_limits = limits_in(prefix, fields)
+    # The end of a temporary quota is among the first.
+    first = len(FIRST) + (kind == "tenant")
+    for limit, columns in sorted({**(inherited or {}), **own_limits}.items()):
         controls = limit_controls(control, kind, f"limit.{limit}", full_columns(columns), choices)
+        keep = control(f"keep.{limit}", f"Keep or remove {limit}", "keep", choices=_KEEP)
         found.append(
             Group(
                 title=f"{word.capitalize()} {limit}",
-                help=f"follows template {follows}; typed values override it" if follows else "",
-                controls=controls[: len(FIRST)],
-                more=[
-                    *controls[len(FIRST) :],
-                    control(f"keep.{limit}", f"Keep or remove {limit}", "keep", choices=_KEEP),
-                ],
+                help=_about(columns, fields.get("tier", "") if limit not in own_limits else ""),
+                controls=controls[:first],
+                more=[*controls[first:], *([keep] if limit in own_limits else [])],
             )
         )
     controls = limit_controls(control, kind, "new", full_columns(NEW[kind]), choices)
@@ -234,11 +246,21 @@ def groups_of(
         Group(
             title=f"Add a {word}",
             help=_NEW_HELP.get(kind, "leave the name empty to add none"),
-            controls=[name, *controls[: len(FIRST)]],
-            more=controls[len(FIRST) :],
+            controls=[name, *controls[:first]],
+            more=controls[first:],
         )
     )
     return found
+
+
+def _about(columns: Fields, tier: str) -> str:
+    """Return where the values of a limit come from, and when they end."""
+    if tier:
+        return f"of tier {tier}; a value that you type makes it a quota of this tenant"
+    if columns.get("expires_at"):
+        return f"temporary: {ends_words(columns)}"
+    follows = columns.get("template", "")
+    return f"follows template {follows}; typed values override it" if follows else ""
 
 
 def placed(kind: str, name: str, section: str, errors: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -297,11 +319,23 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
             found[each.name] = value
     if algorithm != Algorithm.TOKEN_BUCKET and present.get("burst") not in (None, 1):
         found["burst"] = 1
+    if (ends := data.get(f"{name}.expires_at", "")) != ends_typed(present) and f"{name}.expires_at" in data:
+        value = _read(typed, f"{name}.expires_at", lambda: _moment(ends))
+        if value is not _WRONG:
+            found["expires_at"] = value
     was = present.get("template") or ""
     template = data.get(f"{name}.template", was)
     if template != was:
         found["template"] = template
     return found
+
+
+def _moment(text: str) -> str:
+    """Return a typed time as plans have it; an empty one stands for no end."""
+    try:
+        return datetime.strptime(text, MOMENT).replace(tzinfo=UTC).isoformat() if text.strip() else ""
+    except ValueError:
+        raise InvalidEdit({"expires_at": ["Enter a date and a time, in UTC."]}) from None
 
 
 def _column_value(described: LimitField, text: str) -> Any:

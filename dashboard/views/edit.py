@@ -22,6 +22,9 @@ from controlplane.editing.plans import plan_from_document
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.document import environment_of
+from controlplane.policies.fields import limits_in
+from controlplane.policies.history import Changed
+from controlplane.policies.limits import ALONE
 from controlplane.policies.models import Dependency, Runbook, Template, Tenant, Tier
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Needs
@@ -29,12 +32,13 @@ from controlplane.usage.what_if import what_if
 from dashboard.change_words import change_words
 from dashboard.forms import MOMENT
 from dashboard.hub import hub
+from dashboard.rate_words import ends_words
 from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import wrong_lines
 from dashboard.thing_form import Typed, choices_of_kinds, groups_of, placed, typed_in
 from dashboard.undo import saved_at
-from dashboard.views.edit_request import KINDS, base_in, edit_of, name_in, number_in, typed_of
+from dashboard.views.edit_request import KINDS, base_in, edit_of, inherited, name_in, number_in, typed_of
 from dashboard.views.page import context_of, not_found
 from dashboard.views.quotas import peak_at
 
@@ -217,16 +221,51 @@ def _preview(made: ThingEdit, typed: Typed) -> dict[str, Any]:
     except NotFound as missing:
         return {"wrong": [str(missing)]}
     changes = found.difference.changes
-    mine = [change for change in changes if (change.kind, change.name) == (made.kind, made.name)]
+    mine = [
+        _beside_the_tier(change, made)
+        for change in changes
+        if (change.kind, change.name) == (made.kind, made.name)
+    ]
     lines = [line for change in mine for line in change_words(change)]
     return {
         "lines": lines[:_MOST],
         "left_off": max(0, len(lines) - _MOST),
         "others": len(changes) - len(mine),
         "advice": found.difference.advice,
+        "temporary": _temporary(made, found),
         "theirs": found.theirs,
         **_reach(made, found),
     }
+
+
+def _beside_the_tier(change: Changed, made: ThingEdit) -> Changed:
+    """Add the quotas of its tier where a tenant has none of its own, so that both values are shown."""
+    before, after = change.before, change.after
+    if made.kind != "tenant" or made.base is None or not before or not after:
+        return change
+    if before["tier"] != after["tier"]:
+        return change
+    tier = limits_in("quotas", thing_as_of(SHOWN, made.base, "tier", after["tier"]) or {})
+    own = limits_in("quotas", before).keys() ^ limits_in("quotas", after).keys()
+    of_tier = {
+        f"quotas.{name}.{column}": value
+        for name in own & tier.keys()
+        for column, value in tier[name].items()
+        if column not in ALONE
+    }
+    return Changed(change.kind, change.name, {**of_tier, **before}, {**of_tier, **after})
+
+
+def _temporary(made: ThingEdit, found: Preview) -> list[str]:
+    """Which of the changed quotas end, and what applies afterwards."""
+    if made.kind != "tenant":
+        return []
+    changed = made.typed.get("quotas", {})
+    return [
+        f"{name} is temporary: {ends_words(columns)}."
+        for name, columns in limits_in("quotas", found.after or {}).items()
+        if name in changed and columns.get("expires_at")
+    ]
 
 
 def _reach(made: ThingEdit, found: Preview) -> dict[str, Any]:
@@ -262,7 +301,8 @@ def _page(
     errors = errors or {}
     # What the address names is typed already: a link can open the form filled in.
     typed = request.POST if posted else request.GET
-    groups = groups_of(kind, shown, data=typed, errors=errors, choices=_choices(kind))
+    of_tier = inherited(kind, shown, base)
+    groups = groups_of(kind, shown, data=typed, errors=errors, choices=_choices(kind), inherited=of_tier)
     context = context_of(
         request,
         "edit",
@@ -283,7 +323,7 @@ def _page(
         **_counts(kind, name),
     )
     if posted or typed:
-        found = typed_in(kind, typed, shown)
+        found = typed_in(kind, typed, shown, of_tier)
         if posted:
             found.drop(request.POST.getlist("drop"))
         made = ThingEdit(

@@ -7,6 +7,8 @@ from django.http import HttpRequest
 
 from controlplane.accounts.permissions import SHOWN
 from controlplane.editing.edits.edit_thing import ThingEdit, thing_as_of
+from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.limits import ALONE
 from dashboard.thing_form import Typed, typed_in
 from dashboard.views.page import bounded_text, text_parameter
 
@@ -48,7 +50,7 @@ def number_in(text: str) -> int:
 
 def typed_of(request: HttpRequest, kind: str, name: str, *, new: bool) -> Typed:
     shown = None if new else thing_as_of(SHOWN, base_in(request.POST), kind, name)
-    typed = typed_in(kind, request.POST, shown)
+    typed = typed_in(kind, request.POST, shown, inherited(kind, shown, base_in(request.POST)))
     # Where another person's value is taken, what was typed for this unit is left out.
     typed.drop(request.POST.getlist("drop"))
     if new and not name:
@@ -65,3 +67,16 @@ def edit_of(request: HttpRequest, kind: str, name: str, typed: Typed, *, new: bo
         removed=tuple(typed.removed),
         base=None if new else base_in(request.POST),
     )
+
+
+def inherited(kind: str, shown: Fields | None, base: int) -> dict[str, Fields]:
+    """Return the quotas of a tenant that come from its tier, as of the revision that the page showed."""
+    if kind != "tenant" or shown is None:
+        return {}
+    tier = thing_as_of(SHOWN, base, "tier", shown["tier"]) or {}
+    own = limits_in("quotas", shown)
+    return {
+        name: {column: value for column, value in columns.items() if column not in ALONE}
+        for name, columns in limits_in("quotas", tier).items()
+        if name not in own
+    }

@@ -10,7 +10,15 @@ from django.utils import timezone
 from controlplane.editing import edits
 from controlplane.one_at_a_time import alone
 from controlplane.policies.history import Changed
-from controlplane.policies.models import Dependency, Environment, Revision, Tenant, Tier, TierQuota
+from controlplane.policies.models import (
+    Dependency,
+    Environment,
+    Revision,
+    Tenant,
+    TenantQuota,
+    Tier,
+    TierQuota,
+)
 from controlplane.schedules.models import Schedule
 from dashboard.change_words import change_words
 from dashboard.setting_controls import Control
@@ -375,5 +383,72 @@ def test_n4_a_unit_lists_only_its_changed_values() -> None:
     assert [(line.before, line.after) for line in lines] == [("10", "20")]
 
 
-def test_n1_a_new_quota_of_a_tenant_says_that_it_replaces_the_quota_of_the_tier(ada: Any) -> None:
-    assert "it replaces that quota with all its values" in page(ada.get("/edit/tenant?key=acme-retail"))
+ACME = "/edit/tenant?key=acme-retail"
+
+
+def acme_quota(limit: int, **more: Any) -> int:
+    return edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=limit,
+        window_s=60,
+        burst=1,
+        expected_version=None,
+        reason=WHY,
+        actor=BOB,
+        **more,
+    )
+
+
+def acme_requests() -> TenantQuota:
+    return TenantQuota.objects.get(tenant__key="acme-retail", name="requests")
+
+
+def test_n1_a_quota_of_the_tier_becomes_one_of_the_tenant_by_typing_in_it(ada: Any) -> None:
+    quota(600, failure_policy="fail_closed", warn_percent=80)
+    shown = page(ada.get(ACME))
+    assert "of tier pro; a value that you type makes it a quota of this tenant" in shown
+    typed = {"base": base_of(shown), "limit.requests.limit": "900", "reason": WHY}
+    preview = text_of(page(ada.post("/edit/tenant/preview?key=acme-retail", typed)))
+    assert "requests: 600 per min, burst 100 → 900 per min, burst 100 (+50 %)" in preview
+    ada.post(ACME, typed)
+    row = acme_requests()
+    assert (row.limit, row.burst, row.failure_policy, row.warn_percent) == (900, 100, "fail_closed", 80)
+    back = {"base": head(), "keep.requests": "remove", "reason": WHY}
+    preview = text_of(page(ada.post("/edit/tenant/preview?key=acme-retail", back)))
+    assert "requests: 900 per min, burst 100 → 600 per min, burst 100" in preview
+    ada.post(ACME, back)
+    assert not TenantQuota.objects.exists()
+
+
+def test_m12_a_temporary_quota_says_when_it_ends_and_what_applies_then(ada: Any) -> None:
+    acme_quota(5)
+    ends = (timezone.now() + timedelta(days=1)).replace(second=7)
+    acme_quota(50, expires_at=ends)
+    shown = page(ada.get(ACME))
+    assert f"temporary: ends {ends:%-d %b %H:%M} UTC, then 5 per min" in shown
+    typed = {"base": base_of(shown), "limit.requests.expires_at": f"{ends:%Y-%m-%dT%H:%M}"}
+    raised = {**typed, "limit.requests.limit": "60", "reason": WHY}
+    preview = page(ada.post("/edit/tenant/preview?key=acme-retail", raised))
+    assert f"requests is temporary: ends {ends:%-d %b %H:%M} UTC, then 5 per min." in preview
+    ada.post(ACME, raised)
+    row = acme_requests()
+    assert (row.limit, row.expires_at, row.returns_to["limit"]) == (60, ends, 5)
+
+
+def test_m12_a_quota_becomes_temporary_and_permanent_in_the_editor(ada: Any) -> None:
+    acme_quota(5)
+    ends = (timezone.now() + timedelta(days=1)).replace(second=0, microsecond=0)
+    named = "limit.requests.expires_at"
+    typed = {"limit.requests.limit": "60", named: f"{ends:%Y-%m-%dT%H:%M}", "reason": WHY}
+    wrong = page(ada.post(ACME, {**typed, "base": head(), named: "tomorrow"}), 422)
+    assert 'id="f-limit-requests-expires_at_error"' in wrong
+    past = page(ada.post(ACME, {**typed, "base": head(), named: "2020-01-01T00:00"}), 422)
+    assert "Choose a time in the future." in past
+    assert ada.post(ACME, {**typed, "base": head()}).status_code == 302
+    row = acme_requests()
+    assert (row.limit, row.expires_at, row.returns_to["limit"]) == (60, ends, 5)
+    assert ada.post(ACME, {"base": head(), named: "", "reason": WHY}).status_code == 302
+    row = acme_requests()
+    assert (row.limit, row.expires_at, row.returns_to) == (60, None, None)

@@ -70,7 +70,7 @@ def fit(environment: str, wanted: Wanted, state: State) -> Wanted:
     """
     kept = {thing: fields for thing, fields in wanted.items() if fields is not None}
     removed: Wanted = {thing: None for thing in wanted if thing not in kept}
-    plan = Plan(things={thing: _given(thing, fields, state.get(thing)) for thing, fields in kept.items()})
+    plan = Plan({thing: _given(thing, fields, state.get(thing)) for thing, fields in kept.items()})
     base = {thing: fields for thing, fields in state.items() if thing not in removed}
     base |= {thing: _without_limits(thing[0], fields) for thing, fields in kept.items()}
     resolving = _Resolving(environment, plan, base, prune=False)
@@ -280,9 +280,9 @@ class _Resolving:
         ends, now = given.get("expires_at"), self.before.get((kind, name), {}).get(f"{where}expires_at")
         if ends and ends != now and datetime.fromisoformat(ends) <= self.now:
             self._error(kind, name, f"{where}expires_at", "Choose a time in the future.")
-        if "expires_at" not in columns:
-            columns.pop("returns_to", None)
-        elif present and "expires_at" not in present:
+        for column in () if columns.get("expires_at") else ("expires_at", "returns_to"):
+            columns.pop(column, None)
+        if present and "expires_at" in columns and "expires_at" not in present:
             columns["returns_to"] = present
         for column, message in _contradictions(_frozen(full), kind == "environment"):
             self._error(kind, name, f"{where}{column}", message)

@@ -37,7 +37,8 @@ def check_limit_columns(problems: Problems, given: Mapping[str, Any], *, quota: 
     known = known | {"expires_at", "dependency"} if quota else known
     for column in given.keys() - known:
         problems.add(column, f"A limit has no such field, only {', '.join(sorted(known))}.")
-    if "expires_at" in given:
+    # An empty one makes a temporary quota permanent.
+    if given.get("expires_at", "") != "":
         problems.moment("expires_at", given["expires_at"])
     _check_values(problems, given)
 
