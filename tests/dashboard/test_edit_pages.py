@@ -8,14 +8,12 @@ import pytest
 from django.utils import timezone
 
 from controlplane.editing import edits
-from controlplane.one_at_a_time import alone
 from controlplane.policies.history import Changed
 from controlplane.policies.models import (
     Dependency,
     Environment,
     Revision,
     Tenant,
-    TenantQuota,
     Tier,
     TierQuota,
 )
@@ -23,46 +21,11 @@ from controlplane.schedules.models import Schedule
 from dashboard.change_words import change_words
 from dashboard.setting_controls import Control
 from dashboard.thing_form import Typed
+from tests.dashboard.editor_steps import PRO, WHY, base_of, head, page, quota, requests_of_pro
 from tests.dashboard.shown import text_of
 from tests.people import BOB
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-WHY = "CHG-77 asked for by sales"
-PRO = "/edit/tier?key=pro"
-
-
-def page(answer: Any, status: int = 200) -> str:
-    assert answer.status_code == status, answer.content.decode()[:3000]
-    return answer.content.decode()
-
-
-def base_of(shown: str) -> str:
-    found = re.search(r'name="base" value="(\d+)"', shown)
-    assert found
-    return found[1]
-
-
-def quota(limit: int = 600, *, actor: Any = BOB, **more: Any) -> int:
-    values: dict[str, Any] = {"window_s": 60, "burst": 100, **more}
-    return edits.set_tier_quota(
-        environment="production",
-        tier="pro",
-        quota="requests",
-        limit=limit,
-        expected_version=None,
-        reason=WHY,
-        actor=actor,
-        **values,
-    )
-
-
-def head() -> int:
-    return Environment.objects.get(pk="production").revision
-
-
-def requests_of_pro() -> TierQuota:
-    return TierQuota.objects.get(tier__name="pro", name="requests")
 
 
 @pytest.fixture
@@ -334,20 +297,6 @@ def test_only_admins_edit(log_in: Any, production: str) -> None:
     assert client.get("/edit/tier?key=none").status_code == 404
 
 
-def test_n3_one_replay_of_a_person_runs_at_a_time(ada: Any) -> None:
-    typed = {"base": head(), "limit.requests.limit": "900"}
-    preview = page(ada.post("/edit/tier/preview?key=pro", typed))
-    assert 'hx-post="/edit/tier/replay?key=pro"' in preview
-    assert "Effect unknown" not in preview
-    assert "Effect unknown" in page(ada.post("/edit/tier/replay?key=pro", typed))
-    with alone("user:ada"):
-        busy = page(ada.post("/edit/tier/replay?key=pro", typed))
-    assert "An earlier replay still runs" in busy
-    assert "load delay:2s" in busy
-    title = page(ada.post("/edit/tier/preview?key=pro", {"base": head(), "own.title": "Pro"}))
-    assert "/edit/tier/replay" not in title
-
-
 def test_l11_taking_every_value_of_the_other_person_saves_nothing_and_says_so(ada: Any) -> None:
     base = head()
     quota(700)
@@ -381,74 +330,3 @@ def test_n4_a_unit_lists_only_its_changed_values() -> None:
     before = {"limit": 10, "window_s": 60, "burst": 1}
     lines = change_words(Changed("template", "standard", before, {**before, "limit": 20}))
     assert [(line.before, line.after) for line in lines] == [("10", "20")]
-
-
-ACME = "/edit/tenant?key=acme-retail"
-
-
-def acme_quota(limit: int, **more: Any) -> int:
-    return edits.set_tenant_quota(
-        environment="production",
-        tenant="acme-retail",
-        quota="requests",
-        limit=limit,
-        window_s=60,
-        burst=1,
-        expected_version=None,
-        reason=WHY,
-        actor=BOB,
-        **more,
-    )
-
-
-def acme_requests() -> TenantQuota:
-    return TenantQuota.objects.get(tenant__key="acme-retail", name="requests")
-
-
-def test_n1_a_quota_of_the_tier_becomes_one_of_the_tenant_by_typing_in_it(ada: Any) -> None:
-    quota(600, failure_policy="fail_closed", warn_percent=80)
-    shown = page(ada.get(ACME))
-    assert "of tier pro; a value that you type makes it a quota of this tenant" in shown
-    typed = {"base": base_of(shown), "limit.requests.limit": "900", "reason": WHY}
-    preview = text_of(page(ada.post("/edit/tenant/preview?key=acme-retail", typed)))
-    assert "requests: 600 per min, burst 100 → 900 per min, burst 100 (+50 %)" in preview
-    ada.post(ACME, typed)
-    row = acme_requests()
-    assert (row.limit, row.burst, row.failure_policy, row.warn_percent) == (900, 100, "fail_closed", 80)
-    back = {"base": head(), "keep.requests": "remove", "reason": WHY}
-    preview = text_of(page(ada.post("/edit/tenant/preview?key=acme-retail", back)))
-    assert "requests: 900 per min, burst 100 → 600 per min, burst 100" in preview
-    ada.post(ACME, back)
-    assert not TenantQuota.objects.exists()
-
-
-def test_m12_a_temporary_quota_says_when_it_ends_and_what_applies_then(ada: Any) -> None:
-    acme_quota(5)
-    ends = (timezone.now() + timedelta(days=1)).replace(second=7)
-    acme_quota(50, expires_at=ends)
-    shown = page(ada.get(ACME))
-    assert f"temporary: ends {ends:%-d %b %H:%M} UTC, then 5 per min" in shown
-    typed = {"base": base_of(shown), "limit.requests.expires_at": f"{ends:%Y-%m-%dT%H:%M}"}
-    raised = {**typed, "limit.requests.limit": "60", "reason": WHY}
-    preview = page(ada.post("/edit/tenant/preview?key=acme-retail", raised))
-    assert f"requests is temporary: ends {ends:%-d %b %H:%M} UTC, then 5 per min." in preview
-    ada.post(ACME, raised)
-    row = acme_requests()
-    assert (row.limit, row.expires_at, row.returns_to["limit"]) == (60, ends, 5)
-
-
-def test_m12_a_quota_becomes_temporary_and_permanent_in_the_editor(ada: Any) -> None:
-    acme_quota(5)
-    ends = (timezone.now() + timedelta(days=1)).replace(second=0, microsecond=0)
-    named = "limit.requests.expires_at"
-    typed = {"limit.requests.limit": "60", named: f"{ends:%Y-%m-%dT%H:%M}", "reason": WHY}
-    wrong = page(ada.post(ACME, {**typed, "base": head(), named: "tomorrow"}), 422)
-    assert 'id="f-limit-requests-expires_at_error"' in wrong
-    past = page(ada.post(ACME, {**typed, "base": head(), named: "2020-01-01T00:00"}), 422)
-    assert "Choose a time in the future." in past
-    assert ada.post(ACME, {**typed, "base": head()}).status_code == 302
-    row = acme_requests()
-    assert (row.limit, row.expires_at, row.returns_to["limit"]) == (60, ends, 5)
-    assert ada.post(ACME, {"base": head(), named: "", "reason": WHY}).status_code == 302
-    row = acme_requests()
-    assert (row.limit, row.expires_at, row.returns_to) == (60, None, None)

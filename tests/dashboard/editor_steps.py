@@ -1,0 +1,45 @@
+"""What the tests of the editor share: its pages as a person without a script uses them."""
+
+import re
+from typing import Any
+
+from controlplane.editing import edits
+from controlplane.policies.models import Environment, TierQuota
+from tests.people import BOB
+
+WHY = "CHG-77 asked for by sales"
+PRO = "/edit/tier?key=pro"
+ACME = "/edit/tenant?key=acme-retail"
+
+
+def page(answer: Any, status: int = 200) -> str:
+    assert answer.status_code == status, answer.content.decode()[:3000]
+    return answer.content.decode()
+
+
+def base_of(shown: str) -> str:
+    found = re.search(r'name="base" value="(\d+)"', shown)
+    assert found
+    return found[1]
+
+
+def quota(limit: int = 600, *, actor: Any = BOB, **more: Any) -> int:
+    values: dict[str, Any] = {"window_s": 60, "burst": 100, **more}
+    return edits.set_tier_quota(
+        environment="production",
+        tier="pro",
+        quota="requests",
+        limit=limit,
+        expected_version=None,
+        reason=WHY,
+        actor=actor,
+        **values,
+    )
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
+
+
+def requests_of_pro() -> TierQuota:
+    return TierQuota.objects.get(tier__name="pro", name="requests")
