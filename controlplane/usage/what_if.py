@@ -11,6 +11,7 @@ from controlplane.editing.plans import Plan
 from controlplane.editing.plans.resolving import resolve
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.state import State, names_of, read_state, tenants_following
+from controlplane.usage.demand_spans import Span, per_minute, spans_of, summed
 from controlplane.usage.replay import STEP_S, Outcome, counts_requests, counts_some, replay
 from controlplane.usage.rollups import (
     ByRule,
@@ -70,6 +71,11 @@ class WhatIf:
     rules: tuple[RuleOutcome, ...] = ()
     #: For a shadow limit: what pods counted, where they did.
     counted: Counted | None = None
+    #: Their demand over time, and what was let through before and after.
+    spans: tuple[Span, ...] = ()
+    #: What the limits of the edited tenant let through in a minute, if it is only one; ``None`` for no limit.
+    limit_before: float | None = None
+    limit_after: float | None = None
 
     @property
     def coverage_percent(self) -> float:
@@ -117,9 +123,7 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
     by_rule = minutes_by_rule(environment, edited, since=since)
     rules = _Rules()
     others = Counter(let_through(environment, since=since))
-    total_before: Counter[int] = Counter()
-    total_after: Counter[int] = Counter()
-    outcomes = []
+    olds, news, outcomes = [], [], []
     for tenant, minutes in demand.items():
         # Both are independent estimates, so the difference may be slightly below zero.
         others.subtract({at: asked - refused for at, (asked, refused) in minutes.items()})
@@ -128,16 +132,18 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
         rules.add(
             _limits(before, environment, tenant), _limits(after, environment, tenant), by_rule.get(tenant, {})
         )
-        total_before.update(old.allowed)
-        total_after.update(new.allowed)
+        olds.append(old.allowed)
+        news.append(new.allowed)
         outcomes.append(
             TenantOutcome(
                 tenant=tenant, asked=old.asked, refused_before=old.refused, refused_after=new.refused
             )
         )
     others = Counter({at: max(0, count) for at, count in others.items()})
-    total_before.update(others)
-    total_after.update(others)
+    allowed_before, allowed_after = summed(olds), summed(news)
+    total_before, total_after = allowed_before + others, allowed_after + others
+    asked = summed({at: count for at, (count, _) in minutes.items()} for minutes in demand.values())
+    only = next(iter(edited)) if len(edited) == 1 else None
     peak_at = max(total_after, key=lambda at: (total_after[at], -at), default=None)
     outcomes.sort(key=lambda one: (-abs(one.refused_after - one.refused_before), -one.asked, one.tenant))
     return WhatIf(
@@ -153,7 +159,17 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
         tenants=tuple(outcomes),
         unmeasured=len(set(edited) - demand.keys()),
         rules=rules.found(),
+        spans=spans_of(asked, allowed_before, allowed_after),
+        limit_before=_per_minute(before, environment, only),
+        limit_after=_per_minute(after, environment, only),
     )
+
+
+def _per_minute(state: State, environment: str, tenant: str | None) -> float | None:
+    if tenant is None:
+        return None
+    limits, suspended = _limits(state, environment, tenant)
+    return per_minute([columns for _, columns in limits], suspended=suspended)
 
 
 def _replayed(state: State, environment: str, tenant: str, minutes: Minutes, by_rule: ByRule) -> Outcome:

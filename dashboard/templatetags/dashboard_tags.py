@@ -35,6 +35,7 @@ from dashboard.live.breakers import Breaker
 from dashboard.live.servers import Zone
 from dashboard.live.tiles import number
 from dashboard.moments import time_tag
+from dashboard.replay_plot import replay_plot
 from dashboard.store_errors import mode_cause_words
 
 register = template.Library()
@@ -44,6 +45,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 register.simple_tag(plots.glyph, name="glyph")
 register.simple_tag(plots.fleet_mark, name="fleet_mark")
+register.simple_tag(replay_plot)
 register.filter("rate", number)
 
 

@@ -14,7 +14,8 @@ ACME = "/edit/tenant?key=acme-retail"
 
 def page(answer: Any, status: int = 200) -> str:
     assert answer.status_code == status, answer.content.decode()[:3000]
-    return answer.content.decode()
+    text: str = answer.content.decode()
+    return text
 
 
 def base_of(shown: str) -> str:

@@ -1,11 +1,18 @@
 """The replay of an edit: what the last days would have been with what was typed."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from controlplane.editing import edits
 from controlplane.one_at_a_time import alone
-from tests.dashboard.editor_steps import head, page, quota
+from controlplane.usage.demand_spans import SPAN_S, spans_of
+from controlplane.usage.models import Demand
+from tests.dashboard.editor_steps import WHY, head, page, quota
+from tests.dashboard.shown import text_of
+from tests.people import BOB
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,3 +35,43 @@ def test_n3_one_replay_of_a_person_runs_at_a_time(ada: Any) -> None:
     assert "load delay:2s" in busy
     title = page(ada.post("/edit/tier/preview?key=pro", {"base": head(), "own.title": "Pro"}))
     assert "/edit/tier/replay" not in title
+
+
+def put_demand(tenant: str = "acme-retail", asked: int = 1_500) -> None:
+    start = timezone.now().replace(second=0, microsecond=0) - timedelta(hours=1)
+    for minute in range(10):
+        at = start + timedelta(minutes=minute)
+        for name in (tenant, ""):
+            Demand.objects.update_or_create(
+                environment="production",
+                tenant=name,
+                grain_s=60,
+                at=at,
+                defaults={"asked": asked, "refused": 0},
+            )
+
+
+def test_the_replay_has_a_chart_of_demand_and_of_the_limit_before_and_after(ada: Any) -> None:
+    put_demand()
+    typed = {"base": head(), "limit.requests.limit": "900", "reason": WHY}
+    shown = page(ada.post("/edit/tenant/replay?key=acme-retail", typed))
+    assert (
+        'aria-label="Demand of the last 7 days: at most 1,500 requests in a minute.'
+        ' Limit before: 600 per min, after: 900 per min."' in shown
+    )
+    assert [shown.count(f'<path class="{css}"') for css in ("demand", "before", "after")] == [1, 1, 1]
+    assert "limit before" in text_of(shown)
+
+
+def test_the_chart_of_a_tier_shows_what_all_its_tenants_get(ada: Any) -> None:
+    put_demand()
+    edits.create_tenant(environment="production", tenant="globex", tier="pro", reason=WHY, actor=BOB)
+    put_demand("globex", 300)
+    shown = page(ada.post("/edit/tier/replay?key=pro", {"base": head(), "limit.requests.limit": "900"}))
+    assert "at most 1,800 requests in a minute. Refused before:" in shown
+    assert "let through before" in text_of(shown)
+
+
+def test_the_chart_leaves_unknown_time_blank() -> None:
+    found = spans_of({0: 5, 60: 9, SPAN_S * 3: 4}, {60: 7}, {60: 9, SPAN_S * 3: 4})
+    assert [(span.at, span.asked, span.allowed_before) for span in found] == [(0, 9, 7), (SPAN_S * 3, 4, 0)]

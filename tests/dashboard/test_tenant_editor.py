@@ -69,7 +69,7 @@ def test_m12_a_temporary_quota_says_when_it_ends_and_what_applies_then(ada: Any)
     assert f"requests is temporary: ends {ends:%-d %b %H:%M} UTC, then 5 per min." in preview
     ada.post(ACME, raised)
     row = acme_requests()
-    assert (row.limit, row.expires_at, row.returns_to["limit"]) == (60, ends, 5)
+    assert (row.limit, row.expires_at, (row.returns_to or {}).get("limit")) == (60, ends, 5)
 
 
 def test_m12_a_quota_becomes_temporary_and_permanent_in_the_editor(ada: Any) -> None:
@@ -83,7 +83,7 @@ def test_m12_a_quota_becomes_temporary_and_permanent_in_the_editor(ada: Any) -> 
     assert "Choose a time in the future." in past
     assert ada.post(ACME, {**typed, "base": head()}).status_code == 302
     row = acme_requests()
-    assert (row.limit, row.expires_at, row.returns_to["limit"]) == (60, ends, 5)
+    assert (row.limit, row.expires_at, (row.returns_to or {}).get("limit")) == (60, ends, 5)
     assert ada.post(ACME, {"base": head(), named: "", "reason": WHY}).status_code == 302
     row = acme_requests()
     assert (row.limit, row.expires_at, row.returns_to) == (60, None, None)
