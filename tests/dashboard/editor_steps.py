@@ -1,10 +1,14 @@
 """What the tests of the editor share: its pages as a person without a script uses them."""
 
 import re
+from datetime import timedelta
 from typing import Any
+
+from django.utils import timezone
 
 from controlplane.editing import edits
 from controlplane.policies.models import Environment, TierQuota
+from controlplane.usage.models import Demand
 from tests.people import BOB
 
 WHY = "CHG-77 asked for by sales"
@@ -44,3 +48,17 @@ def head() -> int:
 
 def requests_of_pro() -> TierQuota:
     return TierQuota.objects.get(tier__name="pro", name="requests")
+
+
+def put_demand(tenant: str = "acme-retail", asked: int = 1_500) -> None:
+    start = timezone.now().replace(second=0, microsecond=0) - timedelta(hours=1)
+    for minute in range(10):
+        at = start + timedelta(minutes=minute)
+        for name in (tenant, ""):
+            Demand.objects.update_or_create(
+                environment="production",
+                tenant=name,
+                grain_s=60,
+                at=at,
+                defaults={"asked": asked, "refused": 0},
+            )

@@ -8,6 +8,7 @@ from test_browser_dependency import pictures
 
 from controlplane.editing import edits
 from controlplane.policies.models import Tenant, Tier, TierQuota
+from tests.dashboard.editor_steps import put_demand
 from tests.people import BOB
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -122,3 +123,15 @@ def test_two_admins_on_one_rate_choose_in_the_browser(sign_in: Any, production: 
     page.click("text=Save changes")
     becomes(page, "document.querySelector('.saved') !== null")
     assert limit() == 900
+
+
+def test_the_replay_appears_while_typing_with_a_chart(sign_in: Any, production: str) -> None:
+    quota()
+    put_demand()
+    page = sign_in("ada")
+    page.goto(page.url.rstrip("/") + "/edit/tenant?key=acme-retail")
+    page.fill("#f-limit-requests-limit", "900")
+    becomes(page, "document.querySelector('#preview svg.replay') !== null")
+    pictures(page, "edit-replay")
+    page.fill("#f-limit-requests-limit", "1200")
+    becomes(page, "document.querySelector('#preview svg.replay')?.ariaLabel?.includes('1,200 per min')")

@@ -1,16 +1,13 @@
 """The replay of an edit: what the last days would have been with what was typed."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
 
 from controlplane.editing import edits
 from controlplane.one_at_a_time import alone
 from controlplane.usage.demand_spans import SPAN_S, spans_of
-from controlplane.usage.models import Demand
-from tests.dashboard.editor_steps import WHY, head, page, quota
+from tests.dashboard.editor_steps import WHY, head, page, put_demand, quota
 from tests.dashboard.shown import text_of
 from tests.people import BOB
 
@@ -35,20 +32,6 @@ def test_n3_one_replay_of_a_person_runs_at_a_time(ada: Any) -> None:
     assert "load delay:2s" in busy
     title = page(ada.post("/edit/tier/preview?key=pro", {"base": head(), "own.title": "Pro"}))
     assert "/edit/tier/replay" not in title
-
-
-def put_demand(tenant: str = "acme-retail", asked: int = 1_500) -> None:
-    start = timezone.now().replace(second=0, microsecond=0) - timedelta(hours=1)
-    for minute in range(10):
-        at = start + timedelta(minutes=minute)
-        for name in (tenant, ""):
-            Demand.objects.update_or_create(
-                environment="production",
-                tenant=name,
-                grain_s=60,
-                at=at,
-                defaults={"asked": asked, "refused": 0},
-            )
 
 
 def test_the_replay_has_a_chart_of_demand_and_of_the_limit_before_and_after(ada: Any) -> None:
